@@ -1,0 +1,86 @@
+"""Ingress: the HTTP application, and the Serve deployment that runs it. Builds; decides nothing."""
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from ray.serve.handle import DeploymentHandle
+from starlette.exceptions import HTTPException
+
+from api.ports import ClusterPort
+from api.render import Frontend
+from api.routes import completions, health, models
+from api.wire.errors import error_response
+from cluster import metrics
+from cluster.config import AppConfig
+from cluster.errors import InvalidRequest, NotFound, ServingError
+from cluster.handles import ClusterHandle, DecodeHandle, PrefillHandle, SchedulerHandle, own_worker_id
+from cluster.types import GenerateRequest, Path
+from router.session import RouteReceipt, Session, SessionPorts
+
+logger = logging.getLogger("baton.ingress")
+
+
+def build_http_app(frontend: Frontend, cluster: ClusterPort, *, allow_path_header: bool) -> FastAPI:
+    """The HTTP surface over a frontend and a view of the cluster."""
+    app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.frontend = frontend
+    app.state.cluster = cluster
+    app.state.allow_path_header = allow_path_header
+    for routes in (completions, models, health):
+        app.include_router(routes.router)
+    app.add_exception_handler(ServingError, _on_serving_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
+    return app
+
+
+class Ingress:
+    """One ingress replica."""
+
+    async def __init__(
+        self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
+    ) -> None:
+        scheduling = SchedulerHandle(scheduler)
+        self._ports = SessionPorts(
+            scheduler=scheduling,
+            prefill=PrefillHandle(prefill),
+            decode=DecodeHandle(decode),
+            observer=_Metrics(),
+        )
+        cluster = ClusterHandle(scheduling, [scheduler, prefill, decode])
+        frontend = await Frontend.start(config, self._start_session)
+        self._http_app = build_http_app(frontend, cluster, allow_path_header=config.ingress.allow_path_header)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:  # noqa: PLW3201
+        return self._http_app
+
+    async def scrape(self) -> metrics.Scrape:
+        return metrics.scrape("ingress", own_worker_id())
+
+    def _start_session(self, request: GenerateRequest, path: Path | None) -> Session:
+        return Session(request, self._ports, path)
+
+
+class _Metrics:
+    def closed(self, receipt: RouteReceipt) -> None:
+        metrics.REQUESTS.labels(receipt.path or "none", receipt.outcome).inc()
+        metrics.OUTPUT_TOKENS.inc(receipt.num_output_tokens)
+
+
+async def _on_serving_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServingError)
+    return error_response(error)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == NotFound.http_status:
+        return error_response(NotFound(f"unknown request URL: {request.method} {request.url.path}", None, "unknown_url"))
+    refused = InvalidRequest(f"{error.detail}: {request.method} {request.url.path}", None, "method_not_allowed")
+    refused.http_status = error.status_code
+    return error_response(refused)
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_response(ServingError("the server failed on this request"))

@@ -1,0 +1,73 @@
+"""Which fields of a request body clients may set. Pure: vLLM's request models say which fields exist, this says which are ours."""
+
+from typing import Any
+
+from cluster.errors import InvalidRequest
+
+PRIVILEGED = frozenset(
+    {
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "priority",
+        "cache_salt",
+        "chat_template",
+        "request_id",
+        "vllm_xargs",
+        "mm_processor_kwargs",
+        "media_io_kwargs",
+        "mm_payload",
+        "return_mm_kwargs",
+        "prompt_embeds",
+        "routed_experts_prompt_start",
+        "watermarking",
+        "logits_processors",
+    }
+)
+"""Reach into the engines, other requests' KV or the template: the cluster sets them, a client never."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "moderation",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+"""OpenAI's fields that do not change the answer here; accepted, so that off-the-shelf clients work."""
+
+UNSUPPORTED = frozenset({"audio", "function_call", "functions", "prediction", "web_search_options"})
+"""OpenAI's fields that would change the answer, and that are not served: refused rather than silently ignored."""
+
+
+def check_fields(body: Any, known: frozenset[str]) -> dict[str, Any]:
+    """The body without the fields that have no effect.
+
+    Raises:
+        InvalidRequest: not an object, or a field is privileged, unsupported or unknown. Absent and null are the same.
+    """
+    if not isinstance(body, dict):
+        raise InvalidRequest("the request body must be a JSON object", None, "invalid_type")
+    present = {name: value for name, value in body.items() if value is not None and name not in WITHOUT_EFFECT}
+    for name in present:
+        if name in PRIVILEGED:
+            raise InvalidRequest(f"'{name}' cannot be set by clients", name, "unsupported_parameter")
+        if name in UNSUPPORTED or (name == "modalities" and present[name] != ["text"]):
+            raise InvalidRequest(f"'{name}' is not supported", name, "unsupported_parameter")
+        if name not in known and name != "modalities":
+            raise InvalidRequest(f"unknown parameter: '{name}'", name, "unknown_parameter")
+    present.pop("modalities", None)
+    _check_template_kwargs(present.get("chat_template_kwargs"))
+    return present
+
+
+def _check_template_kwargs(kwargs: Any) -> None:
+    if isinstance(kwargs, dict) and "chat_template" in kwargs:
+        raise InvalidRequest(
+            "'chat_template' cannot be set by clients", "chat_template_kwargs.chat_template", "unsupported_parameter"
+        )

@@ -1,0 +1,77 @@
+"""The composition root: turns the `args:` of a Serve config into the application. `serve run conf/local.yaml` calls `build`."""
+
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
+
+from api.app import Ingress
+from cluster.config import AppConfig, PoolConfig, parse, resolve_model
+from decode.deployment import DecodeWorker
+from prefill.deployment import PrefillWorker
+from router.deployment import Scheduler
+
+_TARGETED = RequestRouterConfig(request_router_class="cluster.target_router.TargetRouter")
+_HEALTH_CHECK_PERIOD_S = 2.0
+_SHUTDOWN_TIMEOUT_S = 10.0
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Raises ValueError for args that cluster/config.py refuses."""
+    config = parse(args)
+    scheduler = _scheduler(config)
+    prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), scheduler)
+    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), scheduler, prefill)
+    return _ingress(config).bind(config, scheduler, prefill, decode)
+
+
+def _scheduler(config: AppConfig) -> Application:
+    deployment = serve.deployment(Scheduler).options(
+        max_ongoing_requests=4096,
+        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
+    )
+    return deployment.bind()
+
+
+def _ingress(config: AppConfig) -> serve.Deployment:
+    environment = _process_environment(config)
+    # The ingress renders and detokenizes; it must not touch a GPU that a worker has.
+    environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    return serve.deployment(serve.ingress()(Ingress)).options(
+        name="Ingress",
+        num_replicas=config.ingress.replicas,
+        max_ongoing_requests=config.ingress.max_ongoing_requests,
+        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        ray_actor_options={"num_cpus": config.ingress.cpus, "runtime_env": {"env_vars": environment}},
+    )
+
+
+def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment:
+    options: dict[str, Any] = {
+        "num_cpus": pool.cpus,
+        "num_gpus": pool.gpus,
+        "resources": pool.resources,
+        "runtime_env": {"env_vars": _process_environment(config) | pool.env},
+    }
+    if pool.accelerator_type is not None:
+        options["accelerator_type"] = pool.accelerator_type
+    if pool.label_selector:
+        options["label_selector"] = pool.label_selector
+    return serve.deployment(worker).options(
+        num_replicas=pool.replicas,
+        max_ongoing_requests=pool.max_ongoing_requests,
+        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        graceful_shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
+        request_router_config=_TARGETED,
+        ray_actor_options=options,
+    )
+
+
+def _process_environment(config: AppConfig) -> dict[str, str]:
+    environment = {"VLLM_LOGGING_LEVEL": config.log_level, "VLLM_NO_USAGE_STATS": "1"}
+    if Path(resolve_model(config.model)).is_dir():
+        environment["HF_HUB_OFFLINE"] = "1"
+    return environment

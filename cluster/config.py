@@ -1,0 +1,109 @@
+"""What the `args:` of a Serve config may say. Parsed once, strictly, when the application is built.
+
+An unknown key or a value out of range fails there, with its path. Each deployment receives its own part and nothing else.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+
+REPO_ROOT = Path(__file__).resolve().parents[1]
+
+
+class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One pool of workers."""
+
+    replicas: Count = 1
+    """Workers in the pool. More raises capacity, and takes `cpus`, `gpus` and an engine's memory each."""
+    engine: dict[str, Any] = {}
+    """vLLM engine arguments for this pool alone, on top of the shared ones."""
+    cpus: Annotated[float, Meta(ge=0)] = 1.0
+    """CPUs that Ray reserves per worker. Reservation only; `cpu_cores` binds."""
+    gpus: Annotated[float, Meta(ge=0)] = 0.0
+    """GPUs per worker: tensor_parallel_size x pipeline_parallel_size. 0 on CPU."""
+    cpu_cores: list[str] = []
+    """Cores that the engine's compute threads are bound to, one entry per worker of the pool in turn, e.g. ["0-3", "4-7"].
+    Empty: not bound, which is right where workers share cores."""
+    cpu_threads: Count = 1
+    """Compute threads of the engine when it is not bound (CPU only). More than the free cores makes every step slower."""
+    accelerator_type: str | None = None
+    """Only on nodes with this accelerator, e.g. "H100" (Ray's names)."""
+    resources: dict[str, float] = {}
+    """Custom Ray resources that a worker takes, to pin the pool to nodes that offer them."""
+    label_selector: dict[str, str] = {}
+    """Only on nodes with these labels (`ray start --labels`), e.g. {"pool": "decode"}."""
+    env: dict[str, str] = {}
+    """Environment of the worker and its engine, e.g. UCX_TLS. Wins over what Baton sets."""
+    kv_lease_s: Annotated[int, Meta(ge=5, le=600)] = 30
+    """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the hand-overs of slow decode queues,
+    longer keeps memory after a lost one."""
+    max_ongoing_requests: Count = 512
+    """Requests that a worker takes before it refuses; the engine queues what does not fit its batch."""
+
+
+class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    replicas: Count = 1
+    cpus: Annotated[float, Meta(ge=0)] = 0.5
+    max_ongoing_requests: Count = 1024
+    """Open requests per ingress replica; above it Serve answers 503."""
+    tool_call_parser: str | None = None
+    """vLLM's parser for the tool calls of this model, e.g. "hermes". None: `tools` cannot be called automatically."""
+    reasoning_parser: str | None = None
+    """vLLM's parser for the reasoning of this model, e.g. "qwen3"."""
+    chat_template: str | None = None
+    """Path of a chat template that replaces the model's own."""
+    allow_path_header: bool = False
+    """Let requests choose their path by the header `x-baton-path: D` or `P->D`. For debugging and tests."""
+
+
+class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole application."""
+
+    model: str
+    """A Hugging Face model folder (relative ones are looked up in the repository first) or hub name."""
+    served_model_name: str | None = None
+    """The name that clients use. None: the last part of `model`."""
+    log_level: str = "WARNING"
+    """vLLM's log level in every process."""
+    engine: dict[str, Any] = {}
+    """vLLM engine arguments shared by both pools and the ingress: max_model_len, dtype, block_size, ..."""
+    prefill: PoolConfig = PoolConfig()
+    decode: PoolConfig = PoolConfig()
+    ingress: IngressConfig = IngressConfig()
+
+    def __post_init__(self) -> None:
+        for name, engine in (("engine", self.engine), ("prefill", self.prefill.engine), ("decode", self.decode.engine)):
+            if owned := engine.keys() & {"model", "kv_transfer_config", "served_model_name", "kv_events_config"}:
+                raise ValueError(f"{name}: {', '.join(sorted(owned))} cannot be set here, Baton sets it")
+
+    @property
+    def model_name(self) -> str:
+        return self.served_model_name or Path(self.model).name
+
+    @property
+    def shared_engine(self) -> dict[str, Any]:
+        """Engine arguments of the ingress: what the pools have in common."""
+        return {**self.engine, "model": self.model}
+
+    def pool(self, pool: PoolConfig) -> PoolConfig:
+        """The pool's part with the shared engine arguments filled in."""
+        parser = {"reasoning_parser": self.ingress.reasoning_parser} if self.ingress.reasoning_parser else {}
+        return msgspec.structs.replace(pool, engine={**self.shared_engine, **parser, **pool.engine})
+
+
+def parse(args: dict[str, Any]) -> AppConfig:
+    """Raises ValueError with the path of the offending key."""
+    try:
+        return msgspec.convert(args, AppConfig)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"invalid args in the Serve config: {error}") from error
+
+
+def resolve_model(model: str) -> str:
+    """A model folder of the repository as an absolute path, wherever this node has the repository; else `model` as it is."""
+    local = REPO_ROOT / model
+    return str(local) if local.is_dir() else model

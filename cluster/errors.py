@@ -1,0 +1,68 @@
+"""Every exception that Baton defines. Arguments are plain values, so that they survive pickling between processes.
+
+`http_status`, `error_type` and `code` are what a client sees of an error (api/wire/errors.py builds the body).
+"""
+
+
+class ServingError(Exception):
+    """The request could not be served."""
+
+    http_status = 500
+    error_type = "server_error"
+    code: str | None = None
+    param: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else str(self.__doc__)
+
+
+class InvalidRequest(ServingError):
+    """The request is invalid."""
+
+    http_status = 400
+    error_type = "invalid_request_error"
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param, code)
+        self.param = param
+        self.code = code
+
+
+class NotFound(InvalidRequest):
+    """There is no such thing here."""
+
+    http_status = 404
+
+
+class Overloaded(ServingError):
+    """No worker can take the request now; retry later."""
+
+    http_status = 503
+    code = "engine_overloaded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s)
+        self.retry_after_s = retry_after_s
+
+
+class WorkerFailed(ServingError):
+    """A worker failed on this request; another one may not."""
+
+    http_status = 503
+    code = "worker_failed"
+
+    def __init__(self, message: str, worker: str) -> None:
+        super().__init__(message, worker)
+        self.worker = worker
+
+
+class WorkerUnreachable(WorkerFailed):
+    """A worker died, or its engine did."""
+
+
+class PrefillFailed(WorkerFailed):
+    """The prefill worker answered without a usable hand-over."""
+
+
+class GenerationFailed(WorkerFailed):
+    """The decode engine ended the request with an internal error."""

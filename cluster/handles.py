@@ -1,0 +1,154 @@
+"""The session's ports over Ray Serve handles. Translates Ray's failures into cluster/errors.py, and nothing else."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ray import serve
+from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.handle import DeploymentHandle
+from ray.util import get_node_ip_address
+
+from cluster.errors import Overloaded, ServingError, WorkerUnreachable
+from cluster.metrics import Scrape
+from cluster.types import (
+    ClusterView,
+    GenerateRequest,
+    Placement,
+    PlacementRequest,
+    Rejection,
+    ReportReply,
+    RequestClosed,
+    RequestId,
+    TokenDelta,
+    WorkerId,
+    WorkerLost,
+    WorkerReport,
+)
+from kvtransfer.handoff import KVHandoff, PrefillResult
+
+T = TypeVar("T")
+
+logger = logging.getLogger("baton.handles")
+
+_BACKPRESSURE_RETRY_S = 1.0
+_SCRAPE_TIMEOUT_S = 5.0
+
+
+class SchedulerHandle:
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+
+    async def place(self, request: PlacementRequest) -> Placement | Rejection:
+        return await _call(self._handle.place.remote(request), "scheduler")
+
+    async def tell(self, event: RequestClosed | WorkerLost) -> None:
+        await _call(self._handle.tell.remote(event), "scheduler")
+
+    async def report(self, report: WorkerReport) -> ReportReply:
+        return await _call(self._handle.report.remote(report), "scheduler")
+
+    async def view(self) -> ClusterView:
+        return await _call(self._handle.view.remote(), "scheduler")
+
+
+class ClusterHandle:
+    """The whole application, as an ingress replica sees it."""
+
+    def __init__(self, scheduler: SchedulerHandle, deployments: list[DeploymentHandle]) -> None:
+        self._scheduler = scheduler
+        self._deployments = deployments
+
+    async def view(self) -> ClusterView:
+        return await self._scheduler.view()
+
+    async def scrape(self) -> list[Scrape]:
+        """The metrics of every process that answers in time."""
+        own = serve.get_replica_context()
+        ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
+        answers = await asyncio.gather(*(_scrape_all(handle) for handle in (ingress, *self._deployments)))
+        return [scrape for answer in answers for scrape in answer]
+
+
+class PrefillHandle:
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
+        return await _call(_to(self._handle, worker).prefill.remote(request), worker)
+
+    async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
+        await _call(_to(self._handle, worker).abort.remote(request_id), worker)
+
+
+class DecodeHandle:
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+
+    async def generate(
+        self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
+    ) -> AsyncIterator[TokenDelta]:
+        stream = _to(self._handle, worker).options(stream=True).generate.remote(request, handoff)
+        try:
+            with _translated(worker):
+                async for deltas in stream:
+                    for delta in deltas:
+                        yield delta
+        finally:
+            stream.cancel()
+
+    async def release(self, worker: WorkerId, request_id: RequestId, handoff: KVHandoff) -> None:
+        await _call(_to(self._handle, worker).release.remote(request_id, handoff), worker)
+
+
+def own_worker_id() -> WorkerId:
+    """The id of the Serve replica that this process is."""
+    return WorkerId(serve.get_replica_context().replica_id.unique_id)
+
+
+def own_rank() -> int:
+    """This replica's index among the replicas of its deployment."""
+    return int(serve.get_replica_context().rank.rank)
+
+
+def own_node_ip() -> str:
+    return str(get_node_ip_address())
+
+
+async def _scrape_all(handle: DeploymentHandle) -> list[Scrape]:
+    try:
+        answers = await handle.broadcast("scrape").results_async(timeout_s=_SCRAPE_TIMEOUT_S, return_exceptions=True)
+    except TimeoutError:
+        logger.warning("%s did not answer the scrape in %.0f s", handle.deployment_name, _SCRAPE_TIMEOUT_S)
+        return []
+    return [answer for answer in answers if isinstance(answer, Scrape)]
+
+
+def _to(handle: DeploymentHandle, worker: WorkerId) -> DeploymentHandle:
+    return handle.options(session_id=worker)
+
+
+async def _call(response: Awaitable[T], worker: str) -> T:
+    with _translated(worker):
+        return await response
+
+
+@contextmanager
+def _translated(worker: str) -> Iterator[None]:
+    try:
+        yield
+    except RayTaskError as error:
+        raise _serving_error(error.cause, worker) from error
+    except BackPressureError as error:
+        raise Overloaded(str(error), _BACKPRESSURE_RETRY_S) from error
+    except (RayActorError, DeploymentUnavailableError, RayServeException, TaskCancelledError) as error:
+        raise WorkerUnreachable(f"worker {worker} is unreachable: {type(error).__name__}", worker) from error
+
+
+def _serving_error(cause: Any, worker: str) -> ServingError:
+    if isinstance(cause, ServingError):
+        return cause
+    return WorkerUnreachable(f"worker {worker} failed: {type(cause).__name__}: {cause}", worker)

@@ -1,0 +1,191 @@
+"""The messages that cross a process, and the ids and closed sets they are made of.
+
+One frozen struct per message, no behaviour beyond derived properties. Units are in the names; who fills a field is said
+beside it. Token ids are those of the served model's tokenizer.
+"""
+
+from enum import StrEnum
+from typing import NewType
+
+import msgspec
+
+RequestId = NewType("RequestId", str)
+WorkerId = NewType("WorkerId", str)
+"""Serve's unique id of a replica: never reused, so a restarted worker is another worker."""
+
+
+class Pool(StrEnum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Path(StrEnum):
+    """Where a request runs."""
+
+    PREFILL_DECODE = "P->D"
+    """Prefill on a prefill worker, KV blocks handed over, decode on a decode worker."""
+    DECODE = "D"
+    """The whole request on a decode worker."""
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended, in vLLM's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+    REPETITION = "repetition"
+
+
+class Outcome(StrEnum):
+    """How a request was closed."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    """The client left."""
+    REJECTED = "rejected"
+    """No worker could take it."""
+    FAILED = "failed"
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A rendered request: what an engine needs to generate, with the engine's own types left opaque."""
+
+    request_id: RequestId
+    prompt_token_ids: list[int]
+    sampling_params: bytes
+    """vLLM's SamplingParams, encoded by its own serializer (cluster/engine.py)."""
+    num_sequences: int = 1
+    """`n` of the API: sequences that share this prompt."""
+    needs_prompt_logprobs: bool = False
+    reasoning_ended: bool | None = None
+    """Whether the prompt already closed its reasoning block: gates structured output (None: no reasoning parser)."""
+    reasoning_parser_kwargs: dict[str, object] | None = None
+
+
+class PromptTokenSources(msgspec.Struct, frozen=True, array_like=True):
+    """Where the KV of a prompt's tokens came from on one engine; the three add up to the prompt."""
+
+    computed: int
+    local: int
+    """Hits in this engine's prefix cache."""
+    pulled: int
+    """Handed over by another engine."""
+
+
+class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """What one engine step produced for one sequence of a request."""
+
+    sequence: int
+    """Index in [0, num_sequences)."""
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop token or stop string that ended the sequence."""
+    prompt_sources: PromptTokenSources | None = None
+    """On the first delta of a sequence."""
+    logprobs: tuple[bytes, ...] | None = None
+    """vLLM's sample and prompt logprobs of this step, opaque, when the request asked for them."""
+
+
+class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's queue and memory after its last step."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    """Share of KV blocks in use, in [0, 1]."""
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's periodic word to the Scheduler: it exists, it is healthy, this is its load."""
+
+    worker: WorkerId
+    pool: Pool
+    load: WorkerLoad
+    connected: frozenset[WorkerId] = frozenset()
+    """Decode workers only: prefill workers whose link has been warmed by a real hand-over."""
+
+
+class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Scheduler wants a worker to know."""
+
+    prefill_workers: frozenset[WorkerId]
+    """Live prefill workers, so that a decode worker can connect to those that it does not know."""
+
+
+class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What placement needs to know of a request."""
+
+    request_id: RequestId
+    num_prompt_tokens: int
+    can_hand_over: bool = True
+    """False where vLLM cannot take the prompt's KV from another engine (n > 1, prompt logprobs)."""
+    excluded: frozenset[WorkerId] = frozenset()
+    """Workers that this request already failed on."""
+    path: Path | None = None
+    """Forces a path (operator's debugging header)."""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """The Scheduler's answer."""
+
+    path: Path
+    prefill: WorkerId | None
+    """None on path D."""
+    decode: WorkerId
+    why: str
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """No worker can take the request now."""
+
+    retry_after_s: float
+    why: str
+
+
+class RequestClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """A placed request has ended, whatever the outcome; releases what placement charged."""
+
+    request_id: RequestId
+
+
+class WorkerLost(msgspec.Struct, frozen=True, kw_only=True):
+    """A session could not reach a worker."""
+
+    worker: WorkerId
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    worker: WorkerId
+    pool: Pool
+    load: WorkerLoad
+    num_placed: int
+    """Open requests that placement has charged to it."""
+    connected: frozenset[WorkerId]
+    report_age_s: float
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of the Scheduler's state, for readiness, metrics and debugging."""
+
+    workers: list[WorkerView]
+
+    @property
+    def num_prefill(self) -> int:
+        return sum(w.pool is Pool.PREFILL for w in self.workers)
+
+    @property
+    def num_decode(self) -> int:
+        return sum(w.pool is Pool.DECODE for w in self.workers)
+
+    @property
+    def num_links(self) -> int:
+        """Warmed prefill-decode pairs."""
+        return sum(len(w.connected) for w in self.workers)
+
+    @property
+    def is_ready(self) -> bool:
+        """Both pools can serve: some prefill worker can hand over to some decode worker."""
+        return self.num_links > 0
