@@ -37,7 +37,7 @@ def build_http_app(frontend: Frontend, cluster: ClusterPort, *, allow_path_heade
 class Ingress:
     """One ingress replica."""
 
-    async def __init__(
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
         scheduling = SchedulerHandle(scheduler)
@@ -51,7 +51,7 @@ class Ingress:
         frontend = await Frontend.start(config, self._start_session)
         self._http_app = build_http_app(frontend, cluster, allow_path_header=config.ingress.allow_path_header)
 
-    def __serve_build_asgi_app__(self) -> FastAPI:  # noqa: PLW3201
+    def __serve_build_asgi_app__(self) -> FastAPI:
         return self._http_app
 
     async def scrape(self) -> metrics.Scrape:
@@ -75,7 +75,9 @@ async def _on_serving_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == NotFound.http_status:
-        return error_response(NotFound(f"unknown request URL: {request.method} {request.url.path}", None, "unknown_url"))
+        return error_response(
+            NotFound(f"unknown request URL: {request.method} {request.url.path}", None, "unknown_url")
+        )
     refused = InvalidRequest(f"{error.detail}: {request.method} {request.url.path}", None, "method_not_allowed")
     refused.http_status = error.status_code
     return error_response(refused)

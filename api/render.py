@@ -1,8 +1,8 @@
-"""vLLM's OpenAI front half, without its engine: request models, chat templates, tokenizer, detokenizer, tool and reasoning
-parsers. The only ingress file that knows vLLM.
+"""vLLM's OpenAI front half, without its engine: request models, chat templates, tokenizer, detokenizer, tool and
+reasoning parsers. The only ingress file that knows vLLM.
 
-`Frontend` owns vLLM's serving objects; they believe to talk to an engine, which is `RemoteEngine`: it runs one session per
-request over the workers and turns their token deltas back into vLLM's request outputs.
+`Frontend` owns vLLM's serving objects; they believe to talk to an engine, which is `RemoteEngine`: it runs one
+session per request over the workers and turns their token deltas back into vLLM's request outputs.
 """
 
 import argparse
@@ -38,7 +38,6 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackDecoder
 
 from api.wire.fields import check_fields
-from cluster import metrics
 from cluster.config import AppConfig, resolve_model
 from cluster.engine import encode_sampling_params
 from cluster.errors import GenerationFailed, InvalidRequest, NotFound, Overloaded, ServingError
@@ -49,7 +48,9 @@ SessionFactory = Callable[[GenerateRequest, Path | None], Session]
 
 
 class Call:
-    """One HTTP request on its way through vLLM's serving code, which cannot carry it: found again by a context variable."""
+    """One HTTP request on its way through vLLM's serving code, which cannot carry it: found again by a context
+    variable.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         """`path` forces where the request runs."""

@@ -1,4 +1,6 @@
-"""The composition root: turns the `args:` of a Serve config into the application. `serve run conf/local.yaml` calls `build`."""
+"""The composition root: turns the `args:` of a Serve config into the application. `serve run conf/local.yaml` calls
+`build`.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +8,16 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
+from ray.serve.schema import LoggingConfig
 
 from api.app import Ingress
 from cluster.config import AppConfig, PoolConfig, parse, resolve_model
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
+
+_QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+"""Serve logs each call between deployments; the ingress's access log is enough."""
 
 _TARGETED = RequestRouterConfig(request_router_class="cluster.target_router.TargetRouter")
 _HEALTH_CHECK_PERIOD_S = 2.0
@@ -30,6 +36,7 @@ def build(args: dict[str, Any]) -> Application:
 def _scheduler(config: AppConfig) -> Application:
     deployment = serve.deployment(Scheduler).options(
         max_ongoing_requests=4096,
+        logging_config=_QUIET,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
     )
@@ -66,12 +73,21 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         graceful_shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
         request_router_config=_TARGETED,
+        logging_config=_QUIET,
         ray_actor_options=options,
     )
 
 
 def _process_environment(config: AppConfig) -> dict[str, str]:
-    environment = {"VLLM_LOGGING_LEVEL": config.log_level, "VLLM_NO_USAGE_STATS": "1"}
+    environment = {
+        "VLLM_LOGGING_LEVEL": config.log_level,
+        "VLLM_NO_USAGE_STATS": "1",
+        "NIXL_LOG_LEVEL": "WARN",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "TORCH_LOGS": "-torch._library",
+        # torch's own deprecations inside vLLM
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+    }
     if Path(resolve_model(config.model)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     return environment

@@ -1,6 +1,7 @@
 """What the `args:` of a Serve config may say. Parsed once, strictly, when the application is built.
 
-An unknown key or a value out of range fails there, with its path. Each deployment receives its own part and nothing else.
+An unknown key or a value out of range fails there, with its path. Each deployment receives its own part and nothing
+else.
 """
 
 from pathlib import Path
@@ -26,10 +27,13 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     gpus: Annotated[float, Meta(ge=0)] = 0.0
     """GPUs per worker: tensor_parallel_size x pipeline_parallel_size. 0 on CPU."""
     cpu_cores: list[str] = []
-    """Cores that the engine's compute threads are bound to, one entry per worker of the pool in turn, e.g. ["0-3", "4-7"].
-    Empty: not bound, which is right where workers share cores."""
+    """Cores that the engine's compute threads are bound to, one entry per worker of the pool in turn, e.g. ["0-3",
+    "4-7"]. Empty: not bound, which is right where workers share cores.
+    """
     cpu_threads: Count = 1
-    """Compute threads of the engine when it is not bound (CPU only). More than the free cores makes every step slower."""
+    """Compute threads of the engine when it is not bound (CPU only). More than the free cores makes every step
+    slower.
+    """
     accelerator_type: str | None = None
     """Only on nodes with this accelerator, e.g. "H100" (Ray's names)."""
     resources: dict[str, float] = {}
@@ -39,8 +43,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     env: dict[str, str] = {}
     """Environment of the worker and its engine, e.g. UCX_TLS. Wins over what Baton sets."""
     kv_lease_s: Annotated[int, Meta(ge=5, le=600)] = 30
-    """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the hand-overs of slow decode queues,
-    longer keeps memory after a lost one."""
+    """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the hand-overs of slow decode
+    queues, longer keeps memory after a lost one.
+    """
     max_ongoing_requests: Count = 512
     """Requests that a worker takes before it refuses; the engine queues what does not fit its batch."""
 
@@ -92,7 +97,8 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def pool(self, pool: PoolConfig) -> PoolConfig:
         """The pool's part with the shared engine arguments filled in."""
         parser = {"reasoning_parser": self.ingress.reasoning_parser} if self.ingress.reasoning_parser else {}
-        return msgspec.structs.replace(pool, engine={**self.shared_engine, **parser, **pool.engine})
+        served = {"served_model_name": [self.model_name]}
+        return msgspec.structs.replace(pool, engine={**self.shared_engine, **served, **parser, **pool.engine})
 
 
 def parse(args: dict[str, Any]) -> AppConfig:
@@ -104,6 +110,8 @@ def parse(args: dict[str, Any]) -> AppConfig:
 
 
 def resolve_model(model: str) -> str:
-    """A model folder of the repository as an absolute path, wherever this node has the repository; else `model` as it is."""
+    """A model folder of the repository as an absolute path, wherever this node has the repository; else `model` as it
+    is.
+    """
     local = REPO_ROOT / model
     return str(local) if local.is_dir() else model

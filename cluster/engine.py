@@ -1,7 +1,7 @@
 """The one adapter to vLLM's engine: an in-process AsyncLLM that takes token ids and gives token deltas.
 
-Text is the ingress's business: prompts arrive as token ids and outputs leave as token ids, so engines detokenize only where a
-stop string must end a sequence. The ingress rebuilds vLLM's own outputs from the deltas.
+Text is the ingress's business: prompts arrive as token ids and outputs leave as token ids, so engines detokenize only
+where a stop string must end a sequence. The ingress rebuilds vLLM's own outputs from the deltas.
 """
 
 import asyncio
@@ -233,8 +233,9 @@ class _TokenEngine(AsyncLLM):
 
 
 class _TokenTap(OutputProcessor):
-    """vLLM's output processor (which keeps its statistics and ends sequences at stop strings), that also passes each raw
-    output of the engine on to the request's `_Outputs`."""
+    """vLLM's output processor (which keeps its statistics and ends sequences at stop strings), that also passes each
+    raw output of the engine on to the request's `_Outputs`.
+    """
 
     def __init__(self, replaced: OutputProcessor) -> None:
         super().__init__(
@@ -319,7 +320,9 @@ class _TokenTap(OutputProcessor):
 
 
 class _LoadLogger(StatLoggerBase):
-    """Keeps the load after the engine's last step. vLLM constructs it, one per engine, so the process's one is kept here."""
+    """Keeps the load after the engine's last step. vLLM constructs it, one per engine, so the process's one is kept
+    here.
+    """
 
     _load = WorkerLoad()
 

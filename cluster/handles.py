@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -90,7 +90,7 @@ class DecodeHandle:
 
     async def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
-    ) -> AsyncIterator[TokenDelta]:
+    ) -> AsyncGenerator[TokenDelta, None]:
         stream = _to(self._handle, worker).options(stream=True).generate.remote(request, handoff)
         try:
             with _translated(worker):

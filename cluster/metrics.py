@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
 
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -20,7 +20,10 @@ PROMPT_TOKENS = Counter(
 )
 OUTPUT_TOKENS = Counter("baton_output_tokens", "Tokens released to clients.")
 TTFT = Histogram(
-    "baton_time_to_first_token_seconds", "Arrival at the ingress to the first token.", ["path"], buckets=_LATENCY_BUCKETS_S
+    "baton_time_to_first_token_seconds",
+    "Arrival at the ingress to the first token.",
+    ["path"],
+    buckets=_LATENCY_BUCKETS_S,
 )
 TPOT = Histogram(
     "baton_request_time_per_output_token_seconds",

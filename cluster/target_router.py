@@ -1,8 +1,9 @@
 """A Serve request router that sends a call to the one replica that our Scheduler chose.
 
-The caller names the replica by `handle.options(session_id=<worker id>)`. A call without one goes to any replica. Where the
-named replica is gone, the call fails at once with WorkerUnreachable instead of waiting for a replacement, so that the session
-can place the request anew. Health checks, draining, rolling updates and scaling of Serve stay in force.
+The caller names the replica by `handle.options(session_id=<worker id>)`. A call without one goes to any replica.
+Where the named replica is gone, the call fails at once with WorkerUnreachable instead of waiting for a replacement,
+so that the session can place the request anew. Health checks, draining, rolling updates and scaling of Serve stay in
+force.
 """
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica

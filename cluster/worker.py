@@ -56,9 +56,7 @@ class Worker:
 
     async def _report_forever(self) -> None:
         while True:
-            report = WorkerReport(
-                worker=self.id, pool=self._pool, load=self.engine.load(), connected=self._connected()
-            )
+            report = WorkerReport(worker=self.id, pool=self._pool, load=self.engine.load(), connected=self._connected())
             try:
                 self._on_reply(await self._scheduler.report(report))
             except ServingError as error:

@@ -1,4 +1,6 @@
-"""DecodeWorker: one engine of the decode pool. Pulls KV blocks, generates, and keeps its links to the prefill pool warm."""
+"""DecodeWorker: one engine of the decode pool. Pulls KV blocks, generates, and keeps its links to the prefill pool
+warm.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +17,7 @@ from kvtransfer.links import Links
 
 
 class DecodeWorker:
-    async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle) -> None:
+    def __init__(self, config: PoolConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle) -> None:
         self._prefill = PrefillHandle(prefill)
         self._links = Links(self._prove_link)
         self._worker = Worker(

@@ -44,7 +44,7 @@ def _end_with_parent() -> None:
 
 
 def _share_the_cpu() -> None:
-    agent_module = sys.modules[nixl._api.nixl_agent.__module__]
+    agent_module: Any = sys.modules[nixl._api.nixl_agent.__module__]
     if not isinstance(agent_module.nixlBind, _PatientBindings):
         agent_module.nixlBind = _PatientBindings(agent_module.nixlBind)
     # The connector pins its process to the last core of each NUMA node that it discovers.

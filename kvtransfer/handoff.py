@@ -1,8 +1,9 @@
-"""KVHandoff: what a decode worker needs to pull a prompt's KV blocks. The only type that knows vLLM's `kv_transfer_params`.
+"""KVHandoff: what a decode worker needs to pull a prompt's KV blocks. The only type that knows vLLM's
+`kv_transfer_params`.
 
-A prefill engine returns the parameters with its last output and pins the blocks for a lease; a decode engine given the
-same parameters pulls the blocks and notifies the owner, which frees them. A hand-over is single-use: vLLM does not notice
-stale blocks. Clients never see or set any of this.
+A prefill engine returns the parameters with its last output and pins the blocks for a lease; a decode engine given
+the same parameters pulls the blocks and notifies the owner, which frees them. A hand-over is single-use: vLLM does
+not notice stale blocks. Clients never see or set any of this.
 """
 
 from typing import Any, Self
@@ -14,7 +15,14 @@ from cluster.types import PromptTokenSources
 PREFILL_REQUEST: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
 """`kv_transfer_params` of a prefill leg: compute the prompt, keep its blocks for a remote decode."""
 
-_REQUIRED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids", "remote_num_tokens")
+_REQUIRED = (
+    "remote_engine_id",
+    "remote_request_id",
+    "remote_host",
+    "remote_port",
+    "remote_block_ids",
+    "remote_num_tokens",
+)
 
 
 class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +34,8 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         """Take over what the prefill engine returned.
 
         Raises:
-            ValueError: the engine returned none, or a required key is missing (a pull without it kills the decode engine).
+            ValueError: the engine returned none, or a required key is missing (a pull without it kills the decode
+            engine).
         """
         missing = [key for key in _REQUIRED if not (params or {}).get(key)]
         if params is None or missing:

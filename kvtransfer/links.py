@@ -1,8 +1,8 @@
 """Links: which prefill workers a decode worker has proved a hand-over with.
 
-The first pull between two engines makes their connection, which takes seconds, and no request should pay for it. So a link
-counts only once a real hand-over over it has worked; until then the pair gets no requests. A failed attempt is repeated when
-the prefill worker is next seen alive.
+The first pull between two engines makes their connection, which takes seconds, and no request should pay for it. So a
+link counts only once a real hand-over over it has worked; until then the pair gets no requests. A failed attempt is
+repeated when the prefill worker is next seen alive.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Which transport carries KV blocks, by the device that holds them. Pure: returns the environment, sets nothing.
 
-NIXL creates UCX with peer error handling, which rules out sysv and posix shared memory as the only transport. On CPUs TCP
-always works, and UCX adds cross-memory attach for bulk data between processes of one machine by itself. On GPUs UCX is left
-to choose: cuda_ipc over NVLink in a node, RDMA between nodes, TCP at worst.
+NIXL creates UCX with peer error handling, which rules out sysv and posix shared memory as the only transport. On CPUs
+TCP always works, and UCX adds cross-memory attach for bulk data between processes of one machine by itself. On GPUs
+UCX is left to choose: cuda_ipc over NVLink in a node, RDMA between nodes, TCP at worst.
 """
 
 from enum import StrEnum

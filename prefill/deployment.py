@@ -11,7 +11,7 @@ from kvtransfer.handoff import PrefillResult
 
 
 class PrefillWorker:
-    async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:
+    def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:
         self._worker = Worker(
             Pool.PREFILL,
             config,

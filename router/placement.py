@@ -1,7 +1,7 @@
 """Which workers a request runs on. Pure: a function of the request and of a snapshot of the workers.
 
-Path P->D on the pair with the fewest open requests whose link is warm; path D where no pair can take the request; refusal
-where no decode worker is left. Equal load takes turns.
+Path P->D on the pair with the fewest open requests whose link is warm; path D where no pair can take the request;
+refusal where no decode worker is left. Equal load takes turns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ def place(request: PlacementRequest, workers: Sequence[WorkerView], turn: int) -
     prefills = [w for w in usable if w.pool is Pool.PREFILL]
     pairs = [(p, d) for p in prefills for d in decodes if p.worker in d.connected]
     if request.path is not Path.DECODE and request.can_hand_over and pairs:
-        prefill, decode = min(_rotated(pairs, turn), key=lambda pair: (_load(pair[0]) + _load(pair[1])))
+        prefill, decode = min(_rotated(pairs, turn), key=lambda pair: _load(pair[0]) + _load(pair[1]))
         why = f"least open requests of {len(pairs)} connected pairs"
         return Placement(path=Path.PREFILL_DECODE, prefill=prefill.worker, decode=decode.worker, why=why)
     if request.path is Path.PREFILL_DECODE:

@@ -1,7 +1,7 @@
 """What a session needs from the rest of the cluster, as protocols. cluster/handles.py implements them over Ray Serve;
 tests and the simulator bring their own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cluster.types import (
@@ -42,8 +42,8 @@ class PrefillPort(Protocol):
 class DecodePort(Protocol):
     def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
-    ) -> AsyncIterator[TokenDelta]:
-        """Generate, pulling the prompt's KV when a hand-over is given. Closing the iterator aborts on the engine.
+    ) -> AsyncGenerator[TokenDelta, None]:
+        """Generate, pulling the prompt's KV when a hand-over is given. Closing it aborts on the engine.
 
         Raises:
             WorkerUnreachable: the worker or its engine died.

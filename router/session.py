@@ -1,7 +1,9 @@
-"""One request's life: place it, prefill, hand over, decode, close. The only place that retries and the only one that closes.
+"""One request's life: place it, prefill, hand over, decode, close. The only place that retries and the only one that
+closes.
 
-The ladder on failure, until the first token is released: another placement without the worker that failed (another prefill
-worker, then path D, then another decode worker), then refusal. After the first released token a failure ends the stream.
+The ladder on failure, until the first token is released: another placement without the worker that failed (another
+prefill worker, then path D, then another decode worker), then refusal. After the first released token a failure ends
+the stream.
 
 Invariants: every session is closed exactly once, whatever happens to the client or the workers; a granted hand-over is
 either given to one decode worker or released.
@@ -186,12 +188,12 @@ class Session:
 
 
 def with_prefix_hits_of(prefilled: PrefillResult | None, delta: TokenDelta) -> TokenDelta:
-    """Report a pulled prompt as the prefill worker found it: what it had cached counts as cached, what it computed does not."""
+    """Report a pulled prompt as the prefill worker found it: what it had cached counts as cached, what it computed
+    does not.
+    """
     if prefilled is None or delta.prompt_sources is None or not delta.prompt_sources.pulled:
         return delta
     at_prefill, at_decode = prefilled.prompt_sources, delta.prompt_sources
     hits = max(at_prefill.local, at_decode.local)
-    sources = PromptTokenSources(
-        computed=at_prefill.computed + at_prefill.local - hits, local=hits, pulled=0
-    )
+    sources = PromptTokenSources(computed=at_prefill.computed + at_prefill.local - hits, local=hits, pulled=0)
     return msgspec.structs.replace(delta, prompt_sources=sources)

@@ -1,9 +1,9 @@
 """RouterState: what the Scheduler knows of the workers, and the placements it has charged to them.
 
-`handle(event, now)` and `place(request, now)` are the only mutators; `now` is monotonic seconds. A worker exists by its
-reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is whole again after
-one report interval. A lost worker is out at once, until it reports again. A request is charged when it is placed (anew, if
-it was placed before) and released when it is closed.
+`handle(event, now)` and `place(request, now)` are the only mutators; `now` is monotonic seconds. A worker exists by
+its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is whole
+again after one report interval. A lost worker is out at once, until it reports again. A request is charged when it is
+placed (anew, if it was placed before) and released when it is closed.
 """
 
 from typing import assert_never

@@ -42,7 +42,7 @@ async def _answered(request: Request, answer: Callable[[Any, Call], Awaitable[An
 
 
 def _headers(call: Call) -> dict[str, str]:
-    return {"x-request-id": call.id, PATH_HEADER: call.path or ""}
+    return {PATH_HEADER: call.path or ""}
 
 
 def _forced_path(request: Request) -> Path | None:

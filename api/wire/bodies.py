@@ -1,4 +1,6 @@
-"""Response bodies as OpenAI's schema has them: what vLLM adds of its engines' affairs is dropped, optional nulls are absent."""
+"""Response bodies as OpenAI's schema has them: what vLLM adds of its engines' affairs is dropped, optional nulls are
+absent.
+"""
 
 from typing import Any
 
@@ -6,8 +8,23 @@ _INTERNAL = frozenset(
     {"kv_transfer_params", "ec_transfer_params", "prompt_routed_experts", "routed_experts", "metrics", "prompt_text"}
 )
 
-_NULLABLE = frozenset({"content", "refusal", "logprobs", "finish_reason", "param", "code", "service_tier", "system_fingerprint"})
+_NULLABLE = frozenset(
+    {"content", "refusal", "logprobs", "finish_reason", "param", "code", "service_tier", "system_fingerprint"}
+)
 """OpenAI's schema has these as null rather than absent."""
+
+
+_NULL_EXTRAS = ("prompt_token_ids", "prompt_text", "token_ids", "stop_reason")
+"""What vLLM adds to stream chunks, as null unless asked for."""
+
+
+def public_frame(frame: str) -> str:
+    """A vLLM stream frame for the client. Works on the text: quotes inside a JSON string are escaped, so none can
+    match.
+    """
+    for name in _NULL_EXTRAS:
+        frame = frame.replace(f',"{name}":null', "")
+    return frame
 
 
 def public(body: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Which fields of a request body clients may set. Pure: vLLM's request models say which fields exist, this says which are ours."""
+"""Which fields of a request body clients may set. Pure: vLLM's request models say which fields exist, this says which
+are ours.
+"""
 
 from typing import Any
 

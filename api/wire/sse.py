@@ -1,10 +1,13 @@
-"""Server-sent events: what a stream of frames must look like on the wire, whatever happens to the generator behind it."""
+"""Server-sent events: what a stream of frames must look like on the wire, whatever happens to the generator behind
+it.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 import msgspec
 
+from api.wire.bodies import public_frame
 from api.wire.errors import error_body
 from cluster.errors import ServingError
 
@@ -40,11 +43,11 @@ async def _terminated(
 ) -> AsyncIterator[str]:
     """All frames, errors in OpenAI's shape, and exactly one terminal frame."""
     async with aclosing(frames):
-        yield first
+        yield public_frame(first)
         async for frame in frames:
             if frame == DONE:
                 break
             error = error_in(frame)
-            yield data_frame(error_body(error)) if error else frame
+            yield data_frame(error_body(error)) if error else public_frame(frame)
     if first != DONE:
         yield DONE

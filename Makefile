@@ -1,0 +1,63 @@
+# Two commands do all the set-up: `make serve` starts the service, `make test` passes the tests.
+
+PYTHON ?= python3.11
+VENV   ?= .venv
+# cpu or gpu: chosen by the presence of an NVIDIA driver
+FLAVOUR ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
+# Where torch's CPU build comes from when pip does not find it by itself; used for torch alone
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH = torch==2.13.0+cpu
+
+CONF ?= conf/$(if $(filter gpu,$(FLAVOUR)),local-gpu,local).yaml
+PORT ?=
+MODEL ?=
+
+BIN = $(VENV)/bin
+LOCK = conf/requirements/$(FLAVOUR).lock
+STAMP = $(VENV)/.installed-$(FLAVOUR)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test test-fast lint demo-model lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## create the environment from the lock
+
+serve: $(STAMP) ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
+	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
+
+test: $(STAMP) lint ## all tests, on real engines
+	$(BIN)/python -m pytest
+
+test-fast: $(STAMP) ## unit and component tests: seconds
+	$(BIN)/python -m pytest tests/unit tests/component tests/test_architecture.py
+
+lint: $(STAMP) ## format, lint, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo-model: $(STAMP) ## train conf/models/baton-demo anew
+	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo
+
+lock: $(STAMP) ## resolve the locks anew from pyproject.toml
+	$(BIN)/python conf/requirements/lock.py cpu
+	$(BIN)/python conf/requirements/lock.py gpu
+
+clean: ## remove the environment and run-time files
+	rm -rf $(VENV) .baton
+
+# On cpu `pip check` complains about torchvision, torchaudio, torchcodec and triton: conf/requirements/lock.py says why they are out.
+$(STAMP): $(LOCK) pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed (PYTHON=/path/to/python3.11)"; exit 1; }
+	@echo "Installing the $(FLAVOUR) environment into $(VENV) (once; a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+ifeq ($(FLAVOUR),cpu)
+	@$(BIN)/python -m pip install --quiet $(TORCH) 2>/dev/null || $(BIN)/python -m pip install $(TORCH) --index-url $(TORCH_INDEX)
+endif
+	@$(BIN)/python -m pip install --quiet --no-deps -r $(LOCK)
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@

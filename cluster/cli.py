@@ -1,0 +1,221 @@
+"""The `baton` command.
+
+`baton serve` is `serve run` with a face: it applies --port and --model to the Serve config, shows progress while the
+engines start, says when the service is ready, and stops everything it started on Ctrl-C.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from cluster.config import REPO_ROOT, parse
+
+LOG_FILE = Path(".baton/logs/serve.log")
+START_TIMEOUT_S = 1800.0
+"""Loading a large model over a network file system takes this long at worst."""
+POLL_S = 1.0
+STOP_TIMEOUT_S = 3.0
+"""What Ray gets to stop by itself, before what is left of it is killed."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="baton", description="Disaggregated prefill/decode LLM serving on Ray and vLLM."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+    serve = commands.add_parser("serve", help="start the service and wait until it is stopped")
+    serve.add_argument("conf", nargs="?", type=Path, default=Path("conf/local.yaml"), help="Serve config (%(default)s)")
+    serve.add_argument("--port", type=int, help="HTTP port (the config's)")
+    serve.add_argument("--model", help="model folder or hub name (the config's)")
+    serve.set_defaults(run=_serve)
+    arguments = parser.parse_args()
+    sys.exit(arguments.run(arguments))
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        config = configured(yaml.safe_load(arguments.conf.read_text()), arguments.port, arguments.model)
+        http = config["http_options"]
+        _require_free(http["host"], http["port"])
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        print(f"baton: {error}", file=sys.stderr)
+        return 2
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as rendered:
+        yaml.safe_dump(config, rendered)
+        rendered.flush()
+        return _Service(Path(rendered.name), config).run()
+
+
+def configured(config: dict[str, Any], port: int | None, model: str | None) -> dict[str, Any]:
+    """A Serve config with the command line applied.
+
+    Raises:
+        ValueError: it is not a Serve config with one Baton application, or its args are invalid.
+    """
+    if not isinstance(config, dict) or len(config.get("applications") or []) != 1:
+        raise ValueError("the config must be a Serve config with exactly one application")
+    http = {"host": "127.0.0.1", "port": 8000, **(config.get("http_options") or {})}
+    application = config["applications"][0]
+    args = {**(application.get("args") or {})}
+    if port is not None:
+        http["port"] = port
+    if model is not None:
+        args["model"] = str(Path(model).resolve()) if Path(model).is_dir() else model
+    parse(args)
+    return {**config, "http_options": http, "applications": [{**application, "args": args}]}
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ValueError(
+                f"cannot listen on {host}:{port} ({error.strerror}); choose another with PORT= or --port"
+            ) from error
+
+
+class _Service:
+    """One `serve run` process and everything it starts."""
+
+    def __init__(self, config_file: Path, config: dict[str, Any]) -> None:
+        self._config_file = config_file
+        args = parse(config["applications"][0]["args"])
+        http = config["http_options"]
+        self._model = args.model_name
+        self._url = f"http://{http['host']}:{http['port']}"
+        self._wanted = {"prefill_workers": args.prefill.replicas, "decode_workers": args.decode.replicas}
+        self._stopping = threading.Event()
+        self._started_at = time.monotonic()
+
+    def run(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._stopping.set())
+        LOG_FILE.parent.mkdir(parents=True, exist_ok=True)
+        print(f"Starting Baton with model {self._model} (log: {LOG_FILE})", flush=True)
+        with LOG_FILE.open("wb") as log:
+            process = self._spawn(log)
+            try:
+                if self._wait_until_ready(process):
+                    self._greet()
+                    self._wait_for_end(process)
+            finally:
+                stopped_by_user = self._stopping.is_set()
+                if stopped_by_user:
+                    print("\nStopping ...", flush=True)
+                _stop(process)
+        if stopped_by_user:
+            print("Stopped.", flush=True)
+            return 0
+        print(f"baton: the service ended by itself; the end of {LOG_FILE}:\n{_tail(LOG_FILE)}", file=sys.stderr)
+        return 1
+
+    def _spawn(self, log: Any) -> psutil.Popen:
+        # A session of its own: Ctrl-C in the terminal reaches this process alone, which then stops the others in order.
+        return psutil.Popen(
+            [str(Path(sys.executable).with_name("serve")), "run", str(self._config_file)],
+            cwd=REPO_ROOT,
+            env={**_environment(), **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _wait_until_ready(self, process: psutil.Popen) -> bool:
+        shown = None
+        while not self._stopping.wait(POLL_S) and process.poll() is None:
+            state = self._readiness()
+            elapsed_s = time.monotonic() - self._started_at
+            line = self._progress(state)
+            if line != shown:
+                print(f"[{elapsed_s:4.0f} s] {line}", flush=True)
+                shown = line
+            if state.get("ready"):
+                return True
+            if elapsed_s > START_TIMEOUT_S:
+                return False
+        return False
+
+    def _readiness(self) -> dict[str, Any]:
+        """What /readyz says; empty while nothing answers."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/readyz", timeout=5) as response:
+                return dict(json.load(response))
+        except urllib.error.HTTPError as error:
+            body = error.read()
+            return dict(json.loads(body)) if body.startswith(b"{") else {}
+        except (OSError, ValueError):
+            return {}
+
+    def _progress(self, state: dict[str, Any]) -> str:
+        if "ready" not in state:
+            return "starting Ray and the ingress"
+        pools = ", ".join(f"{state[pool]}/{wanted} {pool.replace('_', ' ')}" for pool, wanted in self._wanted.items())
+        return f"ingress up; engines loaded: {pools}; connected pairs: {state['connected_pairs']}"
+
+    def _greet(self) -> None:
+        body = json.dumps(
+            {
+                "model": self._model,
+                "messages": [{"role": "user", "content": "What is the capital of France?"}],
+                "stream": True,
+            }
+        )
+        print(
+            f"\nBaton is ready on {self._url} (OpenAI API at {self._url}/v1). Ctrl-C stops it. Try:\n\n"
+            f"  curl -N {self._url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n",
+            flush=True,
+        )
+
+    def _wait_for_end(self, process: psutil.Popen) -> None:
+        while not self._stopping.wait(POLL_S) and process.poll() is None:
+            pass
+
+
+def _environment() -> dict[str, str]:
+    return {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(REPO_ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+def _stop(process: psutil.Popen) -> None:
+    """End `serve run` and all that it started; what does not end by itself in time is killed."""
+    family = _descendants(process)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    psutil.wait_procs([process], timeout=STOP_TIMEOUT_S)
+    for member in {*family, *_descendants(process), process}:
+        _kill(member)
+    psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _tail(file: Path, num_lines: int = 40) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-num_lines:])
