@@ -60,6 +60,10 @@ class WorkerUnreachable(WorkerFailed):
     """A worker died, or its engine did."""
 
 
+class WorkerBusy(WorkerFailed):
+    """A worker has as many requests as it takes."""
+
+
 class PrefillFailed(WorkerFailed):
     """The prefill worker answered without a usable hand-over."""
 

@@ -1,9 +1,15 @@
-"""The session's ports over Ray Serve handles. Translates Ray's failures into cluster/errors.py, and nothing else."""
+"""The session's ports over Ray Serve handles. Translates Ray's failures into cluster/errors.py, and nothing else.
+
+Calls are made outside the HTTP request's context. Inside it, Serve gives all calls of one request one id, which its
+router cannot tell apart when they run side by side, and cancels them by itself when the client leaves: a prefill that
+finishes at that moment would lose its hand-over. Who cancels what, and when, is the session's decision.
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from typing import Any, TypeVar
 
 from ray import serve
@@ -43,16 +49,16 @@ class SchedulerHandle:
         self._handle = handle
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        return await _call(self._handle.place.remote(request), "scheduler")
+        return await _call(_remote(self._handle.place, request), "scheduler")
 
     async def tell(self, event: RequestClosed | WorkerLost) -> None:
-        await _call(self._handle.tell.remote(event), "scheduler")
+        await _call(_remote(self._handle.tell, event), "scheduler")
 
     async def report(self, report: WorkerReport) -> ReportReply:
-        return await _call(self._handle.report.remote(report), "scheduler")
+        return await _call(_remote(self._handle.report, report), "scheduler")
 
     async def view(self) -> ClusterView:
-        return await _call(self._handle.view.remote(), "scheduler")
+        return await _call(_remote(self._handle.view), "scheduler")
 
 
 class ClusterHandle:
@@ -78,10 +84,10 @@ class PrefillHandle:
         self._handle = handle
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
-        return await _call(_to(self._handle, worker).prefill.remote(request), worker)
+        return await _call(_remote(_to(self._handle, worker).prefill, request), worker)
 
     async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
-        await _call(_to(self._handle, worker).abort.remote(request_id), worker)
+        await _call(_remote(_to(self._handle, worker).abort, request_id), worker)
 
 
 class DecodeHandle:
@@ -91,7 +97,7 @@ class DecodeHandle:
     async def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        stream = _to(self._handle, worker).options(stream=True).generate.remote(request, handoff)
+        stream = _remote(_to(self._handle, worker).options(stream=True).generate, request, handoff)
         try:
             with _translated(worker):
                 async for deltas in stream:
@@ -101,7 +107,7 @@ class DecodeHandle:
             stream.cancel()
 
     async def release(self, worker: WorkerId, request_id: RequestId, handoff: KVHandoff) -> None:
-        await _call(_to(self._handle, worker).release.remote(request_id, handoff), worker)
+        await _call(_remote(_to(self._handle, worker).release, request_id, handoff), worker)
 
 
 def own_worker_id() -> WorkerId:
@@ -129,6 +135,10 @@ async def _scrape_all(handle: DeploymentHandle) -> list[Scrape]:
 
 def _to(handle: DeploymentHandle, worker: WorkerId) -> DeploymentHandle:
     return handle.options(session_id=worker)
+
+
+def _remote(method: DeploymentHandle, *args: object) -> Any:
+    return Context().run(method.remote, *args)
 
 
 async def _call(response: Awaitable[T], worker: str) -> T:

@@ -1,0 +1,109 @@
+"""A running Baton for tests: started by the user's command, on real engines, and read through its own HTTP surface."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from cluster.config import REPO_ROOT
+
+START_TIMEOUT_S = 240.0
+PREFILL_PROCESS = "ray::ServeReplica:baton:PrefillWorker"
+
+
+class Service:
+    """`baton serve` with conf/local.yaml, changed only in what a test cannot do without."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "baton.log"
+        command = [
+            str(Path(sys.executable).with_name("baton")),
+            "serve",
+            str(_config(folder)),
+            "--port",
+            str(self.port),
+        ]
+        self._process = psutil.Popen(command, cwd=REPO_ROOT, stdout=self.log.open("wb"), stderr=subprocess.STDOUT)
+        self._http = httpx.Client(base_url=self.url, timeout=30)
+
+    def wait_until_ready(self) -> None:
+        wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, START_TIMEOUT_S)
+        assert self._process.poll() is None, f"the service ended while starting:\n{self.log.read_text()}"
+
+    def stop(self) -> list[psutil.Process]:
+        """Ctrl-C. Returns what is left of everything that it had started."""
+        family = self._process.children(recursive=True)
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(timeout=30)
+        _, left = psutil.wait_procs(family, timeout=5)
+        return left
+
+    def get(self, path: str) -> httpx.Response:
+        return self._http.get(path)
+
+    def post(self, path: str, body: object) -> httpx.Response:
+        return self._http.post(path, json=body)
+
+    def worker_process(self, name: str) -> psutil.Process:
+        """The process of the pool's (only) worker."""
+        (worker,) = [p for p in self._process.children(recursive=True) if _is(p, name)]
+        return worker
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of the samples of one metric that have these labels."""
+        families = text_string_to_metric_families(self.get("/metrics").text)
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    def prompt_tokens(self, pool: str) -> dict[str, int]:
+        """Prompt tokens of a pool's engines so far, by where their KV came from."""
+        return {
+            source: int(self.metric("baton_prompt_tokens_total", pool=pool, source=source))
+            for source in ("computed", "local", "pulled")
+        }
+
+    def is_idle(self) -> bool:
+        """No engine runs, queues or holds anything."""
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+        return all(self.metric(name) == 0 for name in names)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.1) -> float:
+    """Poll until the condition holds; returns the seconds it took. Raises TimeoutError."""
+    started_at = time.monotonic()
+    while not condition():
+        if time.monotonic() - started_at > timeout_s:
+            raise TimeoutError(f"{condition} did not hold within {timeout_s} s")
+        time.sleep(interval_s)  # noqa: TID251
+    return time.monotonic() - started_at
+
+
+def _config(folder: Path) -> Path:
+    config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
+    args = config["applications"][0]["args"]
+    args["ingress"]["allow_path_header"] = True
+    # Small enough for a test to evict everything from it
+    args["decode"]["engine"] = {"kv_cache_memory_bytes": 32 << 20}
+    target = folder / "serve.yaml"
+    target.write_text(yaml.safe_dump(config))
+    return target
+
+
+def _is(process: psutil.Process, name: str) -> bool:
+    return " ".join(process.cmdline()).strip() == name
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

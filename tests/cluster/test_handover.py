@@ -1,0 +1,90 @@
+"""The hand-over on real engines: decode pulls what prefill computed, and nobody can tell from the text."""
+
+import openai
+import pytest
+
+from tests.cluster.recall import NUM_RECALL_PROMPTS, recall_prompts
+from tests.cluster.service import Service
+
+LENGTHS = [1, 2, 31, 32, 33, 64, 65, 100, 300, 1000, 2500]
+"""Prompt tokens: below, at and above the borders of KV blocks (32 tokens), up to many blocks."""
+NUM_OUTPUT_TOKENS = 16
+MAX_PROMPT = 4000
+
+
+def test_text_is_identical_on_both_paths(service: Service, client: openai.OpenAI, model: str) -> None:
+    prompts = [_prompt(length, seed=length) for length in LENGTHS]
+    before = service.prompt_tokens("decode")
+    handed_over = [_greedy(client, model, prompt, "P->D") for prompt in prompts]
+    pulled = service.prompt_tokens("decode")
+    _evict_all(client, model)
+    evicted = service.prompt_tokens("decode")
+    local = [_greedy(client, model, prompt, "D") for prompt in prompts]
+    recomputed = service.prompt_tokens("decode")
+
+    assert handed_over == local
+    assert pulled["pulled"] - before["pulled"] >= sum(LENGTHS) - len(LENGTHS)
+    assert recomputed["computed"] - evicted["computed"] == sum(LENGTHS)
+    assert recomputed["pulled"] == evicted["pulled"]
+
+
+def test_decode_pulls_the_prompt_and_computes_none_of_it(service: Service, client: openai.OpenAI, model: str) -> None:
+    prefill, decode = service.prompt_tokens("prefill"), service.prompt_tokens("decode")
+    _greedy(client, model, _prompt(700, seed=1), "P->D")
+    assert _gained(prefill, service.prompt_tokens("prefill")) == {"computed": 700, "local": 0, "pulled": 0}
+    assert _gained(decode, service.prompt_tokens("decode")) == {"computed": 0, "local": 0, "pulled": 700}
+    engine = service.metric("vllm:prompt_tokens_by_source_total", deployment="decode", source="external_kv_transfer")
+    assert engine == service.prompt_tokens("decode")["pulled"]
+
+
+def test_repeated_prompt_is_reported_as_cached(client: openai.OpenAI, model: str) -> None:
+    prompt = _prompt(320, seed=2)
+    usages = [
+        client.completions.create(
+            model=model, prompt=prompt, max_tokens=1, extra_headers={"x-baton-path": "P->D"}
+        ).usage
+        for _ in range(2)
+    ]
+    cached = [usage.prompt_tokens_details.cached_tokens for usage in usages]  # type: ignore[union-attr]
+    assert cached[0] == 0
+    assert 0 < cached[1] < 320
+    assert all(usage.prompt_tokens == 320 for usage in usages)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("path", ["P->D", "D"])
+def test_recall_needs_the_kv_of_the_whole_prompt(client: openai.OpenAI, model: str, path: str) -> None:
+    right = 0
+    for messages, code in recall_prompts(first_seed=0 if path == "D" else 1000):
+        answer = client.chat.completions.create(
+            model=model, messages=messages, temperature=0, max_tokens=32, extra_headers={"x-baton-path": path}
+        )
+        right += code in (answer.choices[0].message.content or "")
+    assert right >= 0.9 * NUM_RECALL_PROMPTS
+
+
+def _prompt(length: int, seed: int) -> list[int]:
+    """Token ids that share no prefix with another seed's."""
+    return [300 + (seed * 7919 + i * i * 31 + i * 17) % 1000 for i in range(length)]
+
+
+def _greedy(client: openai.OpenAI, model: str, prompt: list[int], path: str) -> str:
+    response = client.completions.with_raw_response.create(
+        model=model,
+        prompt=prompt,
+        max_tokens=NUM_OUTPUT_TOKENS,
+        temperature=0,
+        extra_body={"ignore_eos": True},
+        extra_headers={"x-baton-path": path},
+    )
+    assert response.headers["x-baton-path"] == path
+    return response.parse().choices[0].text
+
+
+def _evict_all(client: openai.OpenAI, model: str) -> None:
+    """Push every earlier prompt out of the decode worker's prefix cache."""
+    for seed in range(100, 106):
+        _greedy(client, model, _prompt(MAX_PROMPT, seed), "D")
+
+
+def _gained(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {source: after[source] - before[source] for source in after}
