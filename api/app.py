@@ -80,7 +80,9 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         )
     refused = InvalidRequest(f"{error.detail}: {request.method} {request.url.path}", None, "method_not_allowed")
     refused.http_status = error.status_code
-    return error_response(refused)
+    response = error_response(refused)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

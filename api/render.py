@@ -37,6 +37,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackDecoder
 
+from api.latency import RequestLatency
 from api.wire.fields import check_fields
 from cluster.config import AppConfig, resolve_model
 from cluster.engine import encode_sampling_params
@@ -158,10 +159,12 @@ class RemoteEngine:
         )
         collector = RequestOutputCollector(request.params.output_kind, request.request_id)
         sequence_ids = self._expect(request, collector)
+        latency = RequestLatency(call.arrived_at)
         try:
             async with aclosing(session.run()) as deltas:
                 async for delta in deltas:
                     call.path = session.path
+                    latency.released(delta, call.path or "none", time.monotonic())
                     self._outputs.process_outputs([self._to_engine_output(sequence_ids[delta.sequence], delta)])
                     if (output := collector.get_nowait()) is not None:
                         yield cast(RequestOutput, output)
@@ -169,6 +172,7 @@ class RemoteEngine:
             call.error = error
             raise GenerationError(str(error)) from error
         finally:
+            latency.ended(call.path or "none")
             self._outputs.abort_requests(sequence_ids, internal=True)
 
     def _expect(self, request: EngineCoreRequest, collector: RequestOutputCollector) -> list[str]:
@@ -238,11 +242,24 @@ def _validated(model: type[BaseModel], body: Any) -> Any:
         return model.model_validate(check_fields(body, frozenset(model.model_fields)))
     except ValidationError as error:
         first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"] if isinstance(part, str | int)) or None
+        param = _path_in(body, first["loc"])
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         raise InvalidRequest(f"{first['msg']} (at {param or 'the request'})", param, code) from error
     except VLLMClientError as error:
         raise _serving_error(error) from error
+
+
+def _path_in(body: Any, loc: tuple[int | str, ...]) -> str | None:
+    """Where pydantic found an error, without the names that it gives to the branches of a union."""
+    path, last = [], len(loc) - 1
+    for i, part in enumerate(loc):
+        is_there = part in body if isinstance(body, dict) else isinstance(body, list) and isinstance(part, int)
+        if is_there:
+            path.append(str(part))
+            body = body[part]
+        elif i == last and isinstance(body, dict):  # a missing field
+            path.append(str(part))
+    return ".".join(path) or None
 
 
 def _serving_error(error: Exception) -> ServingError:

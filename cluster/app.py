@@ -20,6 +20,8 @@ _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 """Serve logs each call between deployments; the ingress's access log is enough."""
 
 _TARGETED = RequestRouterConfig(request_router_class="cluster.target_router.TargetRouter")
+MAX_N = 128
+"""Sequences that one request may ask for (`n`), as OpenAI has it."""
 _HEALTH_CHECK_PERIOD_S = 2.0
 _SHUTDOWN_TIMEOUT_S = 10.0
 
@@ -46,7 +48,7 @@ def _scheduler(config: AppConfig) -> Application:
 def _ingress(config: AppConfig) -> serve.Deployment:
     environment = _process_environment(config)
     # The ingress renders and detokenizes; it must not touch a GPU that a worker has.
-    environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "VLLM_MAX_N_SEQUENCES": str(MAX_N)}
     return serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress",
         num_replicas=config.ingress.replicas,

@@ -9,7 +9,6 @@ import os
 import random
 import socket
 import uuid
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,19 +17,15 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
-from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestOutputCollector
-from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerBase
-from vllm.v1.metrics.stats import IterationStats, PrefillStats, SchedulerStats
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from cluster.config import PoolConfig, resolve_model
+from cluster.engine_outputs import Outputs, TokenEngine, TokenTap
 from cluster.errors import InvalidRequest, PrefillFailed, WorkerUnreachable
 from cluster.types import (
-    FinishReason,
     GenerateRequest,
     Pool,
     PromptTokenSources,
@@ -81,8 +76,8 @@ class Engine:
                 "kv_transfer_config": _kv_transfer_config(pool, config),
             }
         )
-        self._llm = _TokenEngine.from_engine_args(arguments, stat_loggers=[_LoadLogger])
-        self._tap = _TokenTap.install(self._llm, on_prompt)
+        self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_LoadLogger])
+        self._tap = TokenTap.install(self._llm, on_prompt)
         self._load = _LoadLogger.latest
 
     def probe_request(self, request_id: RequestId) -> GenerateRequest:
@@ -143,6 +138,13 @@ class Engine:
             yield batch
 
     async def abort(self, request_id: RequestId) -> None:
+        """End a running request. One that has just finished in the engine keeps its result, and with it its hand-over:
+        dropping that would leave the KV blocks pinned until their lease ends.
+        """
+        core = self._llm.engine_core
+        await core.abort_requests_async(self._tap.sequence_ids(request_id))
+        # The core answers in order: once it answers this, all that it sent before it took the abort has arrived.
+        await core.get_supported_tasks_async()
         await self._llm.abort(request_id)
 
     async def release(self, request_id: RequestId, handoff: KVHandoff) -> None:
@@ -151,7 +153,7 @@ class Engine:
 
     async def _start(
         self, request: GenerateRequest, params: SamplingParams, kv_transfer_params: dict[str, Any] | None
-    ) -> "_Outputs":
+    ) -> Outputs:
         # The engine's own collector is not read: FINAL_ONLY keeps it from building outputs for every step.
         params.output_kind = RequestOutputKind.FINAL_ONLY
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
@@ -165,158 +167,31 @@ class Engine:
                 reasoning_parser_kwargs=request.reasoning_parser_kwargs,
             )
         except VLLMClientError as error:
-            self._tap.close(request.request_id)
+            self._tap.close(outputs)
             raise InvalidRequest(str(error)) from error
         except EngineDeadError as error:
-            self._tap.close(request.request_id)
-            raise WorkerUnreachable(f"the engine of worker {self._worker} died", self._worker) from error
+            self._tap.close(outputs)
+            raise self._died() from error
+        except asyncio.CancelledError:
+            self._tap.close(outputs)
+            await self._llm.abort(request.request_id)
+            raise
         outputs.engine_request_id = collector.request_id
         return outputs
 
-    async def _batches(self, outputs: "_Outputs") -> AsyncIterator[list[TokenDelta]]:
+    async def _batches(self, outputs: Outputs) -> AsyncIterator[list[TokenDelta]]:
         try:
             while not outputs.is_finished:
                 yield await outputs.next_batch()
         except EngineDeadError as error:
-            raise WorkerUnreachable(f"the engine of worker {self._worker} died", self._worker) from error
+            raise self._died() from error
         finally:
-            self._tap.close(outputs.request_id)
+            self._tap.close(outputs)
             if not outputs.is_finished and not self._llm.errored:
                 await self._llm.abort(outputs.engine_request_id, internal=True)
 
-
-class _Outputs:
-    """What the engine produced for one request and nobody has read yet."""
-
-    def __init__(self, request_id: str, num_sequences: int) -> None:
-        self.request_id = request_id
-        self.engine_request_id = ""
-        """vLLM's internal id, set when the request is added."""
-        self.kv_transfer_params: dict[str, Any] | None = None
-        self._num_open = num_sequences
-        self._deltas: deque[TokenDelta] = deque()
-        self._error: BaseException | None = None
-        self._ready = asyncio.Event()
-
-    @property
-    def is_finished(self) -> bool:
-        """Every sequence has ended and been read."""
-        return not self._num_open and not self._deltas
-
-    def put(self, delta: TokenDelta) -> None:
-        self._deltas.append(delta)
-        self._num_open -= delta.finish_reason is not None
-        self._ready.set()
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._ready.set()
-
-    async def next_batch(self) -> list[TokenDelta]:
-        await self._ready.wait()
-        self._ready.clear()
-        batch = list(self._deltas)
-        self._deltas.clear()
-        if not batch and self._error is not None:
-            raise self._error
-        if self._error is not None:
-            self._ready.set()
-        return batch
-
-
-class _TokenEngine(AsyncLLM):
-    """AsyncLLM with its output processor replaced by the tap before its output loop starts."""
-
-    def _run_output_handler(self) -> None:
-        _TokenTap.adopt(self)
-        super()._run_output_handler()
-
-
-class _TokenTap(OutputProcessor):
-    """vLLM's output processor (which keeps its statistics and ends sequences at stop strings), that also passes each
-    raw output of the engine on to the request's `_Outputs`.
-    """
-
-    def __init__(self, replaced: OutputProcessor) -> None:
-        super().__init__(
-            replaced.tokenizer,
-            log_stats=replaced.log_stats,
-            stream_interval=replaced.stream_interval,
-            tracing_enabled=replaced.tracing_enabled,
-        )
-        self.on_prompt: Callable[[PromptTokenSources], None] | None = None
-        self._opened: dict[str, _Outputs] = {}
-        self._sequences: dict[str, tuple[_Outputs, int]] = {}
-
-    @classmethod
-    def adopt(cls, llm: AsyncLLM) -> "_TokenTap":
-        if not isinstance(llm.output_processor, cls):
-            llm.output_processor = cls(llm.output_processor)
-        return llm.output_processor
-
-    @classmethod
-    def install(cls, llm: AsyncLLM, on_prompt: Callable[[PromptTokenSources], None]) -> "_TokenTap":
-        tap = cls.adopt(llm)
-        tap.on_prompt = on_prompt
-        return tap
-
-    def open(self, request_id: str, num_sequences: int) -> _Outputs:
-        """Raises InvalidRequest for an id that is already running here."""
-        if request_id in self._opened:
-            raise InvalidRequest(f"request {request_id} is already running")
-        self._opened[request_id] = outputs = _Outputs(request_id, num_sequences)
-        return outputs
-
-    def close(self, request_id: str) -> None:
-        outputs = self._opened.pop(request_id, None)
-        for internal_id in [i for i, (o, _) in self._sequences.items() if o is outputs]:
-            del self._sequences[internal_id]
-
-    def add_request(
-        self,
-        request: EngineCoreRequest,
-        prompt: str | None,
-        parent_req: ParentRequest | None = None,
-        request_index: int = 0,
-        queue: RequestOutputCollector | None = None,
-    ) -> None:
-        super().add_request(request, prompt, parent_req, request_index, queue)
-        self._sequences[request.request_id] = (self._opened[str(request.external_req_id)], request_index)
-
-    def process_outputs(
-        self,
-        engine_core_outputs: list[EngineCoreOutput],
-        engine_core_timestamp: float | None = None,
-        iteration_stats: IterationStats | None = None,
-        weight_version: str | None = None,
-    ) -> OutputProcessorOutput:
-        for output in engine_core_outputs:
-            if sequence := self._sequences.get(output.request_id):
-                outputs, index = sequence
-                outputs.kv_transfer_params = output.kv_transfer_params or outputs.kv_transfer_params
-                outputs.put(_to_delta(index, output))
-            if output.prefill_stats is not None and self.on_prompt is not None:
-                self.on_prompt(_to_sources(output.prefill_stats))
-        processed = super().process_outputs(engine_core_outputs, engine_core_timestamp, iteration_stats, weight_version)
-        self._end(processed.reqs_to_abort, FinishReason.STOP)
-        return processed
-
-    def abort_requests(self, request_ids: Any, internal: bool) -> list[str]:
-        aborted = super().abort_requests(request_ids, internal)
-        self._end(aborted, FinishReason.ABORT)
-        return aborted
-
-    def propagate_error(self, e: Exception) -> None:
-        super().propagate_error(e)
-        for outputs in self._opened.values():
-            outputs.fail(e)
-
-    def _end(self, internal_ids: list[str], reason: FinishReason) -> None:
-        """End sequences that the engine core itself has not ended."""
-        for internal_id in internal_ids:
-            if sequence := self._sequences.pop(internal_id, None):
-                outputs, index = sequence
-                outputs.put(TokenDelta(index, [], reason))
+    def _died(self) -> WorkerUnreachable:
+        return WorkerUnreachable(f"the engine of worker {self._worker} died", self._worker)
 
 
 class _LoadLogger(StatLoggerBase):
@@ -349,30 +224,6 @@ class _LoadLogger(StatLoggerBase):
 
     def log_engine_initialized(self) -> None:
         pass
-
-
-def _to_delta(sequence: int, output: EngineCoreOutput) -> TokenDelta:
-    logprobs = None
-    if output.new_logprobs is not None or output.new_prompt_logprobs_tensors is not None:
-        logprobs = tuple(bytes(frame) for frame in MsgpackEncoder().encode(_logprobs_only(output)))
-    return TokenDelta(
-        sequence,
-        list(output.new_token_ids),
-        finish_reason=None if output.finish_reason is None else FinishReason(str(output.finish_reason)),
-        stop_reason=output.stop_reason,
-        prompt_sources=_to_sources(output.prefill_stats) if output.prefill_stats else None,
-        logprobs=logprobs,
-    )
-
-
-def _logprobs_only(output: EngineCoreOutput) -> EngineCoreOutput:
-    return EngineCoreOutput("", [], output.new_logprobs, output.new_prompt_logprobs_tensors)
-
-
-def _to_sources(stats: PrefillStats) -> PromptTokenSources:
-    return PromptTokenSources(
-        computed=stats.num_computed_tokens, local=stats.num_local_cached_tokens, pulled=stats.num_external_cached_tokens
-    )
 
 
 def _kv_transfer_config(pool: Pool, config: PoolConfig) -> KVTransferConfig:

@@ -10,8 +10,9 @@ either given to one decode worker or released.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 import msgspec
@@ -24,7 +25,6 @@ from cluster.types import (
     Path,
     Placement,
     PlacementRequest,
-    PromptTokenSources,
     Rejection,
     RequestClosed,
     TokenDelta,
@@ -33,6 +33,8 @@ from cluster.types import (
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.ports import DecodePort, PrefillPort, SchedulerPort
+
+logger = logging.getLogger("baton.session")
 
 
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +68,8 @@ class Session:
         self._forced_path = path
         self._excluded: frozenset[WorkerId] = frozenset()
         self._placement: Placement | None = None
+        self._is_charged = False
+        """The Scheduler may have charged the request, even if its answer never came."""
         self._prefill_call: asyncio.Future[PrefillResult] | None = None
         self._handoff: KVHandoff | None = None
         """Granted, and not yet given to a decode worker."""
@@ -116,6 +120,7 @@ class Session:
                 self._excluded |= {WorkerId(failure.worker)}
 
     async def _place(self) -> Placement:
+        self._is_charged = True
         answer = await self._ports.scheduler.place(
             PlacementRequest(
                 request_id=self._request.request_id,
@@ -131,7 +136,6 @@ class Session:
         return answer
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
-        await self._release_handoff(placement.decode)
         prefilled = None if placement.prefill is None else await self._prefill(placement.prefill)
         handoff, self._handoff = self._handoff, None
         decoding = self._ports.decode.generate(placement.decode, self._request, handoff)
@@ -151,49 +155,45 @@ class Session:
         return result
 
     async def _close(self, outcome: Outcome) -> None:
-        """Nothing here may stop the rest: each step's failure leaves only what a lease or a report puts right."""
-        try:
-            if self._placement is not None:
-                await self._end_prefill(self._placement)
-                await self._release_handoff(self._placement.decode)
-                await self._ports.scheduler.tell(RequestClosed(request_id=self._request.request_id))
-        finally:
-            self._ports.observer.closed(
-                RouteReceipt(
-                    path=self.path,
-                    outcome=outcome,
-                    num_prompt_tokens=len(self._request.prompt_token_ids),
-                    num_output_tokens=self._num_output_tokens,
-                )
+        """Each step runs whatever the others do: a step that fails leaves only what a lease or a report puts right."""
+        for step in (self._end_prefill, self._release_handoff, self._release_charge):
+            try:
+                await step()
+            except Exception as error:
+                logger.warning("closing request %s: %s", self._request.request_id, error)
+        self._ports.observer.closed(
+            RouteReceipt(
+                path=self.path,
+                outcome=outcome,
+                num_prompt_tokens=len(self._request.prompt_token_ids),
+                num_output_tokens=self._num_output_tokens,
             )
+        )
 
-    async def _end_prefill(self, placement: Placement) -> None:
+    async def _end_prefill(self) -> None:
+        """Take the hand-over of a prefill that is still running, or ran to its end while the client left."""
         call, self._prefill_call = self._prefill_call, None
-        if call is None or placement.prefill is None:
+        if call is None or self._placement is None or self._placement.prefill is None:
             return
         try:
             if not call.done():
-                await self._ports.prefill.abort(placement.prefill, self._request.request_id)
-            self._handoff = (await call).handoff
-        except ServingError:
-            return
+                await self._ports.prefill.abort(self._placement.prefill, self._request.request_id)
+        finally:
+            with suppress(ServingError):
+                self._handoff = (await call).handoff
 
-    async def _release_handoff(self, decode: WorkerId) -> None:
+    async def _release_handoff(self) -> None:
         handoff, self._handoff = self._handoff, None
-        if handoff is not None:
-            try:
-                await self._ports.decode.release(decode, self._request.request_id, handoff)
-            except ServingError:
-                return
+        if handoff is not None and self._placement is not None:
+            await self._ports.decode.release(self._placement.decode, self._request.request_id, handoff)
+
+    async def _release_charge(self) -> None:
+        if self._is_charged:
+            await self._ports.scheduler.tell(RequestClosed(request_id=self._request.request_id))
 
 
 def with_prefix_hits_of(prefilled: PrefillResult | None, delta: TokenDelta) -> TokenDelta:
-    """Report a pulled prompt as the prefill worker found it: what it had cached counts as cached, what it computed
-    does not.
-    """
+    """Report a pulled prompt as the prefill worker found it: what it computed is no hit, although decode did not."""
     if prefilled is None or delta.prompt_sources is None or not delta.prompt_sources.pulled:
         return delta
-    at_prefill, at_decode = prefilled.prompt_sources, delta.prompt_sources
-    hits = max(at_prefill.local, at_decode.local)
-    sources = PromptTokenSources(computed=at_prefill.computed + at_prefill.local - hits, local=hits, pulled=0)
-    return msgspec.structs.replace(delta, prompt_sources=sources)
+    return msgspec.structs.replace(delta, prompt_sources=prefilled.prompt_sources)

@@ -6,6 +6,7 @@ again after one report interval. A lost worker is out at once, until it reports 
 placed (anew, if it was placed before) and released when it is closed.
 """
 
+from collections import Counter
 from typing import assert_never
 
 from cluster.types import (
@@ -26,19 +27,23 @@ from router import placement
 REPORT_TIMEOUT_S = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
 
+CHARGE_TIMEOUT_S = 1800.0
+"""An ingress that was killed never closes its requests. Longer than any request runs."""
+
 
 class RouterState:
     __slots__ = ("_charges", "_reports", "_turn")
 
     def __init__(self) -> None:
         self._reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
-        self._charges: dict[RequestId, Placement] = {}
+        self._charges: dict[RequestId, tuple[Placement, float]] = {}
         self._turn = 0
 
     def handle(self, event: WorkerReport | WorkerLost | RequestClosed, now: float) -> None:
         match event:
             case WorkerReport():
                 self._reports[event.worker] = (event, now)
+                self._forget_the_silent(now)
             case WorkerLost():
                 self._reports.pop(event.worker, None)
             case RequestClosed():
@@ -51,7 +56,7 @@ class RouterState:
         self._charges.pop(request.request_id, None)
         answer = placement.place(request, self.view(now).workers, self._turn)
         if isinstance(answer, Placement):
-            self._charges[request.request_id] = answer
+            self._charges[request.request_id] = (answer, now)
             self._turn += 1
         return answer
 
@@ -59,7 +64,7 @@ class RouterState:
         return frozenset(w.worker for w in self.view(now).workers if w.pool is Pool.PREFILL)
 
     def view(self, now: float) -> ClusterView:
-        self._drop_silent(now)
+        live = {w: (report, at) for w, (report, at) in self._reports.items() if now - at <= REPORT_TIMEOUT_S}
         placed = self._num_placed()
         return ClusterView(
             workers=[
@@ -67,11 +72,11 @@ class RouterState:
                     worker=worker,
                     pool=report.pool,
                     load=report.load,
-                    num_placed=placed.get(worker, 0),
-                    connected=frozenset(p for p in report.connected if p in self._reports),
+                    num_placed=placed[worker],
+                    connected=frozenset(p for p in report.connected if p in live),
                     report_age_s=now - reported_at,
                 )
-                for worker, (report, reported_at) in self._reports.items()
+                for worker, (report, reported_at) in live.items()
             ]
         )
 
@@ -79,18 +84,15 @@ class RouterState:
         """Assert every invariant. Tests call it after each event."""
         for worker, (report, _) in self._reports.items():
             assert worker == report.worker
-        for charged in self._charges.values():
+        for charged, _ in self._charges.values():
             assert (charged.prefill is None) == (charged.path == "D")
 
-    def _drop_silent(self, now: float) -> None:
-        silent = [w for w, (_, reported_at) in self._reports.items() if now - reported_at > REPORT_TIMEOUT_S]
-        for worker in silent:
+    def _forget_the_silent(self, now: float) -> None:
+        for worker in [w for w, (_, at) in self._reports.items() if now - at > REPORT_TIMEOUT_S]:
             del self._reports[worker]
+        for request_id in [r for r, (_, at) in self._charges.items() if now - at > CHARGE_TIMEOUT_S]:
+            del self._charges[request_id]
 
-    def _num_placed(self) -> dict[WorkerId, int]:
-        counts: dict[WorkerId, int] = {}
-        for charged in self._charges.values():
-            for worker in (charged.prefill, charged.decode):
-                if worker is not None:
-                    counts[worker] = counts.get(worker, 0) + 1
-        return counts
+    def _num_placed(self) -> Counter[WorkerId]:
+        charged = (placed for placed, _ in self._charges.values())
+        return Counter(worker for placed in charged for worker in (placed.prefill, placed.decode) if worker is not None)

@@ -1,12 +1,14 @@
 """POST /v1/chat/completions and /v1/completions."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Send
 
 from api.render import Call, error_in_frame
 from api.wire import sse
@@ -32,13 +34,19 @@ async def create_completion(request: Request) -> Response:
     return await _answered(request, request.app.state.frontend.completion)
 
 
+class _Stream(StreamingResponse):
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(cast(AsyncGenerator[str, None], self.body_iterator)):
+            await super().stream_response(send)
+
+
 async def _answered(request: Request, answer: Callable[[Any, Call], Awaitable[Answer]]) -> Response:
     call = Call(_forced_path(request))
     result = await answer(await _json(request), call)
     if isinstance(result, dict):
         return JSONResponse(public(result), headers=_headers(call))
     frames = await sse.started(result, partial(error_in_frame, call=call))
-    return StreamingResponse(frames, media_type=sse.MEDIA_TYPE, headers=sse.HEADERS | _headers(call))
+    return _Stream(frames, media_type=sse.MEDIA_TYPE, headers=sse.HEADERS | _headers(call))
 
 
 def _headers(call: Call) -> dict[str, str]:
@@ -60,5 +68,5 @@ def _forced_path(request: Request) -> Path | None:
 async def _json(request: Request) -> Any:
     try:
         return msgspec.json.decode(await request.body())
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the request body is not valid JSON: {error}", None, "invalid_json") from error

@@ -43,7 +43,7 @@ WITHOUT_EFFECT = frozenset(
 )
 """OpenAI's fields that do not change the answer here; accepted, so that off-the-shelf clients work."""
 
-UNSUPPORTED = frozenset({"audio", "function_call", "functions", "prediction", "web_search_options"})
+UNSUPPORTED = frozenset({"audio", "function_call", "functions", "prediction", "use_beam_search", "web_search_options"})
 """OpenAI's fields that would change the answer, and that are not served: refused rather than silently ignored."""
 
 

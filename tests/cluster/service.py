@@ -33,7 +33,8 @@ class Service:
             "--port",
             str(self.port),
         ]
-        self._process = psutil.Popen(command, cwd=REPO_ROOT, stdout=self.log.open("wb"), stderr=subprocess.STDOUT)
+        with self.log.open("wb") as log:
+            self._process = psutil.Popen(command, cwd=REPO_ROOT, stdout=log, stderr=subprocess.STDOUT)
         self._http = httpx.Client(base_url=self.url, timeout=30)
 
     def wait_until_ready(self) -> None:

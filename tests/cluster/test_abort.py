@@ -56,8 +56,8 @@ async def test_leaving_before_the_first_token_frees_both_engines(service: Servic
 async def _send(service: Service, body: dict[str, object]) -> asyncio.StreamWriter:
     _, writer = await asyncio.open_connection("127.0.0.1", service.port)
     payload = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
-    writer.write(head.encode() + payload)
+    head = ["POST /v1/completions HTTP/1.1", "Host: x", f"Content-Length: {len(payload)}", "", ""]
+    writer.write("\r\n".join(head).encode() + payload)
     await writer.drain()
     return writer
 

@@ -1,4 +1,4 @@
-"""A prefill worker dies: the request in flight and the next ones are answered all the same, and the worker comes back."""
+"""A prefill worker dies: the request in flight and the next ones are answered, and the worker comes back."""
 
 import threading
 

@@ -1,0 +1,114 @@
+"""The HTTP application over a frontend and a cluster that do what a test tells them."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from api.app import build_http_app
+from api.render import Call
+from cluster.errors import ServingError
+from cluster.metrics import Family, Sample, Scrape
+from cluster.types import ClusterView, Path, Pool, WorkerId, WorkerLoad, WorkerView
+
+CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
+CHAT = "/v1/chat/completions"
+COMPLETION = "/v1/completions"
+
+
+class FakeFrontend:
+    """Answers every request with `answer`: a body, a list of frames, or an error to raise."""
+
+    def __init__(self, answer: dict[str, Any] | list[str] | Exception | None = None) -> None:
+        self.answer = {"id": "1", "choices": []} if answer is None else answer
+        self.ran_on: Path | None = Path.PREFILL_DECODE
+        self.failed_with: ServingError | None = None
+        """What vLLM's error frame does not say."""
+        self.bodies: list[tuple[str, Any]] = []
+        self.forced_paths: list[Path | None] = []
+        self.stream_is_closed = False
+
+    async def models(self) -> list[dict[str, Any]]:
+        return [CARD]
+
+    async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
+        return self._answered("chat", body, call)
+
+    async def completion(self, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
+        return self._answered("text", body, call)
+
+    def _answered(self, kind: str, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
+        self.bodies.append((kind, body))
+        self.forced_paths.append(call.forced_path)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if isinstance(self.answer, list):
+            return self._frames(self.answer, call)
+        call.path = self.ran_on
+        return self.answer
+
+    async def _frames(self, frames: list[str], call: Call) -> AsyncGenerator[str, None]:
+        try:
+            call.path, call.error = self.ran_on, self.failed_with
+            for frame in frames:
+                yield frame
+        finally:
+            self.stream_is_closed = True
+
+
+class FakeCluster:
+    """One prefill and one decode worker, connected unless a test says otherwise."""
+
+    def __init__(self, *, connected: bool = True, error: ServingError | None = None) -> None:
+        self._error = error
+        self._view = ClusterView(
+            workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))]
+        )
+        self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
+
+    async def view(self) -> ClusterView:
+        if self._error is not None:
+            raise self._error
+        return self._view
+
+    async def scrape(self) -> list[Scrape]:
+        return self.scrapes
+
+
+def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
+    return WorkerView(
+        worker=WorkerId(worker),
+        pool=pool,
+        load=WorkerLoad(),
+        num_placed=0,
+        connected=frozenset(map(WorkerId, connected)),
+        report_age_s=0.0,
+    )
+
+
+def a_scrape(deployment: str, value: float) -> Scrape:
+    sample = Sample("baton_output_tokens_total", {}, value)
+    return Scrape(deployment, "x", [Family("baton_output_tokens", "Tokens.", "counter", [sample])])
+
+
+def an_app(frontend: FakeFrontend, cluster: FakeCluster | None = None, *, allow_path_header: bool = False) -> FastAPI:
+    return build_http_app(frontend, cluster or FakeCluster(), allow_path_header=allow_path_header)
+
+
+def a_client(app: FastAPI) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://baton")
+
+
+async def asked(
+    method: str, url: str, frontend: FakeFrontend | None = None, cluster: FakeCluster | None = None, **options: Any
+) -> httpx.Response:
+    """One request to a fresh application."""
+    allow_path_header = options.pop("allow_path_header", False)
+    async with a_client(an_app(frontend or FakeFrontend(), cluster, allow_path_header=allow_path_header)) as client:
+        return await client.request(method, url, **options)
+
+
+async def posted(frontend: FakeFrontend | None = None, url: str = CHAT, **options: Any) -> httpx.Response:
+    return await asked("POST", url, frontend, **({"json": {"model": "baton-demo"}} | options))

@@ -1,0 +1,343 @@
+"""vLLM's front half over sessions whose tokens a test chooses, asked through the HTTP surface with the demo model."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from surface import CHAT, COMPLETION, FakeCluster, a_client, an_app
+from tokenizers import Tokenizer
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.outputs import LogprobsLists
+from vllm.v1.serial_utils import MsgpackEncoder
+
+from api.render import Frontend
+from cluster.config import REPO_ROOT, parse
+from cluster.engine import decode_sampling_params
+from cluster.errors import Overloaded, WorkerUnreachable
+from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+
+MODEL = "conf/models/baton-demo"
+MAX_MODEL_LEN = 128
+END_OF_TURN = 2
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+class FakeEngines:
+    """Stands for the workers: each session yields `deltas`, then fails with `error` if there is one."""
+
+    def __init__(self) -> None:
+        self.tokenizer = Tokenizer.from_file(str(REPO_ROOT / MODEL / "tokenizer.json"))
+        self.reset()
+
+    def reset(self) -> None:
+        self.says("Paris is nice.")
+        self.error: Exception | None = None
+        self.requests: list[GenerateRequest] = []
+        self.forced_paths: list[Path | None] = []
+        self.num_ended = 0
+
+    def says(self, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None) -> None:
+        self.deltas = self.sequence(0, text, finish, stop_reason)
+
+    def sequence(
+        self, index: int, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None
+    ) -> list[TokenDelta]:
+        """One delta per token. A model that stops by itself ends with its end token."""
+        tokens = self.tokenizer.encode(text).ids
+        if finish is FinishReason.STOP and stop_reason is None:
+            tokens.append(END_OF_TURN)
+        deltas = [TokenDelta(index, [token]) for token in tokens]
+        deltas[0] = TokenDelta(index, tokens[:1], prompt_sources=PromptTokenSources(3, 2, 0))
+        deltas[-1] = TokenDelta(index, tokens[-1:], finish_reason=finish, stop_reason=stop_reason)
+        return deltas
+
+    def start_session(self, request: GenerateRequest, path: Path | None) -> "FakeSession":
+        self.requests.append(request)
+        self.forced_paths.append(path)
+        return FakeSession(self)
+
+
+class FakeSession:
+    path = Path.PREFILL_DECODE
+
+    def __init__(self, engines: FakeEngines) -> None:
+        self._engines = engines
+
+    async def run(self) -> AsyncGenerator[TokenDelta, None]:
+        try:
+            for delta in self._engines.deltas:
+                yield delta
+            if self._engines.error is not None:
+                raise self._engines.error
+        finally:
+            self._engines.num_ended += 1
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started() -> tuple[FakeEngines, Frontend]:
+    engine = {"max_model_len": MAX_MODEL_LEN, "dtype": "bfloat16", "enforce_eager": True}
+    config = parse({"model": MODEL, "engine": engine, "ingress": {"tool_call_parser": "hermes"}})
+    engines = FakeEngines()
+    return engines, await Frontend.start(config, engines.start_session)
+
+
+@pytest.fixture
+def engines(started) -> FakeEngines:
+    started[0].reset()
+    return started[0]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(started, engines) -> AsyncIterator[httpx.AsyncClient]:
+    async with a_client(an_app(started[1], FakeCluster(), allow_path_header=True)) as client:
+        yield client
+
+
+async def chat(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    body = {"model": "baton-demo", "messages": [{"role": "user", "content": "Where is Paris?"}]}
+    return await client.post(CHAT, json=body | fields)
+
+
+async def complete(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    return await client.post(COMPLETION, json={"model": "baton-demo", "prompt": "Paris"} | fields)
+
+
+def choices(response: httpx.Response) -> list[dict[str, Any]]:
+    assert response.status_code == 200, response.text
+    return response.json()["choices"]
+
+
+def chunks(response: httpx.Response) -> list[dict[str, Any]]:
+    """The stream's payloads, all but the one terminal frame."""
+    assert response.status_code == 200, response.text
+    frames = response.text.split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""]
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]
+
+
+def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    return response.json()["error"]
+
+
+async def test_served_model_is_listed_with_its_limit(client):
+    (card,) = (await client.get("/v1/models")).json()["data"]
+    assert (card["id"], card["object"], card["max_model_len"]) == ("baton-demo", "model", MAX_MODEL_LEN)
+
+
+async def test_chat_answer_is_openai_s_and_nothing_more(client):
+    body = (await chat(client)).json()
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Paris is nice.", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    assert (body["object"], body["model"]) == ("chat.completion", "baton-demo")
+    assert body["id"].startswith("chatcmpl-")
+
+
+async def test_usage_is_what_the_engines_generated(client, engines):
+    usage = (await chat(client)).json()["usage"]
+    num_prompt, num_output = len(engines.requests[0].prompt_token_ids), len(engines.deltas)
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (num_prompt, num_output)
+    assert usage["total_tokens"] == num_prompt + num_output
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 2
+
+
+async def test_chat_stream_says_the_role_then_the_text_then_why_it_ended(client, engines):
+    sent = [chunk["choices"][0] for chunk in chunks(await chat(client, stream=True))]
+    assert sent[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(choice["delta"].get("content", "") for choice in sent) == "Paris is nice."
+    assert [choice["finish_reason"] for choice in sent] == [None] * (len(sent) - 1) + ["stop"]
+    assert len(sent) == 1 + len(engines.deltas)
+
+
+async def test_stream_ends_with_usage_when_it_is_asked_for(client, engines):
+    *rest, last = chunks(await chat(client, stream=True, stream_options={"include_usage": True}))
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], len(engines.deltas))
+    assert all(chunk.get("usage") is None for chunk in rest)
+
+
+async def test_completion_continues_the_prompt(client, engines):
+    (choice,) = choices(await complete(client, max_tokens=5))
+    assert choice == {"index": 0, "text": "Paris is nice.", "logprobs": None, "finish_reason": "stop"}
+    (request,) = engines.requests
+    assert engines.tokenizer.decode(request.prompt_token_ids) == "Paris"
+    assert decode_sampling_params(request.sampling_params).max_tokens == 5
+
+
+async def test_completion_streams_the_same_text(client):
+    sent = [chunk["choices"][0] for chunk in chunks(await complete(client, stream=True))]
+    assert "".join(choice["text"] for choice in sent) == "Paris is nice."
+    assert sent[-1]["finish_reason"] == "stop"
+
+
+async def test_completion_of_several_prompts_answers_each(client, engines):
+    answers = choices(await complete(client, prompt=["Paris", "London"]))
+    assert [(choice["index"], choice["text"]) for choice in answers] == [(0, "Paris is nice."), (1, "Paris is nice.")]
+    assert len({request.request_id for request in engines.requests}) == 2
+
+
+async def test_several_answers_come_from_one_request(client, engines):
+    first, second = engines.sequence(0, "Paris is nice."), engines.sequence(1, "London is big.")
+    engines.deltas = [delta for pair in zip(first, second, strict=False) for delta in pair]
+    engines.deltas += first[len(second) :] + second[len(first) :]
+    answers = choices(await chat(client, n=2, temperature=0.7))
+    assert [a["message"]["content"] for a in answers] == ["Paris is nice.", "London is big."]
+    assert [request.num_sequences for request in engines.requests] == [2]
+
+
+async def test_several_answers_are_told_apart_in_a_stream(client, engines):
+    engines.deltas = engines.sequence(0, "Paris is nice.") + engines.sequence(1, "London is big.")
+    texts = {0: "", 1: ""}
+    for chunk in chunks(await chat(client, n=2, temperature=0.7, stream=True)):
+        for choice in chunk["choices"]:
+            texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert texts == {0: "Paris is nice.", 1: "London is big."}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stop_string_ends_the_text_before_it(client, engines, stream):
+    engines.says("Paris is nice.", stop_reason="nice")
+    response = await complete(client, stop=["nice"], stream=stream)
+    sent = [chunk["choices"][0] for chunk in chunks(response)] if stream else choices(response)
+    assert "".join(choice["text"] for choice in sent) == "Paris is "
+    assert (sent[-1]["finish_reason"], sent[-1]["stop_reason"]) == ("stop", "nice")
+    assert decode_sampling_params(engines.requests[0].sampling_params).stop == ["nice"]
+
+
+async def test_answer_that_reached_its_limit_says_so(client, engines):
+    engines.says("Paris is", finish=FinishReason.LENGTH)
+    (choice,) = choices(await chat(client, max_completion_tokens=2))
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Paris is", "length")
+
+
+def with_logprobs(delta: TokenDelta, other: int) -> TokenDelta:
+    """As an engine reports its token with one alternative."""
+    (token,) = delta.token_ids
+    lists = LogprobsLists(np.array([[token, other]]), np.array([[-0.1, -2.5]], dtype=np.float32), np.array([1]))
+    frames = MsgpackEncoder().encode(EngineCoreOutput("", [], new_logprobs=lists))
+    return TokenDelta(0, [token], delta.finish_reason, logprobs=tuple(bytes(frame) for frame in frames))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_logprobs_of_chat_tokens_come_with_their_alternatives(client, engines, stream):
+    engines.says("Paris", finish=FinishReason.LENGTH)
+    engines.deltas = [with_logprobs(delta, other=END_OF_TURN) for delta in engines.deltas]
+    response = await chat(client, logprobs=True, top_logprobs=2, stream=stream)
+    sent = [chunk["choices"][0] for chunk in chunks(response)] if stream else choices(response)
+    entries = [entry for choice in sent if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert "".join(entry["token"] for entry in entries) == "Paris"
+    assert [entry["logprob"] for entry in entries] == pytest.approx([-0.1] * len(engines.deltas))
+    assert [top["logprob"] for top in entries[0]["top_logprobs"]] == pytest.approx([-0.1, -2.5])
+
+
+async def test_tool_call_is_parsed_from_the_text(client, engines):
+    engines.says('<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>')
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    (choice,) = choices(await chat(client, tools=[tool]))
+    (call,) = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("weather", {"city": "Paris"})
+
+
+async def test_path_header_reaches_the_session(client, engines):
+    body = {"model": "baton-demo", "prompt": "Paris"}
+    response = await client.post(COMPLETION, json=body, headers={"x-baton-path": "D"})
+    assert engines.forced_paths == [Path.DECODE]
+    assert response.headers["x-baton-path"] == "P->D"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ask", [chat, complete])
+async def test_request_that_no_worker_can_take_is_overloaded(client, engines, ask, stream):
+    engines.deltas, engines.error = [], Overloaded("no decode worker can be reached", 5.0)
+    response = await ask(client, stream=stream)
+    assert refusal(response, 503)["code"] == "engine_overloaded"
+    assert response.headers["retry-after"] == "5"
+
+
+@pytest.mark.parametrize("ask", [chat, complete])
+async def test_stream_that_fails_midway_says_why_and_ends(client, engines, ask):
+    engines.deltas, engines.error = engines.deltas[:2], WorkerUnreachable("worker d0 is gone", "d0")
+    last = chunks(await ask(client, stream=True))[-1]
+    error = {"message": "worker d0 is gone", "type": "server_error", "param": None, "code": "worker_failed"}
+    assert last == {"error": error}
+
+
+async def test_answer_that_fails_midway_is_an_error(client, engines):
+    engines.deltas, engines.error = engines.deltas[:2], WorkerUnreachable("worker d0 is gone", "d0")
+    assert refusal(await chat(client), 503)["message"] == "worker d0 is gone"
+    assert engines.num_ended == 1
+
+
+async def test_engine_that_failed_leaves_nothing_for_the_next_request(client, engines):
+    engines.deltas, engines.error = engines.deltas[:2], WorkerUnreachable("worker d0 is gone", "d0")
+    await chat(client)
+    engines.reset()
+    assert choices(await chat(client))[0]["message"]["content"] == "Paris is nice."
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": "hello"}, "messages", "invalid_value"),
+        ({"temperature": -1}, "temperature", "invalid_value"),
+        ({"temperature": "hot"}, "temperature", "invalid_value"),
+        ({"top_p": 2}, "top_p", "invalid_value"),
+        ({"max_completion_tokens": -1}, "max_tokens", "invalid_value"),
+        ({"kv_transfer_params": {}}, "kv_transfer_params", "unsupported_parameter"),
+        ({"temprature": 1}, "temprature", "unknown_parameter"),
+    ],
+    ids=str,
+)
+async def test_bad_chat_request_is_refused_by_its_field(client, engines, fields, param, code):
+    error = refusal(await chat(client, **fields))
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
+    assert engines.requests == []
+
+
+@pytest.mark.parametrize("ask", [chat, complete])
+async def test_model_that_is_not_served_is_not_found(client, ask):
+    error = refusal(await ask(client, model="other"), 404)
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert "other" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompt_that_is_too_long_is_refused_as_such(client, engines, stream):
+    too_long = "Paris " * MAX_MODEL_LEN
+    for response in (
+        await chat(client, messages=[{"role": "user", "content": too_long}], stream=stream),
+        await complete(client, prompt=too_long, stream=stream),
+    ):
+        error = refusal(response)
+        assert error["code"] == "context_length_exceeded"
+        assert str(MAX_MODEL_LEN) in error["message"]
+    assert engines.requests == []
+
+
+@pytest.mark.parametrize("ask", [chat, complete])
+async def test_beam_search_is_refused(client, ask):
+    assert refusal(await ask(client, use_beam_search=True, n=2))["param"] == "use_beam_search"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"messages": [{"content": "x"}]}, "messages.0.role"), ({"stop": [1]}, "stop")],
+    ids=str,
+)
+async def test_refused_field_is_named_as_the_client_wrote_it(client, fields, param):
+    assert refusal(await chat(client, **fields))["param"] == param

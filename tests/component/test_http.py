@@ -1,0 +1,261 @@
+import asyncio
+from typing import Any
+
+import pytest
+from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, an_app, asked, posted
+
+from cluster.errors import (
+    GenerationFailed,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PrefillFailed,
+    ServingError,
+    WorkerUnreachable,
+)
+from cluster.types import Path
+
+FRAME = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"stop_reason":null}]}\n\n'
+SHOWN = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+DONE = "data: [DONE]\n\n"
+ERROR = 'data: {"error": {"message": "boom", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
+
+
+def error_of(response) -> dict[str, Any]:
+    """The error in a response, which has all four keys whatever happened."""
+    assert response.headers["content-type"] == "application/json"
+    assert response.json().keys() == {"error"}
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+async def test_ingress_that_answers_is_alive():
+    response = await asked("GET", "/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(("connected", "status"), [(True, 200), (False, 503)])
+async def test_cluster_is_ready_once_a_pair_is_connected(connected, status):
+    response = await asked("GET", "/readyz", cluster=FakeCluster(connected=connected))
+    counts = {"prefill_workers": 1, "decode_workers": 1, "connected_pairs": int(connected)}
+    assert (response.status_code, response.json()) == (status, {"ready": connected} | counts)
+
+
+async def test_cluster_is_not_ready_while_the_scheduler_is_away():
+    away = FakeCluster(error=WorkerUnreachable("worker scheduler is unreachable", "scheduler"))
+    response = await asked("GET", "/readyz", cluster=away)
+    assert (response.status_code, error_of(response)["code"]) == (503, "worker_failed")
+
+
+async def test_metrics_are_one_page_for_all_processes():
+    response = await asked("GET", "/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert response.text == (
+        "# HELP baton_output_tokens_total Tokens.\n"
+        "# TYPE baton_output_tokens_total counter\n"
+        'baton_output_tokens_total{deployment="ingress",replica="x"} 1.0\n'
+        'baton_output_tokens_total{deployment="prefill",replica="x"} 2.0\n'
+    )
+
+
+async def test_models_are_listed():
+    response = await asked("GET", "/v1/models")
+    assert (response.status_code, response.json()) == (200, {"object": "list", "data": [CARD]})
+
+
+async def test_model_is_retrieved_by_its_id():
+    assert (await asked("GET", "/v1/models/baton-demo")).json() == CARD
+
+
+async def test_model_that_is_not_served_is_not_found():
+    response = await asked("GET", "/v1/models/org/other")
+    assert (response.status_code, error_of(response)) == (
+        404,
+        {
+            "message": "the model 'org/other' does not exist",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        },
+    )
+
+
+@pytest.mark.parametrize("url", ["/", "/v1/nothing", "/v1/chat/completions/1", "/docs", "/openapi.json"])
+async def test_unknown_url_is_not_found(url):
+    response = await asked("GET", url)
+    assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
+    assert error_of(response)["message"] == f"unknown request URL: GET {url}"
+
+
+@pytest.mark.parametrize(("method", "url"), [("GET", CHAT), ("POST", "/healthz"), ("DELETE", "/v1/models")])
+async def test_wrong_method_is_refused(method, url):
+    response = await asked(method, url)
+    assert (response.status_code, error_of(response)) == (
+        405,
+        {
+            "message": f"Method Not Allowed: {method} {url}",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "method_not_allowed",
+        },
+    )
+
+
+@pytest.mark.parametrize("url", [CHAT, COMPLETION])
+@pytest.mark.parametrize("body", [b"", b"{", b"{'a': 1}", b"NaN", b'{"model": "m"} tail'], ids=repr)
+async def test_body_that_is_not_json_is_refused(url, body):
+    response = await asked("POST", url, content=body)
+    assert (response.status_code, error_of(response)["code"]) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 100_000], ids=["not UTF-8", "too deep"])
+async def test_body_that_cannot_be_read_is_refused(body):
+    response = await asked("POST", CHAT, content=body)
+    assert (response.status_code, error_of(response)["code"]) == (400, "invalid_json")
+
+
+async def test_body_reaches_the_frontend_as_it_was_sent():
+    frontend = FakeFrontend()
+    await posted(frontend, CHAT, json={"model": "m", "n": None})
+    await posted(frontend, COMPLETION, json=[1])
+    assert frontend.bodies == [("chat", {"model": "m", "n": None}), ("text", [1])]
+
+
+async def test_answer_is_cleaned_of_the_engines_affairs():
+    body = {"id": "1", "choices": [{"index": 0, "logprobs": None, "stop_reason": None}], "kv_transfer_params": {"a": 1}}
+    response = await posted(FakeFrontend(body))
+    assert response.status_code == 200
+    assert response.json() == {"id": "1", "choices": [{"index": 0, "logprobs": None}]}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "param", "code"),
+    [
+        (ServingError("boom"), 500, "server_error", None, None),
+        (
+            InvalidRequest("bad", "temperature", "invalid_value"),
+            400,
+            "invalid_request_error",
+            "temperature",
+            "invalid_value",
+        ),
+        (NotFound("gone", "model", "model_not_found"), 404, "invalid_request_error", "model", "model_not_found"),
+        (Overloaded("full", 2.0), 503, "server_error", None, "engine_overloaded"),
+        (WorkerUnreachable("lost", "d0"), 503, "server_error", None, "worker_failed"),
+        (PrefillFailed("failed", "p0"), 503, "server_error", None, "worker_failed"),
+        (GenerationFailed("failed", "d0"), 503, "server_error", None, "worker_failed"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_error_has_its_status_and_all_four_keys(error, status, kind, param, code):
+    response = await posted(FakeFrontend(error))
+    assert response.status_code == status
+    assert error_of(response) == {"message": str(error), "type": kind, "param": param, "code": code}
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (2.0, "2"), (2.1, "3")])
+async def test_overloaded_client_is_told_when_to_retry_in_whole_seconds(seconds, header):
+    response = await posted(FakeFrontend(Overloaded("full", seconds)))
+    assert response.headers["retry-after"] == header
+
+
+async def test_bug_is_an_error_in_openai_s_shape_that_tells_nothing(caplog):
+    response = await posted(FakeFrontend(RuntimeError("secret")))
+    assert (response.status_code, error_of(response)["type"]) == (500, "server_error")
+    assert "secret" not in response.text
+    assert f"POST {CHAT} failed" in caplog.text
+    assert "RuntimeError: secret" in caplog.text
+
+
+@pytest.mark.parametrize("url", [CHAT, COMPLETION])
+async def test_stream_is_server_sent_events_byte_for_byte(url):
+    response = await posted(FakeFrontend([FRAME, FRAME, DONE]), url)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-cache", "no")
+    assert response.text == SHOWN + SHOWN + DONE
+
+
+async def test_stream_that_fails_before_its_first_frame_is_an_error_status():
+    frontend = FakeFrontend([ERROR, DONE])
+    frontend.failed_with = Overloaded("no decode worker can be reached", 5.0)
+    response = await posted(frontend)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert error_of(response)["message"] == "no decode worker can be reached"
+    assert frontend.stream_is_closed
+
+
+async def test_stream_that_fails_with_vllm_s_own_error_is_an_error_status():
+    response = await posted(FakeFrontend([ERROR, DONE]))
+    assert (response.status_code, error_of(response)["message"]) == (500, "boom")
+
+
+async def test_stream_that_fails_midway_ends_with_an_error_frame_and_a_terminal_frame():
+    frontend = FakeFrontend([FRAME, ERROR, DONE])
+    frontend.failed_with = WorkerUnreachable("worker d0 is gone", "d0")
+    response = await posted(frontend)
+    error = (
+        'data: {"error":{"message":"worker d0 is gone","type":"server_error","param":null,"code":"worker_failed"}}\n\n'
+    )
+    assert (response.status_code, response.text) == (200, SHOWN + error + DONE)
+
+
+@pytest.mark.parametrize("answer", [{"id": "1"}, [FRAME, DONE]], ids=["body", "stream"])
+@pytest.mark.parametrize("path", Path)
+async def test_response_says_where_it_ran(answer, path):
+    frontend = FakeFrontend(answer)
+    frontend.ran_on = path
+    assert (await posted(frontend)).headers["x-baton-path"] == path
+
+
+@pytest.mark.parametrize("path", Path)
+async def test_path_header_forces_the_path_where_it_is_allowed(path):
+    frontend = FakeFrontend()
+    response = await posted(frontend, headers={"x-baton-path": path}, allow_path_header=True)
+    assert (response.status_code, frontend.forced_paths) == (200, [path])
+
+
+async def test_path_is_the_scheduler_s_choice_without_the_header():
+    frontend = FakeFrontend()
+    await posted(frontend, allow_path_header=True)
+    assert frontend.forced_paths == [None]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "code"),
+    [(False, "D", "unsupported_parameter"), (True, "P", "invalid_value"), (True, "", "invalid_value")],
+)
+async def test_path_header_that_is_not_allowed_or_names_no_path_is_refused(allowed, wanted, code):
+    frontend = FakeFrontend()
+    response = await posted(frontend, headers={"x-baton-path": wanted}, allow_path_header=allowed)
+    assert (response.status_code, error_of(response)["code"]) == (400, code)
+    assert frontend.bodies == []
+
+
+class Client:
+    """Posts a request, takes the first frame slowly and leaves meanwhile. What is sent to it then is never accepted."""
+
+    def __init__(self) -> None:
+        self.has_left = asyncio.Event()
+        self._requests = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def receive(self) -> dict[str, Any]:
+        if self._requests:
+            return self._requests.pop()
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            self.has_left.set()
+            await asyncio.Event().wait()
+
+
+async def test_client_that_leaves_closes_the_stream():
+    frontend, client = FakeFrontend([FRAME] * 100), Client()
+    asgi = {"version": "3.0", "spec_version": "2.3"}  # uvicorn's, and so Serve's
+    scope = {"type": "http", "asgi": asgi, "method": "POST", "path": CHAT, "query_string": b"", "headers": []}
+    await an_app(frontend)(scope, client.receive, client.send)
+    await asyncio.sleep(0)
+    assert frontend.stream_is_closed

@@ -1,0 +1,112 @@
+"""The rules of structure that no type checker sees: who imports what, what pure modules keep their hands off, how long
+files and functions are."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("api", "cluster", "decode", "kvtransfer", "prefill", "router")
+SOURCES = sorted(file.relative_to(ROOT).as_posix() for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+
+PURE = (
+    "router/state.py",
+    "router/placement.py",
+    "router/session.py",
+    "router/ports.py",
+    "kvtransfer/handoff.py",
+    "kvtransfer/links.py",
+    "kvtransfer/topology.py",
+    "cluster/types.py",
+    "cluster/errors.py",
+    "cluster/config.py",
+    "cluster/metrics.py",
+    "api/wire/fields.py",
+    "api/wire/sse.py",
+    "api/wire/bodies.py",
+)
+
+ALLOWED = {
+    "vllm": ("cluster/engine.py", "cluster/engine_outputs.py", "kvtransfer/connector.py", "api/render.py"),
+    "ray": ("*/deployment.py", "api/app.py", "cluster/app.py", "cluster/handles.py", "cluster/target_router.py"),
+    "nixl": ("kvtransfer/*",),
+    "torch": (),
+    "fastapi": ("api/*",),
+    "starlette": ("api/*",),
+    "pydantic": ("api/*",),
+}
+
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+
+OUTSIDE_WORLD = {"time", "random", "os", "datetime", "threading", "subprocess", "socket"}
+"""Clock, chance, environment and I/O: arguments of pure modules, not imports."""
+
+
+def tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(), file)
+
+
+def imports(file: str) -> Iterator[str]:
+    """Names of the modules that a file imports, anywhere in it."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (
+                name if (ROOT / f"{name.replace('.', '/')}.py").is_file() else str(node.module) for name in names
+            )
+
+
+def roots(file: str) -> set[str]:
+    return {name.partition(".")[0] for name in imports(file)}
+
+
+@pytest.mark.parametrize("framework", ALLOWED)
+def test_framework_is_imported_only_where_it_is_adapted(framework):
+    allowed = ALLOWED[framework]
+    users = [file for file in SOURCES if framework in roots(file)]
+    assert [file for file in users if not any(fnmatch(file, pattern) for pattern in allowed)] == []
+
+
+def test_pure_modules_load_no_framework():
+    modules = [file.removesuffix(".py").replace("/", ".") for file in PURE]
+    program = (
+        f"import sys, importlib\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        f"print(*sorted({{'ray', 'vllm', 'torch', 'nixl'}} & sys.modules.keys()))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
+
+
+@pytest.mark.parametrize("file", PURE)
+def test_pure_module_reads_no_clock_chance_or_environment(file):
+    assert roots(file) & OUTSIDE_WORLD == set()
+    clocks = [n for n in ast.walk(tree(file)) if isinstance(n, ast.Attribute) and n.attr in ("time", "environ")]
+    assert clocks == []
+
+
+def test_unit_tests_import_pure_modules_only():
+    allowed = {file.removesuffix(".py").replace("/", ".") for file in PURE} | {"cluster.cli"}
+    files = [file.relative_to(ROOT).as_posix() for file in (ROOT / "tests/unit").glob("*.py")]
+    ours = {name for file in files for name in imports(file) if name.partition(".")[0] in PACKAGES}
+    assert ours - allowed == set()
+    assert {"ray", "vllm", "torch", "nixl"} & set.union(*map(roots, files)) == set()
+
+
+@pytest.mark.parametrize("file", SOURCES)
+def test_file_is_short_enough_to_be_read_at_once(file):
+    assert (ROOT / file).read_text().count("\n") <= MAX_FILE_LINES
+
+
+@pytest.mark.parametrize("file", SOURCES)
+def test_functions_are_short_enough_to_be_read_at_once(file):
+    functions = [n for n in ast.walk(tree(file)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    too_long = [n.name for n in functions if (n.end_lineno or n.lineno) - n.lineno + 1 > MAX_FUNCTION_LINES]
+    assert too_long == []

@@ -1,0 +1,54 @@
+import pytest
+
+from cluster.cli import configured
+
+
+def a_serve_config(**application: object) -> dict[str, object]:
+    return {"applications": [{"import_path": "cluster.app:build", "args": {"model": "org/model"}} | application]}
+
+
+def test_serve_config_listens_on_localhost_unless_it_says_otherwise():
+    assert configured(a_serve_config(), None, None)["http_options"] == {"host": "127.0.0.1", "port": 8000}
+    config = a_serve_config() | {"http_options": {"host": "0.0.0.0", "request_timeout_s": 5}}
+    options = {"host": "0.0.0.0", "port": 8000, "request_timeout_s": 5}
+    assert configured(config, None, None)["http_options"] == options
+
+
+def test_port_of_the_command_line_wins():
+    config = a_serve_config() | {"http_options": {"port": 8100}}
+    assert configured(config, 9000, None)["http_options"]["port"] == 9000
+    assert configured(config, None, None)["http_options"]["port"] == 8100
+
+
+def test_model_of_the_command_line_wins():
+    args = configured(a_serve_config(), None, "other/model")["applications"][0]["args"]
+    assert args == {"model": "other/model"}
+
+
+def test_model_folder_is_found_from_wherever_the_engines_start(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    args = configured(a_serve_config(), None, "mine")["applications"][0]["args"]
+    assert args == {"model": str(tmp_path / "mine")}
+
+
+def test_command_line_leaves_the_given_config_as_it_was():
+    config = a_serve_config()
+    configured(config, 9000, "other/model")
+    assert config == a_serve_config()
+
+
+@pytest.mark.parametrize("config", [None, [], {}, {"applications": []}, {"applications": [{}, {}]}], ids=str)
+def test_config_without_exactly_one_application_is_refused(config):
+    with pytest.raises(ValueError, match="exactly one application"):
+        configured(config, None, None)
+
+
+def test_invalid_args_are_refused_before_anything_starts():
+    with pytest.raises(ValueError, match="unknown field `modle`"):
+        configured(a_serve_config(args={"model": "m", "modle": "n"}), None, None)
+
+
+def test_args_may_come_from_the_command_line_alone():
+    config = configured(a_serve_config(args=None), None, "org/model")
+    assert config["applications"][0]["args"] == {"model": "org/model"}

@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from cluster.config import REPO_ROOT, AppConfig, PoolConfig, parse, resolve_model
+
+SERVE_CONFIGS = [
+    file for file in (REPO_ROOT / "conf").glob("*.yaml") if "import_path: cluster.app:build" in file.read_text()
+]
+
+
+def a_config(**args: object) -> AppConfig:
+    return parse({"model": "org/model"} | args)
+
+
+def test_model_is_all_that_must_be_said():
+    config = a_config()
+    assert (config.model_name, config.prefill, config.decode) == ("model", PoolConfig(), PoolConfig())
+
+
+@pytest.mark.parametrize("file", SERVE_CONFIGS, ids=lambda file: file.name)
+def test_serve_config_of_the_repository_is_valid(file):
+    for application in yaml.safe_load(file.read_text())["applications"]:
+        assert parse(application["args"]).model
+
+
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        ({"decode": {"replicas": 0}}, r"\$\.decode\.replicas"),
+        ({"prefill": {"kv_lease_s": 4}}, r"\$\.prefill\.kv_lease_s"),
+        ({"prefill": {"kv_lease_s": 601}}, r"\$\.prefill\.kv_lease_s"),
+        ({"prefill": {"gpus": -1}}, r"\$\.prefill\.gpus"),
+        ({"decode": {"cpu_threads": 0}}, r"\$\.decode\.cpu_threads"),
+        ({"decode": {"max_ongoing_requests": 0}}, r"\$\.decode\.max_ongoing_requests"),
+        ({"decode": {"replicas": "two"}}, r"\$\.decode\.replicas"),
+        ({"decode": {"replica": 2}}, r"unknown field `replica` - at `\$\.decode`"),
+        ({"ingress": {"cpus": -0.5}}, r"\$\.ingress\.cpus"),
+        ({"prefil": {}}, "unknown field `prefil`"),
+    ],
+    ids=str,
+)
+def test_args_out_of_range_or_unknown_are_refused_with_their_path(args, path):
+    with pytest.raises(ValueError, match=path):
+        a_config(**args)
+
+
+def test_args_without_a_model_are_refused():
+    with pytest.raises(ValueError, match="missing required field `model`"):
+        parse({})
+
+
+@pytest.mark.parametrize("key", ["model", "kv_transfer_config", "served_model_name", "kv_events_config"])
+def test_engine_arguments_that_baton_sets_are_refused(key):
+    with pytest.raises(ValueError, match=f"engine: {key} cannot be set here"):
+        a_config(engine={key: "x"})
+    with pytest.raises(ValueError, match=f"decode: {key} cannot be set here"):
+        a_config(decode={"engine": {key: "x"}})
+
+
+def test_pool_has_the_shared_engine_arguments_under_its_own():
+    config = a_config(engine={"dtype": "bfloat16", "max_num_seqs": 8}, decode={"engine": {"max_num_seqs": 64}})
+    assert config.pool(config.prefill).engine["max_num_seqs"] == 8
+    assert config.pool(config.decode).engine == {
+        "model": "org/model",
+        "served_model_name": ["model"],
+        "dtype": "bfloat16",
+        "max_num_seqs": 64,
+    }
+
+
+def test_pool_keeps_what_is_not_the_engine_s():
+    config = a_config(decode={"replicas": 3, "env": {"UCX_TLS": "tcp"}})
+    pool = config.pool(config.decode)
+    assert (pool.replicas, pool.env) == (3, {"UCX_TLS": "tcp"})
+
+
+def test_engines_know_the_reasoning_parser_of_the_ingress():
+    config = a_config(ingress={"reasoning_parser": "qwen3"})
+    assert config.pool(config.decode).engine["reasoning_parser"] == "qwen3"
+    assert "reasoning_parser" not in config.shared_engine
+
+
+def test_served_name_replaces_the_model_s_own():
+    config = a_config(served_model_name="small")
+    assert config.model_name == "small"
+    assert config.pool(config.decode).engine["served_model_name"] == ["small"]
+
+
+def test_model_folder_of_the_repository_is_found_wherever_it_is():
+    assert Path(resolve_model("conf")) == REPO_ROOT / "conf"
+    assert resolve_model("org/model") == "org/model"
+
+
+def test_config_survives_the_wire():
+    config = a_config(engine={"dtype": "bfloat16"}, ingress={"allow_path_header": True})
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=AppConfig) == config

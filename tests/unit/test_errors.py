@@ -1,0 +1,40 @@
+import pickle
+
+import pytest
+
+from cluster import errors
+from cluster.errors import InvalidRequest, NotFound, Overloaded, ServingError, WorkerFailed
+
+INSTANCES = [
+    ServingError("out of luck"),
+    InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
+    NotFound("no such model", "model", "model_not_found"),
+    Overloaded("no decode worker can be reached", 2.5),
+    *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
+]
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServingError)]
+
+
+def test_every_kind_of_error_is_tested_here():
+    assert {type(error) for error in INSTANCES} == set(KINDS)
+
+
+@pytest.mark.parametrize("error", INSTANCES, ids=lambda error: type(error).__name__)
+def test_error_survives_the_way_between_processes(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+    assert (copy.http_status, copy.code, copy.param) == (error.http_status, error.code, error.param)
+
+
+def test_error_without_a_message_says_what_its_kind_means():
+    assert str(ServingError()) == "The request could not be served."
+
+
+def test_message_is_all_that_an_error_shows():
+    assert str(Overloaded("no decode worker can be reached", 2.5)) == "no decode worker can be reached"
+
+
+def test_only_the_client_s_own_faults_are_client_errors():
+    for kind in KINDS:
+        assert (kind.http_status < 500) == issubclass(kind, InvalidRequest)
+        assert (kind.error_type == "invalid_request_error") == issubclass(kind, InvalidRequest)

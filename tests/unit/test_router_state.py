@@ -1,0 +1,217 @@
+from collections import Counter
+
+from factories import a_decode_report, a_placement_request, a_prefill_report, ids
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from cluster.types import (
+    Path,
+    Placement,
+    PlacementRequest,
+    Pool,
+    RequestClosed,
+    RequestId,
+    WorkerId,
+    WorkerLost,
+    WorkerReport,
+)
+from router.state import CHARGE_TIMEOUT_S, REPORT_TIMEOUT_S, RouterState
+
+PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
+workers = st.sampled_from(PREFILLS + DECODES)
+requests = st.sampled_from([RequestId(f"r{i}") for i in range(4)])
+
+
+def a_state(num_prefill: int = 2, num_decode: int = 2) -> RouterState:
+    """Every pair connected."""
+    state = RouterState()
+    for prefill in PREFILLS[:num_prefill]:
+        state.handle(a_prefill_report(prefill), now=0.0)
+    for decode in DECODES[:num_decode]:
+        state.handle(a_decode_report(decode, " ".join(PREFILLS[:num_prefill])), now=0.0)
+    return state
+
+
+def load(state: RouterState, now: float = 0.0) -> dict[str, int]:
+    return {w.worker: w.num_placed for w in state.view(now).workers if w.num_placed}
+
+
+def closed(request_id: str) -> RequestClosed:
+    return RequestClosed(request_id=RequestId(request_id))
+
+
+def test_worker_exists_until_its_reports_time_out():
+    state = a_state(num_prefill=1, num_decode=1)
+    assert state.view(REPORT_TIMEOUT_S).is_ready
+    assert state.view(REPORT_TIMEOUT_S + 0.001).workers == []
+
+
+def test_lost_worker_is_out_until_it_reports_again():
+    state = a_state(num_prefill=1, num_decode=1)
+    state.handle(WorkerLost(worker=WorkerId("p0")), now=1.0)
+    assert (state.prefill_workers(1.0), state.view(1.0).is_ready) == (set(), False)
+    state.handle(a_prefill_report("p0"), now=1.5)
+    assert (state.prefill_workers(1.5), state.view(1.5).is_ready) == ({"p0"}, True)
+
+
+def test_worker_without_a_fresh_report_gets_no_request():
+    state = a_state(num_prefill=1, num_decode=1)
+    state.handle(a_decode_report("d0", "p0"), now=5.0)
+    answer = state.place(a_placement_request(), now=REPORT_TIMEOUT_S + 1.0)
+    assert isinstance(answer, Placement)
+    assert (answer.path, answer.prefill) == (Path.DECODE, None)
+
+
+def test_placed_request_is_charged_to_both_workers_until_it_is_closed():
+    state = a_state(num_prefill=1, num_decode=1)
+    state.place(a_placement_request("r"), now=0.0)
+    assert load(state) == {"p0": 1, "d0": 1}
+    state.handle(closed("r"), now=0.0)
+    assert load(state) == {}
+
+
+def test_request_that_is_placed_again_is_charged_once():
+    state = a_state(num_prefill=2, num_decode=1)
+    state.place(a_placement_request("r"), now=0.0)
+    state.place(a_placement_request("r", excluded=ids("p0")), now=0.0)
+    assert load(state) == {"p1": 1, "d0": 1}
+
+
+def test_request_that_is_refused_the_second_time_is_charged_no_more():
+    state = a_state(num_prefill=1, num_decode=1)
+    state.place(a_placement_request("r"), now=0.0)
+    state.place(a_placement_request("r", excluded=ids("d0")), now=0.0)
+    assert load(state) == {}
+
+
+def test_charge_outlives_a_gap_in_the_reports():
+    state = a_state(num_prefill=1, num_decode=1)
+    state.place(a_placement_request("r"), now=0.0)
+    state.handle(WorkerLost(worker=WorkerId("d0")), now=1.0)
+    state.handle(a_decode_report("d0", "p0"), now=2.0)
+    assert load(state, now=2.0) == {"p0": 1, "d0": 1}
+
+
+def test_charge_of_an_ingress_that_died_does_not_stay_forever():
+    state = a_state(1, 1)
+    state.place(a_placement_request(), now=0.0)
+    state.handle(a_prefill_report(PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
+    state.handle(a_decode_report(DECODES[0], PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
+    assert load(state, now=CHARGE_TIMEOUT_S + 1) == {}
+
+
+def test_closing_an_unknown_request_changes_nothing():
+    state = a_state()
+    state.handle(closed("never placed"), now=0.0)
+    assert load(state) == {}
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([None, Path.DECODE]), st.integers(1, 5))
+def test_open_requests_spread_evenly(num_prefill, num_decode, path, rounds):
+    state = a_state(num_prefill, num_decode)
+    for i in range(rounds * num_prefill * num_decode):
+        state.place(a_placement_request(f"r{i}", path=path), now=0.0)
+    decodes = [count for worker, count in load(state).items() if worker in DECODES]
+    assert decodes == [rounds * num_prefill] * num_decode
+
+
+def test_requests_that_end_at_once_take_turns_over_all_pairs():
+    state, used = a_state(num_prefill=2, num_decode=3), Counter()
+    for i in range(12):
+        answer = state.place(a_placement_request(f"r{i}"), now=0.0)
+        assert isinstance(answer, Placement)
+        used[answer.prefill, answer.decode] += 1
+        state.handle(closed(f"r{i}"), now=0.0)
+    assert len(used) == 6
+    assert set(used.values()) == {2}
+
+
+class RouterStateMachine(RuleBasedStateMachine):
+    """Any history of reports, losses, placements, closes and silence, against a plain model of what must hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = RouterState()
+        self.now = 100.0
+        self.reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
+        self.charges: dict[RequestId, Placement] = {}
+
+    @rule(worker=workers, connected=st.frozensets(st.sampled_from(PREFILLS)))
+    def report(self, worker, connected):
+        report = a_prefill_report(worker) if worker in PREFILLS else a_decode_report(worker, " ".join(connected))
+        self.reports[worker] = (report, self.now)
+        self.state.handle(report, self.now)
+
+    @rule(worker=workers)
+    def lose(self, worker):
+        self.reports.pop(worker, None)
+        self.state.handle(WorkerLost(worker=worker), self.now)
+
+    @rule(request_id=requests)
+    def close(self, request_id):
+        self.charges.pop(request_id, None)
+        self.state.handle(RequestClosed(request_id=request_id), self.now)
+
+    @rule(seconds=st.floats(0.0, 2 * REPORT_TIMEOUT_S))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @rule(
+        request_id=requests,
+        can_hand_over=st.booleans(),
+        excluded=st.frozensets(workers, max_size=3),
+        path=st.sampled_from([None, *Path]),
+    )
+    def place(self, request_id, can_hand_over, excluded, path):
+        request = a_placement_request(request_id, can_hand_over=can_hand_over, excluded=excluded, path=path)
+        answer = self.state.place(request, self.now)
+        self.charges.pop(request_id, None)
+        if isinstance(answer, Placement):
+            self.charges[request_id] = answer
+            self.check_placement(request, answer)
+        else:
+            self.check_refusal(request)
+
+    def check_placement(self, request: PlacementRequest, answer: Placement) -> None:
+        live = self.live()
+        assert {w for w in (answer.prefill, answer.decode) if w} <= live.keys() - request.excluded
+        assert request.path in (None, answer.path)
+        if answer.path is Path.PREFILL_DECODE:
+            assert request.can_hand_over
+            assert answer.prefill in live[answer.decode].connected
+
+    def check_refusal(self, request: PlacementRequest) -> None:
+        usable_decodes = {w for w, r in self.live().items() if r.pool is Pool.DECODE} - request.excluded
+        assert request.path is Path.PREFILL_DECODE or not usable_decodes
+
+    def live(self) -> dict[WorkerId, WorkerReport]:
+        return {w: report for w, (report, at) in self.reports.items() if self.now - at <= REPORT_TIMEOUT_S}
+
+    @invariant()
+    def state_is_valid(self):
+        self.state.validate()
+
+    @invariant()
+    def view_is_what_the_reports_say(self):
+        live = self.live()
+        view = {w.worker: (w.pool, w.connected) for w in self.state.view(self.now).workers}
+        assert view == {w: (report.pool, report.connected & live.keys()) for w, report in live.items()}
+        assert self.state.prefill_workers(self.now) == live.keys() & set(PREFILLS)
+
+    @invariant()
+    def charges_are_the_open_placements(self):
+        charged = Counter(w for p in self.charges.values() for w in (p.prefill, p.decode) if w)
+        assert load(self.state, self.now) == {w: charged[w] for w in self.live() if charged[w]}
+
+    @invariant()
+    def restarted_scheduler_knows_the_same_workers_from_their_reports(self):
+        restarted = RouterState()
+        for report, _ in self.reports.values():
+            if report.worker in self.live():
+                restarted.handle(report, self.now)
+        seen = {w.worker: w.connected for w in restarted.view(self.now).workers}
+        assert seen == {w.worker: w.connected for w in self.state.view(self.now).workers}
+
+
+TestRouterState = RouterStateMachine.TestCase

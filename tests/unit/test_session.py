@@ -1,0 +1,313 @@
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from factories import a_delta, a_prefill_result, a_request
+from fake_ports import FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+
+from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
+from cluster.types import Outcome, Path, PromptTokenSources, TokenDelta
+from router.session import RouteReceipt, Session, with_prefix_hits_of
+
+PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
+SERVED = [10, 11, 12]
+
+
+def gone(worker: str) -> dict[str, Exception]:
+    return {worker: WorkerUnreachable(f"worker {worker} is unreachable", worker)}
+
+
+def busy(worker: str) -> dict[str, Exception]:
+    return {worker: WorkerBusy(f"worker {worker} takes no more requests", worker)}
+
+
+def refused(worker: str) -> dict[str, Exception]:
+    return {worker: PrefillFailed("no usable hand-over", worker)}
+
+
+async def read(session: Session, into: list[TokenDelta] | None = None) -> list[TokenDelta]:
+    deltas = [] if into is None else into
+    async with aclosing(session.run()) as stream:
+        async for delta in stream:
+            deltas.append(delta)
+    return deltas
+
+
+def tokens(deltas: list[TokenDelta]) -> list[int]:
+    return [token for delta in deltas for token in delta.token_ids]
+
+
+async def cancelled(task: asyncio.Task[list[TokenDelta]]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+LADDER = {
+    "nothing fails": (FakePrefill, FakeDecode, [PAIR], []),
+    "a prefill worker is gone: the other one": (lambda: FakePrefill(gone("p0")), FakeDecode, [PAIR, PAIR], ["p0"]),
+    "a prefill fails: the other one": (lambda: FakePrefill(refused("p0")), FakeDecode, [PAIR, PAIR], []),
+    "a prefill worker is busy: the other one": (lambda: FakePrefill(busy("p0")), FakeDecode, [PAIR, PAIR], []),
+    "a decode worker is busy: the other one": (FakePrefill, lambda: FakeDecode(busy("d0")), [PAIR, PAIR], []),
+    "all prefill workers are gone: path D": (
+        lambda: FakePrefill(gone("p0") | gone("p1")),
+        FakeDecode,
+        [PAIR, PAIR, ALONE],
+        ["p0", "p1"],
+    ),
+    "a decode worker is gone: the other one": (FakePrefill, lambda: FakeDecode(gone("d0")), [PAIR, PAIR], ["d0"]),
+    "a decode engine errs: the other one": (FakePrefill, lambda: FakeDecode(error_on=["d0"]), [PAIR, PAIR], []),
+    "prefill pool and a decode worker are gone": (
+        lambda: FakePrefill(gone("p0") | gone("p1")),
+        lambda: FakeDecode(gone("d0") | gone("d1")),
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("prefill", "decode", "paths", "lost"), LADDER.values(), ids=LADDER.keys())
+async def test_failure_before_the_first_token_is_tried_elsewhere(prefill, decode, paths, lost):
+    cluster = FakeCluster(prefill=prefill(), decode=decode())
+    session = cluster.session(a_request())
+    if paths is None:
+        with pytest.raises(Overloaded):
+            await read(session)
+    else:
+        assert tokens(await read(session)) == SERVED
+        assert (cluster.scheduler.paths, cluster.scheduler.lost) == (paths, lost)
+        assert session.path == paths[-1]
+    cluster.check_settled()
+
+
+async def test_served_request_is_closed_with_its_receipt():
+    cluster = FakeCluster()
+    await read(cluster.session(a_request(prompt_token_ids=[1, 2])))
+    receipt = RouteReceipt(path=PAIR, outcome=Outcome.FINISHED, num_prompt_tokens=2, num_output_tokens=3)
+    assert cluster.observer.receipts == [receipt]
+
+
+async def test_decode_worker_pulls_what_the_prefill_worker_granted():
+    cluster = FakeCluster()
+    await read(cluster.session(a_request()))
+    assert cluster.decode.given == [("d0", cluster.prefill.granted[0])]
+    assert cluster.decode.released == []
+
+
+async def test_prompt_that_was_pulled_counts_as_the_prefill_worker_found_it():
+    deltas = await read(FakeCluster().session(a_request()))
+    assert deltas[0].prompt_sources == PromptTokenSources(computed=3, local=1, pulled=0)
+
+
+async def test_forced_path_is_asked_for():
+    cluster = FakeCluster()
+    assert tokens(await read(cluster.session(a_request(), ALONE))) == SERVED
+    assert (cluster.scheduler.requests[0].path, cluster.prefill.called) == (ALONE, [])
+
+
+@pytest.mark.parametrize("fields", [{"num_sequences": 2}, {"needs_prompt_logprobs": True}], ids=str)
+async def test_request_that_cannot_be_handed_over_runs_on_a_decode_worker(fields):
+    cluster = FakeCluster()
+    await read(cluster.session(a_request(**fields)))
+    assert (cluster.scheduler.paths, cluster.prefill.called) == ([ALONE], [])
+    cluster.check_settled()
+
+
+async def test_worker_that_failed_is_excluded_from_the_next_placement():
+    cluster = FakeCluster(prefill=FakePrefill(refused("p0") | refused("p1")))
+    await read(cluster.session(a_request()))
+    assert [request.excluded for request in cluster.scheduler.requests] == [set(), {"p0"}, {"p0", "p1"}]
+
+
+async def test_decode_worker_lost_after_the_first_token_ends_the_stream():
+    cluster = FakeCluster(decode=FakeDecode(fails_after=gone("d0")))
+    deltas: list[TokenDelta] = []
+    with pytest.raises(WorkerUnreachable):
+        await read(cluster.session(a_request()), deltas)
+    assert (tokens(deltas), cluster.scheduler.paths, cluster.scheduler.lost) == ([10], [PAIR], ["d0"])
+    assert cluster.observer.receipts[0].outcome == Outcome.FAILED
+    cluster.check_settled()
+
+
+async def test_engine_error_reaches_the_caller_once_no_decode_worker_is_left():
+    cluster = FakeCluster(FakeScheduler(num_decode=1), decode=FakeDecode(error_on=["d0"]))
+    with pytest.raises(Overloaded, match="no decode worker"):
+        await read(cluster.session(a_request()))
+    cluster.check_settled()
+
+
+async def test_engine_error_after_the_first_token_ends_the_stream():
+    failure = {"d0": GenerationFailed("the decode engine failed on this request", "d0")}
+    cluster = FakeCluster(decode=FakeDecode(fails_after=failure))
+    with pytest.raises(GenerationFailed):
+        await read(cluster.session(a_request()))
+    assert cluster.scheduler.lost == []
+    cluster.check_settled()
+
+
+async def test_rejected_request_is_overloaded_and_says_when_to_retry():
+    cluster = FakeCluster(FakeScheduler(num_decode=0))
+    with pytest.raises(Overloaded) as refusal:
+        await read(cluster.session(a_request()))
+    assert refusal.value.retry_after_s > 0
+    assert [(r.path, r.outcome) for r in cluster.observer.receipts] == [(None, Outcome.REJECTED)]
+    cluster.check_settled()
+
+
+async def test_request_that_the_engine_refuses_is_not_tried_elsewhere():
+    cluster = FakeCluster(prefill=FakePrefill({"p0": InvalidRequest("the prompt is too long")}))
+    with pytest.raises(InvalidRequest):
+        await read(cluster.session(a_request()))
+    assert cluster.prefill.called == ["p0"]
+    cluster.check_settled()
+
+
+async def test_client_that_leaves_while_queued_is_closed_without_a_placement():
+    cluster = FakeCluster()
+    cluster.scheduler.gate.hold()
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.scheduler.gate.reached.wait()
+    await cancelled(task)
+    assert [(r.path, r.outcome) for r in cluster.observer.receipts] == [(None, Outcome.ABORTED)]
+    cluster.check_settled()
+
+
+async def test_client_that_leaves_during_prefill_aborts_it():
+    cluster = FakeCluster()
+    cluster.prefill.gate.hold()
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.prefill.gate.reached.wait()
+    await cancelled(task)
+    assert (cluster.prefill.aborted, cluster.decode.given) == ([("p0", "r")], [])
+    assert cluster.observer.receipts[0].outcome == Outcome.ABORTED
+    cluster.check_settled()
+
+
+async def test_hand_over_granted_while_the_client_leaves_is_released():
+    cluster = FakeCluster()
+    cluster.prefill.gate.hold()
+    cluster.prefill.abort_comes_too_late = True
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.prefill.gate.reached.wait()
+    await cancelled(task)
+    assert cluster.decode.released == [("d0", cluster.prefill.granted[0])]
+    cluster.check_settled()
+
+
+async def test_client_that_leaves_between_prefill_and_decode_gives_the_hand_over_back():
+    cluster = FakeCluster()
+    cluster.prefill.gate.hold()
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.prefill.gate.reached.wait()
+    cluster.prefill.gate.open()
+    while not cluster.prefill.granted:
+        await turns(1)
+    await cancelled(task)
+    assert len(cluster.prefill.granted) == 1
+    cluster.check_settled()
+
+
+async def test_client_that_leaves_mid_stream_ends_the_generation():
+    cluster = FakeCluster()
+    cluster.decode.gate.hold()
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.decode.gate.reached.wait()
+    await cancelled(task)
+    assert (cluster.decode.num_ended, cluster.observer.receipts[0].num_output_tokens) == (1, 1)
+    cluster.check_settled()
+
+
+async def test_consumer_that_closes_the_stream_ends_the_generation():
+    cluster = FakeCluster(decode=FakeDecode(delay_turns=5))
+    stream = cluster.session(a_request()).run()
+    assert tokens([await anext(stream)]) == [10]
+    await stream.aclose()
+    assert (cluster.decode.num_ended, cluster.observer.receipts[0].outcome) == (1, Outcome.ABORTED)
+    cluster.check_settled()
+
+
+async def test_client_that_leaves_twice_is_still_closed_once():
+    cluster = FakeCluster()
+    cluster.decode.gate.hold()
+    cluster.scheduler.delay_turns = 5
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.decode.gate.reached.wait()
+    task.cancel()
+    await turns(2)
+    await cancelled(task)
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+    cluster.check_settled()
+
+
+async def test_request_that_was_served_stays_served_when_the_scheduler_is_away():
+    cluster = FakeCluster()
+    cluster.scheduler.tell_error = WorkerUnreachable("the scheduler is away", "scheduler")
+    assert tokens(await read(cluster.session(a_request()))) == SERVED
+    assert [receipt.outcome for receipt in cluster.observer.receipts] == [Outcome.FINISHED]
+
+
+async def test_client_that_leaves_while_its_placement_is_on_the_way_is_charged_no_more():
+    cluster = FakeCluster()
+    cluster.scheduler.answer_gate.hold()
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.scheduler.answer_gate.reached.wait()
+    task.cancel()
+    cluster.scheduler.answer_gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    cluster.check_settled()
+
+
+async def test_prefill_that_fails_unexpectedly_is_charged_no_more():
+    cluster = FakeCluster(prefill=FakePrefill({"p0": RuntimeError("a bug")}))
+    with pytest.raises(RuntimeError, match="a bug"):
+        await read(cluster.session(a_request()))
+    cluster.check_settled()
+
+
+async def test_hand_over_is_released_even_if_the_abort_failed():
+    cluster = FakeCluster()
+    cluster.prefill.gate.hold()
+    cluster.prefill.abort_comes_too_late = True
+    cluster.prefill.abort_error = Overloaded("the prefill worker is busy", 1.0)
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.prefill.gate.reached.wait()
+    await cancelled(task)
+    await turns(2)
+    assert len(cluster.prefill.granted) == 1
+    cluster.check_settled()
+
+
+async def test_hand_over_that_cannot_be_released_does_not_keep_a_request_open():
+    cluster = FakeCluster()
+    cluster.prefill.gate.hold()
+    cluster.prefill.abort_comes_too_late = True
+    cluster.decode.release_error = WorkerUnreachable("worker d0 is gone", "d0")
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.prefill.gate.reached.wait()
+    await cancelled(task)
+    assert (cluster.scheduler.num_closed, cluster.scheduler.num_charged) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("at_prefill", "at_decode", "reported"),
+    [
+        ((4, 0), (0, 0, 4), (4, 0)),
+        ((1, 3), (0, 0, 4), (1, 3)),
+        ((1, 3), (0, 1, 3), (1, 3)),
+        ((4, 0), (0, 3, 1), (4, 0)),
+        ((4, 0), (4, 0, 0), (4, 0)),
+    ],
+)
+def test_pulled_prompt_is_reported_as_the_prefill_worker_found_it(at_prefill, at_decode, reported):
+    delta = a_delta(10, sources=PromptTokenSources(*at_decode))
+    changed = with_prefix_hits_of(a_prefill_result("r", *at_prefill), delta)
+    assert changed.prompt_sources == PromptTokenSources(*reported, 0)
+    assert changed.token_ids == [10]
+
+
+def test_delta_without_a_hand_over_is_left_as_it_is():
+    recomputed = a_delta(10, sources=PromptTokenSources(computed=4, local=0, pulled=0))
+    assert with_prefix_hits_of(None, recomputed) is recomputed
+    assert with_prefix_hits_of(a_prefill_result(computed=1, local=3), recomputed) is recomputed
+    assert with_prefix_hits_of(a_prefill_result(), a_delta(11)) == a_delta(11)
