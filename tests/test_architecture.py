@@ -29,6 +29,7 @@ PURE = (
     "api/wire/fields.py",
     "api/wire/sse.py",
     "api/wire/bodies.py",
+    "api/latency.py",
 )
 
 ALLOWED = {
