@@ -1,6 +1,6 @@
 # Two commands do all the set-up: `make serve` starts the service, `make test` passes the tests.
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 # cpu or gpu: chosen by the presence of an NVIDIA driver
 FLAVOUR ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
@@ -51,11 +51,14 @@ clean: ## remove the environment and run-time files
 
 # On cpu `pip check` complains about torchvision, torchaudio, torchcodec and triton: conf/requirements/lock.py says why they are out.
 $(STAMP): $(LOCK) pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed (PYTHON=/path/to/python3.11)"; exit 1; }
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" || { echo "Python 3.11 is needed (PYTHON=/path/to/python3.11)"; exit 1; }
 	@echo "Installing the $(FLAVOUR) environment into $(VENV) (once; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 ifeq ($(FLAVOUR),cpu)
+	@ldconfig -p | grep -q libnuma.so.1 || { \
+	  echo "Installing the Debian package libnuma1, which vLLM's CPU kernels link"; \
+	  apt-get update -qq && apt-get install -qq -y libnuma1 || { echo "libnuma.so.1 is needed"; exit 1; }; }
 	@$(BIN)/python -m pip install --quiet $(TORCH) 2>/dev/null || $(BIN)/python -m pip install $(TORCH) --index-url $(TORCH_INDEX)
 endif
 	@$(BIN)/python -m pip install --quiet --no-deps -r $(LOCK)
