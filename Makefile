@@ -53,14 +53,14 @@ clean: ## remove the environment and run-time files
 $(STAMP): $(LOCK) pyproject.toml
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" || { echo "Python 3.11 is needed (PYTHON=/path/to/python3.11)"; exit 1; }
 	@echo "Installing the $(FLAVOUR) environment into $(VENV) (once; a few minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 ifeq ($(FLAVOUR),cpu)
-	@ldconfig -p | grep -q libnuma.so.1 || { \
+	@$(PYTHON) -c "import ctypes; ctypes.CDLL('libnuma.so.1')" 2>/dev/null || { \
 	  echo "Installing the Debian package libnuma1, which vLLM's CPU kernels link"; \
 	  apt-get update -qq && apt-get install -qq -y libnuma1 || { echo "libnuma.so.1 is needed"; exit 1; }; }
 	@$(BIN)/python -m pip install --quiet $(TORCH) 2>/dev/null || $(BIN)/python -m pip install $(TORCH) --index-url $(TORCH_INDEX)
 endif
 	@$(BIN)/python -m pip install --quiet --no-deps -r $(LOCK)
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
-	@touch $@
+	@rm -f $(VENV)/.installed-* && touch $@

@@ -70,9 +70,8 @@ _CALL: ContextVar[Call] = ContextVar("call")
 class Frontend:
     """Answers chat and text completions from dictionaries, as a dictionary or a stream of SSE frames."""
 
-    def __init__(self, config: AppConfig, engine: "RemoteEngine", state: State) -> None:
-        self._config = config
-        self._engine = engine
+    def __init__(self, state: State) -> None:
+        """`state` as vLLM's `init_app_state` fills it."""
         self._chat = state.openai_serving_chat
         self._completion = state.openai_serving_completion
         self._models = state.openai_serving_models
@@ -83,7 +82,7 @@ class Frontend:
         engine = RemoteEngine(arguments, start_session)
         state = State()
         await init_app_state(cast(EngineClient, engine), state, arguments, ("generate",))
-        return cls(config, engine, state)
+        return cls(state)
 
     async def models(self) -> list[dict[str, Any]]:
         """The served models, as OpenAI's model objects plus vLLM's `max_model_len`."""
@@ -107,7 +106,7 @@ class Frontend:
         _CALL.set(call)
         try:
             answer = await create(request)
-        except (VLLMClientError, GracefulHTTPError, GenerationError, ValueError, TypeError) as error:
+        except (VLLMClientError, GracefulHTTPError, GenerationError, ValueError, TypeError, OverflowError) as error:
             raise call.error or _serving_error(error) from error
         if isinstance(answer, ErrorResponse):
             raise call.error or _error_of_response(answer)
@@ -247,6 +246,8 @@ def _validated(model: type[BaseModel], body: Any) -> Any:
         raise InvalidRequest(f"{first['msg']} (at {param or 'the request'})", param, code) from error
     except VLLMClientError as error:
         raise _serving_error(error) from error
+    except (AttributeError, KeyError, TypeError) as error:  # vLLM's own validators on a value of the wrong type
+        raise InvalidRequest(f"a field of the request has a wrong type ({error})", None, "invalid_type") from error
 
 
 def _path_in(body: Any, loc: tuple[int | str, ...]) -> str | None:

@@ -71,7 +71,8 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment
         options["label_selector"] = pool.label_selector
     return serve.deployment(worker).options(
         num_replicas=pool.replicas,
-        max_ongoing_requests=pool.max_ongoing_requests,
+        # The engine refuses what is too much; aborts and releases must reach even a full worker.
+        max_ongoing_requests=2 * pool.max_ongoing_requests,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         graceful_shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
         request_router_config=_TARGETED,

@@ -16,6 +16,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ LOG_FILE = Path(".baton/logs/serve.log")
 START_TIMEOUT_S = 1800.0
 """Loading a large model over a network file system takes this long at worst."""
 POLL_S = 1.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""The service is on this machine: no proxy of the environment."""
 STOP_TIMEOUT_S = 3.0
 """What Ray gets to stop by itself, before what is left of it is killed."""
 
@@ -155,12 +158,11 @@ class _Service:
     def _readiness(self) -> dict[str, Any]:
         """What /readyz says; empty while nothing answers."""
         try:
-            with urllib.request.urlopen(f"{self._url}/readyz", timeout=5) as response:
-                return dict(json.load(response))
+            with _DIRECT.open(f"{self._url}/readyz", timeout=5) as response:
+                return _object(response.read())
         except urllib.error.HTTPError as error:
-            body = error.read()
-            return dict(json.loads(body)) if body.startswith(b"{") else {}
-        except (OSError, ValueError):
+            return _object(error.read())
+        except (OSError, HTTPException):
             return {}
 
     def _progress(self, state: dict[str, Any]) -> str:
@@ -186,6 +188,10 @@ class _Service:
     def _wait_for_end(self, process: psutil.Popen) -> None:
         while not self._stopping.wait(POLL_S) and process.poll() is None:
             pass
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    return dict(json.loads(body)) if body.startswith(b"{") else {}
 
 
 def _environment() -> dict[str, str]:

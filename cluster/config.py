@@ -54,7 +54,7 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replicas: Count = 1
     cpus: Annotated[float, Meta(ge=0)] = 0.5
     max_ongoing_requests: Count = 1024
-    """Open requests per ingress replica; above it Serve answers 503."""
+    """Open requests per ingress replica; more wait at Serve's proxy."""
     tool_call_parser: str | None = None
     """vLLM's parser for the tool calls of this model, e.g. "hermes". None: `tools` cannot be called automatically."""
     reasoning_parser: str | None = None

@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.exceptions import VLLMClientError
+from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -24,7 +24,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from cluster.config import PoolConfig, resolve_model
 from cluster.engine_outputs import Outputs, TokenEngine, TokenTap
-from cluster.errors import InvalidRequest, PrefillFailed, WorkerUnreachable
+from cluster.errors import InvalidRequest, PrefillFailed, WorkerBusy, WorkerUnreachable
 from cluster.types import (
     GenerateRequest,
     Pool,
@@ -67,6 +67,7 @@ class Engine:
     ) -> None:
         """`on_prompt` is called once per prompt that the engine has processed."""
         self._worker = worker
+        self._max_requests = config.max_ongoing_requests
         os.environ.update(_environment(config, rank, node_ip))
         arguments = AsyncEngineArgs(
             **{
@@ -141,6 +142,8 @@ class Engine:
         """End a running request. One that has just finished in the engine keeps its result, and with it its hand-over:
         dropping that would leave the KV blocks pinned until their lease ends.
         """
+        if self._llm.errored:
+            return
         core = self._llm.engine_core
         await core.abort_requests_async(self._tap.sequence_ids(request_id))
         # The core answers in order: once it answers this, all that it sent before it took the abort has arrived.
@@ -157,6 +160,8 @@ class Engine:
         # The engine's own collector is not read: FINAL_ONLY keeps it from building outputs for every step.
         params.output_kind = RequestOutputKind.FINAL_ONLY
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
+        if self._tap.num_open >= self._max_requests:
+            raise WorkerBusy(f"worker {self._worker} has {self._max_requests} requests", self._worker)
         outputs = self._tap.open(request.request_id, params.n)
         try:
             collector = await self._llm.add_request(
@@ -166,16 +171,11 @@ class Engine:
                 reasoning_ended=request.reasoning_ended,
                 reasoning_parser_kwargs=request.reasoning_parser_kwargs,
             )
-        except VLLMClientError as error:
+        except BaseException as error:
             self._tap.close(outputs)
-            raise InvalidRequest(str(error)) from error
-        except EngineDeadError as error:
-            self._tap.close(outputs)
-            raise self._died() from error
-        except asyncio.CancelledError:
-            self._tap.close(outputs)
-            await self._llm.abort(request.request_id)
-            raise
+            if isinstance(error, asyncio.CancelledError):
+                await self._llm.abort(request.request_id)
+            raise self._translated(error) from error
         outputs.engine_request_id = collector.request_id
         return outputs
 
@@ -184,14 +184,22 @@ class Engine:
             while not outputs.is_finished:
                 yield await outputs.next_batch()
         except EngineDeadError as error:
-            raise self._died() from error
+            raise self._translated(error) from error
         finally:
             self._tap.close(outputs)
             if not outputs.is_finished and not self._llm.errored:
                 await self._llm.abort(outputs.engine_request_id, internal=True)
 
-    def _died(self) -> WorkerUnreachable:
-        return WorkerUnreachable(f"the engine of worker {self._worker} died", self._worker)
+    def _translated(self, error: BaseException) -> BaseException:
+        match error:
+            case EngineDeadError():
+                return WorkerUnreachable(f"the engine of worker {self._worker} died", self._worker)
+            case GracefulHTTPError():
+                return WorkerBusy(str(error), self._worker)
+            case VLLMClientError():
+                return InvalidRequest(str(error))
+            case _:
+                return error
 
 
 class _LoadLogger(StatLoggerBase):

@@ -93,6 +93,10 @@ class TokenTap(OutputProcessor):
         tap.on_prompt = on_prompt
         return tap
 
+    @property
+    def num_open(self) -> int:
+        return len(self._opened)
+
     def open(self, request_id: str, num_sequences: int) -> Outputs:
         """Raises InvalidRequest for an id that is already running here."""
         if request_id in self._opened:

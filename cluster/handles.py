@@ -13,12 +13,12 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from ray import serve
-from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
-from cluster.errors import Overloaded, ServingError, WorkerUnreachable
+from cluster.errors import Overloaded, ServingError, WorkerFailed, WorkerUnreachable
 from cluster.metrics import Scrape
 from cluster.types import (
     ClusterView,
@@ -40,7 +40,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("baton.handles")
 
-_BACKPRESSURE_RETRY_S = 1.0
+_SCHEDULER_TIMEOUT_S = 5.0
+"""A call to a Scheduler that is away would wait for its successor: better to refuse a request, or to close without."""
 _SCRAPE_TIMEOUT_S = 5.0
 
 
@@ -49,16 +50,24 @@ class SchedulerHandle:
         self._handle = handle
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        return await _call(_remote(self._handle.place, request), "scheduler")
+        try:
+            return await self._ask(self._handle.place, request)
+        except WorkerFailed as error:
+            raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
 
     async def tell(self, event: RequestClosed | WorkerLost) -> None:
-        await _call(_remote(self._handle.tell, event), "scheduler")
+        await self._ask(self._handle.tell, event)
 
     async def report(self, report: WorkerReport) -> ReportReply:
-        return await _call(_remote(self._handle.report, report), "scheduler")
+        return await self._ask(self._handle.report, report)
 
     async def view(self) -> ClusterView:
-        return await _call(_remote(self._handle.view), "scheduler")
+        return await self._ask(self._handle.view)
+
+    async def _ask(self, method: DeploymentHandle, *args: object) -> Any:
+        with _translated("scheduler"):
+            async with asyncio.timeout(_SCHEDULER_TIMEOUT_S):
+                return await _remote(method, *args)
 
 
 class ClusterHandle:
@@ -72,7 +81,7 @@ class ClusterHandle:
         return await self._scheduler.view()
 
     async def scrape(self) -> list[Scrape]:
-        """The metrics of every process that answers in time."""
+        """The metrics of every deployment whose replicas answer in time."""
         own = serve.get_replica_context()
         ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
         answers = await asyncio.gather(*(_scrape_all(handle) for handle in (ingress, *self._deployments)))
@@ -127,8 +136,8 @@ def own_node_ip() -> str:
 async def _scrape_all(handle: DeploymentHandle) -> list[Scrape]:
     try:
         answers = await handle.broadcast("scrape").results_async(timeout_s=_SCRAPE_TIMEOUT_S, return_exceptions=True)
-    except TimeoutError:
-        logger.warning("%s did not answer the scrape in %.0f s", handle.deployment_name, _SCRAPE_TIMEOUT_S)
+    except (TimeoutError, RayError, RayServeException) as error:
+        logger.warning("no metrics of %s: %s", handle.deployment_name, type(error).__name__)
         return []
     return [answer for answer in answers if isinstance(answer, Scrape)]
 
@@ -152,13 +161,16 @@ def _translated(worker: str) -> Iterator[None]:
         yield
     except RayTaskError as error:
         raise _serving_error(error.cause, worker) from error
-    except BackPressureError as error:
-        raise Overloaded(str(error), _BACKPRESSURE_RETRY_S) from error
-    except (RayActorError, DeploymentUnavailableError, RayServeException, TaskCancelledError) as error:
+    except (RayError, RayServeException, TimeoutError) as error:
         raise WorkerUnreachable(f"worker {worker} is unreachable: {type(error).__name__}", worker) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # the client left
+        raise WorkerUnreachable(f"worker {worker} cancelled the call", worker) from error
 
 
 def _serving_error(cause: Any, worker: str) -> ServingError:
     if isinstance(cause, ServingError):
         return cause
-    return WorkerUnreachable(f"worker {worker} failed: {type(cause).__name__}: {cause}", worker)
+    return WorkerFailed(f"worker {worker} failed: {type(cause).__name__}: {cause}", worker)

@@ -40,8 +40,10 @@ class Worker:
         self._reporting = asyncio.create_task(self._report_forever())
 
     async def check_health(self) -> None:
-        """Raises when the engine is dead, so that Serve replaces this replica."""
+        """Raises when the engine is dead or the reports have ended, so that Serve replaces this replica."""
         await self.engine.check_health()
+        if self._reporting.done():
+            raise RuntimeError("this worker no longer reports to the Scheduler")
 
     def scrape(self) -> metrics.Scrape:
         return metrics.scrape(self._pool, self.id)
@@ -55,7 +57,9 @@ class Worker:
             metrics.PROMPT_TOKENS.labels(self._pool, source).inc(getattr(sources, source))
 
     async def _report_forever(self) -> None:
+        """Ends when the engine dies: a worker that cannot serve must not be placed on."""
         while True:
+            await self.engine.check_health()
             report = WorkerReport(worker=self.id, pool=self._pool, load=self.engine.load(), connected=self._connected())
             try:
                 self._on_reply(await self._scheduler.report(report))

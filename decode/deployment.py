@@ -42,7 +42,8 @@ class DecodeWorker:
         await self._worker.check_health()
 
     def __del__(self) -> None:
-        self._worker.shutdown()
+        if "_worker" in self.__dict__:  # absent when the engine did not start
+            self._worker.shutdown()
 
     def _on_reply(self, reply: ReportReply) -> None:
         self._links.update(reply.prefill_workers)

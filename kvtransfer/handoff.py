@@ -51,10 +51,6 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         """Prompt tokens whose KV is handed over."""
         return int(self.params["remote_num_tokens"])
 
-    @property
-    def num_blocks(self) -> int:
-        return sum(len(group) for group in self.params["remote_block_ids"])
-
 
 class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt's KV, pinned on a prefill worker until the hand-over is used, released or expired."""

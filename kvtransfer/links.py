@@ -14,6 +14,9 @@ from cluster.types import WorkerId
 
 logger = logging.getLogger("baton.links")
 
+PROOF_TIMEOUT_S = 60.0
+"""vLLM's pull has no timeout of its own: without one, a prefill worker that hangs once would never be tried again."""
+
 
 class Links:
     def __init__(self, prove: Callable[[WorkerId], Awaitable[None]]) -> None:
@@ -34,8 +37,9 @@ class Links:
 
     async def _connect(self, worker: WorkerId) -> None:
         try:
-            await self._prove(worker)
-        except ServingError as error:
+            async with asyncio.timeout(PROOF_TIMEOUT_S):
+                await self._prove(worker)
+        except (ServingError, TimeoutError) as error:
             logger.warning("no link to prefill worker %s yet: %s", worker, error)
         else:
             self._connected |= {worker}

@@ -33,4 +33,5 @@ class PrefillWorker:
         await self._worker.check_health()
 
     def __del__(self) -> None:
-        self._worker.shutdown()
+        if "_worker" in self.__dict__:  # absent when the engine did not start
+            self._worker.shutdown()

@@ -72,7 +72,7 @@ class Session:
         """The Scheduler may have charged the request, even if its answer never came."""
         self._prefill_call: asyncio.Future[PrefillResult] | None = None
         self._handoff: KVHandoff | None = None
-        """Granted, and not yet given to a decode worker."""
+        """Granted, and not known to have reached a decode worker: its first delta shows that it has."""
         self._num_output_tokens = 0
 
     @property
@@ -114,7 +114,8 @@ class Session:
                 return
             except WorkerFailed as failure:
                 if isinstance(failure, WorkerUnreachable):
-                    await self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
+                    with suppress(ServingError):
+                        await self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
                 if self._num_output_tokens:
                     raise
                 self._excluded |= {WorkerId(failure.worker)}
@@ -136,11 +137,13 @@ class Session:
         return answer
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
+        with suppress(ServingError):
+            await self._release_handoff()  # of an earlier attempt, whose decode worker failed
         prefilled = None if placement.prefill is None else await self._prefill(placement.prefill)
-        handoff, self._handoff = self._handoff, None
-        decoding = self._ports.decode.generate(placement.decode, self._request, handoff)
+        decoding = self._ports.decode.generate(placement.decode, self._request, self._handoff)
         async with aclosing(decoding) as deltas:
             async for delta in deltas:
+                self._handoff = None
                 if delta.finish_reason is FinishReason.ERROR:
                     raise GenerationFailed("the decode engine failed on this request", placement.decode)
                 yield with_prefix_hits_of(prefilled, delta)
@@ -179,7 +182,7 @@ class Session:
             if not call.done():
                 await self._ports.prefill.abort(self._placement.prefill, self._request.request_id)
         finally:
-            with suppress(ServingError):
+            with suppress(ServingError, asyncio.CancelledError):
                 self._handoff = (await call).handoff
 
     async def _release_handoff(self) -> None:

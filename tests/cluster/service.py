@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.config import REPO_ROOT
 
+NUM_ENGINES = 2
 START_TIMEOUT_S = 240.0
 PREFILL_PROCESS = "ray::ServeReplica:baton:PrefillWorker"
 
@@ -62,7 +63,7 @@ class Service:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of one metric that have these labels."""
-        families = text_string_to_metric_families(self.get("/metrics").text)
+        families = text_string_to_metric_families(self.get("/metrics").raise_for_status().text)
         samples = (sample for family in families for sample in family.samples if sample.name == name)
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
@@ -75,8 +76,10 @@ class Service:
 
     def is_idle(self) -> bool:
         """No engine runs, queues or holds anything."""
-        names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-        return all(self.metric(name) == 0 for name in names)
+        families = text_string_to_metric_families(self.get("/metrics").raise_for_status().text)
+        names = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
+        values = [sample.value for family in families if family.name in names for sample in family.samples]
+        return len(values) == len(names) * NUM_ENGINES and not any(values)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.1) -> float:

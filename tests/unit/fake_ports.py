@@ -145,6 +145,7 @@ class FakeDecode:
         self.delay_turns = delay_turns
         self.given: list[tuple[str, KVHandoff | None]] = []
         self.released: list[tuple[str, KVHandoff]] = []
+        self.pulled: list[KVHandoff] = []
         self.num_ended = 0
         self.gate = Gate()
         self.release_error: Exception | None = None
@@ -153,13 +154,16 @@ class FakeDecode:
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
         self.given.append((worker, handoff))
-        return self._deltas(worker, pulled=4 if handoff else 0)
+        return self._deltas(worker, handoff)
 
-    async def _deltas(self, worker: str, pulled: int) -> AsyncGenerator[TokenDelta, None]:
+    async def _deltas(self, worker: str, handoff: KVHandoff | None) -> AsyncGenerator[TokenDelta, None]:
+        pulled = 4 if handoff else 0
         try:
             await turns(self.delay_turns)
             if worker in self.fails_before:
                 raise self.fails_before[worker]
+            if handoff is not None:
+                self.pulled.append(handoff)
             if worker in self.error_on:
                 yield a_delta(finish=FinishReason.ERROR)
             yield a_delta(10, sources=PromptTokenSources(4 - pulled, 0, pulled))
@@ -179,10 +183,6 @@ class FakeDecode:
         self.released.append((worker, handoff))
         if self.release_error is not None:
             raise self.release_error
-
-    @property
-    def pulled(self) -> list[KVHandoff]:
-        return [handoff for _, handoff in self.given if handoff is not None]
 
 
 class FakeObserver:
