@@ -28,6 +28,8 @@ from cluster.config import REPO_ROOT, parse
 LOG_FILE = Path(".baton/logs/serve.log")
 START_TIMEOUT_S = 1800.0
 """Loading a large model over a network file system takes this long at worst."""
+FAILED_STARTS = 2
+"""One failed start may be an accident, a second one is the configuration."""
 POLL_S = 1.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The service is on this machine: no proxy of the environment."""
@@ -82,6 +84,13 @@ def configured(config: dict[str, Any], port: int | None, model: str | None) -> d
     return {**config, "http_options": http, "applications": [{**application, "args": args}]}
 
 
+def has_failed_to_start(log: str) -> bool:
+    """Whether Serve's log says that the application cannot be built, or that replicas fail again and again. Serve itself
+    would go on trying.
+    """
+    return "failed with exception:" in log or log.count("the replica will be stopped") >= FAILED_STARTS
+
+
 def _require_free(host: str, port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,7 +134,7 @@ class _Service:
         if stopped_by_user:
             print("Stopped.", flush=True)
             return 0
-        print(f"baton: the service ended by itself; the end of {LOG_FILE}:\n{_tail(LOG_FILE)}", file=sys.stderr)
+        print(f"baton: the service did not start, or ended; the end of {LOG_FILE}:\n{_tail(LOG_FILE)}", file=sys.stderr)
         return 1
 
     def _spawn(self, log: Any) -> psutil.Popen:
@@ -151,7 +160,7 @@ class _Service:
                 shown = line
             if state.get("ready"):
                 return True
-            if elapsed_s > START_TIMEOUT_S:
+            if elapsed_s > START_TIMEOUT_S or has_failed_to_start(LOG_FILE.read_text(errors="replace")):
                 return False
         return False
 
@@ -195,7 +204,13 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    return {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(REPO_ROOT), "PYTHONUNBUFFERED": "1"}
+    """Defaults for `serve run`. RAY_ADDRESS: a cluster of its own, unless the operator names one."""
+    return {
+        "RAY_ADDRESS": "local",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": str(REPO_ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def _stop(process: psutil.Popen) -> None:

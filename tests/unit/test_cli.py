@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.cli import configured
+from cluster.cli import configured, has_failed_to_start
 
 
 def a_serve_config(**application: object) -> dict[str, object]:
@@ -52,3 +52,16 @@ def test_invalid_args_are_refused_before_anything_starts():
 def test_args_may_come_from_the_command_line_alone():
     config = configured(a_serve_config(args=None), None, "org/model")
     assert config["applications"][0]["args"] == {"model": "org/model"}
+
+
+@pytest.mark.parametrize(
+    ("log", "failed"),
+    [
+        ("Deploying new app 'baton'.\nAdding 1 replica", False),
+        ("Deploying app 'baton' failed with exception:\nTraceback", True),
+        ("Exception in Replica(id='a'), the replica will be stopped.", False),
+        ("Exception in Replica(id='a'), the replica will be stopped.\n" * 2, True),
+    ],
+)
+def test_start_that_cannot_succeed_is_noticed(log, failed):
+    assert has_failed_to_start(log) is failed
