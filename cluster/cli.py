@@ -85,8 +85,8 @@ def configured(config: dict[str, Any], port: int | None, model: str | None) -> d
 
 
 def has_failed_to_start(log: str) -> bool:
-    """Whether Serve's log says that the application cannot be built, or that replicas fail again and again. Serve itself
-    would go on trying.
+    """Whether Serve's log says that the application cannot be built, or that replicas fail again and again. Serve
+    itself would go on trying.
     """
     return "failed with exception:" in log or log.count("the replica will be stopped") >= FAILED_STARTS
 

@@ -44,6 +44,7 @@ class Service:
 
     def stop(self) -> list[psutil.Process]:
         """Ctrl-C. Returns what is left of everything that it had started."""
+        self._http.close()
         family = self._process.children(recursive=True)
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=30)
