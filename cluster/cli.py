@@ -7,6 +7,7 @@ engines start, says when the service is ready, and stops everything it started o
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -30,7 +31,13 @@ START_TIMEOUT_S = 1800.0
 """Loading a large model over a network file system takes this long at worst."""
 FAILED_STARTS = 2
 """One failed start may be an accident, a second one is the configuration."""
+EXCERPT_ERRORS = 4
+EXCERPT_LINES = 20
 POLL_S = 1.0
+_PROCESS_NAME = re.compile(r"(?m)^\x1b\[\d+m\(.*?\)\x1b\[0m ")
+"""Ray's coloured prefix of a worker's line."""
+_ERROR = re.compile(r"(?m)^[\w.]+(?:Error|Exception): (?!Traceback).+(?:\n(?!Traceback|The above|  File|\s*$).+){0,4}")
+"""The end of a traceback: the error, and what its message goes on with."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The service is on this machine: no proxy of the environment."""
 STOP_TIMEOUT_S = 3.0
@@ -78,6 +85,8 @@ def configured(config: dict[str, Any], port: int | None, model: str | None) -> d
     args = {**(application.get("args") or {})}
     if port is not None:
         http["port"] = port
+    if model is not None and model.startswith(("/", ".")) and not Path(model).is_dir():
+        raise ValueError(f"there is no model folder {model}")
     if model is not None:
         args["model"] = str(Path(model).resolve()) if Path(model).is_dir() else model
     parse(args)
@@ -89,6 +98,13 @@ def has_failed_to_start(log: str) -> bool:
     itself would go on trying.
     """
     return "failed with exception:" in log or log.count("the replica will be stopped") >= FAILED_STARTS
+
+
+def excerpt(log: str) -> str:
+    """What a log has to say about a failure: the errors that it names, each once, or else its end."""
+    log = _PROCESS_NAME.sub("", log)
+    causes = dict.fromkeys(_ERROR.findall(log))
+    return "\n".join(list(causes)[-EXCERPT_ERRORS:] or log.splitlines()[-EXCERPT_LINES:])
 
 
 def _require_free(host: str, port: int) -> None:
@@ -128,13 +144,14 @@ class _Service:
                     self._wait_for_end(process)
             finally:
                 stopped_by_user = self._stopping.is_set()
+                said = LOG_FILE.read_text(errors="replace")  # before the stop adds to it
                 if stopped_by_user:
                     print("\nStopping ...", flush=True)
                 _stop(process)
         if stopped_by_user:
             print("Stopped.", flush=True)
             return 0
-        print(f"baton: the service did not start, or ended; the end of {LOG_FILE}:\n{_tail(LOG_FILE)}", file=sys.stderr)
+        print(f"baton: the service did not start, or ended. {LOG_FILE} says:\n{excerpt(said)}", file=sys.stderr)
         return 1
 
     def _spawn(self, log: Any) -> psutil.Popen:
@@ -236,7 +253,3 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
     except psutil.NoSuchProcess:
         return
-
-
-def _tail(file: Path, num_lines: int = 40) -> str:
-    return "\n".join(file.read_text(errors="replace").splitlines()[-num_lines:])

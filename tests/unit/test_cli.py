@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.cli import configured, has_failed_to_start
+from cluster.cli import configured, excerpt, has_failed_to_start
 
 
 def a_serve_config(**application: object) -> dict[str, object]:
@@ -65,3 +65,15 @@ def test_args_may_come_from_the_command_line_alone():
 )
 def test_start_that_cannot_succeed_is_noticed(log, failed):
     assert has_failed_to_start(log) is failed
+
+
+def test_excerpt_names_each_error_once_without_ray_prefix():
+    prefix = "\x1b[36m(ServeController pid=7)\x1b[0m "
+    log = f"{prefix}Traceback (most recent call last):\n{prefix}ValueError: no such dtype\n" * 2
+    assert excerpt(log) == "ValueError: no such dtype"
+    assert excerpt("one\ntwo") == "one\ntwo"
+
+
+def test_model_folder_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="/no/such/model"):
+        configured(a_serve_config(), None, "/no/such/model")
