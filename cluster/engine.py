@@ -24,7 +24,7 @@ from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from cluster.config import PoolConfig, resolve_model
 from cluster.engine_outputs import Outputs, TokenEngine, TokenTap
-from cluster.errors import InvalidRequest, PrefillFailed, WorkerBusy, WorkerUnreachable
+from cluster.errors import InvalidRequest, WorkerBusy, WorkerUnreachable
 from cluster.types import (
     GenerateRequest,
     Pool,
@@ -103,12 +103,12 @@ class Engine:
     def shutdown(self) -> None:
         self._llm.shutdown()
 
-    async def prefill(self, request: GenerateRequest) -> PrefillResult:
-        """Compute the prompt and pin its KV blocks.
+    async def prefill(self, request: GenerateRequest) -> PrefillResult | None:
+        """Compute the prompt and pin its KV blocks. None: it ended without a hand-over, aborted or failed in the
+        engine.
 
         Raises:
             InvalidRequest: the engine refuses the request.
-            PrefillFailed: aborted, or an internal error of the engine.
             WorkerUnreachable: the engine died.
         """
         params = decode_sampling_params(request.sampling_params).clone()
@@ -119,10 +119,9 @@ class Engine:
         outputs = await self._start(request, params, PREFILL_REQUEST)
         async for batch in self._batches(outputs):
             sources = next((d.prompt_sources for d in batch if d.prompt_sources), sources)
-        try:
-            handoff = KVHandoff.from_engine(outputs.kv_transfer_params)
-        except ValueError as error:
-            raise PrefillFailed(str(error), self._worker) from error
+        if outputs.kv_transfer_params is None:
+            return None
+        handoff = KVHandoff.from_engine(outputs.kv_transfer_params)
         return PrefillResult(handoff=handoff, prompt_sources=sources or PromptTokenSources(handoff.num_tokens, 0, 0))
 
     async def generate(self, request: GenerateRequest, handoff: KVHandoff | None) -> AsyncIterator[list[TokenDelta]]:

@@ -92,7 +92,7 @@ class PrefillHandle:
     def __init__(self, handle: DeploymentHandle) -> None:
         self._handle = handle
 
-    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
         return await _call(_remote(_to(self._handle, worker).prefill, request), worker)
 
     async def abort(self, worker: WorkerId, request_id: RequestId) -> None:

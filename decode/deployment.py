@@ -51,6 +51,8 @@ class DecodeWorker:
     async def _prove_link(self, prefill: WorkerId) -> None:
         request = self._worker.engine.probe_request(RequestId(f"link-{prefill}-{self._worker.id}"))
         result = await self._prefill.prefill(prefill, request)
+        if result is None:
+            raise PrefillFailed(f"prefill worker {prefill} gave no hand-over", prefill)
         pulled = 0
         async for deltas in self._worker.engine.generate(request, result.handoff):
             pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)

@@ -20,7 +20,7 @@ class PrefillWorker:
             on_reply=lambda reply: None,
         )
 
-    async def prefill(self, request: GenerateRequest) -> PrefillResult:
+    async def prefill(self, request: GenerateRequest) -> PrefillResult | None:
         return await self._worker.engine.prefill(request)
 
     async def abort(self, request_id: RequestId) -> None:

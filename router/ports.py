@@ -25,17 +25,17 @@ class SchedulerPort(Protocol):
 
 
 class PrefillPort(Protocol):
-    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
-        """Compute the prompt's KV and pin it for a hand-over.
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
+        """Compute the prompt's KV and pin it for a hand-over. None: it ended without one, aborted or failed in the
+        engine.
 
         Raises:
             WorkerUnreachable: the worker or its engine died.
-            PrefillFailed: the engine ended the request without a hand-over (aborted, or an internal error).
         """
         ...
 
     async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
-        """End a running prefill; its `prefill` call then raises PrefillFailed. No-op when it is not running."""
+        """End a running prefill; its `prefill` call then returns None. No-op when it is not running."""
         ...
 
 

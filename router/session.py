@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from cluster.errors import GenerationFailed, Overloaded, ServingError, WorkerFailed, WorkerUnreachable
+from cluster.errors import GenerationFailed, Overloaded, PrefillFailed, ServingError, WorkerFailed, WorkerUnreachable
 from cluster.types import (
     FinishReason,
     GenerateRequest,
@@ -70,7 +70,7 @@ class Session:
         self._placement: Placement | None = None
         self._is_charged = False
         """The Scheduler may have charged the request, even if its answer never came."""
-        self._prefill_call: asyncio.Future[PrefillResult] | None = None
+        self._prefill_call: asyncio.Future[PrefillResult | None] | None = None
         self._handoff: KVHandoff | None = None
         """Granted, and not known to have reached a decode worker: its first delta shows that it has."""
         self._num_output_tokens = 0
@@ -154,6 +154,8 @@ class Session:
         self._prefill_call = asyncio.ensure_future(self._ports.prefill.prefill(worker, self._request))
         result = await asyncio.shield(self._prefill_call)
         self._prefill_call = None
+        if result is None:
+            raise PrefillFailed("the prefill ended without a hand-over", worker)
         self._handoff = result.handoff
         return result
 
@@ -183,7 +185,8 @@ class Session:
                 await self._ports.prefill.abort(self._placement.prefill, self._request.request_id)
         finally:
             with suppress(ServingError, asyncio.CancelledError):
-                self._handoff = (await call).handoff
+                result = await call
+                self._handoff = result.handoff if result else None
 
     async def _release_handoff(self) -> None:
         handoff, self._handoff = self._handoff, None

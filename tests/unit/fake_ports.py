@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Iterable
 
 from factories import a_decode_report, a_delta, a_prefill_report, a_prefill_result
 
-from cluster.errors import PrefillFailed
 from cluster.types import (
     FinishReason,
     GenerateRequest,
@@ -110,14 +109,14 @@ class FakePrefill:
         self.abort_comes_too_late = False
         self.delay_turns = delay_turns
 
-    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
         self.called.append(worker)
         await self.gate.passed()
         await turns(self.delay_turns)
         if (failure := self.failures.get(worker)) is not None:
             raise failure
         if self.aborted and not self.abort_comes_too_late:
-            raise PrefillFailed("aborted", worker)
+            return None
         result = a_prefill_result(f"{request.request_id}-{len(self.granted)}")
         self.granted.append(result.handoff)
         return result
