@@ -147,12 +147,11 @@ class RemoteEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run one prompt. `ignored` are the engine's own affairs: priority, data-parallel rank, trace headers."""
         call = _CALL.get()
-        request = self.input_processor.process_inputs(
-            request_id, prompt, sampling_params, supported_tasks=("generate",)
-        )
-        if request.prompt_token_ids is None or request.mm_features:
-            raise VLLMClientError("only text prompts are supported")
-        self.input_processor.assign_request_id(request)
+        try:
+            request = self._processed(request_id, prompt, sampling_params)
+        except VLLMClientError as error:
+            call.error = _serving_error(error)
+            raise GenerationError(str(error)) from error  # which vLLM's serving code passes on without logging it
         session = self._start_session(
             _generate_request(request, reasoning_ended, reasoning_parser_kwargs), call.forced_path
         )
@@ -173,6 +172,15 @@ class RemoteEngine:
         finally:
             latency.ended(call.path or "none")
             self._outputs.abort_requests(sequence_ids, internal=True)
+
+    def _processed(self, request_id: str, prompt: Any, sampling_params: SamplingParams) -> EngineCoreRequest:
+        request = self.input_processor.process_inputs(
+            request_id, prompt, sampling_params, supported_tasks=("generate",)
+        )
+        if request.prompt_token_ids is None or request.mm_features:
+            raise VLLMClientError("only text prompts are supported")
+        self.input_processor.assign_request_id(request)
+        return request
 
     def _expect(self, request: EngineCoreRequest, collector: RequestOutputCollector) -> list[str]:
         """Prepare detokenization of the request's sequences; returns their ids by index."""
