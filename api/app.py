@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request, Response
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
+from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.render import Frontend
 from api.routes import completions, health, models
@@ -13,7 +14,8 @@ from api.wire.errors import error_response
 from cluster import metrics
 from cluster.config import AppConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
-from cluster.handles import ClusterHandle, DecodeHandle, PrefillHandle, SchedulerHandle, own_worker_id
+from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
+from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.types import GenerateRequest, Path
 from router.session import RouteReceipt, Session, SessionPorts
 
@@ -40,22 +42,29 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
-        scheduling = SchedulerHandle(scheduler)
+        scheduling = SchedulerPeer(lambda: scheduler_address(scheduler))
+        peers = Peers(scheduling, config.ingress.max_unread_tokens)
         self._ports = SessionPorts(
             scheduler=scheduling,
-            prefill=PrefillHandle(prefill),
-            decode=DecodeHandle(decode),
+            prefill=PrefillPeers(peers),
+            decode=DecodePeers(peers),
             observer=_Metrics(),
         )
         cluster = ClusterHandle(scheduling, [scheduler, prefill, decode])
         frontend = await Frontend.start(config, self._start_session)
-        self._http_app = build_http_app(frontend, cluster, allow_path_header=config.ingress.allow_path_header)
+        http_app = build_http_app(frontend, cluster, allow_path_header=config.ingress.allow_path_header)
+        self._listener = await HttpListener.start(http_app, config.ingress)
 
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        return self._http_app
+    async def check_health(self) -> None:
+        """Raises when this replica no longer listens, so that Serve replaces it."""
+        self._listener.check_health()
 
     async def scrape(self) -> metrics.Scrape:
         return metrics.scrape("ingress", own_worker_id())
+
+    async def __del__(self) -> None:
+        if "_listener" in self.__dict__:  # absent when the replica did not start
+            await self._listener.close()
 
     def _start_session(self, request: GenerateRequest, path: Path | None) -> Session:
         return Session(request, self._ports, path)

@@ -7,7 +7,6 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from api.app import Ingress
@@ -19,7 +18,6 @@ from router.deployment import Scheduler
 _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 """Serve logs each call between deployments; the ingress's access log is enough."""
 
-_TARGETED = RequestRouterConfig(request_router_class="cluster.target_router.TargetRouter")
 MAX_N = 128
 """Sequences that one request may ask for (`n`), as OpenAI has it."""
 _HEALTH_CHECK_PERIOD_S = 2.0
@@ -31,13 +29,12 @@ def build(args: dict[str, Any]) -> Application:
     config = parse(args)
     scheduler = _scheduler(config)
     prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), scheduler)
-    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), scheduler, prefill)
+    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), scheduler)
     return _ingress(config).bind(config, scheduler, prefill, decode)
 
 
 def _scheduler(config: AppConfig) -> Application:
     deployment = serve.deployment(Scheduler).options(
-        max_ongoing_requests=4096,
         logging_config=_QUIET,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
@@ -49,10 +46,8 @@ def _ingress(config: AppConfig) -> serve.Deployment:
     environment = _process_environment(config)
     # The ingress renders and detokenizes; it must not touch a GPU that a worker has.
     environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "VLLM_MAX_N_SEQUENCES": str(MAX_N)}
-    return serve.deployment(serve.ingress()(Ingress)).options(
-        name="Ingress",
+    return serve.deployment(Ingress).options(
         num_replicas=config.ingress.replicas,
-        max_ongoing_requests=config.ingress.max_ongoing_requests,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={"num_cpus": config.ingress.cpus, "runtime_env": {"env_vars": environment}},
     )
@@ -71,11 +66,8 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment
         options["label_selector"] = pool.label_selector
     return serve.deployment(worker).options(
         num_replicas=pool.replicas,
-        # The engine refuses what is too much; aborts and releases must reach even a full worker.
-        max_ongoing_requests=2 * pool.max_ongoing_requests,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         graceful_shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
-        request_router_config=_TARGETED,
         logging_config=_QUIET,
         ray_actor_options=options,
     )

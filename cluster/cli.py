@@ -26,6 +26,7 @@ import yaml
 
 from cluster.config import REPO_ROOT, parse
 
+ALL_INTERFACES, LOOPBACK = "0.0.0.0", "127.0.0.1"
 LOG_FILE = Path(".baton/logs/serve.log")
 START_TIMEOUT_S = 1800.0
 """Loading a large model over a network file system takes this long at worst."""
@@ -61,8 +62,8 @@ def main() -> None:
 def _serve(arguments: argparse.Namespace) -> int:
     try:
         config = configured(yaml.safe_load(arguments.conf.read_text()), arguments.port, arguments.model)
-        http = config["http_options"]
-        _require_free(http["host"], http["port"])
+        ingress = parse(config["applications"][0]["args"]).ingress
+        _require_free(ingress.host, ingress.port)
     except (OSError, ValueError, yaml.YAMLError) as error:
         print(f"baton: {error}", file=sys.stderr)
         return 2
@@ -80,17 +81,17 @@ def configured(config: dict[str, Any], port: int | None, model: str | None) -> d
     """
     if not isinstance(config, dict) or len(config.get("applications") or []) != 1:
         raise ValueError("the config must be a Serve config with exactly one application")
-    http = {"host": "127.0.0.1", "port": 8000, **(config.get("http_options") or {})}
     application = config["applications"][0]
     args = {**(application.get("args") or {})}
     if port is not None:
-        http["port"] = port
+        args["ingress"] = {**(args.get("ingress") or {}), "port": port}
     if model is not None and model.startswith(("/", ".")) and not Path(model).is_dir():
         raise ValueError(f"there is no model folder {model}")
     if model is not None:
         args["model"] = str(Path(model).resolve()) if Path(model).is_dir() else model
     parse(args)
-    return {**config, "http_options": http, "applications": [{**application, "args": args}]}
+    # The ingress listens by itself: Serve's own proxy would take its port.
+    return {**config, "proxy_location": "Disabled", "applications": [{**application, "args": args}]}
 
 
 def has_failed_to_start(log: str) -> bool:
@@ -124,9 +125,9 @@ class _Service:
     def __init__(self, config_file: Path, config: dict[str, Any]) -> None:
         self._config_file = config_file
         args = parse(config["applications"][0]["args"])
-        http = config["http_options"]
         self._model = args.model_name
-        self._url = f"http://{http['host']}:{http['port']}"
+        host = LOOPBACK if args.ingress.host == ALL_INTERFACES else args.ingress.host
+        self._url = f"http://{host}:{args.ingress.port}"
         self._wanted = {"prefill_workers": args.prefill.replicas, "decode_workers": args.decode.replicas}
         self._stopping = threading.Event()
         self._started_at = time.monotonic()

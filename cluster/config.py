@@ -53,8 +53,16 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replicas: Count = 1
     cpus: Annotated[float, Meta(ge=0)] = 0.5
+    host: str = "127.0.0.1"
+    """Address to listen on; "0.0.0.0" for all of the node's."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 8000
+    """The same for all replicas: those on one node share it."""
     max_ongoing_requests: Count = 1024
-    """Open requests per ingress replica; more wait at Serve's proxy."""
+    """Open requests per ingress replica; it refuses more."""
+    max_unread_tokens: Count = 4096
+    """How many tokens a client may lag behind its stream, beyond what the network's buffers hold, before its request is
+    ended. More lets slow clients keep their decode slots longer.
+    """
     tool_call_parser: str | None = None
     """vLLM's parser for the tool calls of this model, e.g. "hermes". None: `tools` cannot be called automatically."""
     reasoning_parser: str | None = None

@@ -9,7 +9,7 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from vllm.config import KVTransferConfig, VllmConfig
@@ -23,14 +23,14 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from cluster.config import PoolConfig, resolve_model
-from cluster.engine_outputs import Outputs, TokenEngine, TokenTap
+from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.errors import InvalidRequest, WorkerBusy, WorkerUnreachable
+from cluster.feed import DeltaSink, Feed
 from cluster.types import (
     GenerateRequest,
     Pool,
     PromptTokenSources,
     RequestId,
-    TokenDelta,
     WorkerId,
     WorkerLoad,
 )
@@ -64,8 +64,11 @@ class Engine:
         rank: int,
         node_ip: str,
         on_prompt: Callable[[PromptTokenSources], None],
+        on_step: Callable[[], None],
     ) -> None:
-        """`on_prompt` is called once per prompt that the engine has processed."""
+        """`on_prompt` is called once per prompt that the engine has processed, `on_step` when all outputs of a step are
+        in their sinks.
+        """
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
         os.environ.update(_environment(config, rank, node_ip))
@@ -78,7 +81,8 @@ class Engine:
             }
         )
         self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_LoadLogger])
-        self._tap = TokenTap.install(self._llm, on_prompt)
+        hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, translated=self._translated)
+        self._tap = TokenTap.install(self._llm, hooks)
         self._load = _LoadLogger.latest
 
     def probe_request(self, request_id: RequestId) -> GenerateRequest:
@@ -100,6 +104,10 @@ class Engine:
         """Raises EngineDeadError when the engine core is gone; the worker cannot recover from it."""
         await self._llm.check_health()
 
+    async def drained(self) -> None:
+        """Wait until no request runs."""
+        await self._tap.idle()
+
     def shutdown(self) -> None:
         self._llm.shutdown()
 
@@ -115,27 +123,39 @@ class Engine:
         params.max_tokens, params.min_tokens, params.n = 1, 0, 1
         params.stop, params.detokenize = [], False
         params.logprobs = params.prompt_logprobs = params.structured_outputs = None
+        feed = Feed(1)
+        running = await self._start(request, params, PREFILL_REQUEST, feed)
         sources = None
-        outputs = await self._start(request, params, PREFILL_REQUEST)
-        async for batch in self._batches(outputs):
-            sources = next((d.prompt_sources for d in batch if d.prompt_sources), sources)
-        if outputs.kv_transfer_params is None:
+        try:
+            async for batch in feed.batches():
+                sources = next((d.prompt_sources for d in batch if d.prompt_sources), sources)
+        finally:
+            await self.stop(request.request_id)
+        if running.kv_transfer_params is None:
             return None
-        handoff = KVHandoff.from_engine(outputs.kv_transfer_params)
+        handoff = KVHandoff.from_engine(running.kv_transfer_params)
         return PrefillResult(handoff=handoff, prompt_sources=sources or PromptTokenSources(handoff.num_tokens, 0, 0))
 
-    async def generate(self, request: GenerateRequest, handoff: KVHandoff | None) -> AsyncIterator[list[TokenDelta]]:
-        """Generate; each item is what has been produced since the last one. Closing the iterator aborts.
+    async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
+        """Generate into `sink`, until every sequence has a finish reason or `stop` is called. The sink fails with
+        WorkerUnreachable when the engine dies.
 
         Raises:
             InvalidRequest: the engine refuses the request.
-            WorkerUnreachable: the engine died.
+            WorkerBusy: it has as many as it takes.
+            WorkerUnreachable: it died.
         """
         params = decode_sampling_params(request.sampling_params)
         params.detokenize = bool(params.stop)
-        outputs = await self._start(request, params, handoff.to_engine() if handoff else None)
-        async for batch in self._batches(outputs):
-            yield batch
+        await self._start(request, params, handoff.to_engine() if handoff else None, sink)
+
+    async def stop(self, request_id: RequestId) -> None:
+        """End a request and forget it: its sink gets nothing more. No-op when it is not running."""
+        running = self._tap.find(request_id)
+        if running is not None:
+            self._tap.close(running)
+            if not self._llm.errored:
+                await self._llm.abort(running.engine_request_id, internal=True)
 
     async def abort(self, request_id: RequestId) -> None:
         """End a running request. One that has just finished in the engine keeps its result, and with it its hand-over:
@@ -144,7 +164,8 @@ class Engine:
         if self._llm.errored:
             return
         core = self._llm.engine_core
-        await core.abort_requests_async(self._tap.sequence_ids(request_id))
+        running = self._tap.find(request_id)
+        await core.abort_requests_async(list(running.sequence_ids) if running else [])
         # The core answers in order: once it answers this, all that it sent before it took the abort has arrived.
         await core.get_supported_tasks_async()
         await self._llm.abort(request_id)
@@ -154,14 +175,18 @@ class Engine:
         await self._llm.notify_kv_transfer_request_rejected(request_id, handoff.to_engine())
 
     async def _start(
-        self, request: GenerateRequest, params: SamplingParams, kv_transfer_params: dict[str, Any] | None
-    ) -> Outputs:
+        self,
+        request: GenerateRequest,
+        params: SamplingParams,
+        kv_transfer_params: dict[str, Any] | None,
+        sink: DeltaSink,
+    ) -> Running:
         # The engine's own collector is not read: FINAL_ONLY keeps it from building outputs for every step.
         params.output_kind = RequestOutputKind.FINAL_ONLY
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
-        if self._tap.num_open >= self._max_requests:
+        if self._tap.num_running >= self._max_requests:
             raise WorkerBusy(f"worker {self._worker} has {self._max_requests} requests", self._worker)
-        outputs = self._tap.open(request.request_id, params.n)
+        running = self._tap.open(request.request_id, params.n, sink)
         try:
             collector = await self._llm.add_request(
                 request.request_id,
@@ -171,23 +196,12 @@ class Engine:
                 reasoning_parser_kwargs=request.reasoning_parser_kwargs,
             )
         except BaseException as error:
-            self._tap.close(outputs)
+            self._tap.close(running)
             if isinstance(error, asyncio.CancelledError):
                 await self._llm.abort(request.request_id)
             raise self._translated(error) from error
-        outputs.engine_request_id = collector.request_id
-        return outputs
-
-    async def _batches(self, outputs: Outputs) -> AsyncIterator[list[TokenDelta]]:
-        try:
-            while not outputs.is_finished:
-                yield await outputs.next_batch()
-        except EngineDeadError as error:
-            raise self._translated(error) from error
-        finally:
-            self._tap.close(outputs)
-            if not outputs.is_finished and not self._llm.errored:
-                await self._llm.abort(outputs.engine_request_id, internal=True)
+        running.engine_request_id = collector.request_id
+        return running
 
     def _translated(self, error: BaseException) -> BaseException:
         match error:

@@ -1,10 +1,10 @@
 """The engine's raw outputs, request by request: a tap between vLLM's engine core and its output processor."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestOutputCollector
@@ -13,48 +13,22 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from cluster.errors import InvalidRequest
+from cluster.feed import DeltaSink
 from cluster.types import FinishReason, PromptTokenSources, TokenDelta
 
 
-class Outputs:
-    """What the engine produced for one request and nobody has read yet."""
+class Running:
+    """One request in the engine, and where its outputs go."""
 
-    def __init__(self, request_id: str, num_sequences: int) -> None:
+    def __init__(self, request_id: str, num_sequences: int, sink: DeltaSink) -> None:
         self.request_id = request_id
         self.engine_request_id = ""
         """vLLM's internal id, set when the request is added."""
         self.sequence_ids: list[str] = []
         """vLLM's internal ids of the sequences, by index."""
         self.kv_transfer_params: dict[str, Any] | None = None
-        self._num_open = num_sequences
-        self._deltas: deque[TokenDelta] = deque()
-        self._error: BaseException | None = None
-        self._ready = asyncio.Event()
-
-    @property
-    def is_finished(self) -> bool:
-        """Every sequence has ended and been read."""
-        return not self._num_open and not self._deltas
-
-    def put(self, delta: TokenDelta) -> None:
-        self._deltas.append(delta)
-        self._num_open -= delta.finish_reason is not None
-        self._ready.set()
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._ready.set()
-
-    async def next_batch(self) -> list[TokenDelta]:
-        await self._ready.wait()
-        self._ready.clear()
-        batch = list(self._deltas)
-        self._deltas.clear()
-        if not batch and self._error is not None:
-            raise self._error
-        if self._error is not None:
-            self._ready.set()
-        return batch
+        self.num_open = num_sequences
+        self.sink = sink
 
 
 class TokenEngine(AsyncLLM):
@@ -67,7 +41,7 @@ class TokenEngine(AsyncLLM):
 
 class TokenTap(OutputProcessor):
     """vLLM's output processor (which keeps its statistics and ends sequences at stop strings), that also passes each
-    raw output of the engine on to the request's `Outputs`.
+    raw output of the engine on to the request's sink.
     """
 
     def __init__(self, replaced: OutputProcessor) -> None:
@@ -77,9 +51,10 @@ class TokenTap(OutputProcessor):
             stream_interval=replaced.stream_interval,
             tracing_enabled=replaced.tracing_enabled,
         )
-        self.on_prompt: Callable[[PromptTokenSources], None] | None = None
-        self._opened: dict[str, Outputs] = {}
-        self._sequences: dict[str, tuple[Outputs, int]] = {}
+        self._hooks: TapHooks | None = None
+        self._running: dict[str, Running] = {}
+        self._sequences: dict[str, tuple[Running, int]] = {}
+        self._idle: asyncio.Future[None] | None = None
 
     @classmethod
     def adopt(cls, llm: AsyncLLM) -> "TokenTap":
@@ -88,30 +63,37 @@ class TokenTap(OutputProcessor):
         return llm.output_processor
 
     @classmethod
-    def install(cls, llm: AsyncLLM, on_prompt: Callable[[PromptTokenSources], None]) -> "TokenTap":
+    def install(cls, llm: AsyncLLM, hooks: "TapHooks") -> "TokenTap":
         tap = cls.adopt(llm)
-        tap.on_prompt = on_prompt
+        tap._hooks = hooks
         return tap
 
     @property
-    def num_open(self) -> int:
-        return len(self._opened)
+    def num_running(self) -> int:
+        return len(self._running)
 
-    def open(self, request_id: str, num_sequences: int) -> Outputs:
+    async def idle(self) -> None:
+        """Wait until no request runs."""
+        while self._running:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def open(self, request_id: str, num_sequences: int, sink: DeltaSink) -> Running:
         """Raises InvalidRequest for an id that is already running here."""
-        if request_id in self._opened:
+        if request_id in self._running:
             raise InvalidRequest(f"request {request_id} is already running")
-        self._opened[request_id] = outputs = Outputs(request_id, num_sequences)
-        return outputs
+        self._running[request_id] = running = Running(request_id, num_sequences, sink)
+        return running
 
-    def sequence_ids(self, request_id: str) -> list[str]:
-        """vLLM's internal ids of a request's sequences; none when it is not running."""
-        outputs = self._opened.get(request_id)
-        return list(outputs.sequence_ids) if outputs else []
+    def find(self, request_id: str) -> Running | None:
+        return self._running.get(request_id)
 
-    def close(self, outputs: Outputs) -> None:
-        self._opened.pop(outputs.request_id, None)
-        for sequence_id in outputs.sequence_ids:
+    def close(self, running: Running) -> None:
+        """Forget a request; what the engine still produces for it goes nowhere."""
+        self._running.pop(running.request_id, None)
+        if not self._running and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+        for sequence_id in running.sequence_ids:
             self._sequences.pop(sequence_id, None)
 
     def add_request(
@@ -123,9 +105,9 @@ class TokenTap(OutputProcessor):
         queue: RequestOutputCollector | None = None,
     ) -> None:
         super().add_request(request, prompt, parent_req, request_index, queue)
-        outputs = self._opened[str(request.external_req_id)]
-        outputs.sequence_ids.append(request.request_id)
-        self._sequences[request.request_id] = (outputs, request_index)
+        running = self._running[str(request.external_req_id)]
+        running.sequence_ids.append(request.request_id)
+        self._sequences[request.request_id] = (running, request_index)
 
     def process_outputs(
         self,
@@ -136,13 +118,15 @@ class TokenTap(OutputProcessor):
     ) -> OutputProcessorOutput:
         for output in engine_core_outputs:
             if sequence := self._sequences.get(output.request_id):
-                outputs, index = sequence
-                outputs.kv_transfer_params = output.kv_transfer_params or outputs.kv_transfer_params
-                outputs.put(_to_delta(index, output))
-            if output.prefill_stats is not None and self.on_prompt is not None:
-                self.on_prompt(_to_sources(output.prefill_stats))
+                running, index = sequence
+                running.kv_transfer_params = output.kv_transfer_params or running.kv_transfer_params
+                self._put(running, _to_delta(index, output))
+            if output.prefill_stats is not None and self._hooks is not None:
+                self._hooks.on_prompt(_to_sources(output.prefill_stats))
         processed = super().process_outputs(engine_core_outputs, engine_core_timestamp, iteration_stats, weight_version)
         self._end(processed.reqs_to_abort, FinishReason.STOP)
+        if self._hooks is not None:
+            self._hooks.on_step()
         return processed
 
     def abort_requests(self, request_ids: Any, internal: bool) -> list[str]:
@@ -152,15 +136,34 @@ class TokenTap(OutputProcessor):
 
     def propagate_error(self, e: Exception) -> None:
         super().propagate_error(e)
-        for outputs in self._opened.values():
-            outputs.fail(e)
+        for running in list(self._running.values()):
+            self.close(running)
+            running.sink.fail(self._hooks.translated(e) if self._hooks else e)
+
+    def _put(self, running: Running, delta: TokenDelta) -> None:
+        running.sink.put(delta)
+        if delta.finish_reason is not None:
+            running.num_open -= 1
+            if not running.num_open:
+                self.close(running)
 
     def _end(self, internal_ids: list[str], reason: FinishReason) -> None:
         """End sequences that the engine core itself has not ended."""
         for internal_id in internal_ids:
             if sequence := self._sequences.pop(internal_id, None):
-                outputs, index = sequence
-                outputs.put(TokenDelta(index, [], reason))
+                running, index = sequence
+                self._put(running, TokenDelta(index, [], reason))
+
+
+class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tap tells the adapter."""
+
+    on_prompt: Callable[[PromptTokenSources], None]
+    """An engine has processed a prompt."""
+    on_step: Callable[[], None]
+    """All outputs of a step have been put into their sinks."""
+    translated: Callable[[BaseException], BaseException]
+    """The engine's error, in our terms."""
 
 
 def _to_delta(sequence: int, output: EngineCoreOutput) -> TokenDelta:

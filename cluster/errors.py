@@ -1,7 +1,11 @@
-"""Every exception that Baton defines. Arguments are plain values, so that they survive pickling between processes.
+"""Every exception that Baton defines. Arguments are plain values, so that they survive the way between processes.
 
 `http_status`, `error_type` and `code` are what a client sees of an error (api/wire/errors.py builds the body).
 """
+
+from typing import Any, Self
+
+import msgspec
 
 
 class ServingError(Exception):
@@ -70,3 +74,42 @@ class PrefillFailed(WorkerFailed):
 
 class GenerationFailed(WorkerFailed):
     """The decode engine ended the request with an internal error."""
+
+
+class ClientTooSlow(ServingError):
+    """The client does not read its stream as fast as it is generated."""
+
+    http_status = 408
+    error_type = "invalid_request_error"
+    code = "client_too_slow"
+
+
+_BY_NAME: dict[str, type[ServingError]] = {
+    kind.__name__: kind
+    for kind in (
+        ServingError,
+        InvalidRequest,
+        NotFound,
+        Overloaded,
+        WorkerFailed,
+        WorkerUnreachable,
+        WorkerBusy,
+        PrefillFailed,
+        GenerationFailed,
+        ClientTooSlow,
+    )
+}
+
+
+class ErrorMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A ServingError on its way to another process."""
+
+    name: str
+    args: list[Any]
+
+    @classmethod
+    def of(cls, error: ServingError) -> Self:
+        return cls(type(error).__name__, list(error.args))
+
+    def to_error(self) -> ServingError:
+        return _BY_NAME[self.name](*self.args)

@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
     FINISHED = "finished"
     ABORTED = "aborted"
-    """The client left."""
+    """The client left, or read too slowly."""
     REJECTED = "rejected"
     """No worker could take it."""
     FAILED = "failed"
@@ -98,11 +98,21 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Share of KV blocks in use, in [0, 1]."""
 
 
+class Address(msgspec.Struct, frozen=True):
+    """Where a process of the cluster listens for the others (cluster/channel.py)."""
+
+    host: str
+    port: int
+    secret: str
+    """New per process: what a connection must say first."""
+
+
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's periodic word to the Scheduler: it exists, it is healthy, this is its load."""
 
     worker: WorkerId
     pool: Pool
+    address: Address
     load: WorkerLoad
     connected: frozenset[WorkerId] = frozenset()
     """Decode workers only: prefill workers whose link has been warmed by a real hand-over."""
@@ -128,7 +138,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Forces a path (operator's debugging header)."""
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
+class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The Scheduler's answer."""
 
     path: Path
@@ -138,21 +148,21 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """No worker can take the request now."""
 
     retry_after_s: float
     why: str
 
 
-class RequestClosed(msgspec.Struct, frozen=True, kw_only=True):
+class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A placed request has ended, whatever the outcome; releases what placement charged."""
 
     request_id: RequestId
 
 
-class WorkerLost(msgspec.Struct, frozen=True, kw_only=True):
-    """A session could not reach a worker."""
+class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A worker cannot be reached, or is leaving."""
 
     worker: WorkerId
 

@@ -1,15 +1,20 @@
-"""What both pools' deployments share: start the engine, report to the Scheduler, answer health checks and scrapes."""
+"""What both pools' deployments share: start the engine, listen for the other processes, report to the Scheduler, leave
+in order.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from cluster import metrics
+from cluster.channel import Listener, Service
 from cluster.config import PoolConfig
 from cluster.engine import Engine
 from cluster.errors import ServingError
-from cluster.handles import SchedulerHandle, own_node_ip, own_rank, own_worker_id
-from cluster.types import Pool, PromptTokenSources, ReportReply, WorkerId, WorkerReport
+from cluster.handles import own_node_ip, own_rank, own_worker_id
+from cluster.peers import SchedulerPeer
+from cluster.types import Pool, PromptTokenSources, ReportReply, WorkerId, WorkerLost, WorkerReport
 
 logger = logging.getLogger("baton.worker")
 
@@ -17,52 +22,83 @@ REPORT_INTERVAL_S = 1.0
 
 
 class Worker:
-    """One replica of a pool with its engine. Starts the engine, which blocks until it is loaded."""
+    """One replica of a pool with its engine. Making one starts the engine, which blocks until it is loaded."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        config: PoolConfig,
-        scheduler: SchedulerHandle,
-        *,
-        connected: Callable[[], frozenset[WorkerId]],
-        on_reply: Callable[[ReportReply], None],
-    ) -> None:
-        """`connected` gives the links to report; `on_reply` takes the Scheduler's answer to each report."""
+    def __init__(self, pool: Pool, config: PoolConfig, scheduler: SchedulerPeer) -> None:
         self.id = own_worker_id()
+        self.service = Service()
+        """What the other processes may ask of this worker; filled by its deployment before `start`."""
+        self.on_step: Callable[[], None] = _nothing
+        """All outputs of an engine step are in their sinks."""
         self._pool = pool
         self._scheduler = scheduler
-        self._connected = connected
-        self._on_reply = on_reply
+        self._listener: Listener | None = None
+        self._reporting: asyncio.Task[None] | None = None
         self.engine = Engine(
-            pool, config, worker=self.id, rank=own_rank(), node_ip=own_node_ip(), on_prompt=self._count_prompt
+            pool,
+            config,
+            worker=self.id,
+            rank=own_rank(),
+            node_ip=own_node_ip(),
+            on_prompt=self._count_prompt,
+            on_step=lambda: self.on_step(),
         )
-        self._reporting = asyncio.create_task(self._report_forever())
+
+    async def start(
+        self, connected: Callable[[], frozenset[WorkerId]], on_reply: Callable[[ReportReply], None]
+    ) -> None:
+        """Listen, and report from now on. `connected` gives the links to report; `on_reply` takes the Scheduler's
+        answer to each report.
+        """
+        self._listener = await Listener.start(own_node_ip(), self.service)
+        self._reporting = asyncio.create_task(self._report_forever(self._listener, connected, on_reply))
 
     async def check_health(self) -> None:
         """Raises when the engine is dead or the reports have ended, so that Serve replaces this replica."""
         await self.engine.check_health()
-        if self._reporting.done():
+        if self._reporting is not None and self._reporting.done():
             raise RuntimeError("this worker no longer reports to the Scheduler")
 
     def scrape(self) -> metrics.Scrape:
         return metrics.scrape(self._pool, self.id)
 
-    def shutdown(self) -> None:
-        self._reporting.cancel()
+    async def leave(self) -> None:
+        """Get no more requests, finish those that run, and stop. Serve kills what takes longer than its grace time."""
+        if self._reporting is not None:
+            self._reporting.cancel()
+            with suppress(ServingError):
+                await self._scheduler.tell(WorkerLost(worker=self.id))
+        await self.engine.drained()
+        if self._listener is not None:
+            self._listener.close()
         self.engine.shutdown()
 
     def _count_prompt(self, sources: PromptTokenSources) -> None:
         for source in ("computed", "local", "pulled"):
             metrics.PROMPT_TOKENS.labels(self._pool, source).inc(getattr(sources, source))
 
-    async def _report_forever(self) -> None:
+    async def _report_forever(
+        self,
+        listener: Listener,
+        connected: Callable[[], frozenset[WorkerId]],
+        on_reply: Callable[[ReportReply], None],
+    ) -> None:
         """Ends when the engine dies: a worker that cannot serve must not be placed on."""
         while True:
             await self.engine.check_health()
-            report = WorkerReport(worker=self.id, pool=self._pool, load=self.engine.load(), connected=self._connected())
+            report = WorkerReport(
+                worker=self.id,
+                pool=self._pool,
+                address=listener.address,
+                load=self.engine.load(),
+                connected=connected(),
+            )
             try:
-                self._on_reply(await self._scheduler.report(report))
+                on_reply(await self._scheduler.report(report))
             except ServingError as error:
                 logger.warning("report not delivered, the next one is due in %.0f s: %s", REPORT_INTERVAL_S, error)
             await asyncio.sleep(REPORT_INTERVAL_S)
+
+
+def _nothing() -> None:
+    pass

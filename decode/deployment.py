@@ -2,38 +2,31 @@
 warm.
 """
 
-from collections.abc import AsyncIterator
-
 from ray.serve.handle import DeploymentHandle
 
 from cluster.config import PoolConfig
 from cluster.errors import PrefillFailed
-from cluster.handles import PrefillHandle, SchedulerHandle
+from cluster.feed import Feed
+from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
-from cluster.types import GenerateRequest, Pool, ReportReply, RequestId, TokenDelta, WorkerId
+from cluster.peers import Peers, PrefillPeers, SchedulerPeer
+from cluster.protocol import RELEASE, Release
+from cluster.types import Pool, ReportReply, RequestId, WorkerId
 from cluster.worker import Worker
-from kvtransfer.handoff import KVHandoff
+from decode.step_stream import StepStreams
 from kvtransfer.links import Links
 
 
 class DecodeWorker:
-    def __init__(self, config: PoolConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle) -> None:
-        self._prefill = PrefillHandle(prefill)
+    async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:  # type: ignore[misc]
+        peer = SchedulerPeer(lambda: scheduler_address(scheduler))
+        self._prefill = PrefillPeers(Peers(peer))
         self._links = Links(self._prove_link)
-        self._worker = Worker(
-            Pool.DECODE,
-            config,
-            SchedulerHandle(scheduler),
-            connected=lambda: self._links.connected,
-            on_reply=self._on_reply,
-        )
-
-    async def generate(self, request: GenerateRequest, handoff: KVHandoff | None) -> AsyncIterator[list[TokenDelta]]:
-        async for deltas in self._worker.engine.generate(request, handoff):
-            yield deltas
-
-    async def release(self, request_id: RequestId, handoff: KVHandoff) -> None:
-        await self._worker.engine.release(request_id, handoff)
+        self._worker = Worker(Pool.DECODE, config, peer)
+        self._streams = StepStreams(self._worker.engine, self._worker.service)
+        self._worker.on_step = self._streams.flush
+        self._worker.service.on_call(RELEASE, self._release)
+        await self._worker.start(connected=lambda: self._links.connected, on_reply=self._on_reply)
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()
@@ -41,20 +34,28 @@ class DecodeWorker:
     async def check_health(self) -> None:
         await self._worker.check_health()
 
-    def __del__(self) -> None:
+    async def __del__(self) -> None:
         if "_worker" in self.__dict__:  # absent when the engine did not start
-            self._worker.shutdown()
+            await self._worker.leave()
+
+    async def _release(self, release: Release) -> None:
+        await self._worker.engine.release(release.request_id, release.handoff)
 
     def _on_reply(self, reply: ReportReply) -> None:
         self._links.update(reply.prefill_workers)
 
     async def _prove_link(self, prefill: WorkerId) -> None:
-        request = self._worker.engine.probe_request(RequestId(f"link-{prefill}-{self._worker.id}"))
+        engine = self._worker.engine
+        request = engine.probe_request(RequestId(f"link-{prefill}-{self._worker.id}"))
         result = await self._prefill.prefill(prefill, request)
         if result is None:
             raise PrefillFailed(f"prefill worker {prefill} gave no hand-over", prefill)
-        pulled = 0
-        async for deltas in self._worker.engine.generate(request, result.handoff):
-            pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
+        feed, pulled = Feed(1), 0
+        try:
+            await engine.start(request, result.handoff, feed)
+            async for deltas in feed.batches():
+                pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
+        finally:
+            await engine.stop(request.request_id)
         if not pulled:
             raise PrefillFailed(f"nothing was pulled from prefill worker {prefill}", prefill)

@@ -3,28 +3,20 @@
 from ray.serve.handle import DeploymentHandle
 
 from cluster.config import PoolConfig
-from cluster.handles import SchedulerHandle
+from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
-from cluster.types import GenerateRequest, Pool, RequestId
+from cluster.peers import SchedulerPeer
+from cluster.protocol import ABORT_PREFILL, PREFILL
+from cluster.types import Pool
 from cluster.worker import Worker
-from kvtransfer.handoff import PrefillResult
 
 
 class PrefillWorker:
-    def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:
-        self._worker = Worker(
-            Pool.PREFILL,
-            config,
-            SchedulerHandle(scheduler),
-            connected=frozenset,
-            on_reply=lambda reply: None,
-        )
-
-    async def prefill(self, request: GenerateRequest) -> PrefillResult | None:
-        return await self._worker.engine.prefill(request)
-
-    async def abort(self, request_id: RequestId) -> None:
-        await self._worker.engine.abort(request_id)
+    async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:  # type: ignore[misc]
+        self._worker = Worker(Pool.PREFILL, config, SchedulerPeer(lambda: scheduler_address(scheduler)))
+        self._worker.service.on_call(PREFILL, self._worker.engine.prefill)
+        self._worker.service.on_call(ABORT_PREFILL, self._worker.engine.abort)
+        await self._worker.start(connected=frozenset, on_reply=lambda reply: None)
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()
@@ -32,6 +24,6 @@ class PrefillWorker:
     async def check_health(self) -> None:
         await self._worker.check_health()
 
-    def __del__(self) -> None:
+    async def __del__(self) -> None:
         if "_worker" in self.__dict__:  # absent when the engine did not start
-            self._worker.shutdown()
+            await self._worker.leave()

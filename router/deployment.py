@@ -1,16 +1,20 @@
-"""Scheduler: RouterState behind Serve calls. Holds no policy; the clock is the event loop's."""
+"""Scheduler: RouterState behind the cluster's messages. Holds no policy; the clock is the event loop's."""
 
 import asyncio
 
 from cluster import metrics
-from cluster.handles import own_worker_id
+from cluster.channel import Listener, Service
+from cluster.handles import own_node_ip, own_worker_id
+from cluster.protocol import LOCATE, PLACE, REPORT, TELL, VIEW
 from cluster.types import (
+    Address,
     ClusterView,
     Placement,
     PlacementRequest,
     Rejection,
     ReportReply,
     RequestClosed,
+    WorkerId,
     WorkerLost,
     WorkerReport,
 )
@@ -18,21 +22,19 @@ from router.state import RouterState
 
 
 class Scheduler:
-    def __init__(self) -> None:
+    async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
         self._state = RouterState()
+        service = Service()
+        service.on_call(PLACE, self._place)
+        service.on_call(TELL, self._tell)
+        service.on_call(REPORT, self._report)
+        service.on_call(VIEW, self._view)
+        service.on_call(LOCATE, self._locate)
+        self._listener = await Listener.start(own_node_ip(), service)
 
-    async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        return self._state.place(request, _now())
-
-    async def tell(self, event: RequestClosed | WorkerLost) -> None:
-        self._state.handle(event, _now())
-
-    async def report(self, report: WorkerReport) -> ReportReply:
-        self._state.handle(report, _now())
-        return ReportReply(prefill_workers=self._state.prefill_workers(_now()))
-
-    async def view(self) -> ClusterView:
-        return self._state.view(_now())
+    async def address(self) -> Address:
+        """Where the other processes talk to this one."""
+        return self._listener.address
 
     async def scrape(self) -> metrics.Scrape:
         view = self._state.view(_now())
@@ -40,6 +42,22 @@ class Scheduler:
         metrics.WORKERS.labels("decode").set(view.num_decode)
         metrics.LINKS.set(view.num_links)
         return metrics.scrape("scheduler", own_worker_id())
+
+    async def _place(self, request: PlacementRequest) -> Placement | Rejection:
+        return self._state.place(request, _now())
+
+    async def _tell(self, event: RequestClosed | WorkerLost) -> None:
+        self._state.handle(event, _now())
+
+    async def _report(self, report: WorkerReport) -> ReportReply:
+        self._state.handle(report, _now())
+        return ReportReply(prefill_workers=self._state.prefill_workers(_now()))
+
+    async def _view(self, _: None) -> ClusterView:
+        return self._state.view(_now())
+
+    async def _locate(self, worker: WorkerId) -> Address | None:
+        return self._state.address_of(worker)
 
 
 def _now() -> float:

@@ -17,7 +17,15 @@ from typing import Protocol
 
 import msgspec
 
-from cluster.errors import GenerationFailed, Overloaded, PrefillFailed, ServingError, WorkerFailed, WorkerUnreachable
+from cluster.errors import (
+    ClientTooSlow,
+    GenerationFailed,
+    Overloaded,
+    PrefillFailed,
+    ServingError,
+    WorkerFailed,
+    WorkerUnreachable,
+)
 from cluster.types import (
     FinishReason,
     GenerateRequest,
@@ -86,6 +94,7 @@ class Session:
         Raises:
             Overloaded: no worker can take the request.
             InvalidRequest: the engine refused it.
+            ClientTooSlow: whoever reads this lags too far behind.
             ServingError: the engine failed after the first released token, or no worker was left to try.
         """
         outcome = Outcome.FAILED
@@ -95,7 +104,7 @@ class Session:
                     self._num_output_tokens += len(delta.token_ids)
                     yield delta
             outcome = Outcome.FINISHED
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, GeneratorExit, ClientTooSlow):
             outcome = Outcome.ABORTED
             raise
         except Overloaded:

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import assert_never
 
 from cluster.types import (
+    Address,
     ClusterView,
     Placement,
     PlacementRequest,
@@ -62,6 +63,11 @@ class RouterState:
 
     def prefill_workers(self, now: float) -> frozenset[WorkerId]:
         return frozenset(w.worker for w in self.view(now).workers if w.pool is Pool.PREFILL)
+
+    def address_of(self, worker: WorkerId) -> Address | None:
+        """Where a worker that reports listens."""
+        known = self._reports.get(worker)
+        return known[0].address if known else None
 
     def view(self, now: float) -> ClusterView:
         live = {w: (report, at) for w, (report, at) in self._reports.items() if now - at <= REPORT_TIMEOUT_S}

@@ -24,6 +24,7 @@ PURE = (
     "kvtransfer/topology.py",
     "cluster/types.py",
     "cluster/errors.py",
+    "cluster/feed.py",
     "cluster/config.py",
     "cluster/metrics.py",
     "api/wire/fields.py",
@@ -34,7 +35,7 @@ PURE = (
 
 ALLOWED = {
     "vllm": ("cluster/engine.py", "cluster/engine_outputs.py", "kvtransfer/connector.py", "api/render.py"),
-    "ray": ("*/deployment.py", "api/app.py", "cluster/app.py", "cluster/handles.py", "cluster/target_router.py"),
+    "ray": ("*/deployment.py", "api/app.py", "cluster/app.py", "cluster/handles.py"),
     "nixl": ("kvtransfer/*",),
     "torch": (),
     "fastapi": ("api/*",),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from cluster.types import (
+    Address,
     ClusterView,
     FinishReason,
     GenerateRequest,
@@ -28,13 +29,23 @@ def a_placement_request(request_id: str = "r", **fields: Any) -> PlacementReques
     return PlacementRequest(request_id=RequestId(request_id), **({"num_prompt_tokens": 4} | fields))
 
 
+def an_address(host: str = "p0") -> Address:
+    return Address(host, 1, "secret")
+
+
 def a_prefill_report(worker: str = "p0") -> WorkerReport:
-    return WorkerReport(worker=WorkerId(worker), pool=Pool.PREFILL, load=WorkerLoad())
+    return WorkerReport(worker=WorkerId(worker), pool=Pool.PREFILL, address=an_address(worker), load=WorkerLoad())
 
 
 def a_decode_report(worker: str = "d0", connected: str = "p0") -> WorkerReport:
     """`connected` are worker ids, separated by spaces."""
-    return WorkerReport(worker=WorkerId(worker), pool=Pool.DECODE, load=WorkerLoad(), connected=ids(connected))
+    return WorkerReport(
+        worker=WorkerId(worker),
+        pool=Pool.DECODE,
+        address=an_address(worker),
+        load=WorkerLoad(),
+        connected=ids(connected),
+    )
 
 
 def a_prefill_view(worker: str = "p0", num_placed: int = 0) -> WorkerView:

@@ -7,17 +7,14 @@ def a_serve_config(**application: object) -> dict[str, object]:
     return {"applications": [{"import_path": "cluster.app:build", "args": {"model": "org/model"}} | application]}
 
 
-def test_serve_config_listens_on_localhost_unless_it_says_otherwise():
-    assert configured(a_serve_config(), None, None)["http_options"] == {"host": "127.0.0.1", "port": 8000}
-    config = a_serve_config() | {"http_options": {"host": "0.0.0.0", "request_timeout_s": 5}}
-    options = {"host": "0.0.0.0", "port": 8000, "request_timeout_s": 5}
-    assert configured(config, None, None)["http_options"] == options
+def test_serves_own_proxy_is_not_started_because_the_ingress_listens_itself():
+    assert configured(a_serve_config(), None, None)["proxy_location"] == "Disabled"
 
 
 def test_port_of_the_command_line_wins():
-    config = a_serve_config() | {"http_options": {"port": 8100}}
-    assert configured(config, 9000, None)["http_options"]["port"] == 9000
-    assert configured(config, None, None)["http_options"]["port"] == 8100
+    config = a_serve_config(args={"model": "m", "ingress": {"port": 8100, "cpus": 2}})
+    assert configured(config, 9000, None)["applications"][0]["args"]["ingress"] == {"port": 9000, "cpus": 2}
+    assert configured(config, None, None)["applications"][0]["args"]["ingress"] == {"port": 8100, "cpus": 2}
 
 
 def test_model_of_the_command_line_wins():

@@ -1,15 +1,15 @@
-import pickle
-
+import msgspec
 import pytest
 
 from cluster import errors
-from cluster.errors import InvalidRequest, NotFound, Overloaded, ServingError, WorkerFailed
+from cluster.errors import ClientTooSlow, ErrorMessage, InvalidRequest, NotFound, Overloaded, ServingError, WorkerFailed
 
 INSTANCES = [
     ServingError("out of luck"),
     InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
     NotFound("no such model", "model", "model_not_found"),
     Overloaded("no decode worker can be reached", 2.5),
+    ClientTooSlow("the client reads too slowly"),
     *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
 ]
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServingError)]
@@ -21,7 +21,8 @@ def test_every_kind_of_error_is_tested_here():
 
 @pytest.mark.parametrize("error", INSTANCES, ids=lambda error: type(error).__name__)
 def test_error_survives_the_way_between_processes(error):
-    copy = pickle.loads(pickle.dumps(error))
+    message = msgspec.msgpack.encode(ErrorMessage.of(error))
+    copy = msgspec.msgpack.decode(message, type=ErrorMessage).to_error()
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
     assert (copy.http_status, copy.code, copy.param) == (error.http_status, error.code, error.param)
 
@@ -36,5 +37,6 @@ def test_message_is_all_that_an_error_shows():
 
 def test_only_the_client_s_own_faults_are_client_errors():
     for kind in KINDS:
-        assert (kind.http_status < 500) == issubclass(kind, InvalidRequest)
-        assert (kind.error_type == "invalid_request_error") == issubclass(kind, InvalidRequest)
+        is_the_clients = issubclass(kind, InvalidRequest | ClientTooSlow)
+        assert (kind.http_status < 500) == is_the_clients
+        assert (kind.error_type == "invalid_request_error") == is_the_clients

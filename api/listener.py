@@ -1,0 +1,107 @@
+"""The HTTP listener of an ingress replica: uvicorn inside the replica's own process.
+
+Clients connect straight to the replica. Serve's proxy would cost about 200 microseconds of CPU per streamed token; its
+cheaper replacement, HAProxy, still costs 14, must be chosen in the environment before Ray starts, and listens on all
+interfaces.
+"""
+
+import asyncio
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.disconnect import CancelledByDisconnect
+from api.wire.errors import error_response
+from cluster.config import IngressConfig
+from cluster.errors import Overloaded
+
+KEEP_ALIVE_S = 75
+"""Longer than the idle timeout of common load balancers (60 s), which would else send into a closing connection."""
+BIND_TIMEOUT_S = 10.0
+"""A replica that this one replaces may still be finishing its streams."""
+BIND_RETRY_S = 0.2
+RETRY_AFTER_S = 1.0
+
+
+class HttpListener:
+    def __init__(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+        self._server = server
+        self._serving = serving
+
+    @classmethod
+    async def start(cls, app: ASGIApp, config: IngressConfig) -> "HttpListener":
+        """Raises OSError when the address cannot be listened on."""
+        listening = await _bound(config)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                _Limited(CancelledByDisconnect(app), config.max_ongoing_requests),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+            )
+        )
+        return cls(server, asyncio.create_task(server.serve(sockets=[listening])))
+
+    def check_health(self) -> None:
+        """Raises when nobody listens any more."""
+        if self._serving.done():
+            raise RuntimeError("the HTTP listener has ended")
+
+    async def close(self) -> None:
+        """Take no more connections and wait for the open requests."""
+        self._server.should_exit = True
+        await self._serving
+
+
+class _Limited:
+    """Answers 503 instead of taking more than so many requests at a time."""
+
+    def __init__(self, app: ASGIApp, max_open: int) -> None:
+        self._app = app
+        self._max_open = max_open
+        self._num_open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._num_open >= self._max_open:
+            refused = Overloaded(f"this ingress replica has {self._max_open} open requests", RETRY_AFTER_S)
+            await error_response(refused)(scope, receive, send)
+            return
+        self._num_open += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._num_open -= 1
+
+
+async def _bound(config: IngressConfig) -> socket.socket:
+    deadline = asyncio.get_running_loop().time() + BIND_TIMEOUT_S
+    while True:
+        try:
+            return _bind(config.host, config.port, shared=config.replicas > 1)
+        except OSError as error:
+            if asyncio.get_running_loop().time() > deadline:
+                raise OSError(
+                    f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another ingress.port; "
+                    "if it is Serve's own proxy that listens there, set proxy_location: Disabled"
+                ) from error
+        await asyncio.sleep(BIND_RETRY_S)
+
+
+def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
+    """`shared`: several replicas of one machine listen on the port, and the kernel spreads the connections."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind((host, port))
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,296 @@
+"""Messages between Baton's processes: one long-lived TCP connection per pair of them, with calls, one-way posts, and
+the end of either side noticed at once.
+
+Serve's handles find and heal processes, but a call through them costs over a millisecond of CPU and a streamed item
+some hundred microseconds; here a message costs about ten. A frame is its length (4 bytes, big-endian) and a MessagePack
+array [kind, call id, method, body]. Whoever connects must know the secret in the address, which only the cluster's own
+calls hand out.
+"""
+
+import asyncio
+import hmac
+import itertools
+import logging
+import secrets
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from cluster.errors import ErrorMessage, ServingError
+from cluster.types import Address
+
+logger = logging.getLogger("baton.channel")
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+MAX_FRAME_BYTES = 1 << 28
+MAX_HELLO_BYTES = 1 << 10
+"""Before the secret has been said, nobody gets more memory than this."""
+CONNECT_TIMEOUT_S = 3.0
+
+_LENGTH = struct.Struct(">I")
+_KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 5,
+    socket.TCP_KEEPINTVL: 2,
+    socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 10_000,
+}
+"""A node that vanishes without a word is noticed after about ten seconds."""
+
+
+class Method(Generic[A, R]):
+    """One message of the protocol: its name, what it takes, and what a call of it gives."""
+
+    def __init__(self, name: str, takes: Any, gives: Any = None) -> None:
+        self.name = name
+        self.decode_argument: Callable[[Any], A] = msgspec.msgpack.Decoder(takes).decode
+        self.decode_result: Callable[[Any], R] = msgspec.msgpack.Decoder(gives).decode
+
+
+class ConnectionLost(ConnectionError):
+    """The other side is gone, or was never reached."""
+
+
+class _Kind(IntEnum):
+    HELLO = 0
+    CALL = 1
+    RESULT = 2
+    FAILURE = 3
+    CANCEL = 4
+    POST = 5
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    kind: _Kind
+    call_id: int
+    method: str
+    body: msgspec.Raw
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_frame = msgspec.msgpack.Decoder(_Frame).decode
+_decode_secret = msgspec.msgpack.Decoder(str).decode
+_decode_failure = msgspec.msgpack.Decoder(ErrorMessage).decode
+
+
+class Service:
+    """What one side of a connection answers to."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[Method[Any, Any], Callable[[Any], Awaitable[Any]]]] = {}
+        self._posts: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], None]]] = {}
+        self.on_closed: Callable[[Connection], None] = _ignore
+        self.on_writable: Callable[[Connection], None] = _ignore
+        """The other side reads again, after `Connection.is_writable` was False."""
+
+    def on_call(self, method: Method[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
+        """The handler is cancelled when the caller gives up or is gone."""
+        self._calls[method.name] = (method, handler)
+
+    def on_post(self, method: Method[A, None], handler: Callable[["Connection", A], None]) -> None:
+        self._posts[method.name] = (method, handler)
+
+    async def answer(self, method_name: str, body: msgspec.Raw) -> Any:
+        method, handler = self._calls[method_name]
+        return await handler(method.decode_argument(body))
+
+    def take(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> None:
+        method, handler = self._posts[method_name]
+        handler(connection, method.decode_argument(body))
+
+
+class Connection(asyncio.Protocol):
+    """One side of a connection. Made by `connect` and by `Listener`."""
+
+    def __init__(self, service: Service, secret: str | None = None, open_ones: set["Connection"] | None = None) -> None:
+        """`secret`: what the other side must say first (None: nothing, we have connected to it). `open_ones`: where
+        this connection is listed while it is open.
+        """
+        self._service = service
+        self._awaited_secret = secret
+        self._open_ones = set() if open_ones is None else open_ones
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._call_ids = itertools.count(1)
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = {}
+        self._answering: dict[int, asyncio.Task[None]] = {}
+        self.is_writable = True
+        """False while the other side does not read what it is sent."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def call(self, method: Method[A, R], argument: A) -> R:
+        """Raises ServingError as the other side does, ConnectionLost when it is gone. Cancelling cancels there."""
+        call_id = next(self._call_ids)
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._send(_Kind.CALL, call_id, method.name, argument)
+        self._waiting[call_id] = (answer, method.decode_result)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if call_id in self._waiting and self.is_open:
+                self._send(_Kind.CANCEL, call_id, method.name, None)
+            raise
+        finally:
+            self._waiting.pop(call_id, None)
+
+    def post(self, method: Method[A, None], argument: A) -> None:
+        """Send without an answer. Raises ConnectionLost."""
+        self._send(_Kind.POST, 0, method.name, argument)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def say_hello(self, secret: str) -> None:
+        self._send(_Kind.HELLO, 0, "", secret)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._open_ones.add(self)
+        stream = transport.get_extra_info("socket")
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            stream.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            while self.is_open and (frame := self._next_frame()) is not None:
+                self._take(_decode_frame(frame))
+        except (msgspec.MsgspecError, KeyError, PermissionError, OverflowError) as error:
+            logger.warning("closing a connection that does not speak the protocol: %r", error)
+            self.close()
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        self._service.on_writable(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open_ones.discard(self)
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost("the other side is gone"))
+        for task in self._answering.values():
+            task.cancel()
+        self._service.on_closed(self)
+
+    def _next_frame(self) -> bytes | None:
+        if len(self._received) < _LENGTH.size:
+            return None
+        (size,) = _LENGTH.unpack_from(self._received)
+        if size > (MAX_FRAME_BYTES if self._awaited_secret is None else MAX_HELLO_BYTES):
+            raise OverflowError(f"a frame of {size} bytes")
+        end = _LENGTH.size + size
+        if len(self._received) < end:
+            return None
+        with memoryview(self._received) as view:
+            frame = bytes(view[_LENGTH.size : end])
+        del self._received[:end]
+        return frame
+
+    def _take(self, frame: _Frame) -> None:
+        if self._awaited_secret is not None:
+            self._check_hello(frame)
+            return
+        match frame.kind:
+            case _Kind.POST:
+                self._service.take(self, frame.method, frame.body)
+            case _Kind.CALL:
+                task = asyncio.create_task(self._answer(frame))
+                self._answering[frame.call_id] = task
+                task.add_done_callback(lambda _: self._answering.pop(frame.call_id, None))
+            case _Kind.CANCEL:
+                if task_to_cancel := self._answering.get(frame.call_id):
+                    task_to_cancel.cancel()
+            case _Kind.RESULT | _Kind.FAILURE:
+                self._settle(frame)
+            case _:
+                raise PermissionError("a second hello")
+
+    def _check_hello(self, frame: _Frame) -> None:
+        if frame.kind is not _Kind.HELLO or not hmac.compare_digest(
+            _decode_secret(frame.body).encode(), str(self._awaited_secret).encode()
+        ):
+            raise PermissionError("a connection without the secret")
+        self._awaited_secret = None
+
+    def _settle(self, frame: _Frame) -> None:
+        answer, decode_result = self._waiting.pop(frame.call_id, (None, None))
+        if answer is None or decode_result is None or answer.done():
+            return
+        if frame.kind is _Kind.RESULT:
+            answer.set_result(decode_result(frame.body))
+        else:
+            answer.set_exception(_decode_failure(frame.body).to_error())
+
+    async def _answer(self, call: _Frame) -> None:
+        kind, body = _Kind.RESULT, None
+        try:
+            body = await self._service.answer(call.method, call.body)
+        except ServingError as error:
+            kind, body = _Kind.FAILURE, ErrorMessage.of(error)
+        except Exception as error:
+            logger.exception("%s failed", call.method)
+            failed = ServingError(f"{call.method} failed: {type(error).__name__}: {error}")
+            kind, body = _Kind.FAILURE, ErrorMessage.of(failed)
+        if self.is_open:
+            self._send(kind, call.call_id, "", body)
+
+    def _send(self, kind: _Kind, call_id: int, method: str, body: Any) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLost("the other side is gone")
+        frame = _encode((kind, call_id, method, body))
+        self._transport.write(_LENGTH.pack(len(frame)) + frame)
+
+
+class Listener:
+    """Takes the connections of other processes."""
+
+    def __init__(self, server: asyncio.Server, address: Address, connections: set[Connection]) -> None:
+        self._server = server
+        self._connections = connections
+        self.address = address
+
+    @classmethod
+    async def start(cls, host: str, service: Service) -> "Listener":
+        """Listen on a free port of `host`, an address of this machine that the other nodes reach."""
+        secret = secrets.token_hex(16)
+        connections: set[Connection] = set()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(service, secret, connections), host, 0
+        )
+        port = server.sockets[0].getsockname()[1]
+        return cls(server, Address(host, port, secret), connections)
+
+    def close(self) -> None:
+        self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+
+
+async def connect(address: Address, service: Service) -> Connection:
+    """Raises ConnectionLost."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(service), address.host, address.port
+            )
+    except (OSError, TimeoutError) as error:
+        raise ConnectionLost(f"cannot connect to {address.host}:{address.port}: {error!r}") from error
+    connection.say_hello(address.secret)
+    return connection
+
+
+def _ignore(connection: Connection) -> None:
+    pass

@@ -1,0 +1,128 @@
+"""A request's token deltas between the one who produces them, step by step, and the one who reads them when it can.
+
+A reader that lags gets fewer and larger deltas, not a longer queue; one that lags too far loses its request.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import msgspec
+
+from cluster.errors import ClientTooSlow
+from cluster.types import TokenDelta
+
+
+class DeltaSink(Protocol):
+    """Where an engine puts what it produces for one request."""
+
+    def put(self, delta: TokenDelta) -> None: ...
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more will be put: the engine died, or refused the request."""
+        ...
+
+
+class DeltaBuffer:
+    """Deltas of many streams, in order per sequence. Those of one sequence are merged while they wait."""
+
+    __slots__ = ("_deltas", "_last", "num_tokens")
+
+    def __init__(self) -> None:
+        self._deltas: list[tuple[int, TokenDelta]] = []
+        self._last: dict[tuple[int, int], int] = {}
+        self.num_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._deltas)
+
+    def put(self, stream: int, delta: TokenDelta) -> None:
+        key = (stream, delta.sequence)
+        last = self._last.get(key)
+        merged = None if last is None else merge(self._deltas[last][1], delta)
+        if last is None or merged is None:
+            self._last[key] = len(self._deltas)
+            self._deltas.append((stream, delta))
+        else:
+            self._deltas[last] = (stream, merged)
+        self.num_tokens += len(delta.token_ids)
+
+    def take(self) -> list[tuple[int, TokenDelta]]:
+        """All deltas with their streams; the buffer is empty afterwards."""
+        deltas, self._deltas = self._deltas, []
+        self._last.clear()
+        self.num_tokens = 0
+        return deltas
+
+
+def merge(first: TokenDelta, second: TokenDelta) -> TokenDelta | None:
+    """Two consecutive deltas of one sequence as one. None where they cannot be: logprobs are opaque per step."""
+    if first.logprobs is not None or second.logprobs is not None:
+        return None
+    return msgspec.structs.replace(
+        second,
+        token_ids=first.token_ids + second.token_ids,
+        prompt_sources=first.prompt_sources or second.prompt_sources,
+    )
+
+
+class Feed:
+    """The deltas of one request, for one reader."""
+
+    def __init__(self, num_sequences: int, max_unread_tokens: int | None = None) -> None:
+        """`max_unread_tokens`: how far the reader may lag; beyond it, `put` fails the feed with ClientTooSlow."""
+        self._num_open = num_sequences
+        self._max_unread_tokens = max_unread_tokens
+        self._buffer = DeltaBuffer()
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.on_overflow: Callable[[], None] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Every sequence has ended, or the feed has failed: nothing more will come."""
+        return not self._num_open or self._error is not None
+
+    def put(self, delta: TokenDelta) -> None:
+        if self.is_finished:
+            return
+        self._buffer.put(0, delta)
+        self._num_open -= delta.finish_reason is not None
+        if self._max_unread_tokens is not None and self._buffer.num_tokens > self._max_unread_tokens:
+            self._overflow()
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """The reader gets what has come so far, and then this error. No-op on a finished feed."""
+        if not self.is_finished:
+            self._error = error
+            self._wake()
+
+    async def batches(self) -> AsyncIterator[list[TokenDelta]]:
+        """All that came since the last batch, until every sequence has ended. Raises what `fail` was given."""
+        while True:
+            if self._buffer:
+                yield [delta for _, delta in self._buffer.take()]
+            elif self._error is not None:
+                raise self._error
+            elif not self._num_open:
+                return
+            else:
+                await self._something()
+
+    async def _something(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _overflow(self) -> None:
+        if not self.is_finished and self.on_overflow is not None:
+            self.on_overflow()
+        unread = self._buffer.num_tokens
+        self.fail(ClientTooSlow(f"the client lags {unread} tokens behind and reads too slowly"))

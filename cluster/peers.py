@@ -1,0 +1,186 @@
+"""The session's ports (router/ports.py) over connections to the Scheduler and the workers.
+
+Workers are found through the Scheduler and connected to when they are first needed; a connection stays until one side
+ends. Translates what can go wrong with a connection into cluster/errors.py.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+from cluster.channel import Connection, ConnectionLost, Method, Service, connect
+from cluster.errors import Overloaded, WorkerFailed, WorkerUnreachable
+from cluster.protocol import (
+    ABORT_PREFILL,
+    LOCATE,
+    PLACE,
+    PREFILL,
+    RELEASE,
+    REPORT,
+    TELL,
+    VIEW,
+    Release,
+)
+from cluster.types import (
+    Address,
+    ClusterView,
+    GenerateRequest,
+    Placement,
+    PlacementRequest,
+    Rejection,
+    ReportReply,
+    RequestClosed,
+    RequestId,
+    TokenDelta,
+    WorkerId,
+    WorkerLost,
+    WorkerReport,
+)
+from decode.step_stream import StepReader
+from kvtransfer.handoff import KVHandoff, PrefillResult
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_SCHEDULER_TIMEOUT_S = 5.0
+"""A call to a Scheduler that is away would wait for its successor: better to refuse a request, or to close without."""
+_SCHEDULER_RETRY_S = 0.1
+
+
+class SchedulerPeer:
+    def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
+        """`locate` finds the living Scheduler; it may take as long as Serve needs to replace a dead one."""
+        self._locate = locate
+        self._link = _Link(self._connect, lambda connection: connection.is_open)
+
+    async def place(self, request: PlacementRequest) -> Placement | Rejection:
+        try:
+            return await self._ask(PLACE, request)
+        except WorkerFailed as error:
+            raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
+
+    async def tell(self, event: RequestClosed | WorkerLost) -> None:
+        await self._ask(TELL, event)
+
+    async def report(self, report: WorkerReport) -> ReportReply:
+        return await self._ask(REPORT, report)
+
+    async def view(self) -> ClusterView:
+        return await self._ask(VIEW, None)
+
+    async def address_of(self, worker: WorkerId) -> Address | None:
+        return await self._ask(LOCATE, worker)
+
+    async def _ask(self, method: Method[A, R], argument: A) -> R:
+        try:
+            async with asyncio.timeout(_SCHEDULER_TIMEOUT_S):
+                while True:  # all of its messages may be said twice
+                    try:
+                        return await (await self._link.open()).call(method, argument)
+                    except ConnectionLost:
+                        await asyncio.sleep(_SCHEDULER_RETRY_S)
+        except TimeoutError as error:
+            raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
+
+    async def _connect(self) -> Connection:
+        return await connect(await self._locate(), Service())
+
+
+class WorkerPeer:
+    """One open connection to a worker."""
+
+    def __init__(self, worker: WorkerId, connection: Connection, steps: StepReader) -> None:
+        self._worker = worker
+        self._steps = steps
+        self.connection = connection
+
+    async def call(self, method: Method[A, R], argument: A) -> R:
+        """Raises ServingError."""
+        try:
+            return await self.connection.call(method, argument)
+        except ConnectionLost as error:
+            raise WorkerUnreachable(f"worker {self._worker} is gone", self._worker) from error
+
+    def generate(self, request: GenerateRequest, handoff: KVHandoff | None) -> AsyncGenerator[list[TokenDelta], None]:
+        return self._steps.read(self.connection, request, handoff)
+
+
+class Peers:
+    """Connections to the workers."""
+
+    def __init__(self, scheduler: SchedulerPeer, max_unread_tokens: int | None = None) -> None:
+        """`max_unread_tokens`: how far the reader of a stream may lag (cluster/feed.py)."""
+        self._scheduler = scheduler
+        self._max_unread_tokens = max_unread_tokens
+        self._links: dict[WorkerId, _Link[WorkerPeer]] = {}
+
+    async def to(self, worker: WorkerId) -> WorkerPeer:
+        """Raises WorkerUnreachable."""
+        link = self._links.get(worker)
+        if link is None:
+            link = _Link(lambda: self._connect(worker), lambda peer: peer.connection.is_open)
+            self._links[worker] = link
+        try:
+            return await link.open()
+        except ConnectionLost as error:
+            self._links.pop(worker, None)
+            raise WorkerUnreachable(str(error), worker) from error
+
+    async def _connect(self, worker: WorkerId) -> WorkerPeer:
+        address = await self._scheduler.address_of(worker)
+        if address is None:
+            raise ConnectionLost(f"worker {worker} is not known to the Scheduler")
+        steps = StepReader(worker, self._max_unread_tokens)
+        return WorkerPeer(worker, await connect(address, steps.service), steps)
+
+
+class PrefillPeers:
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
+        return await (await self._peers.to(worker)).call(PREFILL, request)
+
+    async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
+        await (await self._peers.to(worker)).call(ABORT_PREFILL, request_id)
+
+
+class DecodePeers:
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def generate(
+        self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
+    ) -> AsyncGenerator[TokenDelta, None]:
+        peer = await self._peers.to(worker)
+        async with aclosing(peer.generate(request, handoff)) as batches:
+            async for batch in batches:
+                for delta in batch:
+                    yield delta
+
+    async def release(self, worker: WorkerId, request_id: RequestId, handoff: KVHandoff) -> None:
+        await (await self._peers.to(worker)).call(RELEASE, Release(request_id, handoff))
+
+
+class _Link(Generic[R]):
+    """Something that is opened when it is first needed, by one attempt for all who wait, and anew once it is closed."""
+
+    def __init__(self, connect: Callable[[], Awaitable[R]], is_open: Callable[[R], bool]) -> None:
+        self._connect = connect
+        self._is_open = is_open
+        self._opened: R | None = None
+        self._opening: asyncio.Future[R] | None = None
+
+    async def open(self) -> R:
+        if self._opened is not None and self._is_open(self._opened):
+            return self._opened
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._connect())
+            self._opening.add_done_callback(self._settle)
+        return await asyncio.shield(self._opening)
+
+    def _settle(self, opening: asyncio.Future[R]) -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._opened = opening.result()

@@ -1,0 +1,196 @@
+"""The step stream: how tokens leave a decode worker.
+
+There is one per connection between an ingress replica and a worker, and each message on it carries everything that one
+engine step produced for that ingress replica. The worker's half (`StepStreams`) runs what the ingress replicas ask for;
+the ingress's half (`StepReader`) hands the deltas out to the requests. A half whose other side is gone ends all that
+belongs to it: the worker stops generating for a dead ingress replica, and the ingress fails what a dead worker ran.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from cluster.channel import Connection, ConnectionLost, Service
+from cluster.errors import ErrorMessage, ServingError, WorkerUnreachable
+from cluster.feed import DeltaBuffer, DeltaSink, Feed
+from cluster.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
+from cluster.types import GenerateRequest, RequestId, TokenDelta, WorkerId
+from kvtransfer.handoff import KVHandoff
+
+logger = logging.getLogger("baton.step_stream")
+
+
+class GeneratingEngine(Protocol):
+    async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
+        """Raises ServingError."""
+        ...
+
+    async def stop(self, request_id: RequestId) -> None:
+        """End a generation and forget it. No-op when it is not running."""
+        ...
+
+
+class StepStreams:
+    """The worker's half, for all connections. `flush` is to be called after each engine step."""
+
+    def __init__(self, engine: GeneratingEngine, service: Service) -> None:
+        self._engine = engine
+        self._writers: dict[Connection, _Writer] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        service.on_post(START, self._start)
+        service.on_post(STOP, self._stop)
+        service.on_closed = self._closed
+        service.on_writable = self._flush_one
+
+    @property
+    def num_open(self) -> int:
+        return sum(len(writer.streams) for writer in self._writers.values()) + len(self._ending)
+
+    def flush(self) -> None:
+        for writer in self._writers.values():
+            writer.flush()
+
+    def _start(self, connection: Connection, start: Start) -> None:
+        writer = self._writers.get(connection)
+        if writer is None:
+            self._writers[connection] = writer = _Writer(connection)
+        sink = _Sink(writer, start.stream, start.request.num_sequences)
+        task = asyncio.create_task(self._run(start, sink))
+        writer.streams[start.stream] = (start.request.request_id, task)
+
+    async def _run(self, start: Start, sink: "_Sink") -> None:
+        try:
+            await self._engine.start(start.request, start.handoff, sink)
+        except ServingError as error:
+            sink.fail(error)
+        except Exception as error:
+            logger.exception("request %s could not be started", start.request.request_id)
+            sink.fail(ServingError(f"the worker failed on this request: {type(error).__name__}: {error}"))
+
+    def _stop(self, connection: Connection, stream: int) -> None:
+        writer = self._writers.get(connection)
+        if writer is not None and (running := writer.streams.pop(stream, None)) is not None:
+            self._end(*running)
+
+    def _closed(self, connection: Connection) -> None:
+        writer = self._writers.pop(connection, None)
+        for running in writer.streams.values() if writer else ():
+            self._end(*running)
+
+    def _end(self, request_id: RequestId, starting: asyncio.Task[None]) -> None:
+        task = asyncio.create_task(self._end_in_engine(request_id, starting))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end_in_engine(self, request_id: RequestId, starting: asyncio.Task[None]) -> None:
+        starting.cancel()
+        await asyncio.wait([starting])
+        await self._engine.stop(request_id)
+
+    def _flush_one(self, connection: Connection) -> None:
+        if writer := self._writers.get(connection):
+            writer.flush()
+
+
+class _Writer:
+    """What has been produced for one connection and not sent yet."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._buffer = DeltaBuffer()
+        self.streams: dict[int, tuple[RequestId, asyncio.Task[None]]] = {}
+
+    def put(self, stream: int, delta: TokenDelta) -> None:
+        self._buffer.put(stream, delta)
+
+    def fail(self, stream: int, error: BaseException) -> None:
+        self.flush()
+        serving = error if isinstance(error, ServingError) else ServingError(str(error))
+        if self.streams.pop(stream, None) is not None and self._connection.is_open:
+            self._connection.post(STREAM_FAILED, StreamFailed(stream, ErrorMessage.of(serving)))
+
+    def flush(self) -> None:
+        if self._buffer and self._connection.is_writable and self._connection.is_open:
+            self._connection.post(STEP, self._buffer.take())
+
+
+class _Sink:
+    """One stream, as the engine sees it."""
+
+    __slots__ = ("_num_open", "_stream", "_writer")
+
+    def __init__(self, writer: _Writer, stream: int, num_sequences: int) -> None:
+        self._writer = writer
+        self._stream = stream
+        self._num_open = num_sequences
+
+    def put(self, delta: TokenDelta) -> None:
+        self._writer.put(self._stream, delta)
+        if delta.finish_reason is not None:
+            self._num_open -= 1
+            if not self._num_open:
+                self._writer.streams.pop(self._stream, None)
+
+    def fail(self, error: BaseException) -> None:
+        self._writer.fail(self._stream, error)
+
+
+class StepReader:
+    """The ingress's half, for one connection to a worker."""
+
+    def __init__(self, worker: WorkerId, max_unread_tokens: int | None = None) -> None:
+        """`max_unread_tokens`: how far the reader of a stream may lag before the stream fails (cluster/feed.py)."""
+        self._worker = worker
+        self._max_unread_tokens = max_unread_tokens
+        self._feeds: dict[int, Feed] = {}
+        self._numbers = itertools.count()
+        self.service = Service()
+        """What the connection is to be opened with."""
+        self.service.on_post(STEP, self._on_step)
+        self.service.on_post(STREAM_FAILED, self._on_stream_failed)
+        self.service.on_closed = self._on_closed
+
+    async def read(
+        self, connection: Connection, request: GenerateRequest, handoff: KVHandoff | None
+    ) -> AsyncGenerator[list[TokenDelta], None]:
+        """Start a request and give its deltas, as many as there are each time. Closing it stops the request.
+
+        Raises:
+            ServingError: as the worker says; WorkerUnreachable when it is gone; ClientTooSlow.
+        """
+        stream = next(self._numbers)
+        feed = Feed(request.num_sequences, self._max_unread_tokens)
+        feed.on_overflow = lambda: self._send_stop(connection, stream)
+        self._feeds[stream] = feed
+        try:
+            connection.post(START, Start(stream, request, handoff))
+            async for batch in feed.batches():
+                yield batch
+        except ConnectionLost as error:
+            raise self._lost() from error
+        finally:
+            del self._feeds[stream]
+            if not feed.is_finished:
+                self._send_stop(connection, stream)
+
+    def _send_stop(self, connection: Connection, stream: int) -> None:
+        if connection.is_open:
+            connection.post(STOP, stream)
+
+    def _on_step(self, connection: Connection, deltas: list[tuple[int, TokenDelta]]) -> None:
+        for stream, delta in deltas:
+            if (feed := self._feeds.get(stream)) is not None:
+                feed.put(delta)
+
+    def _on_stream_failed(self, connection: Connection, failed: StreamFailed) -> None:
+        if (feed := self._feeds.get(failed.stream)) is not None:
+            feed.fail(failed.error.to_error())
+
+    def _on_closed(self, connection: Connection) -> None:
+        for feed in self._feeds.values():
+            feed.fail(self._lost())
+
+    def _lost(self) -> WorkerUnreachable:
+        return WorkerUnreachable(f"worker {self._worker} is gone", self._worker)

@@ -1,0 +1,201 @@
+"""Connections between processes, over real sockets of this machine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from cluster.channel import Connection, ConnectionLost, Listener, Method, Service, connect
+from cluster.errors import InvalidRequest, Overloaded, ServingError
+from cluster.types import Address
+
+DOUBLE = Method[int, int]("double", int, int)
+REFUSE = Method[str, None]("refuse", str)
+HANG = Method[None, None]("hang", None)
+NOTE = Method[str, None]("note", str)
+
+
+class Server(Service):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self.noted = asyncio.Event()
+        self.hanging = asyncio.Event()
+        self.ended_hanging = asyncio.Event()
+        self.connections_lost = 0
+        self.lost = asyncio.Event()
+        self.on_call(DOUBLE, self._double)
+        self.on_call(REFUSE, self._refuse)
+        self.on_call(HANG, self._hang)
+        self.on_post(NOTE, self._note)
+        self.on_closed = self._closed
+
+    async def _double(self, number: int) -> int:
+        return 2 * number
+
+    async def _refuse(self, kind: str) -> None:
+        if kind == "bug":
+            raise ZeroDivisionError("no luck")
+        raise Overloaded("later", 2.5) if kind == "busy" else InvalidRequest("bad", "field", "code")
+
+    async def _hang(self, _: None) -> None:
+        self.hanging.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended_hanging.set()
+
+    def _note(self, connection: Connection, note: str) -> None:
+        self.notes.append(note)
+        self.noted.set()
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections_lost += 1
+        self.lost.set()
+
+
+@asynccontextmanager
+async def linked(server: Server, client: Service | None = None) -> AsyncIterator[tuple[Listener, Connection]]:
+    listener = await Listener.start("127.0.0.1", server)
+    connection = await connect(listener.address, client or Service())
+    try:
+        yield listener, connection
+    finally:
+        connection.close()
+        listener.close()
+        await asyncio.wait_for(server.lost.wait(), 5)
+
+
+async def test_many_calls_side_by_side_get_their_own_answers():
+    async with linked(Server()) as (_, connection):
+        answers = await asyncio.gather(*(connection.call(DOUBLE, n) for n in range(500)))
+    assert answers == [2 * n for n in range(500)]
+
+
+async def test_posts_arrive_in_order_and_whole_whatever_their_size():
+    server = Server()
+    notes = [str(n) * (n * n * 50) for n in range(1, 40)]
+    async with linked(server) as (_, connection):
+        for note in notes:
+            connection.post(NOTE, note)
+        await connection.call(DOUBLE, 1)
+    assert server.notes == notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("busy", Overloaded("later", 2.5)),
+        ("bad", InvalidRequest("bad", "field", "code")),
+        ("bug", ServingError("refuse failed: ZeroDivisionError: no luck")),
+    ],
+)
+async def test_error_of_a_handler_reaches_the_caller(kind, error, caplog):
+    async with linked(Server()) as (_, connection):
+        with pytest.raises(type(error)) as raised:
+            await connection.call(REFUSE, kind)
+    assert (raised.value.args, vars(raised.value)) == (error.args, vars(error))
+    assert ("ZeroDivisionError" in caplog.text) == (kind == "bug")
+
+
+async def test_cancelled_call_is_cancelled_on_the_other_side():
+    server = Server()
+    async with linked(server) as (_, connection):
+        call = asyncio.create_task(connection.call(HANG, None))
+        await asyncio.wait_for(server.hanging.wait(), 5)
+        call.cancel()
+        await asyncio.wait_for(server.ended_hanging.wait(), 5)
+        assert await connection.call(DOUBLE, 2) == 4
+
+
+async def test_calls_fail_at_once_when_the_other_side_goes_away():
+    server = Server()
+    async with linked(server) as (listener, connection):
+        call = asyncio.create_task(connection.call(HANG, None))
+        await asyncio.wait_for(server.hanging.wait(), 5)
+        listener.close()
+        with pytest.raises(ConnectionLost):
+            await asyncio.wait_for(call, 5)
+        with pytest.raises(ConnectionLost):
+            connection.post(NOTE, "too late")
+        assert not connection.is_open
+
+
+async def test_handlers_of_a_caller_that_is_gone_are_cancelled():
+    server = Server()
+    async with linked(server) as (_, connection):
+        call = asyncio.create_task(connection.call(HANG, None))
+        await asyncio.wait_for(server.hanging.wait(), 5)
+        connection.close()
+        await asyncio.wait_for(server.ended_hanging.wait(), 5)
+        with pytest.raises(ConnectionLost):
+            await call
+
+
+async def test_nobody_listening_is_a_lost_connection():
+    listener = await Listener.start("127.0.0.1", Service())
+    listener.close()
+    with pytest.raises(ConnectionLost):
+        await connect(listener.address, Service())
+
+
+async def test_connection_without_the_secret_is_closed_and_gets_no_answer(caplog):
+    server = Server()
+    listener = await Listener.start("127.0.0.1", server)
+    stranger = await connect(msgspec.structs.replace(listener.address, secret="guess"), Service())
+    with pytest.raises(ConnectionLost):
+        await asyncio.wait_for(stranger.call(DOUBLE, 2), 5)
+    assert "without the secret" in caplog.text
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00\x00\x00\x03abc",
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x01\xc1",
+    ],
+    ids=["http", "not a frame", "too long", "not msgpack"],
+)
+async def test_garbage_closes_the_connection_and_nothing_else(garbage):
+    async with linked(Server()) as (listener, connection):
+        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
+        writer.write(garbage)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        assert await connection.call(DOUBLE, 2) == 4
+
+
+async def test_unknown_method_closes_the_connection():
+    async with linked(Server()) as (_, connection):
+        connection.post(Method[int, None]("unheard_of", int), 1)
+        with pytest.raises(ConnectionLost):
+            await connection.call(DOUBLE, 2)
+
+
+async def test_sender_is_told_when_the_other_side_stops_reading_and_when_it_reads_again():
+    sender, writable = Service(), asyncio.Event()
+    sender.on_writable = lambda connection: writable.set()
+    server = Server()
+    async with linked(server, sender) as (_, connection):
+        assert connection.is_writable
+        sent = 0
+        while connection.is_writable:  # the receiver shares this event loop and cannot read meanwhile
+            connection.post(NOTE, "x" * 100_000)
+            sent += 1
+        await asyncio.wait_for(writable.wait(), 5)
+        await connection.call(DOUBLE, 1)
+        assert connection.is_writable
+    assert len(server.notes) == sent
+
+
+async def test_each_process_has_a_secret_of_its_own():
+    one, two = [await Listener.start("127.0.0.1", Service()) for _ in range(2)]
+    assert one.address.secret != two.address.secret
+    assert isinstance(one.address, Address)
+    one.close()
+    two.close()

@@ -1,0 +1,140 @@
+"""The HTTP listener on a real socket, before applications that a test controls."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from api.listener import HttpListener, _bind
+from cluster.config import IngressConfig
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+class App:
+    """Reads the body, says so, and answers when it is told to, in one piece or with a first chunk at once."""
+
+    def __init__(self, *, streams: bool = False) -> None:
+        self._streams = streams
+        self.started = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        try:
+            if self._streams:
+                await send(START)
+                await send({"type": "http.response.body", "body": b"first ", "more_body": True})
+            self.started.set()
+            await self.may_answer.wait()
+            if not self._streams:
+                await send(START)
+            await send({"type": "http.response.body", "body": b"last"})
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+@asynccontextmanager
+async def listening(app: App, **options: int) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
+    port = free_port()
+    listener = await HttpListener.start(app, IngressConfig(port=port, **options))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
+        yield listener, client
+    app.may_answer.set()
+    await asyncio.wait_for(listener.close(), 5)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def left_by_the_client(app: App, client: httpx.AsyncClient) -> None:
+    request = asyncio.create_task(client.post("/", content=b"x" * 200_000))
+    await asyncio.wait_for(app.started.wait(), 5)
+    request.cancel()
+    await asyncio.wait([request])
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_client_that_leaves_cancels_its_request_at_once(streams):
+    app = App(streams=streams)
+    async with listening(app) as (_, client):
+        await left_by_the_client(app, client)
+        await asyncio.wait_for(app.cancelled.wait(), 5)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_client_that_stays_gets_its_whole_answer(streams):
+    app = App(streams=streams)
+    async with listening(app) as (_, client):
+        request = asyncio.create_task(client.post("/", content=b"body"))
+        await asyncio.wait_for(app.started.wait(), 5)
+        app.may_answer.set()
+        assert (await request).text == ("first last" if streams else "last")
+        assert (await client.post("/", content=b"again")).status_code == 200
+    assert not app.cancelled.is_set()
+
+
+async def test_more_requests_than_it_may_take_are_told_to_come_back():
+    app = App()
+    async with listening(app, max_ongoing_requests=1) as (_, client):
+        taken = asyncio.create_task(client.post("/"))
+        await asyncio.wait_for(app.started.wait(), 5)
+        refused = await client.post("/")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        app.may_answer.set()
+        assert (await taken).text == "last"
+
+
+async def test_closing_finishes_open_requests_and_takes_no_new_ones():
+    app = App()
+    async with listening(app) as (listener, client):
+        request = asyncio.create_task(client.post("/"))
+        await asyncio.wait_for(app.started.wait(), 5)
+        closing = asyncio.create_task(listener.close())
+        while not await refuses(client):
+            pass
+        app.may_answer.set()
+        assert (await request).text == "last"
+        await asyncio.wait_for(closing, 5)
+        with pytest.raises(RuntimeError, match="listener has ended"):
+            listener.check_health()
+
+
+async def refuses(client: httpx.AsyncClient) -> bool:
+    async with httpx.AsyncClient(base_url=client.base_url, timeout=1) as newcomer:
+        try:
+            await newcomer.get("/", timeout=0.2)
+        except httpx.ConnectError:
+            return True
+        except httpx.HTTPError:
+            return False
+    return False
+
+
+async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("api.listener.BIND_TIMEOUT_S", 0.1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match=r"choose another ingress\.port"):
+            await HttpListener.start(App(), IngressConfig(port=taken.getsockname()[1]))
+
+
+def test_replicas_of_one_machine_share_the_port_and_a_lone_one_does_not():
+    port = free_port()
+    with _bind("127.0.0.1", port, shared=True) as one, _bind("127.0.0.1", port, shared=True) as two:
+        one.listen()
+        two.listen()
+        with pytest.raises(OSError, match="in use"):
+            _bind("127.0.0.1", port, shared=False)
