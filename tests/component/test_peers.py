@@ -1,0 +1,163 @@
+"""The session's ports over real connections: finding, losing and finding again the Scheduler and the workers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from cluster import peers
+from cluster.channel import Connection, ConnectionLost, Listener, Service, connect
+from cluster.errors import Overloaded, WorkerUnreachable
+from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
+from cluster.protocol import LOCATE, PLACE, PREFILL, REPORT
+from cluster.types import (
+    Address,
+    GenerateRequest,
+    PlacementRequest,
+    Pool,
+    Rejection,
+    ReportReply,
+    RequestId,
+    WorkerId,
+    WorkerLoad,
+    WorkerReport,
+)
+from kvtransfer.handoff import PrefillResult
+
+WORKER = WorkerId("p0")
+REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=[1], sampling_params=b"")
+PLACEMENT = PlacementRequest(request_id=RequestId("r"), num_prompt_tokens=1)
+
+
+@pytest.fixture(autouse=True)
+async def all_closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Closes every listener and connection of a test."""
+    opened: list[Listener | Connection] = []
+    listen = Listener.start
+
+    async def start(host: str, service: Service) -> Listener:
+        opened.append(listener := await listen(host, service))
+        return listener
+
+    async def connected(address: Address, service: Service) -> Connection:
+        opened.append(connection := await connect(address, service))
+        return connection
+
+    monkeypatch.setattr(Listener, "start", start)
+    monkeypatch.setattr(peers, "connect", connected)
+    yield
+    for one in opened:
+        one.close()
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+class FakeScheduler:
+    def __init__(self) -> None:
+        self.addresses: dict[WorkerId, Address] = {}
+        self.num_located = 0
+        self.listener: Listener | None = None
+
+    async def start(self) -> "FakeScheduler":
+        service = Service()
+        service.on_call(PLACE, self._place)
+        service.on_call(LOCATE, self._locate)
+        service.on_call(REPORT, self._report)
+        self.listener = await Listener.start("127.0.0.1", service)
+        return self
+
+    async def address(self) -> Address:
+        if self.listener is None:
+            raise ConnectionLost("there is no Scheduler")
+        return self.listener.address
+
+    async def _place(self, request: PlacementRequest) -> Rejection:
+        return Rejection(retry_after_s=1.0, why="no worker")
+
+    async def _report(self, report: WorkerReport) -> ReportReply:
+        return ReportReply(prefill_workers=frozenset({WORKER}))
+
+    async def _locate(self, worker: WorkerId) -> Address | None:
+        self.num_located += 1
+        await asyncio.sleep(0)
+        return self.addresses.get(worker)
+
+
+async def a_prefill_worker() -> Listener:
+    async def prefill(request: GenerateRequest) -> PrefillResult | None:
+        return None
+
+    service = Service()
+    service.on_call(PREFILL, prefill)
+    return await Listener.start("127.0.0.1", service)
+
+
+async def test_worker_is_found_and_connected_to_once_for_all_who_wait():
+    scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
+    scheduler.addresses[WORKER] = worker.address
+    prefill = PrefillPeers(Peers(SchedulerPeer(scheduler.address)))
+    assert await asyncio.gather(*(prefill.prefill(WORKER, REQUEST) for _ in range(20))) == [None] * 20
+    assert scheduler.num_located == 1
+
+
+async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable():
+    scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
+    all_peers = Peers(SchedulerPeer(scheduler.address))
+    with pytest.raises(WorkerUnreachable, match="not known"):
+        await PrefillPeers(all_peers).prefill(WORKER, REQUEST)
+    scheduler.addresses[WORKER] = worker.address
+    assert await PrefillPeers(all_peers).prefill(WORKER, REQUEST) is None
+    worker.close()
+    await worker._server.wait_closed()
+    for _ in range(2):
+        with pytest.raises(WorkerUnreachable) as lost:
+            await PrefillPeers(all_peers).prefill(WORKER, REQUEST)
+        assert lost.value.worker == WORKER
+    with pytest.raises(WorkerUnreachable):
+        async with aclosing(DecodePeers(all_peers).generate(WORKER, REQUEST, None)) as deltas:
+            await anext(deltas)
+
+
+async def test_worker_that_comes_back_elsewhere_is_found_again():
+    scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
+    scheduler.addresses[WORKER] = worker.address
+    prefill = PrefillPeers(Peers(SchedulerPeer(scheduler.address)))
+    await prefill.prefill(WORKER, REQUEST)
+    worker.close()
+    await worker._server.wait_closed()
+    with pytest.raises(WorkerUnreachable):
+        await prefill.prefill(WORKER, REQUEST)
+    scheduler.addresses[WORKER] = (await a_prefill_worker()).address
+    assert await prefill.prefill(WORKER, REQUEST) is None
+
+
+async def test_request_waits_for_the_successor_of_a_dead_scheduler():
+    scheduler = await FakeScheduler().start()
+    peer = SchedulerPeer(scheduler.address)
+    assert isinstance(await peer.place(PLACEMENT), Rejection)
+    assert scheduler.listener is not None
+    scheduler.listener.close()
+    scheduler.listener = None
+    placing = asyncio.create_task(peer.place(PLACEMENT))
+    await asyncio.sleep(0)
+    await scheduler.start()
+    assert isinstance(await placing, Rejection)
+
+
+async def test_request_is_refused_when_the_scheduler_stays_away(monkeypatch):
+    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.3)
+    peer = SchedulerPeer(FakeScheduler().address)
+    with pytest.raises(Overloaded, match="Scheduler is away"):
+        await peer.place(PLACEMENT)
+    report = WorkerReport(worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "s"), load=WorkerLoad())
+    with pytest.raises(WorkerUnreachable):
+        await peer.report(report)
+
+
+async def test_report_and_its_reply_survive_the_wire():
+    peer = SchedulerPeer((await FakeScheduler().start()).address)
+    report = WorkerReport(
+        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), connected=frozenset({WORKER})
+    )
+    assert await peer.report(report) == ReportReply(prefill_workers=frozenset({WORKER}))

@@ -1,0 +1,309 @@
+"""Both halves of the step stream over real sockets, with an engine whose steps the test takes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.channel import Connection, Listener, Method, Service, connect
+from cluster.errors import ClientTooSlow, InvalidRequest, ServingError, WorkerUnreachable
+from cluster.feed import DeltaSink
+from cluster.types import FinishReason, GenerateRequest, RequestId, TokenDelta, WorkerId
+from decode.step_stream import StepReader, StepStreams
+from kvtransfer.handoff import KVHandoff
+
+BARRIER = Method[None, None]("barrier", None)
+MAX_UNREAD = 20
+REFUSED = "refused"
+
+
+class SteppedEngine:
+    """Produces for its running requests what a test says, when it says so."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[RequestId, DeltaSink] = {}
+        self.stopped: list[RequestId] = []
+        self.streams: StepStreams | None = None
+
+    async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
+        await asyncio.sleep(0)
+        if request.request_id.startswith(REFUSED):
+            raise InvalidRequest("too long", "prompt", "context_length_exceeded")
+        self.sinks[request.request_id] = sink
+
+    async def stop(self, request_id: RequestId) -> None:
+        self.stopped.append(request_id)
+        self.sinks.pop(request_id, None)
+
+    def step(self, deltas: dict[RequestId, TokenDelta]) -> None:
+        assert self.streams is not None
+        for request_id, delta in deltas.items():
+            if sink := self.sinks.get(request_id):
+                sink.put(delta)
+                if delta.finish_reason:
+                    del self.sinks[request_id]
+        self.streams.flush()
+
+
+class Request:
+    """One request of an ingress replica: what its reader got, and how it ended."""
+
+    def __init__(self, name: str, ingress: "Ingress") -> None:
+        self.id = RequestId(name)
+        self.got: list[int] = []
+        self.finished = False
+        self.error: ServingError | None = None
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self._stream = ingress.reader.read(
+            ingress.connection, GenerateRequest(request_id=self.id, prompt_token_ids=[1], sampling_params=b""), None
+        )
+        self.reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async with aclosing(self._stream) as batches:
+                async for batch in batches:
+                    for delta in batch:
+                        self.got += delta.token_ids
+                        self.finished |= delta.finish_reason is not None
+                    await self.may_read.wait()
+        except ServingError as error:
+            self.error = error
+
+    async def leave(self) -> None:
+        self.reading.cancel()
+        await asyncio.wait([self.reading])
+
+
+class Ingress:
+    def __init__(self, reader: StepReader, connection: Connection) -> None:
+        self.reader = reader
+        self.connection = connection
+
+    @classmethod
+    async def join(cls, listener: Listener) -> "Ingress":
+        reader = StepReader(WorkerId("d0"), MAX_UNREAD)
+        return cls(reader, await connect(listener.address, reader.service))
+
+    async def settle(self) -> None:
+        """Everything sent before, in both directions, has been taken."""
+        if self.connection.is_open:
+            await self.connection.call(BARRIER, None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+class Cluster:
+    def __init__(self, engine: SteppedEngine, streams: StepStreams, ingresses: list[Ingress]) -> None:
+        self.engine = engine
+        self.streams = streams
+        self.ingresses = ingresses
+
+    async def settle(self) -> None:
+        for ingress in self.ingresses:
+            await ingress.settle()
+
+
+async def _barrier(_: None) -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(num_ingresses: int = 1) -> AsyncIterator[Cluster]:
+    engine, service = SteppedEngine(), Service()
+    service.on_call(BARRIER, _barrier)
+    streams = engine.streams = StepStreams(engine, service)
+    listener = await Listener.start("127.0.0.1", service)
+    ingresses = [await Ingress.join(listener) for _ in range(num_ingresses)]
+    try:
+        yield Cluster(engine, streams, ingresses)
+    finally:
+        for ingress in ingresses:
+            ingress.connection.close()
+        listener.close()
+        await asyncio.sleep(0)
+
+
+def token(number: int, *, last: bool = False) -> TokenDelta:
+    return TokenDelta(0, [number], FinishReason.STOP if last else None)
+
+
+async def test_one_message_carries_what_a_step_produced_for_all_streams():
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        posted = []
+        requests = [Request(f"r{n}", ingress) for n in range(64)]
+        await cluster.settle()
+        on_step = ingress.reader._on_step
+        ingress.reader.service.on_post(
+            Method("step", list[tuple[int, TokenDelta]]),
+            lambda c, deltas: (posted.append(len(deltas)), on_step(c, deltas)),
+        )
+        cluster.engine.step({request.id: token(7, last=True) for request in requests})
+        await asyncio.gather(*(request.reading for request in requests))
+        assert posted == [64]
+        assert all(request.got == [7] for request in requests)
+        assert cluster.streams.num_open == 0
+
+
+async def test_refused_request_fails_as_the_engine_says_and_harms_no_other():
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        refused, other = Request(REFUSED, ingress), Request("other", ingress)
+        await refused.reading
+        assert isinstance(refused.error, InvalidRequest)
+        assert refused.error.code == "context_length_exceeded"
+        cluster.engine.step({other.id: token(1, last=True)})
+        await other.reading
+        assert (other.got, other.finished) == ([1], True)
+
+
+async def test_dead_engine_fails_its_streams_after_what_they_got():
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await cluster.settle()
+        cluster.engine.sinks[request.id].put(token(1))
+        cluster.engine.sinks[request.id].fail(WorkerUnreachable("the engine died", "d0"))
+        await request.reading
+        assert request.got == [1]
+        assert isinstance(request.error, WorkerUnreachable)
+
+
+async def test_reader_that_leaves_before_the_request_has_started_stops_it():
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await asyncio.sleep(0)
+        await request.leave()
+        await cluster.settle()
+        assert (cluster.engine.sinks, cluster.streams.num_open) == ({}, 0)
+
+
+async def test_slow_reader_loses_its_request_and_the_engine_is_told_at_once():
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        slow, fast = Request("slow", ingress), Request("fast", ingress)
+        slow.may_read.clear()
+        await cluster.settle()
+        for number in range(2 * MAX_UNREAD):
+            cluster.engine.step({slow.id: token(number), fast.id: token(number)})
+            await cluster.settle()
+        assert cluster.engine.stopped == [slow.id]
+        assert fast.got == list(range(2 * MAX_UNREAD))
+        slow.may_read.set()
+        await slow.reading
+        assert isinstance(slow.error, ClientTooSlow)
+        assert slow.got == list(range(len(slow.got)))
+        assert len(slow.got) > MAX_UNREAD
+
+
+async def test_worker_whose_ingress_reads_nothing_merges_what_waits():
+    """The kernel's buffers fill up; from then on, each sequence waits as one delta."""
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await cluster.settle()
+        sink = cluster.engine.sinks[request.id]
+        writer = next(iter(cluster.streams._writers.values()))
+        sent = 0
+        while writer._connection.is_writable:  # nothing is read meanwhile: one event loop
+            sink.put(TokenDelta(0, [sent] * 10_000))
+            cluster.streams.flush()
+            sent += 1
+        for number in range(100):
+            sink.put(TokenDelta(0, [sent + number]))
+            cluster.streams.flush()
+        assert len(writer._buffer) == 1
+
+
+STREAMS = st.integers(0, 5)
+START, LEAVE, STEP, FINISH, STALL, RESUME, KILL = "start", "leave", "step", "finish", "stall", "resume", "kill"
+ACTIONS = st.one_of(
+    st.tuples(st.just(STEP), st.sets(STREAMS)),
+    st.tuples(st.sampled_from([START, LEAVE, FINISH, STALL, RESUME]), STREAMS),
+    st.tuples(st.just(KILL), st.integers(0, 1)),
+)
+
+
+class Run:
+    """Takes actions and knows what every request must have got."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.requests: dict[int, Request] = {}
+        self.produced: dict[int, list[int]] = {}
+        self.left: set[int] = set()
+        self.orphaned: set[int] = set()
+        self._number = 0
+
+    async def take(self, action: str, target: int | Iterable[int]) -> None:
+        await getattr(self, f"_{action}")(target)
+        await self._cluster.settle()
+
+    async def _start(self, stream: int) -> None:
+        ingress = self._cluster.ingresses[stream % 2]
+        if stream not in self.requests and ingress.connection.is_open:
+            self.requests[stream] = Request(f"r{stream}", ingress)
+            self.produced[stream] = []
+
+    async def _leave(self, stream: int) -> None:
+        if stream in self.requests and not self.requests[stream].reading.done():
+            self.left.add(stream)
+            await self.requests[stream].leave()
+
+    async def _step(self, streams: Iterable[int]) -> None:
+        self._produce(streams)
+
+    async def _finish(self, stream: int) -> None:
+        self._produce([stream], last=True)
+
+    async def _stall(self, stream: int) -> None:
+        if stream in self.requests:
+            self.requests[stream].may_read.clear()
+
+    async def _resume(self, stream: int) -> None:
+        if stream in self.requests:
+            self.requests[stream].may_read.set()
+
+    async def _kill(self, ingress: int) -> None:
+        self._cluster.ingresses[ingress].connection.close()
+        self.orphaned |= {stream for stream in self.requests if stream % 2 == ingress}
+
+    def _produce(self, streams: Iterable[int], *, last: bool = False) -> None:
+        step = {}
+        for stream in streams:
+            if stream in self.requests and self.requests[stream].id in self._cluster.engine.sinks:
+                self._number += 1
+                step[self.requests[stream].id] = token(self._number, last=last)
+                self.produced[stream].append(self._number)
+        self._cluster.engine.step(step)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(ACTIONS, max_size=40))
+async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_others(actions):
+    async with running(num_ingresses=2) as cluster:
+        run = Run(cluster)
+        for stream in range(4):
+            await run.take(START, stream)
+        for action, target in actions:
+            await run.take(action, target)
+        for stream in list(run.requests):
+            await run.take(FINISH, stream)
+            await run.take(RESUME, stream)
+        await asyncio.wait(
+            [request.reading for request in run.requests.values()] or [asyncio.create_task(_barrier(None))]
+        )
+        for stream, request in run.requests.items():
+            produced = run.produced[stream]
+            assert request.got == produced[: len(request.got)]
+            if stream not in run.left | run.orphaned and request.error is None:
+                assert (request.got, request.finished) == (produced, True)
+            if isinstance(request.error, WorkerUnreachable):
+                assert stream in run.orphaned
+        assert (cluster.engine.sinks, cluster.streams.num_open) == ({}, 0)
