@@ -79,7 +79,6 @@ def _process_environment(config: AppConfig) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S": "1.0",  # a busy CPU answers later than Serve's 0.1 s
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # with the executor `uni`: no extra process per engine
         "TORCH_LOGS": "-torch._library",
         # torch's own deprecations inside vLLM

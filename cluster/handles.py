@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 from ray import serve
 from ray.exceptions import RayError
@@ -16,7 +17,7 @@ from cluster.types import Address, ClusterView, WorkerId
 
 logger = logging.getLogger("baton.handles")
 
-_SCRAPE_TIMEOUT_S = 5.0
+_BROADCAST_TIMEOUT_S = 5.0
 
 
 class ClusterHandle:
@@ -38,11 +39,13 @@ class ClusterHandle:
 
 
 async def scheduler_address(scheduler: DeploymentHandle) -> Address:
-    """Raises ConnectionLost while there is none."""
-    try:
-        return await scheduler.address.remote()
-    except (RayError, RayServeException) as error:
-        raise ConnectionLost(f"there is no Scheduler: {type(error).__name__}") from error
+    """Raises ConnectionLost while there is none. Asked by broadcast: a call would have Serve probe the replica first,
+    with a deadline that a busy machine misses.
+    """
+    for answer in await _broadcast(scheduler, "address"):
+        if isinstance(answer, Address):
+            return answer
+    raise ConnectionLost("there is no Scheduler")
 
 
 def own_worker_id() -> WorkerId:
@@ -60,9 +63,18 @@ def own_node_ip() -> str:
 
 
 async def _scrape_all(handle: DeploymentHandle) -> list[Scrape]:
-    try:
-        answers = await handle.broadcast("scrape").results_async(timeout_s=_SCRAPE_TIMEOUT_S, return_exceptions=True)
-    except (TimeoutError, RayError, RayServeException) as error:
-        logger.warning("no metrics of %s: %s", handle.deployment_name, type(error).__name__)
-        return []
+    answers = await _broadcast(handle, "scrape")
+    if not all(isinstance(answer, Scrape) for answer in answers):
+        missing = [type(answer).__name__ for answer in answers if not isinstance(answer, Scrape)]
+        logger.warning("no metrics of %d replicas of %s: %s", len(missing), handle.deployment_name, missing)
     return [answer for answer in answers if isinstance(answer, Scrape)]
+
+
+async def _broadcast(handle: DeploymentHandle, method: str) -> list[Any]:
+    """What each replica of a deployment answers, errors included; empty when there is none."""
+    try:
+        return list(
+            await handle.broadcast(method).results_async(timeout_s=_BROADCAST_TIMEOUT_S, return_exceptions=True)
+        )
+    except (TimeoutError, RayError, RayServeException):
+        return []

@@ -17,7 +17,9 @@ from cluster.config import REPO_ROOT
 
 NUM_ENGINES = 2
 START_TIMEOUT_S = 240.0
-PREFILL_PROCESS = "ray::ServeReplica:baton:PrefillWorker"
+INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
+    f"ray::ServeReplica:baton:{deployment}" for deployment in ("Ingress", "Scheduler", "PrefillWorker", "DecodeWorker")
+)
 
 
 class Service:
@@ -57,10 +59,17 @@ class Service:
     def post(self, path: str, body: object) -> httpx.Response:
         return self._http.post(path, json=body)
 
-    def worker_process(self, name: str) -> psutil.Process:
-        """The process of the pool's (only) worker."""
-        (worker,) = [p for p in self._process.children(recursive=True) if _is(p, name)]
-        return worker
+    def process(self, name: str) -> psutil.Process:
+        """The process of a deployment's (only) replica."""
+        (replica,) = [p for p in self._process.children(recursive=True) if _is(p, name)]
+        return replica
+
+    def is_ready(self) -> bool:
+        """Answers, and can hand over."""
+        try:
+            return self.get("/readyz").is_success
+        except httpx.TransportError:
+            return False
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of one metric that have these labels."""

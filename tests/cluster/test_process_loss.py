@@ -1,0 +1,117 @@
+"""Processes that are killed: what the clients see of it, what the others still do for the dead, and the recovery."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import openai
+import pytest
+
+from tests.cluster.service import DECODE_PROCESS, INGRESS_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, Service, wait_for
+
+RECOVERED_WITHIN_S = 120.0
+NUM_IN_FLIGHT = 6
+"""Long prompts, so that some are in the prefill engine when it dies."""
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+MAX_TOKENS = 3000
+"""Some twenty seconds of decoding on this machine: nothing that is asked for here ends by itself during a test."""
+
+
+def test_killed_prefill_worker_costs_no_request(service: Service, client: openai.OpenAI, model: str) -> None:
+    answers: list[str] = []
+    in_flight = [
+        threading.Thread(target=lambda seed=seed: answers.append(_long_prompt_answer(client, model, seed)))
+        for seed in range(NUM_IN_FLIGHT)
+    ]
+    worker = service.process(PREFILL_PROCESS)
+    for thread in in_flight:
+        thread.start()
+    wait_for(lambda: service.metric("vllm:num_requests_running", deployment="prefill") > 0, timeout_s=10)
+    worker.kill()
+    paths = [_path_of_answer(client, model) for _ in range(5)]
+    for thread in in_flight:
+        thread.join(timeout=60)
+
+    assert len(answers) == NUM_IN_FLIGHT
+    assert "D" in paths
+    assert service.get("/readyz").status_code == 503
+    _wait_for_recovery(service)
+    assert _path_of_answer(client, model) == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_killed_decode_worker_ends_its_streams_with_an_error(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    with _long_stream(service, model) as frames:
+        next(frames)
+        service.process(DECODE_PROCESS).kill()
+        last = list(frames)
+    assert last[-1] == "[DONE]"
+    assert json.loads(last[-2])["error"]["code"] == "worker_failed"
+    with pytest.raises(openai.InternalServerError) as refused:
+        _path_of_answer(client, model)
+    assert refused.value.status_code == 503
+    assert int(refused.value.response.headers["retry-after"]) >= 1
+    _wait_for_recovery(service)
+    assert _path_of_answer(client, model) == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_killed_scheduler_is_waited_for_and_its_streams_go_on(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    with _long_stream(service, model) as frames:
+        next(frames)
+        service.process(SCHEDULER_PROCESS).kill()
+        assert len([next(frames) for _ in range(100)]) == 100
+    _wait_for_recovery(service)
+    assert _path_of_answer(client, model) == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_requests_of_a_killed_ingress_are_aborted_on_the_workers_at_once(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    generated = service.metric("vllm:generation_tokens_total", deployment="decode")
+    with _long_stream(service, model) as frames:
+        for _ in range(20):
+            next(frames)
+        released = service.metric("vllm:generation_tokens_total", deployment="decode") - generated
+        service.process(INGRESS_PROCESS).kill()
+        with pytest.raises(httpx.TransportError):
+            list(frames)
+    _wait_for_recovery(service)
+    generated = service.metric("vllm:generation_tokens_total", deployment="decode") - generated
+    assert released <= generated < MAX_TOKENS / 4
+    assert service.is_idle()
+    assert _path_of_answer(client, model) == "P->D"
+
+
+@contextmanager
+def _long_stream(service: Service, model: str) -> Iterator[Iterator[str]]:
+    body = {"model": model, "prompt": "Once", "stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True}
+    with (
+        httpx.Client(base_url=service.url, timeout=30) as http,
+        http.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        yield (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
+
+
+def _wait_for_recovery(service: Service) -> None:
+    wait_for(lambda: service.is_ready(), RECOVERED_WITHIN_S, interval_s=0.5)
+
+
+def _path_of_answer(client: openai.OpenAI, model: str) -> str:
+    response = client.chat.completions.with_raw_response.create(
+        model=model, messages=QUESTION, temperature=0, max_tokens=20
+    )
+    assert "Paris" in (response.parse().choices[0].message.content or "")
+    return response.headers["x-baton-path"]
+
+
+def _long_prompt_answer(client: openai.OpenAI, model: str, seed: int) -> str:
+    prompt = [300 + (seed * 7919 + i * i * 37) % 1000 for i in range(3800)]
+    return client.completions.create(model=model, prompt=prompt, max_tokens=8).choices[0].text
