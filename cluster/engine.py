@@ -42,13 +42,17 @@ PROBE_BLOCKS = 2
 _KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
 
 
+_PARAMS_ENCODER = MsgpackEncoder()
+_PARAMS_DECODER = MsgpackDecoder(SamplingParams)  # kept: making one costs more than a request may
+
+
 def encode_sampling_params(params: SamplingParams) -> bytes:
-    (frame,) = MsgpackEncoder().encode(params)
+    (frame,) = _PARAMS_ENCODER.encode(params)
     return bytes(frame)
 
 
 def decode_sampling_params(frame: bytes) -> SamplingParams:
-    params: SamplingParams = MsgpackDecoder(SamplingParams).decode(frame)
+    params: SamplingParams = _PARAMS_DECODER.decode(frame)
     return params
 
 
@@ -119,7 +123,7 @@ class Engine:
             InvalidRequest: the engine refuses the request.
             WorkerUnreachable: the engine died.
         """
-        params = decode_sampling_params(request.sampling_params).clone()
+        params = decode_sampling_params(request.sampling_params)
         params.max_tokens, params.min_tokens, params.n = 1, 0, 1
         params.stop, params.detokenize = [], False
         params.logprobs = params.prompt_logprobs = params.structured_outputs = None
@@ -186,7 +190,7 @@ class Engine:
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
         if self._tap.num_running >= self._max_requests:
             raise WorkerBusy(f"worker {self._worker} has {self._max_requests} requests", self._worker)
-        running = self._tap.open(request.request_id, params.n, sink)
+        running = self._tap.open(request.request_id, params, sink)
         try:
             collector = await self._llm.add_request(
                 request.request_id,

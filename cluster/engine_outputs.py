@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestOutputCollector
@@ -16,18 +17,22 @@ from cluster.errors import InvalidRequest
 from cluster.feed import DeltaSink
 from cluster.types import FinishReason, PromptTokenSources, TokenDelta
 
+ITL_STEPS = 16
+"""One engine step in so many is observed for the engine's inter-token latency."""
+
 
 class Running:
     """One request in the engine, and where its outputs go."""
 
-    def __init__(self, request_id: str, num_sequences: int, sink: DeltaSink) -> None:
+    def __init__(self, request_id: str, params: SamplingParams, sink: DeltaSink) -> None:
         self.request_id = request_id
+        self.ends_by_text = params.detokenize
         self.engine_request_id = ""
         """vLLM's internal id, set when the request is added."""
         self.sequence_ids: list[str] = []
         """vLLM's internal ids of the sequences, by index."""
         self.kv_transfer_params: dict[str, Any] | None = None
-        self.num_open = num_sequences
+        self.num_open = params.n
         self.sink = sink
 
 
@@ -40,8 +45,11 @@ class TokenEngine(AsyncLLM):
 
 
 class TokenTap(OutputProcessor):
-    """vLLM's output processor (which keeps its statistics and ends sequences at stop strings), that also passes each
-    raw output of the engine on to the request's sink.
+    """vLLM's output processor, that also passes each raw output of the engine on to the request's sink.
+
+    vLLM's part keeps the engine's statistics and ends sequences at stop strings, for ten microseconds a token. So it
+    gets what those need: every output of a request with stop strings, each request's first and last, and one step in
+    ITL_STEPS whole. The tokens in between are only counted; the engine's inter-token latency is thus a sample.
     """
 
     def __init__(self, replaced: OutputProcessor) -> None:
@@ -55,6 +63,7 @@ class TokenTap(OutputProcessor):
         self._running: dict[str, Running] = {}
         self._sequences: dict[str, tuple[Running, int]] = {}
         self._idle: asyncio.Future[None] | None = None
+        self._num_steps = 0
 
     @classmethod
     def adopt(cls, llm: AsyncLLM) -> "TokenTap":
@@ -78,11 +87,11 @@ class TokenTap(OutputProcessor):
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def open(self, request_id: str, num_sequences: int, sink: DeltaSink) -> Running:
+    def open(self, request_id: str, params: SamplingParams, sink: DeltaSink) -> Running:
         """Raises InvalidRequest for an id that is already running here."""
         if request_id in self._running:
             raise InvalidRequest(f"request {request_id} is already running")
-        self._running[request_id] = running = Running(request_id, num_sequences, sink)
+        self._running[request_id] = running = Running(request_id, params, sink)
         return running
 
     def find(self, request_id: str) -> Running | None:
@@ -116,14 +125,24 @@ class TokenTap(OutputProcessor):
         iteration_stats: IterationStats | None = None,
         weight_version: str | None = None,
     ) -> OutputProcessorOutput:
+        self._num_steps += 1
+        is_sampled = self._num_steps % ITL_STEPS == 0
+        for_vllm = []
         for output in engine_core_outputs:
-            if sequence := self._sequences.get(output.request_id):
-                running, index = sequence
+            running, index = self._sequences.get(output.request_id, (None, 0))
+            if running is not None:
                 running.kv_transfer_params = output.kv_transfer_params or running.kv_transfer_params
                 self._put(running, _to_delta(index, output))
             if output.prefill_stats is not None and self._hooks is not None:
                 self._hooks.on_prompt(_to_sources(output.prefill_stats))
-        processed = super().process_outputs(engine_core_outputs, engine_core_timestamp, iteration_stats, weight_version)
+            if (
+                is_sampled
+                or running is None
+                or running.ends_by_text
+                or not self._is_counted(output, engine_core_timestamp, iteration_stats)
+            ):
+                for_vllm.append(output)
+        processed = super().process_outputs(for_vllm, engine_core_timestamp, iteration_stats, weight_version)
         self._end(processed.reqs_to_abort, FinishReason.STOP)
         if self._hooks is not None:
             self._hooks.on_step()
@@ -139,6 +158,26 @@ class TokenTap(OutputProcessor):
         for running in list(self._running.values()):
             self.close(running)
             running.sink.fail(self._hooks.translated(e) if self._hooks else e)
+
+    def _is_counted(
+        self, output: EngineCoreOutput, timestamp: float | None, iteration_stats: IterationStats | None
+    ) -> bool:
+        """Count the tokens of an output that says nothing else; False for one that does."""
+        state = self.request_states.get(output.request_id)
+        if (
+            state is None
+            or state.is_prefilling
+            or output.finish_reason is not None
+            or output.prefill_stats is not None
+            or output.events is not None
+        ):
+            return False
+        if iteration_stats is not None and state.stats is not None:
+            num_tokens = len(output.new_token_ids)
+            iteration_stats.num_generation_tokens += num_tokens
+            state.stats.num_generation_tokens += num_tokens
+            state.stats.last_token_ts = timestamp or 0.0
+        return True
 
     def _put(self, running: Running, delta: TokenDelta) -> None:
         running.sink.put(delta)

@@ -1,0 +1,144 @@
+"""The tap between an engine's raw outputs and vLLM's output processor."""
+
+import pytest
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import FinishReason as EngineFinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.metrics.stats import IterationStats, PrefillStats
+
+from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
+from cluster.errors import InvalidRequest
+from cluster.types import FinishReason, PromptTokenSources, TokenDelta
+
+NUM_TOKENS = 100
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.deltas: list[TokenDelta] = []
+        self.error: BaseException | None = None
+
+    def put(self, delta: TokenDelta) -> None:
+        self.deltas.append(delta)
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for delta in self.deltas for token in delta.token_ids]
+
+
+class Tapped:
+    """A tap with requests, driven step by step."""
+
+    def __init__(self) -> None:
+        self.prompts: list[PromptTokenSources] = []
+        self.num_steps = 0
+        self.tap = TokenTap(OutputProcessor(None, log_stats=True))
+        self.tap._hooks = TapHooks(
+            on_prompt=self.prompts.append, on_step=self._on_step, translated=lambda error: RuntimeError(str(error))
+        )
+        self.num_generated = 0
+        self.finished: list[int] = []
+        self.num_observed = 0
+
+    def add(self, name: str) -> tuple[Sink, Running]:
+        sink = Sink()
+        params = SamplingParams(max_tokens=NUM_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False)
+        running = self.tap.open(name, params, sink)
+        request = EngineCoreRequest(
+            request_id=f"{name}-internal",
+            external_req_id=name,
+            prompt_token_ids=[1, 2, 3],
+            mm_features=None,
+            sampling_params=params,
+            pooling_params=None,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        collector = RequestOutputCollector(RequestOutputKind.FINAL_ONLY, name)
+        self.tap.add_request(request, None, None, 0, collector)
+        return sink, running
+
+    def step(self, *outputs: EngineCoreOutput) -> None:
+        stats = IterationStats()
+        self.tap.process_outputs(list(outputs), float(self.num_steps), stats)
+        self.num_generated += stats.num_generation_tokens
+        self.num_observed += len(stats.inter_token_latencies_iter)
+        self.finished += [request.num_generation_tokens for request in stats.finished_requests]
+
+    def _on_step(self) -> None:
+        self.num_steps += 1
+
+
+def output(name: str, token: int, **fields: object) -> EngineCoreOutput:
+    return EngineCoreOutput(f"{name}-internal", [token], **fields)
+
+
+def first(name: str) -> EngineCoreOutput:
+    stats = PrefillStats(num_prompt_tokens=3, num_computed_tokens=1, num_cached_tokens=2, num_local_cached_tokens=2)
+    return output(name, 0, prefill_stats=stats)
+
+
+def test_every_token_reaches_its_sink_and_is_counted_once():
+    tapped = Tapped()
+    sinks = {name: tapped.add(name)[0] for name in ("a", "b")}
+    tapped.step(*map(first, sinks))
+    for token in range(1, NUM_TOKENS - 1):
+        tapped.step(*(output(name, token) for name in sinks))
+    last = {"finish_reason": EngineFinishReason.LENGTH}
+    tapped.step(*(output(name, NUM_TOKENS - 1, **last) for name in sinks))
+    for sink in sinks.values():
+        assert sink.token_ids == list(range(NUM_TOKENS))
+        assert sink.deltas[0].prompt_sources == PromptTokenSources(1, 2, 0)
+        assert sink.deltas[-1].finish_reason is FinishReason.LENGTH
+    assert tapped.num_generated == 2 * NUM_TOKENS
+    assert tapped.finished == [NUM_TOKENS, NUM_TOKENS]
+    assert (tapped.num_steps, tapped.tap.num_running) == (NUM_TOKENS, 0)
+
+
+def test_inter_token_latency_is_observed_in_a_sample_of_the_steps():
+    tapped = Tapped()
+    tapped.add("a")
+    tapped.step(first("a"))
+    for token in range(10 * ITL_STEPS):
+        tapped.step(output("a", token))
+    assert tapped.num_observed == 10
+
+
+async def test_tap_is_idle_when_its_last_request_is_forgotten():
+    tapped = Tapped()
+    sink, running = tapped.add("a")
+    tapped.step(first("a"))
+    tapped.tap.close(running)
+    tapped.step(output("a", 1))
+    assert (sink.token_ids, tapped.tap.find("a")) == ([0], None)
+    await tapped.tap.idle()
+
+
+def test_dead_engine_fails_all_that_run_in_our_terms():
+    tapped = Tapped()
+    sinks = [tapped.add(name)[0] for name in ("a", "b")]
+    tapped.tap.propagate_error(ValueError("out of memory"))
+    assert [str(sink.error) for sink in sinks] == ["out of memory"] * 2
+    assert all(isinstance(sink.error, RuntimeError) for sink in sinks)
+    assert tapped.tap.num_running == 0
+
+
+def test_abort_ends_a_request_with_a_delta_that_says_so():
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    tapped.tap.abort_requests(["a"], internal=False)
+    assert [delta.finish_reason for delta in sink.deltas] == [FinishReason.ABORT]
+    assert tapped.tap.num_running == 0
+
+
+def test_id_that_is_running_is_refused():
+    tapped = Tapped()
+    tapped.add("a")
+    with pytest.raises(InvalidRequest, match="already running"):
+        tapped.add("a")
