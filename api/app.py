@@ -22,12 +22,15 @@ from router.session import RouteReceipt, Session, SessionPorts
 logger = logging.getLogger("baton.ingress")
 
 
-def build_http_app(frontend: Frontend, cluster: ClusterPort, *, allow_path_header: bool) -> FastAPI:
+def build_http_app(
+    frontend: Frontend, cluster: ClusterPort, *, allow_path_header: bool, keep_alive_s: float
+) -> FastAPI:
     """The HTTP surface over a frontend and a view of the cluster."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.frontend = frontend
     app.state.cluster = cluster
     app.state.allow_path_header = allow_path_header
+    app.state.keep_alive_s = keep_alive_s
     for routes in (completions, models, health):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
@@ -52,7 +55,12 @@ class Ingress:
         )
         cluster = ClusterHandle(scheduling, [scheduler, prefill, decode])
         frontend = await Frontend.start(config, self._start_session)
-        http_app = build_http_app(frontend, cluster, allow_path_header=config.ingress.allow_path_header)
+        http_app = build_http_app(
+            frontend,
+            cluster,
+            allow_path_header=config.ingress.allow_path_header,
+            keep_alive_s=config.ingress.keep_alive_s,
+        )
         self._listener = await HttpListener.start(http_app, config.ingress)
 
     async def check_health(self) -> None:

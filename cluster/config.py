@@ -71,6 +71,10 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Path of a chat template that replaces the model's own."""
     allow_path_header: bool = False
     """Let requests choose their path by the header `x-baton-path: D` or `P->D`. For debugging and tests."""
+    keep_alive_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
+    """A stream that has been silent for so long, in a long prefill too, sends an SSE comment. Longer than the idle
+    timeout of a proxy loses the connection; shorter commits to status 200 before slow requests can fail.
+    """
 
 
 class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

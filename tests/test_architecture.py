@@ -34,7 +34,17 @@ PURE = (
 )
 
 ALLOWED = {
-    "vllm": ("cluster/engine.py", "cluster/engine_outputs.py", "kvtransfer/connector.py", "api/render.py"),
+    "vllm": (
+        "cluster/engine.py",
+        "cluster/engine_outputs.py",
+        "kvtransfer/connector.py",
+        "api/generation.py",
+        "api/remote_engine.py",
+        "api/render.py",
+        "api/text_frames.py",
+        "api/text_streams.py",
+        "api/vllm_errors.py",
+    ),
     "ray": ("*/deployment.py", "api/app.py", "cluster/app.py", "cluster/handles.py"),
     "nixl": ("kvtransfer/*",),
     "torch": (),

@@ -1,52 +1,55 @@
 """POST /v1/chat/completions and /v1/completions."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from functools import partial
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
-from starlette.types import Send
+from fastapi.responses import JSONResponse
 
-from api.render import Call, error_in_frame
-from api.wire import sse
+from api.generation import Call
+from api.render import Frames
+from api.vllm_errors import error_in_frame
 from api.wire.bodies import public
+from api.wire.event_stream import ClientLeft, EventStream, while_connected
 from cluster.errors import InvalidRequest
 from cluster.types import Path
 
 PATH_HEADER = "x-baton-path"
 """Of a response: where it ran. Of a request, where the operator allows it: where it must run."""
 
-Answer = dict[str, Any] | AsyncGenerator[str, None]
-
-router = APIRouter(prefix="/v1")
+Answer = Callable[[Any, Call], Awaitable[dict[str, Any] | Frames]]
 
 
-@router.post("/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
     return await _answered(request, request.app.state.frontend.chat_completion)
 
 
-@router.post("/completions")
 async def create_completion(request: Request) -> Response:
     return await _answered(request, request.app.state.frontend.completion)
 
 
-class _Stream(StreamingResponse):
-    async def stream_response(self, send: Send) -> None:
-        async with aclosing(cast(AsyncGenerator[str, None], self.body_iterator)):
-            await super().stream_response(send)
+# Plain routes: FastAPI's own would resolve dependencies, of which there are none, for each request.
+router = APIRouter()
+router.add_route("/v1/chat/completions", create_chat_completion, methods=["POST"])
+router.add_route("/v1/completions", create_completion, methods=["POST"])
 
 
-async def _answered(request: Request, answer: Callable[[Any, Call], Awaitable[Answer]]) -> Response:
+async def _answered(request: Request, answer: Answer) -> Response:
     call = Call(_forced_path(request))
-    result = await answer(await _json(request), call)
+    body = await _json(request)
+    try:
+        result = await while_connected(request.receive, answer(body, call))
+    except ClientLeft:
+        return Response(status_code=499)
     if isinstance(result, dict):
         return JSONResponse(public(result), headers=_headers(call))
-    frames = await sse.started(result, partial(error_in_frame, call=call))
-    return _Stream(frames, media_type=sse.MEDIA_TYPE, headers=sse.HEADERS | _headers(call))
+    return EventStream(
+        result,
+        error_in=lambda frame: error_in_frame(frame, call.error),
+        headers_of_status=lambda: _headers(call),
+        keep_alive_s=request.app.state.keep_alive_s,
+    )
 
 
 def _headers(call: Call) -> dict[str, str]:

@@ -1,9 +1,6 @@
-"""Server-sent events: what a stream of frames must look like on the wire, whatever happens to the generator behind
-it.
-"""
+"""Server-sent events: what the frames of a stream must look like on the wire."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 
 import msgspec
 
@@ -13,41 +10,25 @@ from cluster.errors import ServingError
 
 DONE = "data: [DONE]\n\n"
 
-MEDIA_TYPE = "text/event-stream"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment: clients skip it, proxies see that the connection lives."""
 
-HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
 """Proxies between us and the client must neither store nor hold back frames."""
+
+ErrorIn = Callable[[str], ServingError | None]
+"""The error that a frame reports, if it does."""
 
 
 def data_frame(payload: object) -> str:
     return f"data: {msgspec.json.encode(payload).decode()}\n\n"
 
 
-async def started(
-    frames: AsyncGenerator[str, None], error_in: Callable[[str], ServingError | None]
-) -> AsyncIterator[str]:
-    """Wait for the first frame, so that a request that fails before it gets a status instead of a broken stream.
-
-    Raises:
-        ServingError: the first frame reports an error (`error_in`).
-    """
-    first = await anext(frames, DONE)
-    if error := error_in(first):
-        await frames.aclose()
-        raise error
-    return _terminated(first, frames, error_in)
-
-
-async def _terminated(
-    first: str, frames: AsyncGenerator[str, None], error_in: Callable[[str], ServingError | None]
-) -> AsyncIterator[str]:
-    """All frames, errors in OpenAI's shape, and exactly one terminal frame."""
-    async with aclosing(frames):
-        yield public_frame(first)
-        async for frame in frames:
-            if frame == DONE:
-                break
-            error = error_in(frame)
-            yield data_frame(error_body(error)) if error else public_frame(frame)
-    if first != DONE:
-        yield DONE
+def to_wire(frame: str, error_in: ErrorIn) -> bytes:
+    """A frame of vLLM's for the client, with errors in OpenAI's shape."""
+    error = error_in(frame)
+    return (data_frame(error_body(error)) if error else public_frame(frame)).encode()

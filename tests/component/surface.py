@@ -7,7 +7,7 @@ import httpx
 from fastapi import FastAPI
 
 from api.app import build_http_app
-from api.render import Call
+from api.generation import Call
 from cluster.errors import ServingError
 from cluster.metrics import Family, Sample, Scrape
 from cluster.types import ClusterView, Path, Pool, WorkerId, WorkerLoad, WorkerView
@@ -92,8 +92,16 @@ def a_scrape(deployment: str, value: float) -> Scrape:
     return Scrape(deployment, "x", [Family("baton_output_tokens", "Tokens.", "counter", [sample])])
 
 
-def an_app(frontend: FakeFrontend, cluster: FakeCluster | None = None, *, allow_path_header: bool = False) -> FastAPI:
-    return build_http_app(frontend, cluster or FakeCluster(), allow_path_header=allow_path_header)
+def an_app(
+    frontend: FakeFrontend,
+    cluster: FakeCluster | None = None,
+    *,
+    allow_path_header: bool = False,
+    keep_alive_s: float = 15.0,
+) -> FastAPI:
+    return build_http_app(
+        frontend, cluster or FakeCluster(), allow_path_header=allow_path_header, keep_alive_s=keep_alive_s
+    )
 
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:

@@ -1,0 +1,109 @@
+"""One HTTP request and the generations that it asks the cluster for.
+
+vLLM's serving code stands between the two and cannot carry a request along: it is found again by a context variable.
+"""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any
+
+from vllm.exceptions import GenerationError, VLLMClientError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.input_processor import InputProcessor
+
+from api.latency import RequestLatency
+from api.vllm_errors import serving_error
+from cluster.engine import encode_sampling_params
+from cluster.errors import ServingError
+from cluster.types import GenerateRequest, Path, RequestId, TokenDelta
+from router.session import Session
+
+SessionFactory = Callable[[GenerateRequest, Path | None], Session]
+
+
+class Call:
+    """One HTTP request."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """`path` forces where the request runs."""
+        self.id = uuid.uuid4().hex
+        self.arrived_at = time.monotonic()
+        self.forced_path = path
+        self.path: Path | None = None
+        """Where it ran; set with the first token."""
+        self.error: ServingError | None = None
+        """Why generation failed; vLLM's serving code passes on no more than a message."""
+        self.generations: list[Generation] = []
+        """One per prompt, once the request is rendered."""
+
+
+CALL: ContextVar[Call] = ContextVar("call")
+
+
+class Generation:
+    """One rendered prompt, and the session that answers it. Whoever consumes it consumes it once."""
+
+    def __init__(
+        self,
+        call: Call,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        reasoning_ended: bool | None,
+        reasoning_parser_kwargs: dict[str, Any] | None,
+    ) -> None:
+        self.params = params
+        self._call = call
+        self._prompt = prompt
+        self._request_id = request_id
+        self._reasoning_ended = reasoning_ended
+        self._reasoning_parser_kwargs = reasoning_parser_kwargs
+
+    def processed(self, processor: InputProcessor) -> EngineCoreRequest:
+        """Raises GenerationError where the engine's own checks refuse the prompt or its parameters."""
+        try:
+            request = processor.process_inputs(
+                self._request_id, self._prompt, self.params, supported_tasks=("generate",)
+            )
+            if request.prompt_token_ids is None or request.mm_features:
+                raise VLLMClientError("only text prompts are supported")
+        except VLLMClientError as error:
+            self._call.error = serving_error(error)
+            raise GenerationError(str(error)) from error  # which vLLM's serving code passes on without logging it
+        processor.assign_request_id(request)
+        return request
+
+    async def deltas(
+        self, request: EngineCoreRequest, start_session: SessionFactory
+    ) -> AsyncGenerator[TokenDelta, None]:
+        """What the workers generate for the processed request. Raises GenerationError, and says why in the call."""
+        call = self._call
+        session = start_session(self._to_generate_request(request), call.forced_path)
+        latency = RequestLatency(call.arrived_at)
+        try:
+            async with aclosing(session.run()) as deltas:
+                async for delta in deltas:
+                    call.path = session.path
+                    latency.released(delta, call.path or "none", time.monotonic())
+                    yield delta
+        except ServingError as error:
+            call.error = error
+            raise GenerationError(str(error)) from error
+        finally:
+            latency.ended(call.path or "none")
+
+    def _to_generate_request(self, request: EngineCoreRequest) -> GenerateRequest:
+        params = request.params
+        return GenerateRequest(
+            request_id=RequestId(str(request.external_req_id)),
+            prompt_token_ids=request.prompt_token_ids or [],
+            sampling_params=encode_sampling_params(params),
+            num_sequences=params.n,
+            needs_prompt_logprobs=params.prompt_logprobs is not None,
+            reasoning_ended=self._reasoning_ended,
+            reasoning_parser_kwargs=self._reasoning_parser_kwargs,
+        )

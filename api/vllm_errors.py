@@ -1,0 +1,43 @@
+"""What vLLM's front half reports as an error, as one of ours."""
+
+import msgspec
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMNotFoundError
+
+from cluster.errors import GenerationFailed, InvalidRequest, NotFound, Overloaded, ServingError
+
+
+def serving_error(error: Exception) -> ServingError:
+    if isinstance(error, VLLMNotFoundError):
+        return NotFound(str(error))
+    if isinstance(error, GracefulHTTPError):
+        return Overloaded(str(error), retry_after_s=1.0)
+    if isinstance(error, GenerationError):
+        return GenerationFailed(str(error), "unknown")
+    return _invalid(str(error), getattr(error, "parameter", None))
+
+
+def error_of_response(response: ErrorResponse) -> ServingError:
+    error = response.error
+    if error.code == NotFound.http_status:
+        return NotFound(error.message, error.param, "model_not_found" if error.param == "model" else None)
+    if error.code >= ServingError.http_status:
+        return ServingError(error.message)
+    return _invalid(error.message, error.param)
+
+
+def error_in_frame(frame: str, known: ServingError | None) -> ServingError | None:
+    """The error that an SSE frame of vLLM's serving code reports, if it does: the `known` one, of which the frame says
+    no more than a message, or vLLM's own.
+    """
+    if not frame.startswith('data: {"error"'):
+        return None
+    if known is not None:
+        return known
+    response = msgspec.json.decode(frame.removeprefix("data: "))
+    return error_of_response(ErrorResponse.model_validate(response))
+
+
+def _invalid(message: str, param: str | None) -> InvalidRequest:
+    too_long = "maximum context length" in message or "max_model_len" in message
+    return InvalidRequest(message, param, "context_length_exceeded" if too_long else "invalid_value")

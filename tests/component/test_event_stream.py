@@ -1,0 +1,221 @@
+"""A stream's bytes and life on the ASGI side, with a generator, a client and pauses that a test chooses."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from api.wire.event_stream import ClientLeft, EventStream, while_connected
+from cluster.errors import Overloaded, ServingError
+
+DONE = "data: [DONE]\n\n"
+TEXT = 'data: {"text":"a"}\n\n'
+BROKEN = 'data: {"error":"broken"}\n\n'
+COMMENT = ": keep-alive\n\n"
+REFUSAL = 'data: {"error":{"message":"full","type":"server_error","param":null,"code":"engine_overloaded"}}\n\n'
+
+SOON = 0.02
+"""A keep-alive that a test can wait for."""
+
+
+def error_in(frame: str) -> ServingError | None:
+    return Overloaded("full", 2.0) if frame.startswith('data: {"error"') else None
+
+
+class Frames:
+    """Yields frames and sleeps where it is given a number; knows whether it was closed."""
+
+    def __init__(self, *steps: str | bytes | float) -> None:
+        self._steps = steps
+        self.is_closed = False
+
+    async def __call__(self) -> AsyncGenerator[str | bytes, None]:
+        try:
+            for step in self._steps:
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                else:
+                    yield step
+        finally:
+            self.is_closed = True
+
+
+class Client:
+    """The ASGI server's side. `leave` disconnects; `accept` makes sends wait until it is set."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.leave = asyncio.Event()
+        self.accept = asyncio.Event()
+        self.accept.set()
+
+    async def receive(self) -> dict[str, Any]:
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await self.accept.wait()
+        self.messages.append(message)
+
+    async def takes(self, frames: Frames, keep_alive_s: float = 60.0) -> "Client":
+        stream = EventStream(frames(), error_in, lambda: {"x-baton-path": "D"}, keep_alive_s)
+        await stream({"type": "http"}, self.receive, self.send)
+        return self
+
+    @property
+    def status(self) -> int:
+        (start,) = [message for message in self.messages if message["type"] == "http.response.start"]
+        assert start is self.messages[0]
+        return start["status"]
+
+    @property
+    def text(self) -> str:
+        *rest, last = self.messages[1:]
+        assert not last.get("more_body", False)
+        assert all(message["more_body"] for message in rest)
+        return b"".join(message["body"] for message in self.messages[1:]).decode()
+
+
+async def taken(*steps: str | bytes | float, keep_alive_s: float = 60.0) -> Client:
+    frames = Frames(*steps)
+    client = await Client().takes(frames, keep_alive_s)
+    assert frames.is_closed
+    return client
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ((TEXT, TEXT, DONE), TEXT + TEXT + DONE),
+        ((TEXT.encode(), TEXT, DONE), TEXT + TEXT + DONE),
+        ((TEXT,), TEXT + DONE),
+        ((), DONE),
+        ((DONE,), DONE),
+        ((TEXT, DONE, TEXT, DONE), TEXT + DONE),
+        ((TEXT, BROKEN, DONE), TEXT + REFUSAL + DONE),
+    ],
+    ids=["as it is", "bytes", "no terminal frame", "nothing", "only done", "after done", "error midway"],
+)
+async def test_stream_is_its_frames_and_one_terminal_frame(steps, text):
+    client = await taken(*steps)
+    assert (client.status, client.text) == (200, text)
+
+
+async def test_status_comes_with_the_stream_s_headers():
+    headers = dict((await taken(TEXT)).messages[0]["headers"])
+    assert headers == {
+        b"content-type": b"text/event-stream; charset=utf-8",
+        b"cache-control": b"no-cache",
+        b"x-accel-buffering": b"no",
+        b"x-baton-path": b"D",
+    }
+
+
+async def test_error_in_the_first_frame_is_a_status():
+    client = await taken(BROKEN, DONE)
+    assert client.status == 503
+    assert dict(client.messages[0]["headers"])[b"retry-after"] == b"2"
+
+
+async def test_error_in_the_first_frame_is_still_a_status_after_a_short_silence():
+    assert (await taken(SOON, BROKEN, DONE)).status == 503
+
+
+async def test_comments_fill_the_silence_before_the_first_frame():
+    client = await taken(3.5 * SOON, TEXT, keep_alive_s=SOON)
+    assert client.status == 200
+    assert client.text.startswith(COMMENT + COMMENT)
+    assert client.text.replace(COMMENT, "") == TEXT + DONE
+
+
+async def test_error_after_the_first_comment_is_a_frame():
+    client = await taken(1.5 * SOON, BROKEN, keep_alive_s=SOON)
+    assert (client.status, client.text.replace(COMMENT, "")) == (200, REFUSAL + DONE)
+
+
+async def test_comments_fill_the_silence_between_frames_and_lose_none():
+    client = await taken(TEXT, 2.5 * SOON, TEXT, 2.5 * SOON, TEXT, keep_alive_s=SOON)
+    assert client.text.replace(COMMENT, "") == TEXT * 3 + DONE
+    assert client.text.count(COMMENT) >= 2
+    assert client.text.startswith(TEXT + COMMENT)
+
+
+async def test_stream_that_is_not_silent_has_no_comments():
+    assert COMMENT not in (await taken(*[TEXT, SOON / 4] * 12, keep_alive_s=SOON)).text
+
+
+async def test_slow_client_is_sent_no_comments():
+    client, frames = Client(), Frames(TEXT, TEXT)
+    client.accept.clear()
+    taking = asyncio.ensure_future(client.takes(frames, SOON))
+    await asyncio.sleep(3 * SOON)
+    client.accept.set()
+    await taking
+    assert client.text == TEXT + TEXT + DONE
+
+
+@pytest.mark.parametrize(
+    ("steps", "accepts"),
+    [((60.0,), True), ((TEXT, 60.0), True), ((TEXT, TEXT), False), ((60.0,), False)],
+    ids=["before the first frame", "between frames", "while a frame waits for it", "while a comment waits for it"],
+)
+async def test_client_that_leaves_closes_the_generator_at_once(steps, accepts):
+    client, frames = Client(), Frames(*steps)
+    if not accepts:
+        client.accept.clear()
+    taking = asyncio.ensure_future(client.takes(frames, SOON))
+    await asyncio.sleep(2 * SOON)
+    client.leave.set()
+    await asyncio.wait_for(taking, 1.0)
+    assert frames.is_closed
+
+
+async def test_response_that_is_cancelled_closes_the_generator():
+    client, frames = Client(), Frames(TEXT, 60.0)
+    taking = asyncio.ensure_future(client.takes(frames))
+    await asyncio.sleep(0.01)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert frames.is_closed
+
+
+async def test_bug_in_the_generator_is_not_swallowed():
+    async def broken() -> AsyncGenerator[str | bytes, None]:
+        yield TEXT
+        raise RuntimeError("bug")
+
+    client = Client()
+    with pytest.raises(RuntimeError, match="bug"):
+        await EventStream(broken(), error_in, dict, 60.0)({"type": "http"}, client.receive, client.send)
+
+
+async def test_work_is_done_while_the_client_is_connected():
+    assert await while_connected(Client().receive, asyncio.sleep(0, "done")) == "done"
+
+
+async def test_work_is_cancelled_when_the_client_leaves():
+    client, is_cleaned_up = Client(), False
+
+    async def work() -> None:
+        nonlocal is_cleaned_up
+        try:
+            await asyncio.sleep(60)
+        finally:
+            is_cleaned_up = True
+
+    working = asyncio.ensure_future(while_connected(client.receive, work()))
+    await asyncio.sleep(0)
+    client.leave.set()
+    with pytest.raises(ClientLeft):
+        await working
+    assert is_cleaned_up
+
+
+async def test_work_that_fails_says_so():
+    async def work() -> None:
+        raise Overloaded("full", 1.0)
+
+    with pytest.raises(Overloaded):
+        await while_connected(Client().receive, work())
