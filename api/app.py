@@ -1,5 +1,6 @@
 """Ingress: the HTTP application, and the Serve deployment that runs it. Builds; decides nothing."""
 
+import gc
 import logging
 
 from fastapi import FastAPI, Request, Response
@@ -61,6 +62,8 @@ class Ingress:
             allow_path_header=config.ingress.allow_path_header,
             keep_alive_s=config.ingress.keep_alive_s,
         )
+        gc.collect()
+        gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await HttpListener.start(http_app, config.ingress)
 
     async def check_health(self) -> None:

@@ -3,6 +3,7 @@ in order.
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,6 +51,8 @@ class Worker:
         """Listen, and report from now on. `connected` gives the links to report; `on_reply` takes the Scheduler's
         answer to each report.
         """
+        gc.collect()
+        gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await Listener.start(own_node_ip(), self.service)
         self._reporting = asyncio.create_task(self._report_forever(self._listener, connected, on_reply))
 
