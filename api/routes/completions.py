@@ -11,7 +11,7 @@ from api.generation import Call
 from api.render import Frames
 from api.vllm_errors import error_in_frame
 from api.wire.bodies import public
-from api.wire.event_stream import ClientLeft, EventStream, while_connected
+from api.wire.event_stream import ClientLeft, EventStream, NoResponse, while_connected
 from cluster.errors import InvalidRequest
 from cluster.types import Path
 
@@ -38,10 +38,13 @@ router.add_route("/v1/completions", create_completion, methods=["POST"])
 async def _answered(request: Request, answer: Answer) -> Response:
     call = Call(_forced_path(request))
     body = await _json(request)
+    answering = answer(body, call)
+    is_stream = isinstance(body, dict) and body.get("stream")
     try:
-        result = await while_connected(request.receive, answer(body, call))
+        # A stream is no more than rendered here; while it runs, its response watches the client.
+        result = await (answering if is_stream else while_connected(request.receive, answering))
     except ClientLeft:
-        return Response(status_code=499)
+        return NoResponse()
     if isinstance(result, dict):
         return JSONResponse(public(result), headers=_headers(call))
     return EventStream(

@@ -22,6 +22,13 @@ class ClientLeft(Exception):
     """There is nobody to answer any more."""
 
 
+class NoResponse(Response):
+    """To a client that has left: sending to it may wait for ever."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+
 async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
     """Cancel the work as soon as the client leaves, and raise ClientLeft. The request's body must have been read."""
     working = asyncio.ensure_future(work)
