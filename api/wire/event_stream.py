@@ -136,7 +136,9 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
-    """When this returns, each task has ended and cleaned up."""
+    """When this returns, each task has ended and cleaned up; how is of no interest (vLLM's code answers a cancellation
+    with an error of its own).
+    """
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,6 +1,7 @@
 """A stream's bytes and life on the ASGI side, with a generator, a client and pauses that a test chooses."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -211,6 +212,25 @@ async def test_work_is_cancelled_when_the_client_leaves():
     with pytest.raises(ClientLeft):
         await working
     assert is_cleaned_up
+
+
+async def test_work_that_answers_its_cancellation_with_an_error_is_cancelled_all_the_same():
+    client, complaints = Client(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ValueError from None
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    working = asyncio.ensure_future(while_connected(client.receive, work()))
+    await asyncio.sleep(0)
+    client.leave.set()
+    with pytest.raises(ClientLeft):
+        await working
+    gc.collect()
+    assert complaints == []
 
 
 async def test_work_that_fails_says_so():
