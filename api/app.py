@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request, Response
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
+from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.render import Frontend
@@ -32,6 +33,7 @@ def build_http_app(
     app.state.cluster = cluster
     app.state.allow_path_header = allow_path_header
     app.state.keep_alive_s = keep_alive_s
+    app.add_middleware(CancelledByDisconnect)
     for routes in (completions, models, health):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)

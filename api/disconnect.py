@@ -46,6 +46,8 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
+        if self.client_left:  # vLLM's code answers a cancellation with an error of its own
+            return
         if message["type"] == "http.response.body" and not message.get("more_body"):
             self._is_answered = True
         await self._send(message)

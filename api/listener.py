@@ -11,7 +11,6 @@ import socket
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.disconnect import CancelledByDisconnect
 from api.wire.errors import error_response
 from cluster.config import IngressConfig
 from cluster.errors import Overloaded
@@ -35,7 +34,7 @@ class HttpListener:
         listening = await _bound(config)
         server = uvicorn.Server(
             uvicorn.Config(
-                _Limited(CancelledByDisconnect(app), config.max_ongoing_requests),
+                _Limited(app, config.max_ongoing_requests),
                 http="httptools",
                 ws="none",
                 lifespan="off",

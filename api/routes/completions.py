@@ -11,7 +11,7 @@ from api.generation import Call
 from api.render import Frames
 from api.vllm_errors import error_in_frame
 from api.wire.bodies import public
-from api.wire.event_stream import ClientLeft, EventStream, while_connected
+from api.wire.event_stream import EventStream
 from cluster.errors import InvalidRequest
 from cluster.types import Path
 
@@ -38,10 +38,7 @@ router.add_route("/v1/completions", create_completion, methods=["POST"])
 async def _answered(request: Request, answer: Answer) -> Response:
     call = Call(_forced_path(request))
     body = await _json(request)
-    try:
-        result = await while_connected(request.receive, answer(body, call))
-    except ClientLeft:
-        return Response(status_code=499)
+    result = await answer(body, call)
     if isinstance(result, dict):
         return JSONResponse(public(result), headers=_headers(call))
     return EventStream(

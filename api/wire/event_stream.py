@@ -1,38 +1,19 @@
-"""A stream of frames as an HTTP response, whatever happens to the generator behind it or to the client.
+"""A stream of frames as an HTTP response, whatever happens to the generator behind it.
 
-Not Starlette's StreamingResponse: it sees the first frame before it chooses the status, and a
-frame costs it one message. Frames are vLLM's text (str), or ready for the wire (bytes).
+Not Starlette's StreamingResponse: it sees the first frame before it chooses the status, and a frame costs it one
+message. Frames are vLLM's text (str), or ready for the wire (bytes). A client that leaves cancels the response
+(api/disconnect.py), and with it the generator.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.wire.errors import error_response
 from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, to_wire
-
-T = TypeVar("T")
-
-
-class ClientLeft(Exception):
-    """There is nobody to answer any more."""
-
-
-async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
-    """Cancel the work as soon as the client leaves, and raise ClientLeft. The request's body must have been read."""
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientLeft
-        return working.result()
-    finally:
-        await _cancelled(working, watching)
 
 
 class EventStream(Response):
@@ -57,79 +38,70 @@ class EventStream(Response):
         self._is_started = False
         self._is_sending = False
         self._last_sent_at = 0.0
-        self._comment: asyncio.Future[None] | None = None
+        self._comment: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._last_sent_at = asyncio.get_running_loop().time()
-        pump = asyncio.ensure_future(self._pump(scope, receive, send))
-        watching = asyncio.ensure_future(_disconnected(receive))
+        self._sent()
+        self._watch_silence(send)
         try:
-            while not (pump.done() or watching.done()):
-                await self._wait_or_comment({pump, watching}, send)
+            async with aclosing(self._frames) as frames:
+                await self._send_all(frames, scope, receive, send)
         finally:
-            await _cancelled(pump, watching, *([self._comment] if self._comment else []))
-        if not pump.cancelled():
-            pump.result()
+            await self._end_comments()
 
-    async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
-        time = asyncio.get_running_loop().time
-        async with aclosing(self._frames) as frames:
-            async for frame in frames:
-                if frame == DONE:
-                    break
-                if self._comment is not None:
-                    await self._comment
-                self._is_sending = True
+    async def _send_all(
+        self, frames: AsyncGenerator[str | bytes, None], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        async for frame in frames:
+            if frame == DONE:
+                break
+            if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
+                await self._end_comments()
                 if not self._is_started:
-                    if isinstance(frame, str) and (error := self._error_in(frame)):
-                        await error_response(error)(scope, receive, send)
-                        return
-                    await self._start(send)
-                body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-                self._is_sending = False
-                self._last_sent_at = time()
+                    await error_response(error)(scope, receive, send)
+                    return
+            body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
+            await self._send(send, body, is_last=False)
+        await self._send(send, DONE.encode(), is_last=True)
+
+    async def _send(self, send: Send, body: bytes, *, is_last: bool) -> None:
+        if self._comment is not None:
+            await self._comment
         self._is_sending = True
-        if not self._is_started:
-            await self._start(send)
-        await send({"type": "http.response.body", "body": DONE.encode(), "more_body": False})
-
-    async def _wait_or_comment(self, tasks: set[asyncio.Future[None]], send: Send) -> None:
-        """Wait until one of the tasks ends or the client has heard nothing for too long."""
-        comment, time = self._comment, asyncio.get_running_loop().time
-        if comment is not None:
-            await asyncio.wait(tasks | {comment}, return_when=asyncio.FIRST_COMPLETED)
-            if comment.done():
-                self._comment, self._last_sent_at = None, time()
-                comment.result()
-            return
-        due_in = self._last_sent_at + self._keep_alive_s - time()
-        done, _ = await asyncio.wait(tasks, timeout=max(0.0, due_in), return_when=asyncio.FIRST_COMPLETED)
-        if done or time() < self._last_sent_at + self._keep_alive_s:
-            return
-        if self._is_sending:  # the client is slow: there is something to send
-            self._last_sent_at = time()
-        else:
-            self._comment = asyncio.ensure_future(self._send_comment(send))
-
-    async def _send_comment(self, send: Send) -> None:
-        if not self._is_started:
-            await self._start(send)
-        await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        await self._start(send)
+        await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+        self._sent()
 
     async def _start(self, send: Send) -> None:
-        self._is_started = True
-        headers = [(name.encode(), value.encode()) for name, value in (HEADERS | self._headers_of_status()).items()]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if not self._is_started:
+            self._is_started = True
+            headers = [(name.encode(), value.encode()) for name, value in (HEADERS | self._headers_of_status()).items()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
 
+    def _sent(self) -> None:
+        self._is_sending = False
+        self._last_sent_at = asyncio.get_running_loop().time()
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    def _watch_silence(self, send: Send) -> None:
+        """One timer for the whole stream: nothing to do per frame."""
+        loop = asyncio.get_running_loop()
+        silence_s = loop.time() - self._last_sent_at
+        if silence_s >= self._keep_alive_s:
+            if not self._is_sending and self._comment is None:  # a client that is slow needs no comments
+                self._comment = asyncio.create_task(self._send_comment(send))
+            silence_s = 0.0
+        self._timer = loop.call_later(self._keep_alive_s - silence_s, self._watch_silence, send)
 
+    async def _send_comment(self, send: Send) -> None:
+        await self._start(send)
+        await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        self._sent()
+        self._comment = None
 
-async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
-    """When this returns, each task has ended and cleaned up."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    async def _end_comments(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+            await asyncio.wait([self._comment])

@@ -5,8 +5,10 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from api.wire.event_stream import ClientLeft, EventStream, while_connected
+from api.disconnect import CancelledByDisconnect
+from api.wire.event_stream import EventStream
 from cluster.errors import Overloaded, ServingError
 
 DONE = "data: [DONE]\n\n"
@@ -45,12 +47,16 @@ class Client:
     """The ASGI server's side. `leave` disconnects; `accept` makes sends wait until it is set."""
 
     def __init__(self) -> None:
+        self._has_asked = False
         self.messages: list[dict[str, Any]] = []
         self.leave = asyncio.Event()
         self.accept = asyncio.Event()
         self.accept.set()
 
     async def receive(self) -> dict[str, Any]:
+        if not self._has_asked:
+            self._has_asked = True
+            return {"type": "http.request", "body": b""}
         await self.leave.wait()
         return {"type": "http.disconnect"}
 
@@ -60,7 +66,12 @@ class Client:
 
     async def takes(self, frames: Frames, keep_alive_s: float = 60.0) -> "Client":
         stream = EventStream(frames(), error_in, lambda: {"x-baton-path": "D"}, keep_alive_s)
-        await stream({"type": "http"}, self.receive, self.send)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            await stream(scope, receive, send)
+
+        await CancelledByDisconnect(app)({"type": "http"}, self.receive, self.send)
         return self
 
     @property
@@ -189,33 +200,3 @@ async def test_bug_in_the_generator_is_not_swallowed():
     client = Client()
     with pytest.raises(RuntimeError, match="bug"):
         await EventStream(broken(), error_in, dict, 60.0)({"type": "http"}, client.receive, client.send)
-
-
-async def test_work_is_done_while_the_client_is_connected():
-    assert await while_connected(Client().receive, asyncio.sleep(0, "done")) == "done"
-
-
-async def test_work_is_cancelled_when_the_client_leaves():
-    client, is_cleaned_up = Client(), False
-
-    async def work() -> None:
-        nonlocal is_cleaned_up
-        try:
-            await asyncio.sleep(60)
-        finally:
-            is_cleaned_up = True
-
-    working = asyncio.ensure_future(while_connected(client.receive, work()))
-    await asyncio.sleep(0)
-    client.leave.set()
-    with pytest.raises(ClientLeft):
-        await working
-    assert is_cleaned_up
-
-
-async def test_work_that_fails_says_so():
-    async def work() -> None:
-        raise Overloaded("full", 1.0)
-
-    with pytest.raises(Overloaded):
-        await while_connected(Client().receive, work())

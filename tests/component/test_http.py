@@ -1,9 +1,12 @@
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, an_app, asked, posted
+from openai import AsyncOpenAI
+from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, a_client, an_app, asked, posted
 
+from api.generation import Call
 from cluster.errors import (
     GenerationFailed,
     InvalidRequest,
@@ -233,6 +236,48 @@ async def test_path_header_that_is_not_allowed_or_names_no_path_is_refused(allow
     assert frontend.bodies == []
 
 
+class Unanswering(FakeFrontend):
+    """Generates for longer than its client waits."""
+
+    is_cancelled = False
+
+    async def chat_completion(self, body: Any, call: Call) -> dict[str, Any]:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
+        return {}
+
+
+class Slow(FakeFrontend):
+    """Sends each frame after a silence."""
+
+    async def _frames(self, frames: list[str], call: Call) -> AsyncGenerator[str, None]:
+        for frame in frames:
+            await asyncio.sleep(0.05)
+            yield frame
+
+
+async def test_stream_is_kept_alive_by_comments():
+    app = an_app(Slow([FRAME, FRAME, DONE]), keep_alive_s=0.02)
+    async with a_client(app) as client:
+        text = (await client.post(CHAT, json={"stream": True})).text
+    assert text.startswith(": keep-alive\n\n")
+    assert text.replace(": keep-alive\n\n", "") == SHOWN + SHOWN + DONE
+
+
+async def test_openai_s_client_does_not_see_the_comments():
+    chunk = '{"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s}]}'
+    frames = [f"data: {chunk % delta}\n\n" for delta in ('{"role":"assistant"}', '{"content":"a"}', '{"content":"b"}')]
+    app = an_app(Slow([*frames, DONE]), keep_alive_s=0.02)
+    async with a_client(app) as http, AsyncOpenAI(base_url="http://baton/v1", api_key="-", http_client=http) as client:
+        messages = [{"role": "user", "content": "hello"}]
+        stream = await client.chat.completions.create(model="m", messages=messages, stream=True)
+        texts = [chunk.choices[0].delta.content async for chunk in stream]
+    assert texts == [None, "a", "b"]
+
+
 class Client:
     """Posts a request, takes the first frame slowly and leaves meanwhile. What is sent to it then is never accepted."""
 
@@ -252,10 +297,20 @@ class Client:
             await asyncio.Event().wait()
 
 
-async def test_client_that_leaves_closes_the_stream():
-    frontend, client = FakeFrontend([FRAME] * 100), Client()
+async def asked_by(client: Client, frontend: FakeFrontend) -> None:
     asgi = {"version": "3.0", "spec_version": "2.3"}  # uvicorn's, and so Serve's
     scope = {"type": "http", "asgi": asgi, "method": "POST", "path": CHAT, "query_string": b"", "headers": []}
     await an_app(frontend)(scope, client.receive, client.send)
-    await asyncio.sleep(0)
+
+
+async def test_client_that_leaves_closes_the_stream():
+    frontend = FakeFrontend([FRAME] * 100)
+    await asked_by(Client(), frontend)
     assert frontend.stream_is_closed
+
+
+async def test_client_that_leaves_before_its_answer_cancels_it():
+    frontend, client = Unanswering(), Client()
+    client.has_left.set()
+    await asked_by(client, frontend)
+    assert frontend.is_cancelled

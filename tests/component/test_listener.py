@@ -9,6 +9,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener, _bind
 from cluster.config import IngressConfig
 
@@ -44,7 +45,7 @@ class App:
 @asynccontextmanager
 async def listening(app: App, **options: int) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
     port = free_port()
-    listener = await HttpListener.start(app, IngressConfig(port=port, **options))
+    listener = await HttpListener.start(CancelledByDisconnect(app), IngressConfig(port=port, **options))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
         yield listener, client
     app.may_answer.set()

@@ -1,0 +1,84 @@
+"""A long prompt holds up its own request, not the streams that share its event loop."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from api.generation import Call
+from api.render import Frontend
+from cluster.config import parse
+from cluster.types import FinishReason, GenerateRequest, Path, TokenDelta
+
+NUM_TOKENS = 32_000
+LONG = "Paris is nice and the weather is good, said the man. " * 1_800
+TURNS = [{"role": ("user", "assistant")[turn % 2], "content": LONG[:90]} for turn in range(1_000)]
+
+
+class Session:
+    path = Path.DECODE
+
+    async def run(self) -> AsyncGenerator[TokenDelta, None]:
+        yield TokenDelta(0, [5], FinishReason.LENGTH)
+
+
+async def a_frontend(requests: list[GenerateRequest]) -> Frontend:
+    def start_session(request: GenerateRequest, path: Path | None) -> Session:
+        requests.append(request)
+        return Session()
+
+    engine = {"max_model_len": 65_536, "dtype": "bfloat16", "enforce_eager": True}
+    return await Frontend.start(parse({"model": "conf/models/baton-demo", "engine": engine}), start_session)
+
+
+class LoopWatch:
+    """The longest that the loop's thread worked without letting anything else run, in CPU time: a busy machine does
+    not lengthen it.
+    """
+
+    async def __aenter__(self) -> "LoopWatch":
+        self.longest_s = 0.0
+        self._task = asyncio.ensure_future(self._run())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            self.longest_s = max(self.longest_s, now - last)
+            last = now
+
+
+@pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
+async def test_loop_is_not_held_up_by_a_long_prompt(monkeypatch):
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    requests: list[GenerateRequest] = []
+    frontend = await a_frontend(requests)
+
+    async def longest_s(body: dict[str, Any]) -> float:
+        ask = frontend.chat_completion if "messages" in body else frontend.completion
+        async with LoopWatch() as watch:
+            frames = await ask({"model": "baton-demo", "stream": True} | body, Call())
+            async for _ in frames:
+                pass
+        return watch.longest_s
+
+    await longest_s({"prompt": LONG})  # whatever is done but once
+    began = time.process_time()
+    await longest_s({"prompt": LONG})
+    whole_s = time.process_time() - began  # nearly all of it tokenizing
+    assert len(requests[-1].prompt_token_ids) > NUM_TOKENS
+    for body in (
+        {"messages": [{"role": "user", "content": LONG}]},
+        {"messages": TURNS},
+        {"prompt": LONG},
+        {"prompt": requests[-1].prompt_token_ids},
+    ):
+        assert await longest_s(body) < whole_s / 3
