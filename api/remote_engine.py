@@ -22,6 +22,9 @@ from vllm.v1.serial_utils import MsgpackDecoder
 from api.generation import CALL, Generation, SessionFactory
 from cluster.types import TokenDelta
 
+DETOKENIZER_CONTEXT = 32
+"""Prompt tokens that may decide how the first output tokens read. vLLM's own slow detokenizer looks at 7."""
+
 
 class RemoteEngine:
     """What vLLM's serving code needs of an engine (its EngineClient)."""
@@ -69,7 +72,10 @@ class RemoteEngine:
         return request, generation.deltas(request, self._start_session)
 
     def detokenizer(self, request: EngineCoreRequest) -> IncrementalDetokenizer:
-        return IncrementalDetokenizer.from_new_request(self.renderer.tokenizer, request)
+        """A detokenizer that knows the end of the prompt: given all of it, it decodes all of it at the first token."""
+        tail = copy(request)
+        tail.prompt_token_ids = (request.prompt_token_ids or [])[-DETOKENIZER_CONTEXT:]
+        return IncrementalDetokenizer.from_new_request(self.renderer.tokenizer, tail)
 
     async def _outputs_of(self, generation: Generation) -> AsyncGenerator[RequestOutput, None]:
         """The generation as vLLM's own serving code takes it."""

@@ -1,8 +1,11 @@
-"""The SSE frames of one plain text stream. Built once per stream by vLLM's own response models, so that they follow
-vLLM's field order and its idea of what is absent; a token's frame is then its JSON string between two constant halves.
+"""The SSE frames of one plain text stream: constant parts around the JSON string of a delta.
+
+vLLM's own response models build the parts, so that they follow its field order and its idea of what is absent, once per
+process and kind of frame; a stream stamps its id and time into them.
 """
 
 import time
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -23,8 +26,10 @@ from vllm.entrypoints.openai.completion.protocol import (
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.serve.engine.protocol import PromptTokenUsageInfo, UsageInfo
 
-_MARK = "3f9a5d1c7be84620a1d0c2f47e9b6a58"
-"""Stands for the text while a frame is cut in halves."""
+_TEXT = "3f9a5d1c7be84620a1d0c2f47e9b6a58"
+_ID = "8c1e0b7fd35a49b6920c4e7a1f6d8b23"
+_CREATED = 7_305_918_264_173_059
+"""Stand for a stream's text, id and time in a part."""
 
 _json_string = msgspec.json.Encoder().encode
 """Escapes exactly what pydantic's serializer does (tests/component/test_text_frames.py)."""
@@ -52,17 +57,12 @@ class ChatFrames:
         model_name: str,
     ) -> None:
         self._serving = serving
-        self._chunk: dict[str, Any] = {
-            "id": request_id,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model_name,
-        }
+        self._model_name = model_name
+        self._stamp = _Stamp(request_id, int(time.time()))
         self._fingerprint = _fingerprint_of_the_finish(serving, request)
         self._has_parser = serving.parser_cls is not None
-        role = DeltaMessage(role=serving.get_chat_request_role(request), content="")
-        self.opening = _frame(self._with(role, finish_reason=None))
-        self._before, self._after = _halves(self._with(DeltaMessage(content=_MARK), finish_reason=None))
+        (self.opening,) = self._stamp.on(_chat_parts(model_name, role=serving.get_chat_request_role(request), text=""))
+        self._before, self._after = self._stamp.on(_chat_parts(model_name, text=_TEXT))
 
     def text(self, text: str) -> bytes:
         if not text and self._has_parser:
@@ -70,21 +70,24 @@ class ChatFrames:
         return self._before + _json_string(text) + self._after
 
     def finish(self, text: str, finish_reason: str, stop_reason: int | str | None) -> bytes:
-        delta = DeltaMessage(content=text) if text or not self._has_parser else DeltaMessage()
-        chunk = self._with(delta, finish_reason=finish_reason, **_if_known(stop_reason))
-        return _frame(chunk.model_copy(update=self._fingerprint))
+        mark = _TEXT if text or not self._has_parser else None
+        parts = _chat_parts(
+            self._model_name,
+            text=mark,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+            fingerprint=self._fingerprint,
+        )
+        return _json_string(text).join(self._stamp.on(parts))
 
     def usage(self, num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int | None) -> bytes:
         usage = _usage(num_prompt_tokens, num_output_tokens)
         if self._serving.enable_prompt_tokens_details and num_cached_tokens is not None:
             usage.prompt_tokens_details = PromptTokenUsageInfo(cached_tokens=num_cached_tokens, created_cache_tokens=0)
         fingerprint = self._serving.system_fingerprint
-        chunk = ChatCompletionStreamResponse(**self._chunk, choices=[], usage=usage, system_fingerprint=fingerprint)
-        return _frame(chunk, exclude_none=True)
-
-    def _with(self, delta: DeltaMessage, **fields: Any) -> ChatCompletionStreamResponse:
-        choice = ChatCompletionResponseStreamChoice(index=0, delta=delta, logprobs=None, **fields)
-        return ChatCompletionStreamResponse(**self._chunk, choices=[choice])
+        chunk = _chat_chunk(self._model_name, choices=[], usage=usage, system_fingerprint=fingerprint)
+        (frame,) = self._stamp.on((_frame(chunk, exclude_none=True),))
+        return frame
 
 
 class CompletionFrames:
@@ -99,44 +102,96 @@ class CompletionFrames:
         model_name: str,
     ) -> None:
         self._serving = serving
-        self._chunk: dict[str, Any] = {
-            "id": request_id,
-            "object": "text_completion",
-            "created": created_time,
-            "model": model_name,
-        }
+        self._model_name = model_name
+        self._stamp = _Stamp(request_id, created_time)
         self._fingerprint = _fingerprint_of_the_finish(serving, request)
-        self._before, self._after = _halves(self._with(_MARK, finish_reason=None))
+        self._before, self._after = self._stamp.on(_completion_parts(model_name))
 
     def text(self, text: str) -> bytes:
         return self._before + _json_string(text) + self._after
 
     def finish(self, text: str, finish_reason: str, stop_reason: int | str | None) -> bytes:
-        chunk = self._with(text, finish_reason=finish_reason, **_if_known(stop_reason))
-        return _frame(chunk.model_copy(update=self._fingerprint))
+        parts = _completion_parts(
+            self._model_name, finish_reason=finish_reason, stop_reason=stop_reason, fingerprint=self._fingerprint
+        )
+        return _json_string(text).join(self._stamp.on(parts))
 
     def usage(self, num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int | None) -> bytes:
         usage = _usage(num_prompt_tokens, num_output_tokens)
         if self._serving.enable_prompt_tokens_details and num_cached_tokens is not None:
             usage.prompt_tokens_details = PromptTokenUsageInfo(cached_tokens=num_cached_tokens)
         fingerprint = self._serving.system_fingerprint
-        chunk = CompletionStreamResponse(**self._chunk, choices=[], usage=usage, system_fingerprint=fingerprint)
-        return _frame(chunk, exclude_none=True)
-
-    def _with(self, text: str, **fields: Any) -> CompletionStreamResponse:
-        choice = CompletionResponseStreamChoice(index=0, text=text, logprobs=None, **fields)
-        return CompletionStreamResponse(**self._chunk, choices=[choice])
+        chunk = _completion_chunk(self._model_name, choices=[], usage=usage, system_fingerprint=fingerprint)
+        (frame,) = self._stamp.on((_frame(chunk, exclude_none=True),))
+        return frame
 
 
-def _fingerprint_of_the_finish(serving: GenerateBaseServing, request: Any) -> dict[str, str]:
+class _Stamp:
+    """What tells one stream's frames from another's."""
+
+    def __init__(self, request_id: str, created: int) -> None:
+        self._id = _json_string(request_id)
+        self._created = str(created).encode()
+
+    def on(self, parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        return tuple(part.replace(_ID_JSON, self._id).replace(_CREATED_JSON, self._created) for part in parts)
+
+
+_ID_JSON = _json_string(_ID)
+_CREATED_JSON = str(_CREATED).encode()
+_PARTS_KEPT = 256
+"""A stop string that a client has made up is part of its last frame: not everything may be kept."""
+
+
+@lru_cache(_PARTS_KEPT)
+def _chat_parts(
+    model_name: str,
+    *,
+    text: str | None,
+    role: str | None = None,
+    finish_reason: str | None = None,
+    stop_reason: int | str | None = None,
+    fingerprint: str | None = None,
+) -> tuple[bytes, ...]:
+    """A frame, cut at its text when that is `_TEXT`. A field that is None is unset."""
+    delta = DeltaMessage(**_known(role=role, content=text))
+    choice = ChatCompletionResponseStreamChoice(
+        index=0, delta=delta, logprobs=None, finish_reason=finish_reason, **_known(stop_reason=stop_reason)
+    )
+    return _cut(_chat_chunk(model_name, choices=[choice], **_known(system_fingerprint=fingerprint)))
+
+
+@lru_cache(_PARTS_KEPT)
+def _completion_parts(
+    model_name: str,
+    *,
+    finish_reason: str | None = None,
+    stop_reason: int | str | None = None,
+    fingerprint: str | None = None,
+) -> tuple[bytes, ...]:
+    choice = CompletionResponseStreamChoice(
+        index=0, text=_TEXT, logprobs=None, finish_reason=finish_reason, **_known(stop_reason=stop_reason)
+    )
+    return _cut(_completion_chunk(model_name, choices=[choice], **_known(system_fingerprint=fingerprint)))
+
+
+def _chat_chunk(model_name: str, **fields: Any) -> ChatCompletionStreamResponse:
+    return ChatCompletionStreamResponse(
+        id=_ID, object="chat.completion.chunk", created=_CREATED, model=model_name, **fields
+    )
+
+
+def _completion_chunk(model_name: str, **fields: Any) -> CompletionStreamResponse:
+    return CompletionStreamResponse(id=_ID, object="text_completion", created=_CREATED, model=model_name, **fields)
+
+
+def _fingerprint_of_the_finish(serving: GenerateBaseServing, request: Any) -> str | None:
     """vLLM stamps the last chunk, which is the usage where that was asked for."""
-    if serving.system_fingerprint is None or wants_usage(request):
-        return {}
-    return {"system_fingerprint": serving.system_fingerprint}
+    return None if wants_usage(request) else serving.system_fingerprint
 
 
-def _if_known(stop_reason: int | str | None) -> dict[str, int | str]:
-    return {} if stop_reason is None else {"stop_reason": stop_reason}
+def _known(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def wants_usage(request: ChatCompletionRequest | CompletionRequest) -> bool:
@@ -151,9 +206,8 @@ def _usage(num_prompt_tokens: int, num_output_tokens: int) -> UsageInfo:
     )
 
 
-def _halves(chunk: BaseModel) -> tuple[bytes, bytes]:
-    before, _, after = _frame(chunk).partition(f'"{_MARK}"'.encode())
-    return before, after
+def _cut(chunk: BaseModel) -> tuple[bytes, ...]:
+    return tuple(_frame(chunk).split(_json_string(_TEXT)))
 
 
 def _frame(chunk: BaseModel, *, exclude_none: bool = False) -> bytes:
