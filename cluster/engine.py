@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from vllm import envs
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
@@ -88,6 +89,7 @@ class Engine:
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, translated=self._translated)
         self._tap = TokenTap.install(self._llm, hooks)
         self._load = _LoadLogger.latest
+        envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
     def probe_request(self, request_id: RequestId) -> GenerateRequest:
         """A prompt of a few KV blocks that no cache holds, answered with one token."""
