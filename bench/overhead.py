@@ -71,9 +71,9 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
             system.start()
         cells = figures(measure(plan, systems, Prompts(setting.model, arguments.prompt_tokens), setting.pace_file, say))
         say("stopping")
-    print(f"\n{machine()}\n\n{tables(plan, cells, by_process=arguments.by_process)}")
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(to_json(machine(), plan, cells), indent=1))
+    print(f"\n{machine()}\n\n{tables(plan, cells, by_process=arguments.by_process)}")
 
 
 def stop(systems: list[System]) -> None:

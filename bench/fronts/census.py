@@ -23,7 +23,7 @@ ENGINE = "engine core"
 
 _TITLES = (
     (re.compile(r"^VLLM::EngineCore"), ENGINE),
-    (re.compile(r"^ray::ServeReplica:[^:]*:(\w+)"), None),
+    (re.compile(r"^ray::.*\bServeReplica:[^:]*:(\w+)"), None),
     (re.compile(r"^ray::(\w+)"), None),
     (re.compile(r"^\S*/(gcs_server|raylet|haproxy)\b"), None),
 )

@@ -66,20 +66,16 @@ class _Exchange(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._body = bytearray()
         self._usage = b""
-        self._tokens_in_read = False
         self._arrivals: list[float] = []
-        self._started_at = time.perf_counter()
+        self._started_at = self._read_at = time.perf_counter()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._encoded)
 
     def data_received(self, data: bytes) -> None:
-        now = time.perf_counter()
-        self._tokens_in_read = False
+        self._read_at = time.perf_counter()
         self._parser.feed_data(data)
-        if self._tokens_in_read:
-            self._arrivals.append(now)
 
     def on_body(self, part: bytes) -> None:
         self._body += part
@@ -88,8 +84,8 @@ class _Exchange(asyncio.Protocol):
         for event in events:
             if _USAGE_EVENT in event:
                 self._usage = bytes(event)
-            elif event.startswith(b"data: {"):
-                self._tokens_in_read = True
+            elif event.startswith(b"data: {") and self._arrivals[-1:] != [self._read_at]:
+                self._arrivals.append(self._read_at)
 
     def on_message_complete(self) -> None:
         self._transport.close()

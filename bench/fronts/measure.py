@@ -11,7 +11,7 @@ from bench.fronts.cost import Work
 from bench.fronts.load import Load, Trace
 from bench.fronts.pace import write_pace
 from bench.fronts.prompts import Prompts
-from bench.fronts.systems import System
+from bench.fronts.systems import LOAD_GENERATOR, System
 
 SETTLE_S = 0.5
 """After each run: what a system does late for its requests is counted with them."""
@@ -42,6 +42,8 @@ class Run:
     """Wall time and CPU time with the settling."""
     load_s: float
     engine_cpu_s: float
+    generator_cpu_s: float
+    """Of the load generator; 0 where the system drives itself."""
     strangers_cpu_s: float
     """CPU time of processes that have nothing to do with this benchmark."""
     traces: list[Trace]
@@ -110,6 +112,7 @@ def _run(system: System, load: Load) -> Run:
         Work(wall_s, len(traces), sum(trace.tokens for trace in traces), used_s[system.name]),
         load_s,
         engine_cpu_s,
+        sum(used_s[LOAD_GENERATOR].values()),
         busy_s - engine_cpu_s - sum(sum(roles.values()) for roles in used_s.values()),
         traces,
     )

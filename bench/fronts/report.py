@@ -29,6 +29,8 @@ class Figures:
     gross_cpu_s: dict[str, float]
     """Of the long runs, idle included."""
     engine_cpu_s: float
+    generator_cpu_s: float
+    """Of the long runs too, as are the engine cores'."""
     strangers_cpu_share: float
     """CPU time of processes that have nothing to do with the benchmark, per second of its runs."""
 
@@ -65,6 +67,7 @@ def _figures(results: Results, cell: Cell) -> Figures:
         token_us_by_round=[sum(roles) for roles in by_round],
         gross_cpu_s=dict(long.cpu_s),
         engine_cpu_s=sum(run.engine_cpu_s for run in long_runs),
+        generator_cpu_s=sum(run.generator_cpu_s for run in long_runs),
         strangers_cpu_share=_strangers_share(runs),
     )
 
@@ -79,8 +82,7 @@ def tables(plan: Plan, cells: dict[Cell, Figures], *, by_process: bool) -> str:
         blocks.append(_mode_table(mode, plan, cells))
         if by_process:
             blocks.append(_process_table(mode, cells))
-    blocks.append(_goals(plan, cells))
-    blocks += _warnings(plan, cells)
+    blocks += [_goals(plan, cells), _warnings(plan, cells)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -103,7 +105,7 @@ def _process_table(mode: str, cells: dict[Cell, Figures]) -> str:
     rows = []
     for cell, f in _of_mode(mode, cells):
         for role in sorted(f.cost.token_us, key=lambda role: -f.gross_cpu_s[role]):
-            row = [cell.system, str(cell.streams), role.replace(" ", "_"), f"{f.cost.token_us[role]:.0f}"]
+            row = [cell.system, str(cell.streams), role, f"{f.cost.token_us[role]:.0f}"]
             rows.append([*row, f"{f.cost.request_ms.get(role, 0.0):.2f}", f"{f.idle_ms_per_s.get(role, 0.0):.1f}"])
     return f"{mode}, by process\n{_aligned([head, *rows])}"
 
@@ -136,16 +138,16 @@ def _added_ttft(plan: Plan, cells: dict[Cell, Figures]) -> str:
     return f"\n\nTTFT p50 added over {FLOOR} ({floor.ttft_p50_ms:.1f} ms), one stream, unpaced\n" + "\n".join(lines)
 
 
-def _warnings(plan: Plan, cells: dict[Cell, Figures]) -> list[str]:
-    warnings = []
+def _warnings(plan: Plan, cells: dict[Cell, Figures]) -> str:
+    """What speaks against the figures."""
+    lines = []
     for cell, f in cells.items():
-        pace_ms = 1e3 * plan.paces_s[cell.mode]
+        where, pace_ms = f"{cell.mode}, {cell.streams} streams, {cell.system}", 1e3 * plan.paces_s[cell.mode]
         if cell.system == FLOOR and pace_ms and f.gap_p50_ms > _PACE_TOLERANCE * pace_ms:
-            warnings.append(f"NOTE: at {cell.streams} streams a step takes {f.gap_p50_ms:.0f} ms: raise --pace-ms")
+            lines.append(f"  {where}: a step takes {f.gap_p50_ms:.0f} ms, more than the pace: raise --pace-ms")
         if f.strangers_cpu_share > _STRANGERS_TOLERANCE:
-            share = f"{100 * f.strangers_cpu_share:.0f} % of a core"
-            warnings.append(f"NOTE: {cell.mode}, {cell.streams} streams, {cell.system}: other processes took {share}")
-    return warnings
+            lines.append(f"  {where}: other processes took {100 * f.strangers_cpu_share:.0f} % of a core")
+    return "\n".join(["Disturbed", *lines]) if lines else ""
 
 
 def to_json(machine: str, plan: Plan, cells: dict[Cell, Figures]) -> dict[str, Any]:

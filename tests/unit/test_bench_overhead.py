@@ -44,6 +44,7 @@ def test_percentile_is_one_of_the_values(percent: int, value: int):
     [
         ("VLLM::EngineCore", census.ENGINE),
         ("ray::ServeReplica:baton:PrefillWorker.prefill", "PrefillWorker"),
+        ("ray::SERVE_REPLICA::baton#DecodeWorker#nu5:ServeReplica:baton:DecodeWorker.__init__", "DecodeWorker"),
         ("ray::ServeController.listen_for_change", "ServeController"),
         ("/site-packages/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp", "gcs_server"),
         ("/usr/bin/python -m vllm", "API server"),
