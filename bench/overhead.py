@@ -29,11 +29,12 @@ from bench.fronts.setting import REPO_ROOT, Setting
 from bench.fronts.systems import LOAD_GENERATOR, SYSTEMS, System, started_load_generator
 
 MODES = ("saturation", "paced")
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
     arguments = _arguments()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: sys.exit("stopped"))
     plan = Plan(
         paces_s={mode: arguments.pace_ms / 1e3 if mode == "paced" else 0.0 for mode in arguments.modes},
@@ -48,8 +49,6 @@ def main() -> None:
         run(plan, arguments)
     except (FailedStart, RuntimeError) as error:
         sys.exit(f"bench: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped")
 
 
 def run(plan: Plan, arguments: argparse.Namespace) -> None:
@@ -78,7 +77,7 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
 
 def stop(systems: list[System]) -> None:
     """All that has been started, whatever has become of it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     for system in systems:
         system.interrupt()
@@ -97,12 +96,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="(all)")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="(both)")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64], help="open at a time (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--tokens", type=int, default=128, help="of a long answer (%(default)s)")
     parser.add_argument("--requests", type=int, default=16, help="one-token requests per run, at least (%(default)s)")
     parser.add_argument("--answers", type=int, default=2, help="long answers per run, at least (%(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=500, help="(%(default)s)")
-    parser.add_argument("--pace-ms", type=float, default=20.0, help="least time of a paced engine step (%(default)s)")
+    parser.add_argument("--pace-ms", type=float, default=40.0, help="least time of a paced engine step (%(default)s)")
     parser.add_argument("--idle-seconds", type=float, default=5.0, help="window per mode and round (%(default)s)")
     parser.add_argument("--conf", type=Path, default=REPO_ROOT / "conf" / "local.yaml", help="Baton's Serve config")
     parser.add_argument("--by-process", action="store_true", help="also where the CPU time goes")

@@ -74,6 +74,10 @@ class Driver(Child):
         """Whether it has said so; to be asked once more only while it has not."""
         return self._connection.poll() and self._connection.recv() is None
 
+    def interrupt(self) -> None:
+        self._connection.close()  # what a driver waits for is the pipe
+        super().interrupt()
+
     def prepare(self, load: Load) -> None:
         self._call("prepare", load)
 
