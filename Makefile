@@ -17,10 +17,10 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast lint demo-model lock clean
+.PHONY: help setup serve test test-fast lint bench-overhead demo-model lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## create the environment from the lock
 
@@ -38,6 +38,9 @@ lint: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench-overhead: $(STAMP) ## CPU and latency of the whole front against peers
+	$(BIN)/python bench/overhead.py
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

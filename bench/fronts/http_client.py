@@ -1,0 +1,115 @@
+"""The load on a system that speaks HTTP: streamed chat completions over plain sockets, one connection per request.
+
+Made to be cheap, because it shares the machine with what it measures: requests are encoded beforehand, and of the
+answer only the last event is parsed.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from http import HTTPStatus
+from multiprocessing.connection import Connection
+from typing import cast
+
+import httptools
+import uvloop
+
+from bench.fronts.load import Load, Request, Trace, obey
+
+HOST = "127.0.0.1"
+_USAGE_EVENT = b'"choices":[]'
+"""The event that `include_usage` adds at the end has no choices."""
+
+
+class HttpClient:
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def prepare(self, load: Load) -> list[Request]:
+        assert load.port is not None
+        return [self._request(load.port, self._encoded(prompt, load.max_tokens)) for prompt in load.prompts]
+
+    def _encoded(self, prompt: str, max_tokens: int) -> bytes:
+        fields = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        body = json.dumps(fields).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def _request(self, port: int, encoded: bytes) -> Request:
+        async def request() -> Trace:
+            loop = asyncio.get_running_loop()
+            exchange = _Exchange(encoded, loop.create_future())
+            await loop.create_connection(lambda: exchange, HOST, port)
+            return await exchange.done
+
+        return request
+
+
+class _Exchange(asyncio.Protocol):
+    """One request and its streamed answer. httptools calls the `on_` methods."""
+
+    def __init__(self, encoded: bytes, done: "asyncio.Future[Trace]") -> None:
+        self.done = done
+        self._encoded = encoded
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = bytearray()
+        self._usage = b""
+        self._arrivals: list[float] = []
+        self._started_at = self._read_at = time.perf_counter()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._encoded)
+
+    def data_received(self, data: bytes) -> None:
+        self._read_at = time.perf_counter()
+        self._parser.feed_data(data)
+
+    def on_body(self, part: bytes) -> None:
+        self._body += part
+        *events, rest = self._body.split(b"\n\n")
+        self._body = rest
+        for event in events:
+            if _USAGE_EVENT in event:
+                self._usage = bytes(event)
+            elif event.startswith(b"data: {") and self._arrivals[-1:] != [self._read_at]:
+                self._arrivals.append(self._read_at)
+
+    def on_message_complete(self) -> None:
+        self._transport.close()
+        status = self._parser.get_status_code()
+        if status != HTTPStatus.OK or not self._usage:
+            self._fail(f"status {status}: {self._body.decode(errors='replace')}")
+            return
+        usage = json.loads(self._usage.removeprefix(b"data: "))["usage"]
+        self.done.set_result(
+            Trace(self._started_at, tuple(self._arrivals), usage["completion_tokens"], usage["prompt_tokens"])
+        )
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(f"the connection ended before the answer: {error}")
+
+    def _fail(self, message: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(RuntimeError(message))
+
+
+def main() -> None:
+    descriptor, model = sys.argv[1:]
+    uvloop.run(obey(Connection(int(descriptor)), HttpClient(model)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What all compared systems have in common: the model, the engine arguments and the environment."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.fronts import census
+from bench.fronts.pace import PACE_FILE_VARIABLE
+
+REPO_ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+_EXECUTOR = "bench.fronts.executor.PacedExecutor"
+
+
+@dataclass(frozen=True)
+class Setting:
+    folder: Path
+    """For logs, rendered configs and the router's own environment."""
+    conf: dict[str, Any]
+    """A Serve config of Baton with one prefill and one decode worker, which the other systems are made after."""
+
+    @property
+    def args(self) -> dict[str, Any]:
+        args: dict[str, Any] = self.conf["applications"][0]["args"]
+        return args
+
+    @property
+    def model(self) -> str:
+        return str(REPO_ROOT / self.args["model"])
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """vLLM engine arguments."""
+        return {**self.args["engine"], "distributed_executor_backend": _EXECUTOR}
+
+    @property
+    def paced_conf(self) -> dict[str, Any]:
+        """The Serve config with the executor that keeps the pace, and nothing else changed."""
+        application = self.conf["applications"][0]
+        return {**self.conf, "applications": [{**application, "args": {**self.args, "engine": self.engine}}]}
+
+    @property
+    def pace_file(self) -> Path:
+        return self.folder / "pace"
+
+    def environment(self, system: str, part: str) -> dict[str, str]:
+        """Marks, and what Baton sets by itself for its workers."""
+        return {
+            **census.marks(system, part),
+            PACE_FILE_VARIABLE: str(self.pace_file),
+            "PYTHONPATH": str(REPO_ROOT),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
+            "UCX_TLS": "tcp",
+            "UCX_RCACHE_MAX_UNRELEASED": "1024",
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": HOST,
+            "VLLM_LOGGING_LEVEL": self.args["log_level"],
+            "NIXL_LOG_LEVEL": "WARN",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+
+    def log(self, system: str, part: str) -> Path:
+        return self.folder / "logs" / f"{system} {part}.log".replace(" ", "-")
