@@ -226,6 +226,7 @@ def _environment() -> dict[str, str]:
     return {
         "RAY_ADDRESS": "local",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # Ray's default, 15, is for batch work: whatever else runs would delay tokens
         "PYTHONPATH": str(REPO_ROOT),
         "PYTHONUNBUFFERED": "1",
     }

@@ -133,7 +133,7 @@ class Engine:
         running = await self._start(request, params, PREFILL_REQUEST, feed)
         sources = None
         try:
-            async for batch in feed.batches():
+            while batch := await feed.next():
                 sources = next((d.prompt_sources for d in batch if d.prompt_sources), sources)
         finally:
             await self.stop(request.request_id)

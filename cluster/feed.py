@@ -4,7 +4,7 @@ A reader that lags gets fewer and larger deltas, not a longer queue; one that la
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -98,17 +98,15 @@ class Feed:
             self._error = error
             self._wake()
 
-    async def batches(self) -> AsyncIterator[list[TokenDelta]]:
-        """All that came since the last batch, until every sequence has ended. Raises what `fail` was given."""
-        while True:
-            if self._buffer:
-                yield [delta for _, delta in self._buffer.take()]
-            elif self._error is not None:
+    async def next(self) -> list[TokenDelta]:
+        """Wait, and take all that has come; empty once every sequence has ended. Raises what `fail` was given."""
+        while not self._buffer:
+            if self._error is not None:
                 raise self._error
-            elif not self._num_open:
-                return
-            else:
-                await self._something()
+            if not self._num_open:
+                return []
+            await self._something()
+        return [delta for _, delta in self._buffer.take()]
 
     async def _something(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

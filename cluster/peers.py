@@ -102,7 +102,7 @@ class WorkerPeer:
         except ConnectionLost as error:
             raise WorkerUnreachable(f"worker {self._worker} is gone", self._worker) from error
 
-    def generate(self, request: GenerateRequest, handoff: KVHandoff | None) -> AsyncGenerator[list[TokenDelta], None]:
+    def generate(self, request: GenerateRequest, handoff: KVHandoff | None) -> AsyncGenerator[TokenDelta, None]:
         return self._steps.read(self.connection, request, handoff)
 
 
@@ -114,6 +114,11 @@ class Peers:
         self._scheduler = scheduler
         self._max_unread_tokens = max_unread_tokens
         self._links: dict[WorkerId, _Link[WorkerPeer]] = {}
+
+    def connected(self, worker: WorkerId) -> WorkerPeer | None:
+        """The worker, if its connection is open: what needs it per token is then spared a layer."""
+        link = self._links.get(worker)
+        return link.opened if link else None
 
     async def to(self, worker: WorkerId) -> WorkerPeer:
         """Raises WorkerUnreachable."""
@@ -150,17 +155,21 @@ class DecodePeers:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
 
-    async def generate(
+    def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        peer = await self._peers.to(worker)
-        async with aclosing(peer.generate(request, handoff)) as batches:
-            async for batch in batches:
-                for delta in batch:
-                    yield delta
+        peer = self._peers.connected(worker)
+        return peer.generate(request, handoff) if peer else self._connect_and_generate(worker, request, handoff)
 
     async def release(self, worker: WorkerId, request_id: RequestId, handoff: KVHandoff) -> None:
         await (await self._peers.to(worker)).call(RELEASE, Release(request_id, handoff))
+
+    async def _connect_and_generate(
+        self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
+    ) -> AsyncGenerator[TokenDelta, None]:
+        async with aclosing((await self._peers.to(worker)).generate(request, handoff)) as deltas:
+            async for delta in deltas:
+                yield delta
 
 
 class _Link(Generic[R]):
@@ -172,9 +181,13 @@ class _Link(Generic[R]):
         self._opened: R | None = None
         self._opening: asyncio.Future[R] | None = None
 
+    @property
+    def opened(self) -> R | None:
+        return self._opened if self._opened is not None and self._is_open(self._opened) else None
+
     async def open(self) -> R:
-        if self._opened is not None and self._is_open(self._opened):
-            return self._opened
+        if (opened := self.opened) is not None:
+            return opened
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._connect())
             self._opening.add_done_callback(self._settle)

@@ -53,7 +53,7 @@ class DecodeWorker:
         feed, pulled = Feed(1), 0
         try:
             await engine.start(request, result.handoff, feed)
-            async for deltas in feed.batches():
+            while deltas := await feed.next():
                 pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
         finally:
             await engine.stop(request.request_id)

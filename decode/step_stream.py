@@ -154,8 +154,8 @@ class StepReader:
 
     async def read(
         self, connection: Connection, request: GenerateRequest, handoff: KVHandoff | None
-    ) -> AsyncGenerator[list[TokenDelta], None]:
-        """Start a request and give its deltas, as many as there are each time. Closing it stops the request.
+    ) -> AsyncGenerator[TokenDelta, None]:
+        """Start a request and give its deltas. Closing it stops the request.
 
         Raises:
             ServingError: as the worker says; WorkerUnreachable when it is gone; ClientTooSlow.
@@ -166,8 +166,9 @@ class StepReader:
         self._feeds[stream] = feed
         try:
             connection.post(START, Start(stream, request, handoff))
-            async for batch in feed.batches():
-                yield batch
+            while batch := await feed.next():
+                for delta in batch:
+                    yield delta
         except ConnectionLost as error:
             raise self._lost() from error
         finally:

@@ -37,6 +37,7 @@ class HttpClient:
             "max_tokens": max_tokens,
             "temperature": 0,
             "ignore_eos": True,
+            "skip_special_tokens": False,  # else a special token is a gap where a server sends no empty frame
             "stream": True,
             "stream_options": {"include_usage": True},
         }

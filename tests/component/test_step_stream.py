@@ -64,11 +64,10 @@ class Request:
 
     async def _read(self) -> None:
         try:
-            async with aclosing(self._stream) as batches:
-                async for batch in batches:
-                    for delta in batch:
-                        self.got += delta.token_ids
-                        self.finished |= delta.finish_reason is not None
+            async with aclosing(self._stream) as deltas:
+                async for delta in deltas:
+                    self.got += delta.token_ids
+                    self.finished |= delta.finish_reason is not None
                     await self.may_read.wait()
         except ServingError as error:
             self.error = error

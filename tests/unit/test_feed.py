@@ -20,7 +20,10 @@ def tokens_by_sequence(deltas: list[TokenDelta]) -> dict[int, list[int]]:
 
 
 async def read(feed: Feed) -> list[TokenDelta]:
-    return [delta async for batch in feed.batches() for delta in batch]
+    deltas = []
+    while batch := await feed.next():
+        deltas += batch
+    return deltas
 
 
 def test_merged_deltas_say_what_both_said():
@@ -65,7 +68,7 @@ async def test_reader_gets_everything_in_order_however_it_keeps_up(steps, num_se
     feed, got, expected = Feed(num_sequences), [], {}
 
     async def reader() -> None:
-        async for batch in feed.batches():
+        while batch := await feed.next():
             got.extend(batch)
 
     task = asyncio.create_task(reader())
@@ -89,7 +92,7 @@ async def test_failed_feed_gives_what_had_come_and_then_the_error():
     feed.fail(WorkerUnreachable("gone", "d0"))
     got = []
     with pytest.raises(WorkerUnreachable):
-        async for batch in feed.batches():
+        while batch := await feed.next():
             got += batch
     assert tokens_by_sequence(got) == {0: [1]}
 
@@ -119,7 +122,7 @@ async def test_reader_that_lags_too_far_loses_its_request_once_and_keeps_what_it
         feed.put(a_delta(token))
     got = []
     with pytest.raises(ClientTooSlow):
-        async for batch in feed.batches():
+        while batch := await feed.next():
             got += batch
     assert (tokens_by_sequence(got), overflows) == ({0: [0, 1, 2, 3]}, [1])
 
