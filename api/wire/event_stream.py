@@ -45,24 +45,23 @@ class EventStream(Response):
         self._sent()
         self._watch_silence(send)
         try:
-            async with aclosing(self._frames) as frames:
-                await self._send_all(frames, scope, receive, send)
+            # In a task of its own: each token would else wake up through all the layers of the application.
+            await asyncio.create_task(self._send_all(scope, receive, send))
         finally:
             await self._end_comments()
 
-    async def _send_all(
-        self, frames: AsyncGenerator[str | bytes, None], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        async for frame in frames:
-            if frame == DONE:
-                break
-            if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
-                await self._end_comments()
-                if not self._is_started:
-                    await error_response(error)(scope, receive, send)
-                    return
-            body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
-            await self._send(send, body, is_last=False)
+    async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._frames) as frames:
+            async for frame in frames:
+                if frame == DONE:
+                    break
+                if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
+                    await self._end_comments()
+                    if not self._is_started:
+                        await error_response(error)(scope, receive, send)
+                        return
+                body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
+                await self._send(send, body, is_last=False)
         await self._send(send, DONE.encode(), is_last=True)
 
     async def _send(self, send: Send, body: bytes, *, is_last: bool) -> None:
