@@ -101,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=16, help="one-token requests per run, at least (%(default)s)")
     parser.add_argument("--answers", type=int, default=2, help="long answers per run, at least (%(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=500, help="(%(default)s)")
-    parser.add_argument("--pace-ms", type=float, default=40.0, help="least time of a paced engine step (%(default)s)")
+    parser.add_argument("--pace-ms", type=float, default=30.0, help="least time of a paced engine step (%(default)s)")
     parser.add_argument("--idle-seconds", type=float, default=5.0, help="window per mode and round (%(default)s)")
     parser.add_argument("--conf", type=Path, default=REPO_ROOT / "conf" / "local.yaml", help="Baton's Serve config")
     parser.add_argument("--by-process", action="store_true", help="also where the CPU time goes")

@@ -156,6 +156,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._open_ones.add(self)
         stream = transport.get_extra_info("socket")
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
             stream.setsockopt(socket.IPPROTO_TCP, option, value)

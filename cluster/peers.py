@@ -124,6 +124,7 @@ class Peers:
         """Raises WorkerUnreachable."""
         link = self._links.get(worker)
         if link is None:
+            self._links = {known: link for known, link in self._links.items() if link.opened or link.is_opening}
             link = _Link(lambda: self._connect(worker), lambda peer: peer.connection.is_open)
             self._links[worker] = link
         try:
@@ -184,6 +185,10 @@ class _Link(Generic[R]):
     @property
     def opened(self) -> R | None:
         return self._opened if self._opened is not None and self._is_open(self._opened) else None
+
+    @property
+    def is_opening(self) -> bool:
+        return self._opening is not None
 
     async def open(self) -> R:
         if (opened := self.opened) is not None:

@@ -106,6 +106,8 @@ def _config(folder: Path) -> Path:
     config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
     args = config["applications"][0]["args"]
     args["ingress"]["allow_path_header"] = True
+    # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
+    args["ingress"]["max_unread_tokens"] = 500
     # Small enough for a test to evict everything from it
     args["decode"]["engine"] = {"kv_cache_memory_bytes": 32 << 20}
     target = folder / "serve.yaml"

@@ -137,5 +137,6 @@ def test_replicas_of_one_machine_share_the_port_and_a_lone_one_does_not():
     with _bind("127.0.0.1", port, shared=True) as one, _bind("127.0.0.1", port, shared=True) as two:
         one.listen()
         two.listen()
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         with pytest.raises(OSError, match="in use"):
             _bind("127.0.0.1", port, shared=False)
