@@ -6,6 +6,7 @@ message. Frames are vLLM's text (str), or ready for the wire (bytes). A client t
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -15,11 +16,16 @@ from starlette.types import Receive, Scope, Send
 from api.wire.errors import error_response
 from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, to_wire
 
+logger = logging.getLogger("baton.ingress")
+
+STALL_FACTOR = 4
+"""A client that has taken nothing for so many times `keep_alive_s` is given up."""
+
 
 class EventStream(Response):
     """Until the first frame, or until `keep_alive_s` have passed without one, the status is open: an error is an error
     response. Then errors are frames, a comment follows each `keep_alive_s` of silence, and exactly one terminal frame
-    ends the stream.
+    ends the stream; unless the client reads nothing any more, whose connection is then closed as it is.
     """
 
     def __init__(
@@ -40,13 +46,20 @@ class EventStream(Response):
         self._last_sent_at = 0.0
         self._comment: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._is_stalled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._sent()
         self._watch_silence(send)
         try:
             # In a task of its own: each token would else wake up through all the layers of the application.
-            await asyncio.create_task(self._send_all(scope, receive, send))
+            self._sending = asyncio.create_task(self._send_all(scope, receive, send))
+            await self._sending
+        except asyncio.CancelledError:
+            if not self._is_stalled:
+                raise
+            logger.warning("a client took nothing for %.0f s: its stream is closed", STALL_FACTOR * self._keep_alive_s)
         finally:
             await self._end_comments()
 
@@ -87,6 +100,10 @@ class EventStream(Response):
         loop = asyncio.get_running_loop()
         silence_s = loop.time() - self._last_sent_at
         if silence_s >= self._keep_alive_s:
+            if silence_s >= STALL_FACTOR * self._keep_alive_s and self._sending is not None:
+                self._is_stalled = True
+                self._sending.cancel()
+                return
             if not self._is_sending and self._comment is None:  # a client that is slow needs no comments
                 self._comment = asyncio.create_task(self._send_comment(send))
             silence_s = 0.0

@@ -182,6 +182,15 @@ async def test_client_that_leaves_closes_the_generator_at_once(steps, accepts):
     assert frames.is_closed
 
 
+async def test_client_that_takes_nothing_any_more_is_given_up(caplog):
+    client, frames = Client(), Frames(TEXT, TEXT)
+    client.accept.clear()
+    await asyncio.wait_for(client.takes(frames, SOON), 5.0)
+    assert frames.is_closed
+    assert client.messages == []
+    assert "took nothing" in caplog.text
+
+
 async def test_response_that_is_cancelled_closes_the_generator():
     client, frames = Client(), Frames(TEXT, 60.0)
     taking = asyncio.ensure_future(client.takes(frames))
