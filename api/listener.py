@@ -21,6 +21,8 @@ BIND_TIMEOUT_S = 10.0
 """A replica that this one replaces may still be finishing its streams."""
 BIND_RETRY_S = 0.2
 RETRY_AFTER_S = 1.0
+SEND_BUFFER_BYTES = 128 << 10
+"""Of a connection. The kernel would by itself take megabytes, and a client that reads nothing be noticed late."""
 
 
 class HttpListener:
@@ -100,6 +102,7 @@ def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
         if shared:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which its connections inherit
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listening.bind((host, port))
     except OSError:
         listening.close()

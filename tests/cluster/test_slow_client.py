@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from http.client import HTTPResponse
 
 import httpx
 
@@ -36,7 +37,7 @@ def _ask_without_reading(service: Service, model: str) -> socket.socket:
     body = json.dumps(
         {"model": model, "prompt": "Once", "stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True}
     ).encode()
-    head = ["POST /v1/completions HTTP/1.0", "Host: x", f"Content-Length: {len(body)}", "", ""]
+    head = ["POST /v1/completions HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", "", ""]
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", service.port))
@@ -55,9 +56,7 @@ async def _tokens_of_another_stream(service: Service, model: str) -> int:
 
 
 def _read_to_the_end(connection: socket.socket) -> str:
-    """HTTP/1.0: no chunks, the body ends with the connection."""
-    received = b""
+    response = HTTPResponse(connection)
     with connection:
-        while data := connection.recv(1 << 16):
-            received += data
-    return received.partition(b"\r\n\r\n")[2].decode()
+        response.begin()
+        return response.read().decode()
