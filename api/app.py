@@ -25,7 +25,7 @@ logger = logging.getLogger("baton.ingress")
 
 
 def build_http_app(
-    frontend: Frontend, cluster: ClusterPort, *, allow_path_header: bool, keep_alive_s: float
+    frontend: Frontend, cluster: ClusterPort, *, allow_path_header: bool, keep_alive_s: float, max_body_bytes: int
 ) -> FastAPI:
     """The HTTP surface over a frontend and a view of the cluster."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
@@ -33,6 +33,7 @@ def build_http_app(
     app.state.cluster = cluster
     app.state.allow_path_header = allow_path_header
     app.state.keep_alive_s = keep_alive_s
+    app.state.max_body_bytes = max_body_bytes
     app.add_middleware(CancelledByDisconnect)
     for routes in (completions, models, health):
         app.include_router(routes.router)
@@ -63,6 +64,7 @@ class Ingress:
             cluster,
             allow_path_header=config.ingress.allow_path_header,
             keep_alive_s=config.ingress.keep_alive_s,
+            max_body_bytes=config.ingress.max_body_bytes,
         )
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it

@@ -41,6 +41,9 @@ class _Exchange:
             await asyncio.shield(self._watching)
             return {"type": "http.disconnect"}
         message = await self._receive()
+        if message["type"] == "http.disconnect":  # while it was sending its request
+            self.client_left = True
+            raise asyncio.CancelledError
         if message["type"] == "http.request" and not message.get("more_body"):
             self._watching = asyncio.create_task(self._watch())
         return message

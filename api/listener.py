@@ -21,6 +21,7 @@ BIND_TIMEOUT_S = 10.0
 """A replica that this one replaces may still be finishing its streams."""
 BIND_RETRY_S = 0.2
 RETRY_AFTER_S = 1.0
+BACKLOG = 2048
 SEND_BUFFER_BYTES = 128 << 10
 """Of a connection. The kernel would by itself take megabytes, and a client that reads nothing be noticed late."""
 
@@ -60,7 +61,9 @@ class HttpListener:
 
 
 class _Limited:
-    """Answers 503 instead of taking more than so many requests at a time."""
+    """Answers 503 instead of taking more than so many POST requests at a time. A full replica is a healthy one: what
+    asks for its health or metrics gets an answer.
+    """
 
     def __init__(self, app: ASGIApp, max_open: int) -> None:
         self._app = app
@@ -68,6 +71,9 @@ class _Limited:
         self._num_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") != "POST":
+            await self._app(scope, receive, send)
+            return
         if self._num_open >= self._max_open:
             refused = Overloaded(f"this ingress replica has {self._max_open} open requests", RETRY_AFTER_S)
             await error_response(refused)(scope, receive, send)
@@ -95,8 +101,7 @@ async def _bound(config: IngressConfig) -> socket.socket:
 
 def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
     """`shared`: several replicas of one machine listen on the port, and the kernel spreads the connections."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
@@ -104,6 +109,7 @@ def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which its connections inherit
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listening.bind((host, port))
+        listening.listen(BACKLOG)
     except OSError:
         listening.close()
         raise

@@ -4,6 +4,7 @@ vLLM's own response models build the parts, so that they follow its field order 
 process and kind of frame; a stream stamps its id and time into them.
 """
 
+import secrets
 import time
 from functools import lru_cache
 from typing import Any, Protocol
@@ -26,10 +27,9 @@ from vllm.entrypoints.openai.completion.protocol import (
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.serve.engine.protocol import PromptTokenUsageInfo, UsageInfo
 
-_TEXT = "3f9a5d1c7be84620a1d0c2f47e9b6a58"
-_ID = "8c1e0b7fd35a49b6920c4e7a1f6d8b23"
-_CREATED = 7_305_918_264_173_059
-"""Stand for a stream's text, id and time in a part."""
+_TEXT, _ID, _STOP = (secrets.token_hex(16) for _ in range(3))
+_CREATED = secrets.randbits(52) | 1 << 52
+"""Stand for what differs from stream to stream in a part: text, id, stop string, time. No client can guess them."""
 
 _json_string = msgspec.json.Encoder().encode
 """Escapes exactly what pydantic's serializer does (tests/component/test_text_frames.py)."""
@@ -70,15 +70,14 @@ class ChatFrames:
         return self._before + _json_string(text) + self._after
 
     def finish(self, text: str, finish_reason: str, stop_reason: int | str | None) -> bytes:
-        mark = _TEXT if text or not self._has_parser else None
         parts = _chat_parts(
             self._model_name,
-            text=mark,
+            text=_TEXT if text or not self._has_parser else None,
             finish_reason=finish_reason,
-            stop_reason=stop_reason,
+            stop_reason=_STOP if isinstance(stop_reason, str) else stop_reason,
             fingerprint=self._fingerprint,
         )
-        return _json_string(text).join(self._stamp.on(parts))
+        return self._stamp.joined(parts, text, stop_reason)
 
     def usage(self, num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int | None) -> bytes:
         usage = _usage(num_prompt_tokens, num_output_tokens)
@@ -112,9 +111,12 @@ class CompletionFrames:
 
     def finish(self, text: str, finish_reason: str, stop_reason: int | str | None) -> bytes:
         parts = _completion_parts(
-            self._model_name, finish_reason=finish_reason, stop_reason=stop_reason, fingerprint=self._fingerprint
+            self._model_name,
+            finish_reason=finish_reason,
+            stop_reason=_STOP if isinstance(stop_reason, str) else stop_reason,
+            fingerprint=self._fingerprint,
         )
-        return _json_string(text).join(self._stamp.on(parts))
+        return self._stamp.joined(parts, text, stop_reason)
 
     def usage(self, num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int | None) -> bytes:
         usage = _usage(num_prompt_tokens, num_output_tokens)
@@ -136,11 +138,19 @@ class _Stamp:
     def on(self, parts: tuple[bytes, ...]) -> tuple[bytes, ...]:
         return tuple(part.replace(_ID_JSON, self._id).replace(_CREATED_JSON, self._created) for part in parts)
 
+    def joined(self, parts: tuple[bytes, ...], text: str, stop_reason: int | str | None) -> bytes:
+        """The frame of a text between the parts, with the stop string that ended it, if one did."""
+        stamped = self.on(parts)
+        if isinstance(stop_reason, str):
+            stop = _json_string(stop_reason)
+            stamped = tuple(part.replace(_STOP_JSON, stop) for part in stamped)
+        return _json_string(text).join(stamped)
 
+
+_STOP_JSON = _json_string(_STOP)
 _ID_JSON = _json_string(_ID)
 _CREATED_JSON = str(_CREATED).encode()
 _PARTS_KEPT = 256
-"""A stop string that a client has made up is part of its last frame: not everything may be kept."""
 
 
 @lru_cache(_PARTS_KEPT)

@@ -30,8 +30,9 @@ R = TypeVar("R")
 
 MAX_FRAME_BYTES = 1 << 28
 MAX_HELLO_BYTES = 1 << 10
-"""Before the secret has been said, nobody gets more memory than this."""
+"""Before the secret has been said, nothing longer than this is waited for."""
 CONNECT_TIMEOUT_S = 3.0
+"""For whoever connects, and for the hello of whoever has connected."""
 
 _LENGTH = struct.Struct(">I")
 _KEEPALIVE = {
@@ -101,7 +102,11 @@ class Service:
 
     def take(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> None:
         method, handler = self._posts[method_name]
-        handler(connection, method.decode_argument(body))
+        argument = method.decode_argument(body)
+        try:
+            handler(connection, argument)
+        except Exception:
+            logger.exception("%s failed", method_name)
 
 
 class Connection(asyncio.Protocol):
@@ -160,6 +165,8 @@ class Connection(asyncio.Protocol):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
             stream.setsockopt(socket.IPPROTO_TCP, option, value)
+        if self._awaited_secret is not None:
+            asyncio.get_running_loop().call_later(CONNECT_TIMEOUT_S, self._close_strangers)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -219,6 +226,10 @@ class Connection(asyncio.Protocol):
             case _:
                 raise PermissionError("a second hello")
 
+    def _close_strangers(self) -> None:
+        if self._awaited_secret is not None:
+            self.close()
+
     def _check_hello(self, frame: _Frame) -> None:
         if frame.kind is not _Kind.HELLO or not hmac.compare_digest(
             _decode_secret(frame.body).encode(), str(self._awaited_secret).encode()
@@ -230,29 +241,56 @@ class Connection(asyncio.Protocol):
         answer, decode_result = self._waiting.pop(frame.call_id, (None, None))
         if answer is None or decode_result is None or answer.done():
             return
-        if frame.kind is _Kind.RESULT:
-            answer.set_result(decode_result(frame.body))
-        else:
-            answer.set_exception(_decode_failure(frame.body).to_error())
+        try:
+            if frame.kind is _Kind.RESULT:
+                answer.set_result(decode_result(frame.body))
+            else:
+                answer.set_exception(_decode_failure(frame.body).to_error())
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            answer.set_exception(ServingError(f"the answer of a call cannot be read: {error!r}"))
 
     async def _answer(self, call: _Frame) -> None:
-        kind, body = _Kind.RESULT, None
         try:
-            body = await self._service.answer(call.method, call.body)
+            frame = _encoded(_Kind.RESULT, call.call_id, "", await self._service.answer(call.method, call.body))
         except ServingError as error:
-            kind, body = _Kind.FAILURE, ErrorMessage.of(error)
+            frame = _encoded_failure(call, error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the caller gave up, or is gone
+            frame = _encoded_failure(call, ServingError(f"{call.method} was cancelled: {error}"))
         except Exception as error:
             logger.exception("%s failed", call.method)
-            failed = ServingError(f"{call.method} failed: {type(error).__name__}: {error}")
-            kind, body = _Kind.FAILURE, ErrorMessage.of(failed)
+            frame = _encoded_failure(call, ServingError(f"{call.method} failed: {type(error).__name__}: {error}"))
         if self.is_open:
-            self._send(kind, call.call_id, "", body)
+            self._write(frame)
 
     def _send(self, kind: _Kind, call_id: int, method: str, body: Any) -> None:
+        self._write(_encoded(kind, call_id, method, body))
+
+    def _write(self, frame: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost("the other side is gone")
-        frame = _encode((kind, call_id, method, body))
         self._transport.write(_LENGTH.pack(len(frame)) + frame)
+
+
+def _encoded(kind: _Kind, call_id: int, method: str, body: Any) -> bytes:
+    """Raises ServingError for what cannot be sent."""
+    try:
+        frame = _encode((kind, call_id, method, body))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ServingError(f"a message of {method or 'an answer'} cannot be encoded: {error}") from error
+    if len(frame) > MAX_FRAME_BYTES:
+        raise ServingError(f"a message of {len(frame)} bytes is too long")
+    return frame
+
+
+def _encoded_failure(call: _Frame, error: ServingError) -> bytes:
+    try:
+        return _encoded(_Kind.FAILURE, call.call_id, "", ErrorMessage.of(error))
+    except ServingError:
+        unspoken = ServingError(f"{call.method} failed with a {type(error).__name__} that cannot be sent")
+        return _encoded(_Kind.FAILURE, call.call_id, "", ErrorMessage.of(unspoken))
 
 
 class Listener:

@@ -54,11 +54,13 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replicas: Count = 1
     cpus: Annotated[float, Meta(ge=0)] = 0.5
     host: str = "127.0.0.1"
-    """Address to listen on; "0.0.0.0" for all of the node's."""
+    """IPv4 address to listen on; "0.0.0.0" for all of the node's."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
     """The same for all replicas: those on one node share it."""
     max_ongoing_requests: Count = 1024
     """Open requests per ingress replica; it refuses more."""
+    max_body_bytes: Count = 32 << 20
+    """Of a request. A prompt of a million tokens has about 5 MB."""
     max_unread_tokens: Count = 4096
     """How many tokens a client may lag behind its stream, beyond what the network's buffers hold, before its request is
     ended. More lets slow clients keep their decode slots longer.

@@ -38,6 +38,12 @@ class NotFound(InvalidRequest):
     http_status = 404
 
 
+class RequestTooLarge(InvalidRequest):
+    """The request body is too large."""
+
+    http_status = 413
+
+
 class Overloaded(ServingError):
     """No worker can take the request now; retry later."""
 
@@ -90,6 +96,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         ServingError,
         InvalidRequest,
         NotFound,
+        RequestTooLarge,
         Overloaded,
         WorkerFailed,
         WorkerUnreachable,

@@ -45,6 +45,8 @@ R = TypeVar("R")
 
 _SCHEDULER_TIMEOUT_S = 5.0
 """A call to a Scheduler that is away would wait for its successor: better to refuse a request, or to close without."""
+_TELL_TIMEOUT_S = 0.5
+"""A client's last frame waits for it."""
 _SCHEDULER_RETRY_S = 0.1
 
 
@@ -61,7 +63,8 @@ class SchedulerPeer:
             raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
 
     async def tell(self, event: RequestClosed | WorkerLost) -> None:
-        await self._ask(TELL, event)
+        """Does not wait long: what is not heard, the next reports and a charge's own end put right."""
+        await self._ask(TELL, event, _TELL_TIMEOUT_S)
 
     async def report(self, report: WorkerReport) -> ReportReply:
         return await self._ask(REPORT, report)
@@ -72,9 +75,9 @@ class SchedulerPeer:
     async def address_of(self, worker: WorkerId) -> Address | None:
         return await self._ask(LOCATE, worker)
 
-    async def _ask(self, method: Method[A, R], argument: A) -> R:
+    async def _ask(self, method: Method[A, R], argument: A, timeout_s: float | None = None) -> R:
         try:
-            async with asyncio.timeout(_SCHEDULER_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s or _SCHEDULER_TIMEOUT_S):
                 while True:  # all of its messages may be said twice
                     try:
                         return await (await self._link.open()).call(method, argument)
@@ -121,7 +124,7 @@ class Peers:
         return link.opened if link else None
 
     async def to(self, worker: WorkerId) -> WorkerPeer:
-        """Raises WorkerUnreachable."""
+        """Raises WorkerUnreachable; Overloaded when nobody knows where the worker is."""
         link = self._links.get(worker)
         if link is None:
             self._links = {known: link for known, link in self._links.items() if link.opened or link.is_opening}
@@ -130,11 +133,15 @@ class Peers:
         try:
             return await link.open()
         except ConnectionLost as error:
-            self._links.pop(worker, None)
+            if self._links.get(worker) is link:
+                del self._links[worker]
             raise WorkerUnreachable(str(error), worker) from error
 
     async def _connect(self, worker: WorkerId) -> WorkerPeer:
-        address = await self._scheduler.address_of(worker)
+        try:
+            address = await self._scheduler.address_of(worker)
+        except WorkerFailed as error:  # of no worker's making
+            raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
         if address is None:
             raise ConnectionLost(f"worker {worker} is not known to the Scheduler")
         steps = StepReader(worker, self._max_unread_tokens)

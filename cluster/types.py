@@ -106,6 +106,9 @@ class Address(msgspec.Struct, frozen=True):
     secret: str
     """New per process: what a connection must say first."""
 
+    def __repr__(self) -> str:
+        return f"Address({self.host}:{self.port})"
+
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's periodic word to the Scheduler: it exists, it is healthy, this is its load."""

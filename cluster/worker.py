@@ -20,7 +20,6 @@ from cluster.types import Pool, PromptTokenSources, ReportReply, WorkerId, Worke
 logger = logging.getLogger("baton.worker")
 
 REPORT_INTERVAL_S = 1.0
-FAREWELL_TIMEOUT_S = 1.0
 
 
 class Worker:
@@ -70,9 +69,8 @@ class Worker:
         """Get no more requests, finish those that run, and stop. Serve kills what takes longer than its grace time."""
         if self._reporting is not None:
             self._reporting.cancel()
-            with suppress(ServingError, TimeoutError):  # the Scheduler may be leaving as well
-                async with asyncio.timeout(FAREWELL_TIMEOUT_S):
-                    await self._scheduler.tell(WorkerLost(worker=self.id))
+            with suppress(ServingError):  # the Scheduler may be leaving as well
+                await self._scheduler.tell(WorkerLost(worker=self.id))
         await self.engine.drained()
         if self._listener is not None:
             self._listener.close()

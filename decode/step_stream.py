@@ -21,6 +21,9 @@ from kvtransfer.handoff import KVHandoff
 
 logger = logging.getLogger("baton.step_stream")
 
+MAX_STEP_DELTAS = 1024
+"""In one message: deltas with logprobs are large, and wait unmerged."""
+
 
 class GeneratingEngine(Protocol):
     async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
@@ -46,6 +49,7 @@ class StepStreams:
 
     @property
     def num_open(self) -> int:
+        """Streams that run or are being ended."""
         return sum(len(writer.streams) for writer in self._writers.values()) + len(self._ending)
 
     def flush(self) -> None:
@@ -106,14 +110,20 @@ class _Writer:
         self._buffer.put(stream, delta)
 
     def fail(self, stream: int, error: BaseException) -> None:
-        self.flush()
+        self._send_all()  # whether or not it is read: an error must not overtake the tokens before it
         serving = error if isinstance(error, ServingError) else ServingError(str(error))
         if self.streams.pop(stream, None) is not None and self._connection.is_open:
             self._connection.post(STREAM_FAILED, StreamFailed(stream, ErrorMessage.of(serving)))
 
     def flush(self) -> None:
-        if self._buffer and self._connection.is_writable and self._connection.is_open:
-            self._connection.post(STEP, self._buffer.take())
+        if self._connection.is_writable:
+            self._send_all()
+
+    def _send_all(self) -> None:
+        if self._buffer and self._connection.is_open:
+            deltas = self._buffer.take()
+            for start in range(0, len(deltas), MAX_STEP_DELTAS):
+                self._connection.post(STEP, deltas[start : start + MAX_STEP_DELTAS])
 
 
 class _Sink:

@@ -12,7 +12,7 @@ from api.render import Frames
 from api.vllm_errors import error_in_frame
 from api.wire.bodies import public
 from api.wire.event_stream import EventStream
-from cluster.errors import InvalidRequest
+from cluster.errors import InvalidRequest, RequestTooLarge
 from cluster.types import Path
 
 PATH_HEADER = "x-baton-path"
@@ -67,6 +67,16 @@ def _forced_path(request: Request) -> Path | None:
 
 async def _json(request: Request) -> Any:
     try:
-        return msgspec.json.decode(await request.body())
+        return msgspec.json.decode(await _body(request, request.app.state.max_body_bytes))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the request body is not valid JSON: {error}", None, "invalid_json") from error
+
+
+async def _body(request: Request, max_bytes: int) -> bytes:
+    """Raises RequestTooLarge before more than that is in memory."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise RequestTooLarge(f"the request body has more than {max_bytes} bytes", None, "request_too_large")
+    return bytes(body)

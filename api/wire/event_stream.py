@@ -70,9 +70,8 @@ class EventStream(Response):
                     break
                 if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
                     await self._end_comments()
-                    if not self._is_started:
-                        await error_response(error)(scope, receive, send)
-                        return
+                    await error_response(error)(scope, receive, send)
+                    return
                 body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
                 await self._send(send, body, is_last=False)
         await self._send(send, DONE.encode(), is_last=True)

@@ -98,9 +98,14 @@ def an_app(
     *,
     allow_path_header: bool = False,
     keep_alive_s: float = 15.0,
+    max_body_bytes: int = 1 << 20,
 ) -> FastAPI:
     return build_http_app(
-        frontend, cluster or FakeCluster(), allow_path_header=allow_path_header, keep_alive_s=keep_alive_s
+        frontend,
+        cluster or FakeCluster(),
+        allow_path_header=allow_path_header,
+        keep_alive_s=keep_alive_s,
+        max_body_bytes=max_body_bytes,
     )
 
 

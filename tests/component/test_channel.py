@@ -14,6 +14,8 @@ from cluster.types import Address
 DOUBLE = Method[int, int]("double", int, int)
 REFUSE = Method[str, None]("refuse", str)
 HANG = Method[None, None]("hang", None)
+MISREAD = Method[str, int]("refuse_nothing", str, int)
+ODD = Method[str, object]("odd", str, object)
 NOTE = Method[str, None]("note", str)
 
 
@@ -29,6 +31,8 @@ class Server(Service):
         self.on_call(DOUBLE, self._double)
         self.on_call(REFUSE, self._refuse)
         self.on_call(HANG, self._hang)
+        self.on_call(MISREAD, self._misread)
+        self.on_call(ODD, self._odd)
         self.on_post(NOTE, self._note)
         self.on_closed = self._closed
 
@@ -40,6 +44,18 @@ class Server(Service):
             raise ZeroDivisionError("no luck")
         raise Overloaded("later", 2.5) if kind == "busy" else InvalidRequest("bad", "field", "code")
 
+    async def _misread(self, text: str) -> str:
+        return text
+
+    async def _odd(self, kind: str) -> object:
+        match kind:
+            case "cannot be encoded":
+                return object()
+            case "error cannot be encoded":
+                raise InvalidRequest("\ud800")
+            case _:
+                raise asyncio.CancelledError
+
     async def _hang(self, _: None) -> None:
         self.hanging.set()
         try:
@@ -48,6 +64,8 @@ class Server(Service):
             self.ended_hanging.set()
 
     def _note(self, connection: Connection, note: str) -> None:
+        if note == "bug":
+            raise KeyError(note)
         self.notes.append(note)
         self.noted.set()
 
@@ -98,6 +116,45 @@ async def test_error_of_a_handler_reaches_the_caller(kind, error, caplog):
             await connection.call(REFUSE, kind)
     assert (raised.value.args, vars(raised.value)) == (error.args, vars(error))
     assert ("ZeroDivisionError" in caplog.text) == (kind == "bug")
+
+
+@pytest.mark.parametrize("kind", ["cannot be encoded", "error cannot be encoded", "cancels itself"])
+async def test_answer_that_cannot_be_given_is_an_error_and_not_a_wait_for_ever(kind):
+    async with linked(Server()) as (_, connection):
+        with pytest.raises(ServingError):
+            await asyncio.wait_for(connection.call(ODD, kind), 5)
+        assert await connection.call(DOUBLE, 2) == 4
+
+
+async def test_answer_that_cannot_be_read_is_an_error_and_not_a_wait_for_ever():
+    async with linked(Server()) as (_, connection):
+        with pytest.raises(ServingError, match="cannot be read"):
+            await asyncio.wait_for(connection.call(MISREAD, "no number"), 5)
+
+
+async def test_bug_in_a_post_s_handler_is_logged_and_costs_nobody_the_connection(caplog):
+    async with linked(Server()) as (_, connection):
+        connection.post(NOTE, "bug")
+        assert await connection.call(DOUBLE, 2) == 4
+    assert "note failed" in caplog.text
+    assert "KeyError" in caplog.text
+
+
+async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch):
+    monkeypatch.setattr("cluster.channel.MAX_FRAME_BYTES", 1000)
+    async with linked(Server()) as (_, connection):
+        with pytest.raises(ServingError, match="too long"):
+            connection.post(NOTE, "x" * 2000)
+        assert await connection.call(DOUBLE, 2) == 4
+
+
+async def test_stranger_that_says_nothing_is_closed(monkeypatch):
+    monkeypatch.setattr("cluster.channel.CONNECT_TIMEOUT_S", 0.1)
+    async with linked(Server()) as (listener, connection):
+        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        assert await connection.call(DOUBLE, 2) == 4
 
 
 async def test_cancelled_call_is_cancelled_on_the_other_side():

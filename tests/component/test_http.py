@@ -236,6 +236,15 @@ async def test_path_header_that_is_not_allowed_or_names_no_path_is_refused(allow
     assert frontend.bodies == []
 
 
+async def test_body_that_is_too_large_is_refused_before_it_is_parsed():
+    frontend = FakeFrontend()
+    async with a_client(an_app(frontend, max_body_bytes=100)) as client:
+        refused = await client.post(CHAT, json={"messages": "x" * 200})
+        taken = await client.post(CHAT, json={"messages": "x" * 50})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
+    assert (taken.status_code, len(frontend.bodies)) == (200, 1)
+
+
 class Unanswering(FakeFrontend):
     """Generates for longer than its client waits."""
 

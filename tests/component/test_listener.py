@@ -21,13 +21,20 @@ class App:
 
     def __init__(self, *, streams: bool = False) -> None:
         self._streams = streams
+        self.asked = asyncio.Event()
+        self.ended = asyncio.Event()
+        """Of its reading: the body is there, or its sender gone."""
         self.started = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.cancelled = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive()).get("more_body"):
-            pass
+        self.asked.set()
+        try:
+            while (await receive()).get("more_body"):
+                pass
+        finally:
+            self.ended.set()
         try:
             if self._streams:
                 await send(START)
@@ -97,6 +104,29 @@ async def test_more_requests_than_it_may_take_are_told_to_come_back():
         assert (await taken).text == "last"
 
 
+async def test_full_replica_still_says_that_it_is_healthy():
+    app = App()
+    async with listening(app, max_ongoing_requests=1) as (_, client):
+        taken = asyncio.create_task(client.post("/"))
+        await asyncio.wait_for(app.started.wait(), 5)
+        healthy = asyncio.create_task(client.get("/healthz"))
+        app.may_answer.set()
+        assert (await healthy).status_code == 200
+        await taken
+
+
+async def test_client_that_leaves_while_it_sends_is_no_error(caplog):
+    app = App()
+    async with listening(app) as (_, client):
+        _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this")
+        await writer.drain()
+        await asyncio.wait_for(app.asked.wait(), 5)
+        writer.transport.abort()
+        assert (await asyncio.wait_for(app.ended.wait(), 5)) and not app.started.is_set()
+    assert "Exception" not in caplog.text
+
+
 async def test_closing_finishes_open_requests_and_takes_no_new_ones():
     app = App()
     async with listening(app) as (listener, client):
@@ -134,9 +164,7 @@ async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch):
 
 def test_replicas_of_one_machine_share_the_port_and_a_lone_one_does_not():
     port = free_port()
-    with _bind("127.0.0.1", port, shared=True) as one, _bind("127.0.0.1", port, shared=True) as two:
-        one.listen()
-        two.listen()
+    with _bind("127.0.0.1", port, shared=True) as one, _bind("127.0.0.1", port, shared=True):
         assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         with pytest.raises(OSError, match="in use"):
             _bind("127.0.0.1", port, shared=False)

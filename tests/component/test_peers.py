@@ -161,3 +161,19 @@ async def test_report_and_its_reply_survive_the_wire():
         worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), connected=frozenset({WORKER})
     )
     assert await peer.report(report) == ReportReply(prefill_workers=frozenset({WORKER}))
+
+
+async def test_worker_that_only_an_absent_scheduler_could_find_is_not_blamed(monkeypatch):
+    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.2)
+    with pytest.raises(Overloaded, match="Scheduler is away"):
+        await PrefillPeers(Peers(SchedulerPeer(FakeScheduler().address))).prefill(WORKER, REQUEST)
+
+
+async def test_links_to_workers_that_are_gone_are_not_kept():
+    scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
+    all_peers = Peers(SchedulerPeer(scheduler.address))
+    for number in range(3):
+        scheduler.addresses[WorkerId(f"p{number}")] = worker.address
+        (await all_peers.to(WorkerId(f"p{number}"))).connection.close()
+        await asyncio.sleep(0.05)
+    assert list(all_peers._links) == ["p2"]

@@ -220,6 +220,21 @@ async def test_worker_whose_ingress_reads_nothing_merges_what_waits():
         assert len(writer._buffer) == 1
 
 
+async def test_error_does_not_overtake_tokens_that_wait_for_a_slow_ingress():
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await cluster.settle()
+        sink = cluster.engine.sinks[request.id]
+        ingress.reader._feeds[0]._max_unread_tokens = None
+        next(iter(cluster.streams._writers)).is_writable = False
+        sink.put(token(1))
+        cluster.streams.flush()
+        sink.fail(WorkerUnreachable("the engine died", "d0"))
+        await request.reading
+        assert (request.got, type(request.error)) == ([1], WorkerUnreachable)
+
+
 STREAMS = st.integers(0, 5)
 START, LEAVE, STEP, FINISH, STALL, RESUME, KILL = "start", "leave", "step", "finish", "stall", "resume", "kill"
 ACTIONS = st.one_of(

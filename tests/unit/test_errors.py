@@ -2,12 +2,22 @@ import msgspec
 import pytest
 
 from cluster import errors
-from cluster.errors import ClientTooSlow, ErrorMessage, InvalidRequest, NotFound, Overloaded, ServingError, WorkerFailed
+from cluster.errors import (
+    ClientTooSlow,
+    ErrorMessage,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    RequestTooLarge,
+    ServingError,
+    WorkerFailed,
+)
 
 INSTANCES = [
     ServingError("out of luck"),
     InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
     NotFound("no such model", "model", "model_not_found"),
+    RequestTooLarge("the request body has more than 5 bytes", None, "request_too_large"),
     Overloaded("no decode worker can be reached", 2.5),
     ClientTooSlow("the client reads too slowly"),
     *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
