@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
@@ -33,7 +34,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Everything is on this machine: no proxy of the environment."""
 
 
-class System:
+class System(ABC):
     """One system under load. `driver` puts the load on it, over HTTP if there is a `port`."""
 
     name: ClassVar[str]
@@ -45,13 +46,13 @@ class System:
         self._setting = setting
         self._children: list[Child] = []
 
+    @abstractmethod
     def start(self) -> None:
         """Returns when it is ready.
 
         Raises:
             FailedStart: one of its processes ended, or was not ready in time.
         """
-        raise NotImplementedError
 
     def interrupt(self) -> None:
         """Ask it to stop."""
