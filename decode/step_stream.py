@@ -47,11 +47,6 @@ class StepStreams:
         service.on_closed = self._closed
         service.on_writable = self._flush_one
 
-    @property
-    def num_open(self) -> int:
-        """Streams that run or are being ended."""
-        return sum(len(writer.streams) for writer in self._writers.values()) + len(self._ending)
-
     def flush(self) -> None:
         for writer in self._writers.values():
             writer.flush()
