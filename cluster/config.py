@@ -50,6 +50,10 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Decode workers: how long reading a prompt's KV blocks may take before the prompt is computed instead. Shorter
     gives up on slow links, longer leaves a request waiting for a network that is cut.
     """
+    stall_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 15.0
+    """An engine that does not answer for so long hangs: its requests go elsewhere, and if it stays so its worker is
+    replaced. Must be longer than an engine's longest step.
+    """
     max_ongoing_requests: Count = 512
     """Requests that a worker takes before it refuses; the engine queues what does not fit its batch."""
     drain_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0

@@ -84,7 +84,8 @@ class Engine:
             }
         )
         self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
-        hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, translated=self._translated)
+        hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
+        self._reaping: set[asyncio.Task[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
         _StepLogger.on_ended_leases = staticmethod(on_ended_leases)
         self._load = _StepLogger.latest
@@ -109,6 +110,16 @@ class Engine:
     async def check_health(self) -> None:
         """Raises EngineDeadError when the engine core is gone; the worker cannot recover from it."""
         await self._llm.check_health()
+
+    async def answer(self) -> None:
+        """Returns when the engine core answers: after the step that it is in."""
+        await self._llm.engine_core.get_supported_tasks_async()
+
+    async def give_up_running(self) -> None:
+        """The engine hangs: fail what runs on it with WorkerUnreachable, and have it aborted if the engine goes on."""
+        for running in self._tap.running:
+            running.sink.fail(WorkerUnreachable(f"the engine of worker {self._worker} hangs", self._worker))
+            await self.stop(RequestId(running.request_id))
 
     async def drained(self) -> None:
         """Wait until no request runs."""
@@ -224,11 +235,19 @@ class Engine:
         raise ServingError(f"worker {self._worker} could not empty its prefix cache")
 
     async def _call(self, method: str, *args: Any) -> Any:
-        """Of kvtransfer/connector.py, in the engine's first worker. Raises WorkerUnreachable."""
+        """Of kvtransfer/connector.py, in the engine's first worker. Raises ServingError."""
         try:
             return (await self._llm.collective_rpc(method, args=args))[0]
         except EngineDeadError as error:
             raise self._translated(error) from error
+        except Exception as error:  # what the engine's process raises comes as a bare one
+            raise ServingError(f"{method} failed in the engine: {error}") from error
+
+    def _reap_orphan(self, lease: LeaseId) -> None:
+        """A prefill ended that nobody waits for any more."""
+        task = asyncio.ensure_future(self.end_leases([lease]))
+        self._reaping.add(task)
+        task.add_done_callback(self._reaping.discard)
 
     async def _start(
         self,

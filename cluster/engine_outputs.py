@@ -16,6 +16,7 @@ from vllm.v1.serial_utils import MsgpackEncoder
 from cluster.errors import InvalidRequest
 from cluster.feed import DeltaSink
 from cluster.types import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from kvtransfer.lease import LeaseId
 
 ITL_STEPS = 16
 """One engine step in so many is observed for the engine's inter-token latency."""
@@ -85,6 +86,10 @@ class TokenTap(OutputProcessor):
     def num_running(self) -> int:
         return len(self._running)
 
+    @property
+    def running(self) -> list[Running]:
+        return list(self._running.values())
+
     async def idle(self) -> None:
         """Wait until no request runs."""
         while self._running:
@@ -139,6 +144,8 @@ class TokenTap(OutputProcessor):
                     running.kv_transfer_params = output.kv_transfer_params
                     running.finished_at = engine_core_timestamp or 0.0
                 self._put(running, _to_delta(index, output, running))
+            elif output.kv_transfer_params is not None and self._hooks is not None:
+                self._hooks.on_orphan(LeaseId(output.request_id))
             if output.prefill_stats is not None and self._hooks is not None:
                 self._hooks.on_prompt(_to_sources(output.prefill_stats))
             if (
@@ -207,6 +214,8 @@ class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
     """An engine has processed a prompt."""
     on_step: Callable[[], None]
     """All outputs of a step have been put into their sinks."""
+    on_orphan: Callable[[LeaseId], None]
+    """A prefill has ended with a hand-over after its request was closed."""
     translated: Callable[[BaseException], BaseException]
     """The engine's error, in our terms."""
 
