@@ -36,12 +36,11 @@ from cluster.types import (
     WorkerLoad,
 )
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
+from kvtransfer.tier_memory import TierMemory
+from kvtransfer.tiers import kv_transfer_arguments
 from kvtransfer.topology import Device, ucx_environment
 
 PROBE_BLOCKS = 2
-
-_KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
-
 
 _PARAMS_ENCODER = MsgpackEncoder()
 _PARAMS_DECODER = MsgpackDecoder(SamplingParams)  # kept: making one costs more than a request may
@@ -77,12 +76,14 @@ class Engine:
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
         os.environ.update(_environment(config, rank, node_ip))
+        engine_id = str(uuid.uuid4())
+        self._tier_memory = TierMemory(engine_id)
         arguments = AsyncEngineArgs(
             **{
                 **config.engine,
                 "model": resolve_model(config.engine["model"]),
                 "disable_log_stats": False,
-                "kv_transfer_config": _kv_transfer_config(pool, config),
+                "kv_transfer_config": _kv_transfer_config(pool, config, engine_id),
             }
         )
         self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_LoadLogger])
@@ -116,6 +117,7 @@ class Engine:
 
     def shutdown(self) -> None:
         self._llm.shutdown()
+        self._tier_memory.release()
 
     async def prefill(self, request: GenerateRequest) -> PrefillResult | None:
         """Compute the prompt and pin its KV blocks. None: it ended without a hand-over, aborted or failed in the
@@ -253,25 +255,19 @@ class _LoadLogger(StatLoggerBase):
         pass
 
 
-def _kv_transfer_config(pool: Pool, config: PoolConfig) -> KVTransferConfig:
-    return KVTransferConfig(
-        kv_connector="NixlConnector",
-        kv_connector_module_path="kvtransfer.connector",
-        kv_role=_KV_ROLES[pool],
-        kv_buffer_device="cpu" if current_platform.is_cpu() else "cuda",
-        kv_load_failure_policy="recompute",
-        # New per process: a peer that knew this address before must not take a restarted engine for the old one.
-        engine_id=str(uuid.uuid4()),
-        kv_connector_extra_config={"kv_lease_duration": config.kv_lease_s},
-    )
+def _kv_transfer_config(pool: Pool, config: PoolConfig, engine_id: str) -> KVTransferConfig:
+    return KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id))
+
+
+def _device() -> Device:
+    return Device.CPU if current_platform.is_cpu() else Device.CUDA
 
 
 def _environment(config: PoolConfig, rank: int, node_ip: str) -> dict[str, str]:
     """For this process and the engine's, which inherit it. What the operator has set wins."""
-    device = Device.CPU if current_platform.is_cpu() else Device.CUDA
     cores = config.cpu_cores[rank % len(config.cpu_cores)] if config.cpu_cores else "nobind"
     defaults = {
-        **ucx_environment(device),
+        **ucx_environment(_device()),
         "VLLM_CPU_OMP_THREADS_BIND": cores,
         "OMP_NUM_THREADS": str(config.cpu_threads),
     }

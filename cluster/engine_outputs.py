@@ -27,6 +27,8 @@ class Running:
     def __init__(self, request_id: str, params: SamplingParams, sink: DeltaSink) -> None:
         self.request_id = request_id
         self.ends_by_text = params.detokenize
+        self.takes_handoff = bool(((params.extra_args or {}).get("kv_transfer_params") or {}).get("do_remote_prefill"))
+        """Its prompt's KV comes from another engine, or is computed: never from this engine's tiers."""
         self.engine_request_id = ""
         """vLLM's internal id, set when the request is added."""
         self.sequence_ids: list[str] = []
@@ -132,9 +134,10 @@ class TokenTap(OutputProcessor):
             running, index = self._sequences.get(output.request_id, (None, 0))
             if running is not None:
                 running.kv_transfer_params = output.kv_transfer_params or running.kv_transfer_params
-                self._put(running, _to_delta(index, output))
-            if output.prefill_stats is not None and self._hooks is not None:
-                self._hooks.on_prompt(_to_sources(output.prefill_stats))
+                delta = _to_delta(index, output, running.takes_handoff)
+                if delta.prompt_sources is not None and self._hooks is not None:
+                    self._hooks.on_prompt(delta.prompt_sources)
+                self._put(running, delta)
             if (
                 is_sampled
                 or running is None
@@ -198,14 +201,14 @@ class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
     """What the tap tells the adapter."""
 
     on_prompt: Callable[[PromptTokenSources], None]
-    """An engine has processed a prompt."""
+    """An engine has processed a prompt that is still waited for."""
     on_step: Callable[[], None]
     """All outputs of a step have been put into their sinks."""
     translated: Callable[[BaseException], BaseException]
     """The engine's error, in our terms."""
 
 
-def _to_delta(sequence: int, output: EngineCoreOutput) -> TokenDelta:
+def _to_delta(sequence: int, output: EngineCoreOutput, takes_handoff: bool) -> TokenDelta:
     logprobs = None
     if output.new_logprobs is not None or output.new_prompt_logprobs_tensors is not None:
         logprobs = tuple(bytes(frame) for frame in MsgpackEncoder().encode(_logprobs_only(output)))
@@ -214,7 +217,7 @@ def _to_delta(sequence: int, output: EngineCoreOutput) -> TokenDelta:
         list(output.new_token_ids),
         finish_reason=None if output.finish_reason is None else FinishReason(str(output.finish_reason)),
         stop_reason=output.stop_reason,
-        prompt_sources=_to_sources(output.prefill_stats) if output.prefill_stats else None,
+        prompt_sources=_to_sources(output.prefill_stats, takes_handoff) if output.prefill_stats else None,
         logprobs=logprobs,
     )
 
@@ -223,7 +226,12 @@ def _logprobs_only(output: EngineCoreOutput) -> EngineCoreOutput:
     return EngineCoreOutput("", [], output.new_logprobs, output.new_prompt_logprobs_tensors)
 
 
-def _to_sources(stats: PrefillStats) -> PromptTokenSources:
+def _to_sources(stats: PrefillStats, takes_handoff: bool) -> PromptTokenSources:
+    """vLLM counts what any connector loads as external; a hand-over is loaded by NIXL alone, all else by the tiers."""
+    external = stats.num_external_cached_tokens
     return PromptTokenSources(
-        computed=stats.num_computed_tokens, local=stats.num_local_cached_tokens, pulled=stats.num_external_cached_tokens
+        computed=stats.num_computed_tokens,
+        local=stats.num_local_cached_tokens,
+        pulled=external if takes_handoff else 0,
+        offloaded=0 if takes_handoff else external,
     )

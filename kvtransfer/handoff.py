@@ -15,6 +15,11 @@ from cluster.types import PromptTokenSources
 PREFILL_REQUEST: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
 """`kv_transfer_params` of a prefill leg: compute the prompt, keep its blocks for a remote decode."""
 
+_PULL_ALONE = {"max_load_tokens": 0}
+"""What the hand-over does not bring is computed: vLLM would look the prompt up in the engine's tiers too, wait for the
+disk before it starts the pull, and count what it loads from either as one.
+"""
+
 _REQUIRED = (
     "remote_engine_id",
     "remote_request_id",
@@ -44,7 +49,7 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_engine(self) -> dict[str, Any]:
         """The `kv_transfer_params` of the decode leg. A copy: vLLM changes them in place."""
-        return dict(self.params)
+        return self.params | _PULL_ALONE
 
     @property
     def num_tokens(self) -> int:
