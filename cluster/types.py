@@ -88,13 +88,20 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptTokenSources(msgspec.Struct, frozen=True, array_like=True):
-    """Where the KV of a prompt's tokens came from on one engine; the three add up to the prompt."""
+    """Where the KV of a prompt's tokens came from on one engine; they add up to the prompt."""
 
     computed: int
     local: int
     """Hits in this engine's prefix cache."""
     pulled: int
     """Handed over by another engine."""
+    offloaded: int = 0
+    """Brought back from this engine's DRAM or disk tier."""
+
+    @property
+    def cached(self) -> int:
+        """Tokens that this engine did not compute."""
+        return self.local + self.pulled + self.offloaded
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

@@ -89,7 +89,7 @@ class Worker:
         self.engine.shutdown()
 
     def _count_prompt(self, sources: PromptTokenSources) -> None:
-        for source in ("computed", "local", "pulled"):
+        for source in ("computed", "local", "pulled", "offloaded"):
             metrics.PROMPT_TOKENS.labels(self._pool, source).inc(getattr(sources, source))
 
     async def _report_forever(
