@@ -81,8 +81,8 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a prefill gives."""
 
     handoff: KVHandoff | None
-    """None where there is nothing left to decode: the first token counts (`GenerateRequest.takes_first_token`) and is
-    the last one.
+    """None where there is nothing left to decode: the request is resumable, so the first token counts, and it is the
+    last one.
     """
     first: TokenDelta
     """The token that follows the prompt, as the prefill engine sampled it; with a finish reason where no other can

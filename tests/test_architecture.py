@@ -19,6 +19,7 @@ PURE = (
     "router/placement.py",
     "router/prefix_memory.py",
     "router/session.py",
+    "router/handoff_check.py",
     "router/ports.py",
     "kvtransfer/handoff.py",
     "kvtransfer/lease.py",
