@@ -106,6 +106,7 @@ def _config(folder: Path) -> Path:
     config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
     args = config["applications"][0]["args"]
     args["ingress"]["allow_path_header"] = True
+    args["ingress"]["verified_share"] = 1.0
     # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
     args["ingress"]["max_unread_tokens"] = 500
     # Small enough for a test to evict everything from it
