@@ -39,6 +39,17 @@ PULLS = Counter(
     "Hand-overs as this decode worker took them: redeemed, refused before the pull, or given up during it.",
     ["outcome"],
 )
+LEASE_RELEASE = Histogram(
+    "baton_lease_release_seconds",
+    "From the moment at which nobody wants a hand-over any more to its freed KV blocks.",
+    buckets=(0.002, *_LATENCY_BUCKETS_S),
+)
+HANDOVER = Histogram(
+    "baton_handover_seconds",
+    "On the decode worker: until the prefill worker's promise, and from there until the first token.",
+    ["part"],
+    buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
+)
 VERIFICATIONS = Counter("baton_verifications", "Hand-overs that were checked against the prefill engine.", ["result"])
 WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
 LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a hand-over.")
