@@ -47,9 +47,8 @@ class TieredEngine:
         self._engine_id = self._engine._llm.vllm_config.kv_transfer_config.engine_id
         self.shutdown = self._engine.shutdown
 
-    def num_files_in_memory(self) -> int:
-        """Of this engine's, however it ended."""
-        return sum(1 for _ in Path("/dev/shm").glob(f"*{self._engine_id}*"))
+    def names_in_memory(self) -> list[str]:
+        return [file.name for file in Path("/dev/shm").glob(f"*{self._engine_id}*")]
 
     def request(self, prompt: list[int]) -> GenerateRequest:
         self._num_requests += 1
@@ -118,9 +117,10 @@ async def written(disk: Path, num_blocks: int) -> None:
 async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
     chats = recall_prompts(first_seed=4_000_000)
     (first, first_code), (second, second_code) = [(tokenized(chat), code) for chat, code in (next(chats), next(chats))]
-    steps, num_files = {}, {}
+    steps = {}
     prefill = TieredEngine(Pool.PREFILL, folder / "prefill")
     decode = TieredEngine(Pool.DECODE, folder / "decode")
+    names_in_memory = prefill.names_in_memory() + decode.names_in_memory()
 
     steps["computed"] = await decode.generate(first)
     steps["from dram"] = await decode.generate(first)
@@ -139,19 +139,16 @@ async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
 
     await written(folder / "decode", (len(first) + len(second)) // 32)
     await decode.kill()
-    num_files["killed"] = decode.num_files_in_memory()
     prefill.shutdown()
     decode.shutdown()
-    num_files["released"] = prefill.num_files_in_memory() + decode.num_files_in_memory()
     decode = TieredEngine(Pool.DECODE, folder / "decode")
     steps["from disk"] = await decode.generate(first)
     decode.shutdown()
-    num_files["ended"] = decode.num_files_in_memory()
     return {
         "prompts": {"first": len(first), "second": len(second)},
         "codes": {"first": first_code, "second": second_code},
         "steps": steps,
-        "num_files_in_memory": num_files,
+        "names_in_memory": names_in_memory,
     }
 
 
