@@ -222,12 +222,12 @@ class Engine:
         return seconds[engine_id]
 
     async def forget_prefixes(self) -> None:
-        """Empty the prefix cache: what it holds cannot be trusted. Running requests are computed anew. Raises
-        ServingError where the engine cannot, because something is being pulled all the time.
+        """Empty the prefix cache and the tiers: what they hold cannot be trusted. Running requests are computed anew.
+        Raises ServingError where the engine cannot, because something is being pulled all the time.
         """
         for _ in range(FORGET_ATTEMPTS):
             try:
-                await self._llm.reset_prefix_cache(reset_running_requests=True)
+                await self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
                 return
             except EngineDeadError as error:
                 raise self._translated(error) from error
