@@ -42,7 +42,7 @@ from cluster.types import (
 from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
-from kvtransfer.tier_memory import TierMemory
+from kvtransfer.tier_memory import named_while_starting
 from kvtransfer.tiers import kv_transfer_arguments
 from kvtransfer.topology import Device, ucx_environment
 
@@ -75,7 +75,6 @@ class Engine:
         self._max_requests = config.max_ongoing_requests
         os.environ.update(_environment(config, rank, node_ip))
         engine_id = str(uuid.uuid4())
-        self._tier_memory = TierMemory(engine_id)
         arguments = AsyncEngineArgs(
             **{
                 **config.engine,
@@ -85,7 +84,8 @@ class Engine:
                 "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             }
         )
-        self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
+        with named_while_starting(engine_id):
+            self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
         self._reaping: set[asyncio.Task[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
@@ -129,7 +129,6 @@ class Engine:
 
     def shutdown(self) -> None:
         self._llm.shutdown()
-        self._tier_memory.release()
 
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
         """Compute the prompt and pin its KV blocks; also gives the moment from which they are pinned, in seconds of
@@ -223,12 +222,12 @@ class Engine:
         return seconds[engine_id]
 
     async def forget_prefixes(self) -> None:
-        """Empty the prefix cache: what it holds cannot be trusted. Running requests are computed anew. Raises
-        ServingError where the engine cannot, because something is being pulled all the time.
+        """Empty the prefix cache and the tiers: what they hold cannot be trusted. Running requests are computed anew.
+        Raises ServingError where the engine cannot, because something is being pulled all the time.
         """
         for _ in range(FORGET_ATTEMPTS):
             try:
-                await self._llm.reset_prefix_cache(reset_running_requests=True)
+                await self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
                 return
             except EngineDeadError as error:
                 raise self._translated(error) from error
