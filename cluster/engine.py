@@ -34,11 +34,13 @@ from cluster.types import (
     RequestId,
     WorkerId,
     WorkerLoad,
+    WorkerTransport,
 )
+from kvtransfer import topology
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
-from kvtransfer.topology import Device, ucx_environment
-
-PROBE_BLOCKS = 2
+from kvtransfer.node import read_node
+from kvtransfer.telemetry import TransferLog
+from kvtransfer.topology import Device
 
 _KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
 
@@ -76,7 +78,8 @@ class Engine:
         """
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
-        os.environ.update(_environment(config, rank, node_ip))
+        self.transport = _transport(config)
+        os.environ.update(_environment(config, self.transport, rank, node_ip))
         arguments = AsyncEngineArgs(
             **{
                 **config.engine,
@@ -89,11 +92,19 @@ class Engine:
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, translated=self._translated)
         self._tap = TokenTap.install(self._llm, hooks)
         self._load = _LoadLogger.latest
+        self.transfers = _LoadLogger.transfers
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
-    def probe_request(self, request_id: RequestId) -> GenerateRequest:
-        """A prompt of a few KV blocks that no cache holds, answered with one token."""
-        num_tokens = PROBE_BLOCKS * int(self._llm.vllm_config.cache_config.block_size) + 1
+    @property
+    def largest_probe_blocks(self) -> int:
+        """KV blocks of the longest prompt that one step computes and that leaves half of the context free."""
+        scheduling = self._llm.vllm_config.scheduler_config
+        num_tokens = min(scheduling.max_num_batched_tokens, self._llm.model_config.max_model_len // 2)
+        return int(num_tokens) // self._block_size
+
+    def probe_request(self, request_id: RequestId, num_blocks: int) -> GenerateRequest:
+        """A prompt of so many KV blocks that no cache holds, answered with one token."""
+        num_tokens = num_blocks * self._block_size
         vocab_size = int(self._llm.model_config.get_vocab_size())
         rng = random.Random(request_id)
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
@@ -102,6 +113,10 @@ class Engine:
             prompt_token_ids=[rng.randrange(vocab_size) for _ in range(num_tokens)],
             sampling_params=encode_sampling_params(params),
         )
+
+    @property
+    def _block_size(self) -> int:
+        return int(self._llm.vllm_config.cache_config.block_size)
 
     def load(self) -> WorkerLoad:
         return self._load()
@@ -222,10 +237,11 @@ class Engine:
 
 
 class _LoadLogger(StatLoggerBase):
-    """Keeps the load after the engine's last step. vLLM constructs it, one per engine, so the process's one is kept
-    here.
+    """Keeps the load after the engine's last step, and the last transfers. vLLM constructs it, one per engine, so the
+    process's ones are kept here.
     """
 
+    transfers = TransferLog()
     _load = WorkerLoad()
 
     @classmethod
@@ -243,6 +259,7 @@ class _LoadLogger(StatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         if scheduler_stats is not None:
+            self.transfers.record(scheduler_stats.kv_connector_stats)
             _LoadLogger._load = WorkerLoad(
                 num_running=scheduler_stats.num_running_reqs,
                 num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
@@ -266,12 +283,17 @@ def _kv_transfer_config(pool: Pool, config: PoolConfig) -> KVTransferConfig:
     )
 
 
-def _environment(config: PoolConfig, rank: int, node_ip: str) -> dict[str, str]:
-    """For this process and the engine's, which inherit it. What the operator has set wins."""
+def _transport(config: PoolConfig) -> WorkerTransport:
     device = Device.CPU if current_platform.is_cpu() else Device.CUDA
+    operator = {name: value for name, value in {**os.environ, **config.env}.items() if name.startswith("UCX_")}
+    return topology.choose(read_node(device), config.transport, operator)
+
+
+def _environment(config: PoolConfig, transport: WorkerTransport, rank: int, node_ip: str) -> dict[str, str]:
+    """For this process and the engine's, which inherit it. What the operator has set wins."""
     cores = config.cpu_cores[rank % len(config.cpu_cores)] if config.cpu_cores else "nobind"
     defaults = {
-        **ucx_environment(device),
+        **topology.environment(transport),
         "VLLM_CPU_OMP_THREADS_BIND": cores,
         "OMP_NUM_THREADS": str(config.cpu_threads),
     }

@@ -16,7 +16,7 @@ class PrefillWorker:
         self._worker = Worker(Pool.PREFILL, config, SchedulerPeer(lambda: scheduler_address(scheduler)))
         self._worker.service.on_call(PREFILL, self._worker.engine.prefill)
         self._worker.service.on_call(ABORT_PREFILL, self._worker.engine.abort)
-        await self._worker.start(connected=frozenset, on_reply=lambda reply: None)
+        await self._worker.start(links=dict, on_reply=lambda reply: None)
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()

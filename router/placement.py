@@ -20,7 +20,7 @@ def place(request: PlacementRequest, workers: Sequence[WorkerView], turn: int) -
     usable = [w for w in workers if w.worker not in request.excluded]
     decodes = [w for w in usable if w.pool is Pool.DECODE]
     prefills = [w for w in usable if w.pool is Pool.PREFILL]
-    pairs = [(p, d) for p in prefills for d in decodes if p.worker in d.connected]
+    pairs = [(p, d) for p in prefills for d in decodes if p.worker in d.links]
     if request.path is not Path.DECODE and request.can_hand_over and pairs:
         prefill, decode = min(_rotated(pairs, turn), key=lambda pair: _load(pair[0]) + _load(pair[1]))
         why = f"least open requests of {len(pairs)} connected pairs"

@@ -14,6 +14,7 @@ from cluster.protocol import LOCATE, PLACE, PREFILL, REPORT
 from cluster.types import (
     Address,
     GenerateRequest,
+    LinkSpeed,
     PlacementRequest,
     Pool,
     Rejection,
@@ -158,7 +159,11 @@ async def test_request_is_refused_when_the_scheduler_stays_away(monkeypatch):
 async def test_report_and_its_reply_survive_the_wire():
     peer = SchedulerPeer((await FakeScheduler().start()).address)
     report = WorkerReport(
-        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), connected=frozenset({WORKER})
+        worker=WORKER,
+        pool=Pool.DECODE,
+        address=Address("h", 1, "s"),
+        load=WorkerLoad(),
+        links={WORKER: LinkSpeed(0.001, 1e9)},
     )
     assert await peer.report(report) == ReportReply(prefill_workers=frozenset({WORKER}))
 

@@ -7,6 +7,7 @@ from cluster.types import (
     ClusterView,
     FinishReason,
     GenerateRequest,
+    LinkSpeed,
     PlacementRequest,
     Pool,
     PromptTokenSources,
@@ -15,6 +16,7 @@ from cluster.types import (
     WorkerId,
     WorkerLoad,
     WorkerReport,
+    WorkerTransport,
     WorkerView,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
@@ -44,7 +46,7 @@ def a_decode_report(worker: str = "d0", connected: str = "p0") -> WorkerReport:
         pool=Pool.DECODE,
         address=an_address(worker),
         load=WorkerLoad(),
-        connected=ids(connected),
+        links=links(connected),
     )
 
 
@@ -54,7 +56,9 @@ def a_prefill_view(worker: str = "p0", num_placed: int = 0) -> WorkerView:
         pool=Pool.PREFILL,
         load=WorkerLoad(),
         num_placed=num_placed,
-        connected=frozenset(),
+        host="n0",
+        transport=WorkerTransport(),
+        links={},
         report_age_s=0.0,
     )
 
@@ -65,7 +69,9 @@ def a_decode_view(worker: str = "d0", num_placed: int = 0, connected: str = "p0"
         pool=Pool.DECODE,
         load=WorkerLoad(),
         num_placed=num_placed,
-        connected=ids(connected),
+        host="n0",
+        transport=WorkerTransport(),
+        links=links(connected),
         report_age_s=0.0,
     )
 
@@ -101,6 +107,10 @@ def a_handoff(remote_request_id: str = "r-internal") -> KVHandoff:
 
 def a_prefill_result(remote_request_id: str = "r-internal", computed: int = 3, local: int = 1) -> PrefillResult:
     return PrefillResult(handoff=a_handoff(remote_request_id), prompt_sources=PromptTokenSources(computed, local, 0))
+
+
+def links(names: str) -> dict[WorkerId, LinkSpeed | None]:
+    return dict.fromkeys(ids(names), LinkSpeed(0.001, 1e9))
 
 
 def ids(names: str) -> frozenset[WorkerId]:
