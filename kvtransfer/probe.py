@@ -18,8 +18,10 @@ from kvtransfer.link_speed import Sample, fit
 from kvtransfer.telemetry import TransferLog
 
 SMALL_BLOCKS = 2
-NUM_SAMPLES = 3
-"""Of each size: the first large one also registers memory, and the rest allow for one that other traffic disturbs."""
+NUM_SMALL, NUM_LARGE = 6, 3
+"""Samples per size. The engine sees a transfer's end only when it looks, which matters more for the small ones; other
+traffic may spoil some of either.
+"""
 GIVE_BACK_TIMEOUT_S = 2.0
 """For a prefill worker that hangs: its lease ends what could not be given back."""
 
@@ -77,7 +79,7 @@ class LinkProbe:
             ServingError: as `prove`.
         """
         samples = []
-        for num_blocks in (SMALL_BLOCKS, self._engine.largest_probe_blocks) * NUM_SAMPLES:
+        for num_blocks in (*[SMALL_BLOCKS] * NUM_SMALL, *[self._engine.largest_probe_blocks] * NUM_LARGE):
             before = self._engine.transfers.num_recorded
             await self._hand_over(prefill, num_blocks)
             transfers = self._engine.transfers.since(before)

@@ -8,7 +8,7 @@ from cluster.errors import PrefillFailed, ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
 from cluster.types import FinishReason, GenerateRequest, PromptTokenSources, RequestId, WorkerId
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.probe import NUM_SAMPLES, SMALL_BLOCKS, LinkProbe
+from kvtransfer.probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.telemetry import TransferLog
 
 PREFILL, DECODE = WorkerId("p0"), WorkerId("d0")
@@ -113,13 +113,13 @@ async def test_measurement_finds_the_speed_of_the_engine_as_a_whole(pair, num_pr
     speed = await pair.probe.measure(PREFILL)
     assert (speed.latency_s, speed.bytes_per_s) == (pytest.approx(LATENCY_S), pytest.approx(BYTES_PER_S))
     sizes = [len(request.prompt_token_ids) // BLOCK_TOKENS for request in pair.engine.started]
-    assert sorted(sizes) == [SMALL_BLOCKS] * NUM_SAMPLES + [LARGEST_BLOCKS] * NUM_SAMPLES
+    assert sorted(sizes) == [SMALL_BLOCKS] * NUM_SMALL + [LARGEST_BLOCKS] * NUM_LARGE
 
 
 async def test_no_two_hand_overs_have_a_prompt_in_common(pair):
     await pair.probe.prove(PREFILL)
     await pair.probe.measure(PREFILL)
-    assert len(set(pair.prefill.asked)) == len(pair.prefill.asked) == 1 + 2 * NUM_SAMPLES
+    assert len(set(pair.prefill.asked)) == len(pair.prefill.asked) == 1 + NUM_SMALL + NUM_LARGE
 
 
 async def test_engine_that_says_nothing_of_its_transfers_has_no_speed(pair):
