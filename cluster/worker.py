@@ -5,7 +5,7 @@ in order.
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from cluster import metrics
@@ -16,10 +16,13 @@ from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
 from cluster.peers import SchedulerPeer
 from cluster.types import LinkSpeed, Pool, PromptTokenSources, ReportReply, WorkerId, WorkerLost, WorkerReport
+from kvtransfer.lease import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
 
 REPORT_INTERVAL_S = 1.0
+HANG_STALLS = 4
+"""An engine that hangs for so many times its stall timeout will not come back."""
 
 
 class Worker:
@@ -31,7 +34,11 @@ class Worker:
         """What the other processes may ask of this worker; filled by its deployment before `start`."""
         self.on_step: Callable[[], None] = _nothing
         """All outputs of an engine step are in their sinks."""
+        self.on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None] = _ignored
+        """The engine has freed the blocks of these leases."""
         self._pool = pool
+        self._stall_timeout_s = config.stall_timeout_s
+        self._max_requests = config.max_ongoing_requests
         self._scheduler = scheduler
         self._listener: Listener | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -43,6 +50,7 @@ class Worker:
             node_ip=own_node_ip(),
             on_prompt=self._count_prompt,
             on_step=lambda: self.on_step(),
+            on_ended_leases=lambda ended: self.on_ended_leases(ended),
         )
 
     async def start(
@@ -65,15 +73,19 @@ class Worker:
     def scrape(self) -> metrics.Scrape:
         return metrics.scrape(self._pool, self.id)
 
-    async def leave(self) -> None:
-        """Get no more requests, finish those that run, and stop. Serve kills what takes longer than its grace time."""
+    async def leave(self, *drained: Callable[[], Awaitable[None]]) -> None:
+        """Get no more requests, finish those that run, wait for what else has to be `drained`, in order, and stop.
+        Serve kills what takes longer than its grace time.
+        """
         if self._reporting is not None:
             self._reporting.cancel()
             with suppress(ServingError):  # the Scheduler may be leaving as well
                 await self._scheduler.tell(WorkerLost(worker=self.id))
         await self.engine.drained()
+        for wait in drained:
+            await wait()
         if self._listener is not None:
-            self._listener.close()
+            await self._listener.close()
         self.engine.shutdown()
 
     def _count_prompt(self, sources: PromptTokenSources) -> None:
@@ -86,14 +98,16 @@ class Worker:
         links: Callable[[], dict[WorkerId, LinkSpeed | None]],
         on_reply: Callable[[ReportReply], None],
     ) -> None:
-        """Ends when the engine dies: a worker that cannot serve must not be placed on."""
+        """Ends when the engine dies, or hangs for good: a worker that cannot serve must not be placed on."""
         while True:
             await self.engine.check_health()
+            await self._wait_for_engine()
             report = WorkerReport(
                 worker=self.id,
                 pool=self._pool,
                 address=listener.address,
                 load=self.engine.load(),
+                max_requests=self._max_requests,
                 transport=self.engine.transport,
                 links=links(),
             )
@@ -103,6 +117,25 @@ class Worker:
                 logger.warning("report not delivered, the next one is due in %.0f s: %s", REPORT_INTERVAL_S, error)
             await asyncio.sleep(REPORT_INTERVAL_S)
 
+    async def _wait_for_engine(self) -> None:
+        """Until it answers. Raises TimeoutError when it does not."""
+        answer = asyncio.ensure_future(self.engine.answer())
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                await asyncio.shield(answer)
+            return
+        except TimeoutError:
+            logger.error("the engine has not answered for %g s: its requests go elsewhere", self._stall_timeout_s)
+        await self.engine.give_up_running()
+        with suppress(ServingError):
+            await self._scheduler.tell(WorkerLost(worker=self.id))
+        async with asyncio.timeout(HANG_STALLS * self._stall_timeout_s):
+            await answer
+
 
 def _nothing() -> None:
+    pass
+
+
+def _ignored(ended: list[tuple[LeaseId, LeaseEnd]]) -> None:
     pass

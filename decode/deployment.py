@@ -2,28 +2,40 @@
 warm.
 """
 
+import asyncio
+import logging
+
 from ray.serve.handle import DeploymentHandle
 
+from cluster.channel import Connection
 from cluster.config import PoolConfig
+from cluster.errors import ServingError
 from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import RELEASE, Release
+from cluster.protocol import FORGET
 from cluster.types import Pool, ReportReply
 from cluster.worker import Worker
 from decode.step_stream import StepStreams
 from kvtransfer.links import Links
 from kvtransfer.probe import LinkProbe
+from kvtransfer.puller import Puller
+
+logger = logging.getLogger("baton.decode")
 
 
 class DecodeWorker:
     async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:  # type: ignore[misc]
         peer = SchedulerPeer(lambda: scheduler_address(scheduler))
         self._worker = Worker(Pool.DECODE, config, peer)
-        self._links = Links(LinkProbe(self._worker.id, self._worker.engine, PrefillPeers(Peers(peer))))
-        self._streams = StepStreams(self._worker.engine, self._worker.service)
+        prefill = PrefillPeers(Peers(peer))
+        engine = self._worker.engine
+        self._puller = Puller(engine, prefill, config.pull_timeout_s, lambda worker: self._links.suspect(worker))
+        self._links = Links(LinkProbe(self._worker.id, engine, self._puller, prefill))
+        self._streams = StepStreams(self._puller, self._worker.service)
         self._worker.on_step = self._streams.flush
-        self._worker.service.on_call(RELEASE, self._release)
+        self._worker.service.on_post(FORGET, self._forget)
+        self._forgetting: asyncio.Task[None] | None = None
         await self._worker.start(links=lambda: self._links.proved, on_reply=self._on_reply)
 
     async def scrape(self) -> Scrape:
@@ -33,11 +45,20 @@ class DecodeWorker:
         await self._worker.check_health()
 
     async def __del__(self) -> None:
-        if "_worker" in self.__dict__:  # absent when the engine did not start
-            await self._worker.leave()
+        if "_streams" in self.__dict__:  # absent when the engine did not start
+            await self._worker.leave(self._streams.drained)
 
-    async def _release(self, release: Release) -> None:
-        await self._worker.engine.release(release.request_id, release.handoff)
+    def _forget(self, _: Connection, __: None) -> None:
+        if self._forgetting is None or self._forgetting.done():
+            self._forgetting = asyncio.create_task(self._forget_prefixes())
+
+    async def _forget_prefixes(self) -> None:
+        try:
+            await self._worker.engine.forget_prefixes()
+        except ServingError as error:
+            logger.error("%s", error)
+        else:
+            logger.warning("the prefix cache was emptied: a hand-over was wrong")
 
     def _on_reply(self, reply: ReportReply) -> None:
         self._links.update(reply.prefill_workers)

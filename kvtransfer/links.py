@@ -57,6 +57,10 @@ class Links:
             if worker not in self._proved or self._can_measure(worker):
                 self._probing[worker] = asyncio.create_task(self._find_out(worker))
 
+    def suspect(self, worker: WorkerId) -> None:
+        """A pull from this worker hung: it must prove its link anew."""
+        self._proved.pop(worker, None)
+
     def _can_measure(self, worker: WorkerId) -> bool:
         return self._proved.get(worker) is None and self._num_measured.get(worker, 0) < NUM_MEASUREMENTS
 

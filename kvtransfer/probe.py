@@ -5,12 +5,10 @@ one token: what a request would do. The times are those of the decode engine's o
 compute is in them. Whatever a hand-over that fails has pinned is given back.
 """
 
-import asyncio
 import itertools
-from contextlib import suppress
 from typing import Protocol
 
-from cluster.errors import PrefillFailed, ServingError
+from cluster.errors import PrefillFailed
 from cluster.feed import DeltaSink, Feed
 from cluster.types import GenerateRequest, LinkSpeed, RequestId, WorkerId
 from kvtransfer.handoff import KVHandoff, PrefillResult
@@ -22,8 +20,6 @@ NUM_SMALL, NUM_LARGE = 6, 3
 """Samples per size. The engine sees a transfer's end only when it looks, which matters more for the small ones; other
 traffic may spoil some of either.
 """
-GIVE_BACK_TIMEOUT_S = 2.0
-"""For a prefill worker that hangs: its lease ends what could not be given back."""
 
 
 class ProbingEngine(Protocol):
@@ -40,27 +36,38 @@ class ProbingEngine(Protocol):
         """A prompt of so many KV blocks that no cache holds, answered with one token."""
         ...
 
-    async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None: ...
+
+class ProbingPuller(Protocol):
+    """As requests pull (kvtransfer/puller.py)."""
+
+    async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
+        """Raises ServingError."""
+        ...
 
     async def stop(self, request_id: RequestId) -> None: ...
-
-    async def release(self, request_id: RequestId, handoff: KVHandoff) -> None:
-        """Free the blocks of a hand-over that will not be pulled."""
-        ...
 
 
 class ProbedPrefill(Protocol):
     """The prefill workers."""
 
-    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None: ...
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
+        """Raises ServingError. Cancelling ends the prefill there."""
+        ...
 
-    async def abort(self, worker: WorkerId, request_id: RequestId) -> None: ...
+    def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
+        """Free the blocks of a hand-over that has not been redeemed. No-op where there is none."""
+        ...
+
+    def give_back(self, handoff: KVHandoff) -> None:
+        """Free the blocks of a hand-over, redeemed or not."""
+        ...
 
 
 class LinkProbe:
-    def __init__(self, decode: WorkerId, engine: ProbingEngine, prefill: ProbedPrefill) -> None:
+    def __init__(self, decode: WorkerId, engine: ProbingEngine, puller: ProbingPuller, prefill: ProbedPrefill) -> None:
         self._decode = decode
         self._engine = engine
+        self._puller = puller
         self._prefill = prefill
         self._numbers = itertools.count()
 
@@ -92,35 +99,28 @@ class LinkProbe:
     async def _hand_over(self, prefill: WorkerId, num_blocks: int) -> None:
         number = next(self._numbers)
         request = self._engine.probe_request(RequestId(f"link-{prefill}-{self._decode}-{number}"), num_blocks)
-        prefilling = asyncio.ensure_future(self._prefill.prefill(prefill, request))
         try:
-            # Shielded: a result that is lost on its way would leave its blocks pinned.
-            result = await asyncio.shield(prefilling)
-            if result is None:
-                raise PrefillFailed(f"prefill worker {prefill} gave no hand-over", prefill)
-            if not await self._pull(request, result.handoff):
+            result = await self._prefill.prefill(prefill, request)
+        except BaseException:
+            self._prefill.withdraw(prefill, request.request_id)  # the result may have been on its way
+            raise
+        handoff = result.handoff if result else None
+        if handoff is None:
+            raise PrefillFailed(f"prefill worker {prefill} gave no hand-over", prefill)
+        try:
+            if not await self._pull(request, handoff):
                 raise PrefillFailed(f"nothing was pulled from prefill worker {prefill}", prefill)
         except BaseException:
-            await self._give_back(prefill, request.request_id, prefilling)
+            self._prefill.give_back(handoff)
             raise
 
     async def _pull(self, request: GenerateRequest, handoff: KVHandoff) -> int:
         """How many tokens the decode engine has pulled."""
         feed, num_pulled = Feed(1), 0
         try:
-            await self._engine.start(request, handoff, feed)
+            await self._puller.start(request, handoff, feed)
             while deltas := await feed.next():
                 num_pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
         finally:
-            await self._engine.stop(request.request_id)
+            await self._puller.stop(request.request_id)
         return num_pulled
-
-    async def _give_back(
-        self, prefill: WorkerId, request_id: RequestId, prefilling: asyncio.Future[PrefillResult | None]
-    ) -> None:
-        with suppress(ServingError, TimeoutError):
-            async with asyncio.timeout(GIVE_BACK_TIMEOUT_S):
-                if not prefilling.done():
-                    await self._prefill.abort(prefill, request_id)
-                if (result := await prefilling) is not None:
-                    await self._engine.release(request_id, result.handoff)

@@ -17,9 +17,12 @@ SOURCES = sorted(file.relative_to(ROOT).as_posix() for package in PACKAGES for f
 PURE = (
     "router/state.py",
     "router/placement.py",
+    "router/prefix_memory.py",
     "router/session.py",
     "router/ports.py",
     "kvtransfer/handoff.py",
+    "kvtransfer/lease.py",
+    "kvtransfer/verify.py",
     "kvtransfer/link_speed.py",
     "kvtransfer/link_table.py",
     "kvtransfer/links.py",
@@ -41,6 +44,7 @@ ALLOWED = {
     "vllm": (
         "cluster/engine.py",
         "cluster/engine_outputs.py",
+        "cluster/sampling.py",
         "kvtransfer/connector.py",
         "api/generation.py",
         "api/remote_engine.py",

@@ -82,6 +82,7 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
         pool=pool,
         load=WorkerLoad(),
         num_placed=0,
+        max_requests=8,
         host="10.0.0.1",
         transport=WorkerTransport(),
         links={WorkerId(prefill): LinkSpeed(0.002, 4e9) for prefill in connected},

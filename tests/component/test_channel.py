@@ -34,7 +34,7 @@ class Server(Service):
         self.on_call(MISREAD, self._misread)
         self.on_call(ODD, self._odd)
         self.on_post(NOTE, self._note)
-        self.on_closed = self._closed
+        self.when_closed(self._closed)
 
     async def _double(self, number: int) -> int:
         return 2 * number
@@ -82,7 +82,7 @@ async def linked(server: Server, client: Service | None = None) -> AsyncIterator
         yield listener, connection
     finally:
         connection.close()
-        listener.close()
+        await listener.close()
         await asyncio.wait_for(server.lost.wait(), 5)
 
 
@@ -172,7 +172,7 @@ async def test_calls_fail_at_once_when_the_other_side_goes_away():
     async with linked(server) as (listener, connection):
         call = asyncio.create_task(connection.call(HANG, None))
         await asyncio.wait_for(server.hanging.wait(), 5)
-        listener.close()
+        await listener.close()
         with pytest.raises(ConnectionLost):
             await asyncio.wait_for(call, 5)
         with pytest.raises(ConnectionLost):
@@ -193,7 +193,7 @@ async def test_handlers_of_a_caller_that_is_gone_are_cancelled():
 
 async def test_nobody_listening_is_a_lost_connection():
     listener = await Listener.start("127.0.0.1", Service())
-    listener.close()
+    await listener.close()
     with pytest.raises(ConnectionLost):
         await connect(listener.address, Service())
 
@@ -205,7 +205,7 @@ async def test_connection_without_the_secret_is_closed_and_gets_no_answer(caplog
     with pytest.raises(ConnectionLost):
         await asyncio.wait_for(stranger.call(DOUBLE, 2), 5)
     assert "without the secret" in caplog.text
-    listener.close()
+    await listener.close()
 
 
 @pytest.mark.parametrize(
@@ -254,5 +254,34 @@ async def test_each_process_has_a_secret_of_its_own():
     one, two = [await Listener.start("127.0.0.1", Service()) for _ in range(2)]
     assert one.address.secret != two.address.secret
     assert isinstance(one.address, Address)
-    one.close()
-    two.close()
+    await one.close()
+    await two.close()
+
+
+async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch, caplog):
+    monkeypatch.setattr("cluster.channel.PING_INTERVAL_S", 0.02)
+    closed = asyncio.Event()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+        closed.set()
+
+    async with await asyncio.start_server(says_nothing, "127.0.0.1", 0) as mute:
+        host, port = mute.sockets[0].getsockname()
+        connection = await connect(Address(host, port, "secret"), Service())
+        with pytest.raises(ConnectionLost):
+            async with asyncio.timeout(5):
+                await connection.call(DOUBLE, 1)
+        await asyncio.wait_for(closed.wait(), 5)
+    assert "says nothing" in caplog.text
+
+
+async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch):
+    monkeypatch.setattr("cluster.channel.PING_INTERVAL_S", 0.01)
+    server = Server()
+    async with linked(server) as (_, connection):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(server.lost.wait(), 0.3)
+        assert await connection.call(DOUBLE, 4) == 8

@@ -35,10 +35,14 @@ class Tapped:
 
     def __init__(self) -> None:
         self.prompts: list[PromptTokenSources] = []
+        self.orphans: list[str] = []
         self.num_steps = 0
         self.tap = TokenTap(OutputProcessor(None, log_stats=True))
         self.tap._hooks = TapHooks(
-            on_prompt=self.prompts.append, on_step=self._on_step, translated=lambda error: RuntimeError(str(error))
+            on_prompt=self.prompts.append,
+            on_step=self._on_step,
+            on_orphan=self.orphans.append,
+            translated=lambda error: RuntimeError(str(error)),
         )
         self.num_generated = 0
         self.finished: list[int] = []

@@ -8,7 +8,8 @@ from kvtransfer.link_speed import Sample, fit
 BLOCK_BYTES = 50_000
 SMALL, LARGE = 2, 64
 
-durations_s = st.floats(0, 100, allow_nan=False)
+durations_s = st.integers(0, 100_000_000).map(lambda us: us / 1e6)
+"""NIXL counts microseconds."""
 samples = st.builds(Sample, st.integers(1, 100), st.integers(0, 1 << 40), durations_s)
 
 

@@ -154,3 +154,11 @@ async def test_links_are_proved_side_by_side_and_measured_one_by_one(links, prob
     await turns(20)
     assert sorted(probe.measurements) == ["p0", "p1", "p2"]
     assert links.proved.keys() == ids("p0 p1 p2")
+
+
+async def test_suspected_link_must_prove_itself_anew(links, probe):
+    await update(links, "p0")
+    links.suspect(WorkerId("p0"))
+    assert links.proved == {}
+    await update(links, "p0")
+    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})

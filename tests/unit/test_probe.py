@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from factories import a_delta, a_handoff, a_request
+from factories import a_delta, a_handoff, a_prefill_result, a_request
 from fake_ports import Gate
 
 from cluster.errors import PrefillFailed, ServingError, WorkerUnreachable
@@ -17,7 +17,7 @@ LATENCY_S, BYTES_PER_S = 0.002, 1e6
 
 
 class FakeEngine:
-    """Pulls at a known speed, in `num_processes` processes side by side."""
+    """Pulls at a known speed, in `num_processes` processes side by side. The puller, too."""
 
     def __init__(self) -> None:
         self.transfers = TransferLog()
@@ -28,7 +28,6 @@ class FakeEngine:
         self.gate = Gate()
         self.running: set[RequestId] = set()
         self.started: list[GenerateRequest] = []
-        self.released: list[KVHandoff] = []
 
     def probe_request(self, request_id: RequestId, num_blocks: int) -> GenerateRequest:
         return a_request(request_id, prompt_token_ids=[0] * num_blocks * BLOCK_TOKENS)
@@ -48,9 +47,6 @@ class FakeEngine:
     async def stop(self, request_id: RequestId) -> None:
         self.running.discard(request_id)
 
-    async def release(self, request_id: RequestId, handoff: KVHandoff) -> None:
-        self.released.append(handoff)
-
     def _record(self, num_bytes: int) -> None:
         share = num_bytes // self.num_processes
         durations_s = [LATENCY_S + num_bytes / BYTES_PER_S] * self.num_processes
@@ -59,14 +55,12 @@ class FakeEngine:
 
 class FakePrefill:
     def __init__(self) -> None:
-        self.result: PrefillResult | None = PrefillResult(
-            handoff=a_handoff("granted"), prompt_sources=PromptTokenSources(4, 0, 0)
-        )
+        self.result: PrefillResult | None = a_prefill_result("granted")
         self.error: ServingError | None = None
         self.gate = Gate()
-        self.aborted: list[RequestId] = []
         self.asked: list[RequestId] = []
-        self.ends_when_aborted = True
+        self.withdrawn: list[RequestId] = []
+        self.given_back: list[KVHandoff] = []
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
         self.asked.append(request.request_id)
@@ -75,16 +69,17 @@ class FakePrefill:
             raise self.error
         return self.result
 
-    async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
-        self.aborted.append(request_id)
-        if self.ends_when_aborted:
-            self.gate.open()
+    def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
+        self.withdrawn.append(request_id)
+
+    def give_back(self, handoff: KVHandoff) -> None:
+        self.given_back.append(handoff)
 
 
 class Pair:
     def __init__(self) -> None:
         self.engine, self.prefill = FakeEngine(), FakePrefill()
-        self.probe = LinkProbe(DECODE, self.engine, self.prefill)
+        self.probe = LinkProbe(DECODE, self.engine, self.engine, self.prefill)
 
     async def cancelled_at(self, gate: Gate) -> None:
         gate.hold()
@@ -104,7 +99,7 @@ async def test_proof_is_one_small_hand_over(pair):
     await pair.probe.prove(PREFILL)
     (request,) = pair.engine.started
     assert len(request.prompt_token_ids) == SMALL_BLOCKS * BLOCK_TOKENS
-    assert (pair.engine.running, pair.engine.released) == (set(), [])
+    assert (pair.engine.running, pair.prefill.given_back) == (set(), [])
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
@@ -131,42 +126,35 @@ async def test_prefill_without_a_hand_over_proves_nothing(pair):
     pair.prefill.result = None
     with pytest.raises(PrefillFailed, match="prefill worker p0 gave no hand-over"):
         await pair.probe.prove(PREFILL)
-    assert (pair.engine.started, pair.engine.released) == ([], [])
+    assert (pair.engine.started, pair.prefill.given_back) == ([], [])
 
 
 async def test_prompt_that_decode_computed_itself_proves_nothing(pair):
     pair.engine.pulled = False
     with pytest.raises(PrefillFailed, match="nothing was pulled from prefill worker p0"):
         await pair.probe.prove(PREFILL)
-    assert pair.engine.released == [a_handoff("granted")]
+    assert pair.prefill.given_back == [a_handoff("granted")]
 
 
-async def test_hand_over_that_cannot_be_started_is_released(pair):
+async def test_hand_over_that_cannot_be_started_is_given_back(pair):
     pair.engine.start_error = ServingError("too many requests")
     with pytest.raises(ServingError, match="too many requests"):
         await pair.probe.prove(PREFILL)
-    assert (pair.engine.running, pair.engine.released) == (set(), [a_handoff("granted")])
+    assert (pair.engine.running, pair.prefill.given_back) == (set(), [a_handoff("granted")])
 
 
-async def test_prefill_that_fails_has_nothing_to_release(pair):
+async def test_pull_that_is_given_up_is_stopped_and_given_back(pair):
+    await pair.cancelled_at(pair.engine.gate)
+    assert (pair.engine.running, pair.prefill.given_back) == (set(), [a_handoff("granted")])
+
+
+async def test_prefill_that_is_given_up_is_withdrawn(pair):
+    await pair.cancelled_at(pair.prefill.gate)
+    assert (pair.prefill.withdrawn, pair.engine.started) == (pair.prefill.asked, [])
+
+
+async def test_prefill_that_fails_starts_nothing(pair):
     pair.prefill.error = WorkerUnreachable("worker p0 is gone", "p0")
     with pytest.raises(WorkerUnreachable):
         await pair.probe.prove(PREFILL)
-    assert (pair.prefill.aborted, pair.engine.released) == ([], [])
-
-
-async def test_pull_that_is_given_up_is_stopped_and_released(pair):
-    await pair.cancelled_at(pair.engine.gate)
-    assert (pair.engine.running, pair.engine.released) == (set(), [a_handoff("granted")])
-
-
-async def test_prefill_that_is_given_up_is_aborted_and_what_it_granted_released(pair):
-    await pair.cancelled_at(pair.prefill.gate)
-    assert (pair.prefill.aborted, pair.engine.released) == (pair.prefill.asked, [a_handoff("granted")])
-
-
-async def test_prefill_worker_that_hangs_is_not_waited_for(pair, monkeypatch):
-    monkeypatch.setattr("kvtransfer.probe.GIVE_BACK_TIMEOUT_S", 0.01)
-    pair.prefill.ends_when_aborted = False
-    await asyncio.wait_for(pair.cancelled_at(pair.prefill.gate), timeout=1)
-    assert pair.engine.released == []
+    assert pair.engine.started == []
