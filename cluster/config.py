@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.types import Transport
+
 Count = Annotated[int, Meta(ge=1)]
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
@@ -76,8 +78,12 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Custom Ray resources that a worker takes, to pin the pool to nodes that offer them."""
     label_selector: dict[str, str] = {}
     """Only on nodes with these labels (`ray start --labels`), e.g. {"pool": "decode"}."""
+    transport: Transport | None = None
+    """The only transport that may carry KV blocks: "tcp", "shared_memory", "rdma" or "nvlink". None: the fastest that
+    the node has. The same in both pools, or they have none in common.
+    """
     env: dict[str, str] = {}
-    """Environment of the worker and its engine, e.g. UCX_TLS. Wins over what Baton sets."""
+    """Environment of the worker and its engine, e.g. UCX_IB_GID_INDEX. Wins over what Baton sets."""
     kv_lease_s: Annotated[int, Meta(ge=5, le=600)] = 30
     """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the hand-overs of slow decode
     queues, longer keeps memory after a lost one.

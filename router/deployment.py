@@ -40,6 +40,7 @@ class Scheduler:
         metrics.WORKERS.labels("prefill").set(view.num_prefill)
         metrics.WORKERS.labels("decode").set(view.num_decode)
         metrics.LINKS.set(view.num_links)
+        metrics.set_link_speeds(view)
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, request: PlacementRequest) -> Placement | Rejection:
