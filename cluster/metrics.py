@@ -33,6 +33,7 @@ TPOT = Histogram(
 )
 WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
 LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a hand-over.")
+PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker.", ["pool", "worker"])
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):

@@ -41,6 +41,9 @@ class Scheduler:
         metrics.WORKERS.labels("prefill").set(view.num_prefill)
         metrics.WORKERS.labels("decode").set(view.num_decode)
         metrics.LINKS.set(view.num_links)
+        metrics.PLACED.clear()  # workers that are gone
+        for worker in view.workers:
+            metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, request: PlacementRequest) -> Placement | Rejection:

@@ -1,0 +1,90 @@
+"""One drill: bring a request to its moment, strike, and measure what comes of it."""
+
+import time
+from dataclasses import dataclass
+
+from tests.cluster.service import wait_for
+from tests.drills.faults import FAULTS, Fault
+from tests.drills.fleet import Fleet, Replica
+from tests.drills.matrix import NUM_REPLICAS, Cell
+from tests.drills.moments import MOMENTS
+from tests.drills.stage import Stage
+
+PATIENCE = 4.0
+"""Times its bound, until a measurement is given up: a bound that is missed shall say by how much."""
+
+
+@dataclass
+class Measured:
+    cell: Cell
+    client: str = "-"
+    """What the client saw."""
+    answer_s: float | None = None
+    bystander: str = "-"
+    bystander_gap_s: float | None = None
+    kv_back_s: dict[str, float] | None = None
+    """By surviving engine."""
+    whole_s: float | None = None
+    failure: str = ""
+
+
+def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
+    """Fills in `measured` as far as it comes."""
+    fault = FAULTS[cell.fault]
+    stage = Stage(fleet, cell.seed)
+    try:
+        MOMENTS[cell.moment](stage)
+        struck_at = time.monotonic()
+        _strike(stage, fault, cell, measured)
+        measured.kv_back_s = _wait_for_blocks(stage, fault, cell)
+        measured.bystander_gap_s = stage.bystander.seen.longest_gap_s
+        stage.bystander.leave()
+        measured.bystander = stage.bystander.outcome
+        wait_for(lambda: _nothing_is_left(stage, fault), cell.bounds.kv_back_s * PATIENCE)
+    finally:
+        stage.close()
+    fleet.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
+    measured.whole_s = time.monotonic() - struck_at
+
+
+def _strike(stage: Stage, fault: Fault, cell: Cell, measured: Measured) -> None:
+    struck_at = time.monotonic()
+    with fault.strike(stage):
+        stage.release_all(but=fault.stops(stage))
+        has_ended = stage.victim.wait_for_end(fault.lasts_s)
+        if has_ended and not fault.ends_with_answer:
+            _wait_until(struck_at + fault.lasts_s)
+    stage.victim.wait_for_end(cell.bounds.answer_s * PATIENCE)
+    measured.client = stage.victim.outcome
+    if stage.victim.seen.ended_at is not None:
+        measured.answer_s = max(0.0, stage.victim.seen.ended_at - struck_at)
+
+
+def _wait_for_blocks(stage: Stage, fault: Fault, cell: Cell) -> dict[str, float]:
+    """Seconds until each surviving engine has nothing of the victim, from now."""
+    started_at = time.monotonic()
+    survivors = _survivors(stage, fault)
+    back_s = {str(worker): 0.0 for worker in survivors}
+
+    def are_back() -> bool:
+        now = stage.fleet.snapshot_of_the_living()
+        late = [worker for worker in survivors if not stage.is_at_base(worker, now)]
+        for worker in late:
+            back_s[str(worker)] = time.monotonic() - started_at
+        return not late
+
+    wait_for(are_back, cell.bounds.kv_back_s * PATIENCE, interval_s=0.02)
+    return back_s
+
+
+def _nothing_is_left(stage: Stage, fault: Fault) -> bool:
+    now = stage.fleet.snapshot_of_the_living()
+    return all(stage.is_at_base(worker, now) for worker in _survivors(stage, fault))
+
+
+def _survivors(stage: Stage, fault: Fault) -> list[Replica]:
+    return [worker for worker in stage.prefills + stage.decodes if worker != fault.kills(stage)]
+
+
+def _wait_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))  # noqa: TID251  # the fault lasts so long

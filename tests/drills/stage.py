@@ -1,0 +1,125 @@
+"""Who takes part in a drill: a victim, the workers that it runs on, and a bystander on the other ones.
+
+The bystander is a long stream that starts first. Placement takes the least loaded workers, so the victim gets the
+others: which ones, `baton_placed_requests` says.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+
+from tests.cluster.service import wait_for
+from tests.drills.client import Client
+from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet, Replica, Snapshot
+from tests.drills.litany import litany
+
+SCENE_TIMEOUT_S = 20.0
+CLIENT_TIMEOUT_S = 90.0
+BYSTANDER_PROMPT_TOKENS, BYSTANDER_TOKENS = 150, 3500
+"""Longer than any drill takes: nobody waits for its end."""
+BYSTANDER_FRAMES = 5
+PROMPT_TOKENS = 1200
+"""A prefill of some ten steps (`matrix.SERVICE`)."""
+ANSWER_TOKENS = 200
+SLICE_S, MAX_SLICES = 0.05, 100
+"""A step of the prefill engine or two."""
+MODEL = "baton-demo"
+
+
+class Stage:
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        """Starts the bystander. `seed`: the prompts' names; each drill needs its own, or it finds a warm cache."""
+        self.fleet = fleet
+        self._seed = seed
+        self._held: list[psutil.Process] = []
+        self.prefills, self.decodes = fleet.replicas(PREFILL), fleet.replicas(DECODE)
+        (self.scheduler,) = fleet.replicas(SCHEDULER)
+        self.ingress, other_ingress = fleet.replicas(INGRESS)
+        self.bystander = fleet.connect(other_ingress, CLIENT_TIMEOUT_S)
+        self.bystander.ask(MODEL, litany(2 * seed, BYSTANDER_PROMPT_TOKENS), BYSTANDER_TOKENS)
+        self.bystander.wait_for_frames(BYSTANDER_FRAMES, SCENE_TIMEOUT_S)
+        self._placed_before = fleet.snapshot().by("worker", "baton_placed_requests")
+        (self.bystanders_decode,) = (d for d in self.decodes if self._placed_before[d.id])
+        (self.other_decode,) = (d for d in self.decodes if not self._placed_before[d.id])
+        self.victim = fleet.connect(self.ingress, CLIENT_TIMEOUT_S)
+        self.prefill: Replica
+        self.decode: Replica
+
+    def send_victim(self) -> None:
+        self.victim.ask(MODEL, litany(2 * self._seed + 1, PROMPT_TOKENS), ANSWER_TOKENS)
+        placed = self._placed_before
+
+        def is_placed() -> bool:
+            nonlocal placed
+            placed = self.fleet.snapshot().by("worker", "baton_placed_requests")
+            return sum(placed.values()) >= sum(self._placed_before.values()) + 2
+
+        wait_for(is_placed, SCENE_TIMEOUT_S, interval_s=0.01)
+        (self.prefill,) = (p for p in self.prefills if placed[p.id] > self._placed_before[p.id])
+        (self.decode,) = (d for d in self.decodes if placed[d.id] > self._placed_before[d.id])
+        assert self.decode == self.other_decode
+
+    def hold(self, process: psutil.Process) -> None:
+        """Stop a process until `release`."""
+        self._held.append(process)
+        process.suspend()
+
+    def release(self, process: psutil.Process) -> None:
+        self._held.remove(process)
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+
+    def release_all(self, but: list[psutil.Process]) -> None:
+        """`but`: what the fault itself has stopped."""
+        for process in list(self._held):
+            if process in but:
+                self._held.remove(process)
+            else:
+                self.release(process)
+
+    def advance(self, held: psutil.Process, until: Callable[[], bool]) -> None:
+        """Let a held process run in slices, so that it does not run past a state that is short."""
+        for _ in range(MAX_SLICES):
+            if until():
+                return
+            held.resume()
+            time.sleep(SLICE_S)  # noqa: TID251  # the process runs so long
+            held.suspend()
+        raise TimeoutError(f"{MAX_SLICES} slices of {SLICE_S} s, and {held} has not come so far")
+
+    def is_engine(self, worker: Replica, *, running: int, waiting: int) -> bool:
+        """Whether the engine's last step has left it with so many requests, and with KV blocks in use."""
+        now = self.fleet.snapshot()
+        return (
+            now.total("vllm:num_requests_running", replica=worker.id) == running
+            and now.total("vllm:num_requests_waiting", replica=worker.id) == waiting
+            and now.total("vllm:kv_cache_usage_perc", replica=worker.id) > 0
+        )
+
+    def wait_for_engine(self, worker: Replica, *, running: int, waiting: int) -> None:
+        wait_for(lambda: self.is_engine(worker, running=running, waiting=waiting), SCENE_TIMEOUT_S, interval_s=0.01)
+
+    def is_at_base(self, worker: Replica, now: Snapshot) -> bool:
+        """The engine has nothing of the victim: nothing at all, or the bystander alone."""
+        usage = now.by("replica", "vllm:kv_cache_usage_perc")
+        if worker.id not in usage:
+            return False
+        running = now.total("vllm:num_requests_running", replica=worker.id)
+        waiting = now.total("vllm:num_requests_waiting", replica=worker.id)
+        if worker == self.bystanders_decode and not self.bystander.has_ended:
+            return (running, waiting) == (1, 0)
+        return (running, waiting, usage[worker.id]) == (0, 0, 0)
+
+    def close(self) -> None:
+        self.release_all(but=[])
+        for client in (self.victim, self.bystander):
+            _close(client)
+
+
+def _close(client: Client) -> None:
+    if client.has_asked:
+        client.leave()
+    else:
+        client.socket.close()
