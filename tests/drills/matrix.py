@@ -10,8 +10,8 @@ from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER
 from tests.drills.moments import MOMENTS
 
 SERVICE: dict[str, Any] = {
-    # Steps of 128 tokens: a prefill takes long enough to be seen half done
-    "prefill": {"replicas": 2, "cpus": 0.2, "engine": {"max_num_batched_tokens": 128}},
+    # Small steps: a prefill takes long enough to be seen half done
+    "prefill": {"replicas": 2, "cpus": 0.2, "engine": {"max_num_batched_tokens": 64}},
     "decode": {"replicas": 2, "cpus": 0.2},
     "ingress": {"replicas": 2, "cpus": 0.3},
 }

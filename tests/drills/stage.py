@@ -20,11 +20,11 @@ CLIENT_TIMEOUT_S = 90.0
 BYSTANDER_PROMPT_TOKENS, BYSTANDER_TOKENS = 150, 3500
 """Longer than any drill takes: nobody waits for its end."""
 BYSTANDER_FRAMES = 5
-PROMPT_TOKENS = 1200
-"""A prefill of some ten steps (`matrix.SERVICE`)."""
+PROMPT_TOKENS = 1800
+"""A prefill of some thirty steps (`matrix.SERVICE`)."""
 ANSWER_TOKENS = 200
-SLICE_S, MAX_SLICES = 0.05, 100
-"""A step of the prefill engine or two."""
+SLICE_S, MAX_SLICES = 0.01, 300
+"""Less than a step of the prefill engine."""
 MODEL = "baton-demo"
 
 
