@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import random
 
 from fastapi import FastAPI, Request, Response
 from ray.serve.handle import DeploymentHandle
@@ -18,7 +19,8 @@ from cluster.config import AppConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.types import GenerateRequest, Path
+from cluster.types import GenerateRequest, Path, WorkerId
+from kvtransfer import verify
 from router.session import RouteReceipt, Session, SessionPorts
 
 logger = logging.getLogger("baton.ingress")
@@ -49,6 +51,7 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
+        self._config = config.ingress
         scheduling = SchedulerPeer(lambda: scheduler_address(scheduler))
         peers = Peers(scheduling, config.ingress.max_unread_tokens)
         self._ports = SessionPorts(
@@ -82,13 +85,23 @@ class Ingress:
             await self._listener.close()
 
     def _start_session(self, request: GenerateRequest, path: Path | None) -> Session:
-        return Session(request, self._ports, path)
+        return Session(
+            request,
+            self._ports,
+            path,
+            first_token_timeout_s=self._config.first_token_timeout_s,
+            verifies=random.random() < self._config.verified_share,
+        )
 
 
 class _Metrics:
     def closed(self, receipt: RouteReceipt) -> None:
         metrics.REQUESTS.labels(receipt.path or "none", receipt.outcome).inc()
         metrics.OUTPUT_TOKENS.inc(receipt.num_output_tokens)
+        metrics.ATTEMPTS.inc(receipt.num_attempts)
+
+    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+        metrics.VERIFICATIONS.labels("agrees" if distance <= verify.TOLERANCE else "differs").inc()
 
 
 async def _on_serving_error(request: Request, error: Exception) -> Response:

@@ -17,8 +17,8 @@ from vllm.v1.engine.input_processor import InputProcessor
 
 from api.latency import RequestLatency
 from api.vllm_errors import serving_error
-from cluster.engine import encode_sampling_params
 from cluster.errors import ServingError
+from cluster.sampling import encode_sampling_params, is_resumable
 from cluster.types import GenerateRequest, Path, RequestId, TokenDelta
 from router.session import Session
 
@@ -104,6 +104,7 @@ class Generation:
             sampling_params=encode_sampling_params(params),
             num_sequences=params.n,
             needs_prompt_logprobs=params.prompt_logprobs is not None,
+            is_resumable=is_resumable(params),
             reasoning_ended=self._reasoning_ended,
             reasoning_parser_kwargs=self._reasoning_parser_kwargs,
         )

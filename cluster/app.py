@@ -21,7 +21,6 @@ _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 MAX_N = 128
 """Sequences that one request may ask for (`n`), as OpenAI has it."""
 _HEALTH_CHECK_PERIOD_S = 2.0
-_SHUTDOWN_TIMEOUT_S = 10.0
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -67,7 +66,7 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment
     return serve.deployment(worker).options(
         num_replicas=pool.replicas,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
-        graceful_shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
+        graceful_shutdown_timeout_s=pool.drain_s,
         logging_config=_QUIET,
         ray_actor_options=options,
     )

@@ -1,5 +1,5 @@
 """Messages between Baton's processes: one long-lived TCP connection per pair of them, with calls, one-way posts, and
-the end of either side noticed at once.
+the end of either side noticed at once. A side that lives but says nothing, not even to a ping, counts as gone too.
 
 Serve's handles find and heal processes, but a call through them costs over a millisecond of CPU and a streamed item
 some hundred microseconds; here a message costs about ten. A frame is its length (4 bytes, big-endian) and a MessagePack
@@ -34,6 +34,12 @@ MAX_HELLO_BYTES = 1 << 10
 CONNECT_TIMEOUT_S = 3.0
 """For whoever connects, and for the hello of whoever has connected."""
 
+PING_INTERVAL_S = 1.0
+SILENT_INTERVALS = 4
+"""So many in a row without a word, and the other side hangs. Counted, not timed: a process that was itself stopped for
+a while gives the others the chance to speak first.
+"""
+
 _LENGTH = struct.Struct(">I")
 _KEEPALIVE = {
     socket.TCP_KEEPIDLE: 5,
@@ -64,6 +70,8 @@ class _Kind(IntEnum):
     FAILURE = 3
     CANCEL = 4
     POST = 5
+    PING = 6
+    PONG = 7
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -83,22 +91,33 @@ class Service:
     """What one side of a connection answers to."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, tuple[Method[Any, Any], Callable[[Any], Awaitable[Any]]]] = {}
+        self._calls: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], Awaitable[Any]]]] = {}
         self._posts: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], None]]] = {}
-        self.on_closed: Callable[[Connection], None] = _ignore
+        self._when_closed: list[Callable[[Connection], None]] = []
         self.on_writable: Callable[[Connection], None] = _ignore
         """The other side reads again, after `Connection.is_writable` was False."""
 
     def on_call(self, method: Method[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
         """The handler is cancelled when the caller gives up or is gone."""
+        self.on_call_of(method, lambda _, argument: handler(argument))
+
+    def on_call_of(self, method: Method[A, R], handler: Callable[["Connection", A], Awaitable[R]]) -> None:
+        """As `on_call`, for a handler that must know who asks."""
         self._calls[method.name] = (method, handler)
+
+    def when_closed(self, callback: Callable[["Connection"], None]) -> None:
+        self._when_closed.append(callback)
+
+    def closed(self, connection: "Connection") -> None:
+        for callback in self._when_closed:
+            callback(connection)
 
     def on_post(self, method: Method[A, None], handler: Callable[["Connection", A], None]) -> None:
         self._posts[method.name] = (method, handler)
 
-    async def answer(self, method_name: str, body: msgspec.Raw) -> Any:
+    async def answer(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> Any:
         method, handler = self._calls[method_name]
-        return await handler(method.decode_argument(body))
+        return await handler(connection, method.decode_argument(body))
 
     def take(self, connection: "Connection", method_name: str, body: msgspec.Raw) -> None:
         method, handler = self._posts[method_name]
@@ -126,6 +145,9 @@ class Connection(asyncio.Protocol):
         self._answering: dict[int, asyncio.Task[None]] = {}
         self.is_writable = True
         """False while the other side does not read what it is sent."""
+        self._has_heard = False
+        """Anything, since the last interval."""
+        self._num_silent = 0
 
     @property
     def is_open(self) -> bool:
@@ -167,8 +189,10 @@ class Connection(asyncio.Protocol):
             stream.setsockopt(socket.IPPROTO_TCP, option, value)
         if self._awaited_secret is not None:
             asyncio.get_running_loop().call_later(CONNECT_TIMEOUT_S, self._close_strangers)
+        asyncio.get_running_loop().call_later(PING_INTERVAL_S, self._listen_for_life)
 
     def data_received(self, data: bytes) -> None:
+        self._has_heard = True
         self._received += data
         try:
             while self.is_open and (frame := self._next_frame()) is not None:
@@ -191,7 +215,7 @@ class Connection(asyncio.Protocol):
                 answer.set_exception(ConnectionLost("the other side is gone"))
         for task in self._answering.values():
             task.cancel()
-        self._service.on_closed(self)
+        self._service.closed(self)
 
     def _next_frame(self) -> bytes | None:
         if len(self._received) < _LENGTH.size:
@@ -223,8 +247,27 @@ class Connection(asyncio.Protocol):
                     task_to_cancel.cancel()
             case _Kind.RESULT | _Kind.FAILURE:
                 self._settle(frame)
+            case _Kind.PING:
+                self._write(_PONG)
+            case _Kind.PONG:
+                pass
             case _:
                 raise PermissionError("a second hello")
+
+    def _listen_for_life(self) -> None:
+        if self._transport is None or not self.is_open:
+            return
+        self._num_silent = 0 if self._has_heard else self._num_silent + 1
+        self._has_heard = False
+        if self._num_silent >= SILENT_INTERVALS:
+            logger.warning(
+                "%s says nothing, not even to a ping: taken for dead", self._transport.get_extra_info("peername")
+            )
+            self._transport.abort()
+            return
+        if self._num_silent:
+            self._write(_PING)
+        asyncio.get_running_loop().call_later(PING_INTERVAL_S, self._listen_for_life)
 
     def _close_strangers(self) -> None:
         if self._awaited_secret is not None:
@@ -251,7 +294,7 @@ class Connection(asyncio.Protocol):
 
     async def _answer(self, call: _Frame) -> None:
         try:
-            frame = _encoded(_Kind.RESULT, call.call_id, "", await self._service.answer(call.method, call.body))
+            frame = _encoded(_Kind.RESULT, call.call_id, "", await self._service.answer(self, call.method, call.body))
         except ServingError as error:
             frame = _encoded_failure(call, error)
         except asyncio.CancelledError as error:
@@ -283,6 +326,10 @@ def _encoded(kind: _Kind, call_id: int, method: str, body: Any) -> bytes:
     if len(frame) > MAX_FRAME_BYTES:
         raise ServingError(f"a message of {len(frame)} bytes is too long")
     return frame
+
+
+_PING = _encoded(_Kind.PING, 0, "", None)
+_PONG = _encoded(_Kind.PONG, 0, "", None)
 
 
 def _encoded_failure(call: _Frame, error: ServingError) -> bytes:

@@ -46,8 +46,16 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the hand-overs of slow decode
     queues, longer keeps memory after a lost one.
     """
+    pull_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 10.0
+    """Decode workers: how long reading a prompt's KV blocks may take before the prompt is computed instead. Shorter
+    gives up on slow links, longer leaves a request waiting for a network that is cut.
+    """
     max_ongoing_requests: Count = 512
     """Requests that a worker takes before it refuses; the engine queues what does not fit its batch."""
+    drain_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
+    """How long a worker that is to go may finish what runs on it. Shorter cuts long answers off at each update (they
+    go on elsewhere where they can), longer makes updates slow.
+    """
 
 
 class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +81,14 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Path of a chat template that replaces the model's own."""
     allow_path_header: bool = False
     """Let requests choose their path by the header `x-baton-path: D` or `P->D`. For debugging and tests."""
+    first_token_timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+    """A request that has no token by then, after all retries, is refused with Retry-After. The longest prompt must be
+    computed in it.
+    """
+    verified_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    """Share of the hand-overs that are checked before their first token is released: the decode engine's most likely
+    first tokens against the prefill engine's. More finds wrong KV blocks sooner and delays more first tokens.
+    """
     keep_alive_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
     """A stream that has been silent for so long, in a long prefill too, sends an SSE comment. Longer than the idle
     timeout of a proxy loses the connection; shorter commits to status 200 before slow requests can fail.

@@ -5,6 +5,7 @@ where a stop string must end a sequence. The ingress rebuilds vLLM's own outputs
 """
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -12,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from vllm import envs
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -21,40 +23,34 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
-from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 from cluster.config import PoolConfig, resolve_model
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
-from cluster.errors import InvalidRequest, WorkerBusy, WorkerUnreachable
-from cluster.feed import DeltaSink, Feed
+from cluster.errors import InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
+from cluster.feed import DeltaSink, Feed, merged
+from cluster.sampling import decode_sampling_params, encode_sampling_params
 from cluster.types import (
+    FinishReason,
     GenerateRequest,
     Pool,
     PromptTokenSources,
     RequestId,
+    TokenDelta,
     WorkerId,
     WorkerLoad,
 )
+from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
+from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, ended_leases
 from kvtransfer.topology import Device, ucx_environment
 
+logger = logging.getLogger("baton.engine")
+
 PROBE_BLOCKS = 2
+FORGET_ATTEMPTS = 20
+FORGET_RETRY_S = 0.25
 
 _KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
-
-
-_PARAMS_ENCODER = MsgpackEncoder()
-_PARAMS_DECODER = MsgpackDecoder(SamplingParams)  # kept: making one costs more than a request may
-
-
-def encode_sampling_params(params: SamplingParams) -> bytes:
-    (frame,) = _PARAMS_ENCODER.encode(params)
-    return bytes(frame)
-
-
-def decode_sampling_params(frame: bytes) -> SamplingParams:
-    params: SamplingParams = _PARAMS_DECODER.decode(frame)
-    return params
 
 
 class Engine:
@@ -70,9 +66,10 @@ class Engine:
         node_ip: str,
         on_prompt: Callable[[PromptTokenSources], None],
         on_step: Callable[[], None],
+        on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None],
     ) -> None:
         """`on_prompt` is called once per prompt that the engine has processed, `on_step` when all outputs of a step are
-        in their sinks.
+        in their sinks, `on_ended_leases` when the blocks of leases have been freed.
         """
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
@@ -83,12 +80,15 @@ class Engine:
                 "model": resolve_model(config.engine["model"]),
                 "disable_log_stats": False,
                 "kv_transfer_config": _kv_transfer_config(pool, config),
+                "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             }
         )
-        self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_LoadLogger])
+        self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, translated=self._translated)
         self._tap = TokenTap.install(self._llm, hooks)
-        self._load = _LoadLogger.latest
+        _StepLogger.on_ended_leases = staticmethod(on_ended_leases)
+        self._load = _StepLogger.latest
+        self._max_model_len = int(self._llm.model_config.max_model_len)
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
     def probe_request(self, request_id: RequestId) -> GenerateRequest:
@@ -117,34 +117,44 @@ class Engine:
     def shutdown(self) -> None:
         self._llm.shutdown()
 
-    async def prefill(self, request: GenerateRequest) -> PrefillResult | None:
-        """Compute the prompt and pin its KV blocks. None: it ended without a hand-over, aborted or failed in the
-        engine.
+    async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
+        """Compute the prompt and pin its KV blocks; also gives the moment from which they are pinned, in seconds of
+        `time.monotonic`. None: it ended without a hand-over, aborted or failed in the engine.
 
         Raises:
             InvalidRequest: the engine refuses the request.
             WorkerUnreachable: the engine died.
         """
         params = decode_sampling_params(request.sampling_params)
+        num_left = None if params.max_tokens is None else params.max_tokens - request.num_generated
         params.max_tokens, params.min_tokens, params.n = 1, 0, 1
         params.stop, params.detokenize = [], False
-        params.logprobs = params.prompt_logprobs = params.structured_outputs = None
+        params.logprobs = verify.NUM_TOP if request.is_verified else None
+        params.prompt_logprobs = params.structured_outputs = None
         feed = Feed(1)
         running = await self._start(request, params, PREFILL_REQUEST, feed)
-        sources = None
+        deltas: list[TokenDelta] = []
         try:
             while batch := await feed.next():
-                sources = next((d.prompt_sources for d in batch if d.prompt_sources), sources)
+                deltas += batch
         finally:
             await self.stop(request.request_id)
-        if running.kv_transfer_params is None:
+        if running.kv_transfer_params is None or not deltas:
             return None
-        handoff = KVHandoff.from_engine(running.kv_transfer_params)
-        return PrefillResult(handoff=handoff, prompt_sources=sources or PromptTokenSources(handoff.num_tokens, 0, 0))
+        handoff = KVHandoff.from_engine(self._worker, running.kv_transfer_params)
+        # One token was asked for, so the engine always finds the end of the length.
+        is_last = num_left == 1 or len(request.prompt_token_ids) + 1 >= self._max_model_len
+        first = merged(deltas)
+        if first.finish_reason is FinishReason.LENGTH and not is_last:
+            first = msgspec.structs.replace(first, finish_reason=None)
+        return PrefillResult(handoff=handoff, first=first), running.finished_at
 
-    async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
+    async def start(
+        self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0
+    ) -> None:
         """Generate into `sink`, until every sequence has a finish reason or `stop` is called. The sink fails with
-        WorkerUnreachable when the engine dies.
+        WorkerUnreachable when the engine dies. A pull that ends after `pull_deadline` (seconds of `time.monotonic`) is
+        not used.
 
         Raises:
             InvalidRequest: the engine refuses the request.
@@ -153,7 +163,11 @@ class Engine:
         """
         params = decode_sampling_params(request.sampling_params)
         params.detokenize = bool(params.stop)
-        await self._start(request, params, handoff.to_engine() if handoff else None, sink)
+        if params.max_tokens is not None:
+            params.max_tokens -= request.num_generated
+        if request.is_verified:
+            params.logprobs = verify.NUM_TOP
+        await self._start(request, params, handoff.to_engine(pull_deadline) if handoff else None, sink)
 
     async def stop(self, request_id: RequestId) -> None:
         """End a request and forget it: its sink gets nothing more. No-op when it is not running."""
@@ -176,9 +190,45 @@ class Engine:
         await core.get_supported_tasks_async()
         await self._llm.abort(request_id)
 
-    async def release(self, request_id: RequestId, handoff: KVHandoff) -> None:
-        """Tell the prefill engine that owns the blocks of a hand-over to free them now."""
-        await self._llm.notify_kv_transfer_request_rejected(request_id, handoff.to_engine())
+    async def end_leases(self, leases: list[LeaseId]) -> None:
+        """Free the blocks of these leases now."""
+        await self._call("baton_end_leases", leases)
+
+    async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
+        """Keep the blocks of these leases for so long from now; returns those that the engine still keeps."""
+        kept: list[LeaseId] = await self._call("baton_extend_leases", leases, seconds)
+        return kept
+
+    async def renew_pull(self, request_id: RequestId, pull_deadline: float) -> float:
+        """Give a pull more time; returns for how many seconds it has been reading, 0 when it is not."""
+        running = self._tap.find(request_id)
+        if running is None or not running.sequence_ids:
+            return 0.0
+        (engine_id,) = running.sequence_ids
+        seconds: dict[str, float] = await self._call("baton_renew_pulls", {engine_id: pull_deadline})
+        return seconds[engine_id]
+
+    async def forget_prefixes(self) -> None:
+        """Empty the prefix cache: what it holds cannot be trusted. Running requests are computed anew. Raises
+        ServingError where the engine cannot, because something is being pulled all the time.
+        """
+        for _ in range(FORGET_ATTEMPTS):
+            try:
+                await self._llm.reset_prefix_cache(reset_running_requests=True)
+                return
+            except EngineDeadError as error:
+                raise self._translated(error) from error
+            except Exception as error:  # vLLM's RuntimeError, which comes as a bare one from the engine's process
+                logger.info("the prefix cache cannot be emptied yet: %s", error)
+                await asyncio.sleep(FORGET_RETRY_S)
+        raise ServingError(f"worker {self._worker} could not empty its prefix cache")
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        """Of kvtransfer/connector.py, in the engine's first worker. Raises WorkerUnreachable."""
+        try:
+            return (await self._llm.collective_rpc(method, args=args))[0]
+        except EngineDeadError as error:
+            raise self._translated(error) from error
 
     async def _start(
         self,
@@ -192,7 +242,7 @@ class Engine:
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
         if self._tap.num_running >= self._max_requests:
             raise WorkerBusy(f"worker {self._worker} has {self._max_requests} requests", self._worker)
-        running = self._tap.open(request.request_id, params, sink)
+        running = self._tap.open(request.request_id, params, sink, request.is_verified)
         try:
             collector = await self._llm.add_request(
                 request.request_id,
@@ -221,12 +271,13 @@ class Engine:
                 return error
 
 
-class _LoadLogger(StatLoggerBase):
-    """Keeps the load after the engine's last step. vLLM constructs it, one per engine, so the process's one is kept
-    here.
+class _StepLogger(StatLoggerBase):
+    """Keeps the load after the engine's last step, and tells of the leases that ended in it. vLLM constructs it, one
+    per engine, so the process's one is kept here.
     """
 
     _load = WorkerLoad()
+    on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None] = staticmethod(lambda ended: None)
 
     @classmethod
     def latest(cls) -> WorkerLoad:
@@ -242,12 +293,15 @@ class _LoadLogger(StatLoggerBase):
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
-        if scheduler_stats is not None:
-            _LoadLogger._load = WorkerLoad(
-                num_running=scheduler_stats.num_running_reqs,
-                num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
-                kv_cache_usage=scheduler_stats.kv_cache_usage,
-            )
+        if scheduler_stats is None:
+            return
+        _StepLogger._load = WorkerLoad(
+            num_running=scheduler_stats.num_running_reqs,
+            num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
+            kv_cache_usage=scheduler_stats.kv_cache_usage,
+        )
+        if ended := ended_leases(scheduler_stats.kv_connector_stats or {}):
+            _StepLogger.on_ended_leases(ended)
 
     def log_engine_initialized(self) -> None:
         pass
@@ -262,7 +316,8 @@ def _kv_transfer_config(pool: Pool, config: PoolConfig) -> KVTransferConfig:
         kv_load_failure_policy="recompute",
         # New per process: a peer that knew this address before must not take a restarted engine for the old one.
         engine_id=str(uuid.uuid4()),
-        kv_connector_extra_config={"kv_lease_duration": config.kv_lease_s},
+        # Ours end first (kvtransfer/lease.py): vLLM's is what is left when this process hangs.
+        kv_connector_extra_config={"kv_lease_duration": config.kv_lease_s + 2 * PROMISE_S},
     )
 
 

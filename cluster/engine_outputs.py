@@ -15,7 +15,7 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from cluster.errors import InvalidRequest
 from cluster.feed import DeltaSink
-from cluster.types import FinishReason, PromptTokenSources, TokenDelta
+from cluster.types import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 
 ITL_STEPS = 16
 """One engine step in so many is observed for the engine's inter-token latency."""
@@ -24,14 +24,18 @@ ITL_STEPS = 16
 class Running:
     """One request in the engine, and where its outputs go."""
 
-    def __init__(self, request_id: str, params: SamplingParams, sink: DeltaSink) -> None:
+    def __init__(self, request_id: str, params: SamplingParams, sink: DeltaSink, is_verified: bool) -> None:
         self.request_id = request_id
+        self.reports_top = is_verified
+        """Its first delta is to carry the most likely tokens; their logprobs were asked for by us, not by a client."""
         self.ends_by_text = params.detokenize
         self.engine_request_id = ""
         """vLLM's internal id, set when the request is added."""
         self.sequence_ids: list[str] = []
         """vLLM's internal ids of the sequences, by index."""
         self.kv_transfer_params: dict[str, Any] | None = None
+        self.finished_at = 0.0
+        """Of its last output: seconds of `time.monotonic` in the engine."""
         self.num_open = params.n
         self.sink = sink
 
@@ -87,11 +91,11 @@ class TokenTap(OutputProcessor):
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def open(self, request_id: str, params: SamplingParams, sink: DeltaSink) -> Running:
+    def open(self, request_id: str, params: SamplingParams, sink: DeltaSink, is_verified: bool = False) -> Running:
         """Raises InvalidRequest for an id that is already running here."""
         if request_id in self._running:
             raise InvalidRequest(f"request {request_id} is already running")
-        self._running[request_id] = running = Running(request_id, params, sink)
+        self._running[request_id] = running = Running(request_id, params, sink, is_verified)
         return running
 
     def find(self, request_id: str) -> Running | None:
@@ -131,8 +135,10 @@ class TokenTap(OutputProcessor):
         for output in engine_core_outputs:
             running, index = self._sequences.get(output.request_id, (None, 0))
             if running is not None:
-                running.kv_transfer_params = output.kv_transfer_params or running.kv_transfer_params
-                self._put(running, _to_delta(index, output))
+                if output.finish_reason is not None:
+                    running.kv_transfer_params = output.kv_transfer_params
+                    running.finished_at = engine_core_timestamp or 0.0
+                self._put(running, _to_delta(index, output, running))
             if output.prefill_stats is not None and self._hooks is not None:
                 self._hooks.on_prompt(_to_sources(output.prefill_stats))
             if (
@@ -205,9 +211,11 @@ class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's error, in our terms."""
 
 
-def _to_delta(sequence: int, output: EngineCoreOutput) -> TokenDelta:
-    logprobs = None
-    if output.new_logprobs is not None or output.new_prompt_logprobs_tensors is not None:
+def _to_delta(sequence: int, output: EngineCoreOutput, running: Running) -> TokenDelta:
+    logprobs = top_logprobs = None
+    if running.reports_top:
+        top_logprobs = _top_logprobs(output)
+    elif output.new_logprobs is not None or output.new_prompt_logprobs_tensors is not None:
         logprobs = tuple(bytes(frame) for frame in MsgpackEncoder().encode(_logprobs_only(output)))
     return TokenDelta(
         sequence,
@@ -216,7 +224,19 @@ def _to_delta(sequence: int, output: EngineCoreOutput) -> TokenDelta:
         stop_reason=output.stop_reason,
         prompt_sources=_to_sources(output.prefill_stats) if output.prefill_stats else None,
         logprobs=logprobs,
+        top_logprobs=top_logprobs,
     )
+
+
+def _top_logprobs(output: EngineCoreOutput) -> list[TokenLogprob] | None:
+    """The most likely tokens of a step's first position. vLLM lists the sampled token first, and then those."""
+    if output.prefill_stats is None or output.new_logprobs is None:
+        return None
+    token_ids, logprobs = output.new_logprobs.logprob_token_ids[0], output.new_logprobs.logprobs[0]
+    return [
+        TokenLogprob(int(token_id), float(logprob))
+        for token_id, logprob in zip(token_ids[1:], logprobs[1:], strict=True)
+    ]
 
 
 def _logprobs_only(output: EngineCoreOutput) -> EngineCoreOutput:

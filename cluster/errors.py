@@ -82,6 +82,10 @@ class GenerationFailed(WorkerFailed):
     """The decode engine ended the request with an internal error."""
 
 
+class HandoverMismatch(WorkerFailed):
+    """The decode engine read other KV blocks than the prefill engine computed."""
+
+
 class ClientTooSlow(ServingError):
     """The client does not read its stream as fast as it is generated."""
 
@@ -103,6 +107,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         WorkerBusy,
         PrefillFailed,
         GenerationFailed,
+        HandoverMismatch,
         ClientTooSlow,
     )
 }

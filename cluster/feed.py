@@ -4,7 +4,7 @@ A reader that lags gets fewer and larger deltas, not a longer queue; one that la
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -63,7 +63,16 @@ def merge(first: TokenDelta, second: TokenDelta) -> TokenDelta | None:
         second,
         token_ids=first.token_ids + second.token_ids,
         prompt_sources=first.prompt_sources or second.prompt_sources,
+        top_logprobs=first.top_logprobs or second.top_logprobs,
     )
+
+
+def merged(deltas: Sequence[TokenDelta]) -> TokenDelta:
+    """Deltas of one sequence, in order and without logprobs, as one."""
+    first, *rest = deltas
+    for delta in rest:
+        first = merge(first, delta) or delta
+    return first
 
 
 class Feed:

@@ -31,6 +31,15 @@ TPOT = Histogram(
     ["path"],
     buckets=_LATENCY_BUCKETS_S,
 )
+ATTEMPTS = Counter("baton_attempts", "Placements that requests took: more than one each where workers failed.")
+LEASES_OPEN = Gauge("baton_leases_open", "Hand-overs whose KV blocks this prefill worker keeps.", ["state"])
+LEASES_ENDED = Counter("baton_leases_ended", "Hand-overs whose KV blocks have been freed, by how.", ["how"])
+PULLS = Counter(
+    "baton_pulls",
+    "Hand-overs as this decode worker took them: redeemed, refused before the pull, or given up during it.",
+    ["outcome"],
+)
+VERIFICATIONS = Counter("baton_verifications", "Hand-overs that were checked against the prefill engine.", ["result"])
 WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
 LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a hand-over.")
 PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker.", ["pool", "worker"])

@@ -12,15 +12,18 @@ from typing import Generic, TypeVar
 from cluster.channel import Connection, ConnectionLost, Method, Service, connect
 from cluster.errors import Overloaded, WorkerFailed, WorkerUnreachable
 from cluster.protocol import (
-    ABORT_PREFILL,
+    EXTEND,
+    FORGET,
+    GIVE_BACK,
     LOCATE,
     PLACE,
     PREFILL,
-    RELEASE,
+    REDEEM,
     REPORT,
     TELL,
     VIEW,
-    Release,
+    WITHDRAW,
+    Redeem,
 )
 from cluster.types import (
     Address,
@@ -30,15 +33,15 @@ from cluster.types import (
     PlacementRequest,
     Rejection,
     ReportReply,
-    RequestClosed,
     RequestId,
+    SchedulerEvent,
     TokenDelta,
     WorkerId,
-    WorkerLost,
     WorkerReport,
 )
 from decode.step_stream import StepReader
 from kvtransfer.handoff import KVHandoff, PrefillResult
+from kvtransfer.lease import Promise, Refusal
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -62,7 +65,7 @@ class SchedulerPeer:
         except WorkerFailed as error:
             raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
 
-    async def tell(self, event: RequestClosed | WorkerLost) -> None:
+    async def tell(self, event: SchedulerEvent) -> None:
         """Does not wait long: what is not heard, the next reports and a charge's own end put right."""
         await self._ask(TELL, event, _TELL_TIMEOUT_S)
 
@@ -155,8 +158,20 @@ class PrefillPeers:
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
         return await (await self._peers.to(worker)).call(PREFILL, request)
 
-    async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
-        await (await self._peers.to(worker)).call(ABORT_PREFILL, request_id)
+    def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
+        """Without a connection there is nothing to withdraw: its end has withdrawn everything."""
+        if peer := self._peers.connected(worker):
+            peer.connection.post(WITHDRAW, request_id)
+
+    async def redeem(self, handoff: KVHandoff, digest: bytes) -> Promise | Refusal:
+        return await (await self._peers.to(handoff.worker)).call(REDEEM, Redeem(handoff.lease, digest))
+
+    async def extend(self, handoff: KVHandoff) -> Promise | Refusal:
+        return await (await self._peers.to(handoff.worker)).call(EXTEND, handoff.lease)
+
+    def give_back(self, handoff: KVHandoff) -> None:
+        if peer := self._peers.connected(handoff.worker):
+            peer.connection.post(GIVE_BACK, handoff.lease)
 
 
 class DecodePeers:
@@ -169,8 +184,9 @@ class DecodePeers:
         peer = self._peers.connected(worker)
         return peer.generate(request, handoff) if peer else self._connect_and_generate(worker, request, handoff)
 
-    async def release(self, worker: WorkerId, request_id: RequestId, handoff: KVHandoff) -> None:
-        await (await self._peers.to(worker)).call(RELEASE, Release(request_id, handoff))
+    def distrust(self, worker: WorkerId) -> None:
+        if peer := self._peers.connected(worker):
+            peer.connection.post(FORGET, None)
 
     async def _connect_and_generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None

@@ -12,24 +12,40 @@ from cluster.types import (
     PlacementRequest,
     Rejection,
     ReportReply,
-    RequestClosed,
     RequestId,
+    SchedulerEvent,
     TokenDelta,
     WorkerId,
-    WorkerLost,
     WorkerReport,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
+from kvtransfer.lease import LeaseId, Promise, Refusal
 
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
-TELL = Method[RequestClosed | WorkerLost, None]("tell", RequestClosed | WorkerLost)
+TELL = Method[SchedulerEvent, None]("tell", SchedulerEvent)
 REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
 VIEW = Method[None, ClusterView]("view", None, ClusterView)
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Where a worker listens; None when the Scheduler does not know it."""
 
 PREFILL = Method[GenerateRequest, PrefillResult | None]("prefill", GenerateRequest, PrefillResult | None)
-ABORT_PREFILL = Method[RequestId, None]("abort_prefill", RequestId)
+"""Cancelling it aborts the prefill."""
+WITHDRAW = Method[RequestId, None]("withdraw", RequestId)
+"""Whoever asked for a prefill does not want its hand-over any more."""
+
+
+class Redeem(msgspec.Struct, frozen=True, array_like=True):
+    lease: LeaseId
+    digest: bytes
+    """Of the prompt that is to be decoded (kvtransfer/handoff.py)."""
+
+
+REDEEM = Method[Redeem, Promise | Refusal]("redeem", Redeem, Promise | Refusal)
+"""A decode worker is about to pull."""
+EXTEND = Method[LeaseId, Promise | Refusal]("extend", LeaseId, Promise | Refusal)
+"""It still waits for its pull."""
+GIVE_BACK = Method[LeaseId, None]("give_back", LeaseId)
+"""It will not pull."""
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
@@ -39,11 +55,6 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
     """Unique among the streams of the connection."""
     request: GenerateRequest
     handoff: KVHandoff | None
-
-
-class Release(msgspec.Struct, frozen=True, array_like=True):
-    request_id: RequestId
-    handoff: KVHandoff
 
 
 class StreamFailed(msgspec.Struct, frozen=True, array_like=True):
@@ -56,7 +67,8 @@ class StreamFailed(msgspec.Struct, frozen=True, array_like=True):
 START = Method[Start, None]("start", Start)
 STOP = Method[int, None]("stop", int)
 """Nobody reads this stream any more."""
-RELEASE = Method[Release, None]("release", Release)
+FORGET = Method[None, None]("forget", None)
+"""The worker's cached prefixes cannot be trusted."""
 STEP = Method[list[tuple[int, TokenDelta]], None]("step", list[tuple[int, TokenDelta]])
 """Everything that one engine step produced for the streams of this connection."""
 STREAM_FAILED = Method[StreamFailed, None]("stream_failed", StreamFailed)

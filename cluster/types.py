@@ -5,7 +5,7 @@ beside it. Token ids are those of the served model's tokenizer.
 """
 
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, Self
 
 import msgspec
 
@@ -26,6 +26,8 @@ class Path(StrEnum):
     """Prefill on a prefill worker, KV blocks handed over, decode on a decode worker."""
     DECODE = "D"
     """The whole request on a decode worker."""
+    PREFILL = "P"
+    """The whole request on a prefill worker."""
 
 
 class FinishReason(StrEnum):
@@ -59,9 +61,30 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_sequences: int = 1
     """`n` of the API: sequences that share this prompt."""
     needs_prompt_logprobs: bool = False
+    is_resumable: bool = False
+    """Another engine may go on with what one engine has generated, as if it were part of the prompt, and nobody can
+    tell (cluster/sampling.py).
+    """
+    num_generated: int = 0
+    """So many tokens at the end of `prompt_token_ids` were generated for this request before."""
+    is_verified: bool = False
+    """The hand-over is to be checked: both engines report their most likely first tokens."""
     reasoning_ended: bool | None = None
     """Whether the prompt already closed its reasoning block: gates structured output (None: no reasoning parser)."""
     reasoning_parser_kwargs: dict[str, object] | None = None
+
+    @property
+    def takes_first_token(self) -> bool:
+        """The token that the prefill engine samples counts, and the decode engine goes on after it."""
+        return self.is_resumable and not self.is_verified
+
+    def after(self, token_ids: list[int]) -> Self:
+        """The same request for an engine that goes on after these tokens."""
+        return msgspec.structs.replace(
+            self,
+            prompt_token_ids=self.prompt_token_ids + token_ids,
+            num_generated=self.num_generated + len(token_ids),
+        )
 
 
 class PromptTokenSources(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +95,12 @@ class PromptTokenSources(msgspec.Struct, frozen=True, array_like=True):
     """Hits in this engine's prefix cache."""
     pulled: int
     """Handed over by another engine."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    token_id: int
+    logprob: float
+    """Natural logarithm of the model's probability."""
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -87,6 +116,8 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """On the first delta of a sequence."""
     logprobs: tuple[bytes, ...] | None = None
     """vLLM's sample and prompt logprobs of this step, opaque, when the request asked for them."""
+    top_logprobs: list[TokenLogprob] | None = None
+    """The most likely tokens of this step, on the first delta of a request whose hand-over is verified."""
 
 
 class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +148,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     pool: Pool
     address: Address
     load: WorkerLoad
+    max_requests: int
+    """It takes no more than so many at a time."""
     connected: frozenset[WorkerId] = frozenset()
     """Decode workers only: prefill workers whose link has been warmed by a real hand-over."""
 
@@ -147,8 +180,16 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     path: Path
     prefill: WorkerId | None
     """None on path D."""
-    decode: WorkerId
+    decode: WorkerId | None
+    """None on path P."""
     why: str
+
+    @property
+    def generating(self) -> WorkerId:
+        """The worker whose tokens the client gets."""
+        worker = self.decode or self.prefill
+        assert worker is not None
+        return worker
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -170,12 +211,24 @@ class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker: WorkerId
 
 
+class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A hand-over between two workers was wrong: no more of them for a while."""
+
+    prefill: WorkerId
+    decode: WorkerId
+
+
+SchedulerEvent = RequestClosed | WorkerLost | PairSuspected
+"""What a session tells the Scheduler."""
+
+
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
     pool: Pool
     load: WorkerLoad
     num_placed: int
     """Open requests that placement has charged to it."""
+    max_requests: int
     connected: frozenset[WorkerId]
     report_age_s: float
 

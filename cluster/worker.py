@@ -5,7 +5,7 @@ in order.
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from cluster import metrics
@@ -16,6 +16,7 @@ from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
 from cluster.peers import SchedulerPeer
 from cluster.types import Pool, PromptTokenSources, ReportReply, WorkerId, WorkerLost, WorkerReport
+from kvtransfer.lease import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
 
@@ -31,7 +32,10 @@ class Worker:
         """What the other processes may ask of this worker; filled by its deployment before `start`."""
         self.on_step: Callable[[], None] = _nothing
         """All outputs of an engine step are in their sinks."""
+        self.on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None] = _ignored
+        """The engine has freed the blocks of these leases."""
         self._pool = pool
+        self._max_requests = config.max_ongoing_requests
         self._scheduler = scheduler
         self._listener: Listener | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -43,6 +47,7 @@ class Worker:
             node_ip=own_node_ip(),
             on_prompt=self._count_prompt,
             on_step=lambda: self.on_step(),
+            on_ended_leases=lambda ended: self.on_ended_leases(ended),
         )
 
     async def start(
@@ -65,13 +70,17 @@ class Worker:
     def scrape(self) -> metrics.Scrape:
         return metrics.scrape(self._pool, self.id)
 
-    async def leave(self) -> None:
-        """Get no more requests, finish those that run, and stop. Serve kills what takes longer than its grace time."""
+    async def leave(self, *drained: Callable[[], Awaitable[None]]) -> None:
+        """Get no more requests, finish those that run, wait for what else has to be `drained`, in order, and stop.
+        Serve kills what takes longer than its grace time.
+        """
         if self._reporting is not None:
             self._reporting.cancel()
             with suppress(ServingError):  # the Scheduler may be leaving as well
                 await self._scheduler.tell(WorkerLost(worker=self.id))
         await self.engine.drained()
+        for wait in drained:
+            await wait()
         if self._listener is not None:
             self._listener.close()
         self.engine.shutdown()
@@ -94,6 +103,7 @@ class Worker:
                 pool=self._pool,
                 address=listener.address,
                 load=self.engine.load(),
+                max_requests=self._max_requests,
                 connected=connected(),
             )
             try:
@@ -104,4 +114,8 @@ class Worker:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignored(ended: list[tuple[LeaseId, LeaseEnd]]) -> None:
     pass

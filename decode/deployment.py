@@ -2,19 +2,26 @@
 warm.
 """
 
+import asyncio
+import logging
+
 from ray.serve.handle import DeploymentHandle
 
+from cluster.channel import Connection
 from cluster.config import PoolConfig
-from cluster.errors import PrefillFailed
+from cluster.errors import PrefillFailed, ServingError
 from cluster.feed import Feed
 from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import RELEASE, Release
+from cluster.protocol import FORGET
 from cluster.types import Pool, ReportReply, RequestId, WorkerId
 from cluster.worker import Worker
 from decode.step_stream import StepStreams
 from kvtransfer.links import Links
+from kvtransfer.puller import Puller
+
+logger = logging.getLogger("baton.decode")
 
 
 class DecodeWorker:
@@ -23,9 +30,11 @@ class DecodeWorker:
         self._prefill = PrefillPeers(Peers(peer))
         self._links = Links(self._prove_link)
         self._worker = Worker(Pool.DECODE, config, peer)
-        self._streams = StepStreams(self._worker.engine, self._worker.service)
+        self._puller = Puller(self._worker.engine, self._prefill, config.pull_timeout_s, self._links.suspect)
+        self._streams = StepStreams(self._puller, self._worker.service)
         self._worker.on_step = self._streams.flush
-        self._worker.service.on_call(RELEASE, self._release)
+        self._worker.service.on_post(FORGET, self._forget)
+        self._forgetting: asyncio.Task[None] | None = None
         await self._worker.start(connected=lambda: self._links.connected, on_reply=self._on_reply)
 
     async def scrape(self) -> Scrape:
@@ -35,27 +44,35 @@ class DecodeWorker:
         await self._worker.check_health()
 
     async def __del__(self) -> None:
-        if "_worker" in self.__dict__:  # absent when the engine did not start
-            await self._worker.leave()
+        if "_streams" in self.__dict__:  # absent when the engine did not start
+            await self._worker.leave(self._streams.drained)
 
-    async def _release(self, release: Release) -> None:
-        await self._worker.engine.release(release.request_id, release.handoff)
+    def _forget(self, _: Connection, __: None) -> None:
+        if self._forgetting is None or self._forgetting.done():
+            self._forgetting = asyncio.create_task(self._forget_prefixes())
+
+    async def _forget_prefixes(self) -> None:
+        try:
+            await self._worker.engine.forget_prefixes()
+        except ServingError as error:
+            logger.error("%s", error)
+        else:
+            logger.warning("the prefix cache was emptied: a hand-over was wrong")
 
     def _on_reply(self, reply: ReportReply) -> None:
         self._links.update(reply.prefill_workers)
 
     async def _prove_link(self, prefill: WorkerId) -> None:
-        engine = self._worker.engine
-        request = engine.probe_request(RequestId(f"link-{prefill}-{self._worker.id}"))
+        request = self._worker.engine.probe_request(RequestId(f"link-{prefill}-{self._worker.id}"))
         result = await self._prefill.prefill(prefill, request)
         if result is None:
             raise PrefillFailed(f"prefill worker {prefill} gave no hand-over", prefill)
         feed, pulled = Feed(1), 0
         try:
-            await engine.start(request, result.handoff, feed)
+            await self._puller.start(request, result.handoff, feed)
             while deltas := await feed.next():
                 pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
         finally:
-            await engine.stop(request.request_id)
+            await self._puller.stop(request.request_id)
         if not pulled:
             raise PrefillFailed(f"nothing was pulled from prefill worker {prefill}", prefill)

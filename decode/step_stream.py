@@ -1,4 +1,4 @@
-"""The step stream: how tokens leave a decode worker.
+"""The step stream: how tokens leave a worker.
 
 There is one per connection between an ingress replica and a worker, and each message on it carries everything that one
 engine step produced for that ingress replica. The worker's half (`StepStreams`) runs what the ingress replicas ask for;
@@ -42,14 +42,21 @@ class StepStreams:
         self._engine = engine
         self._writers: dict[Connection, _Writer] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._sent: asyncio.Future[None] | None = None
         service.on_post(START, self._start)
         service.on_post(STOP, self._stop)
-        service.on_closed = self._closed
+        service.when_closed(self._closed)
         service.on_writable = self._flush_one
 
     def flush(self) -> None:
         for writer in self._writers.values():
             writer.flush()
+
+    async def drained(self) -> None:
+        """Wait until all that the engine has produced is on its way."""
+        while any(writer.is_waiting for writer in self._writers.values()):
+            self._sent = asyncio.get_running_loop().create_future()
+            await self._sent
 
     def _start(self, connection: Connection, start: Start) -> None:
         writer = self._writers.get(connection)
@@ -77,6 +84,7 @@ class StepStreams:
         writer = self._writers.pop(connection, None)
         for running in writer.streams.values() if writer else ():
             self._end(*running)
+        self._say_sent()
 
     def _end(self, request_id: RequestId, starting: asyncio.Task[None]) -> None:
         task = asyncio.create_task(self._end_in_engine(request_id, starting))
@@ -91,6 +99,11 @@ class StepStreams:
     def _flush_one(self, connection: Connection) -> None:
         if writer := self._writers.get(connection):
             writer.flush()
+        self._say_sent()
+
+    def _say_sent(self) -> None:
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(None)
 
 
 class _Writer:
@@ -100,6 +113,11 @@ class _Writer:
         self._connection = connection
         self._buffer = DeltaBuffer()
         self.streams: dict[int, tuple[RequestId, asyncio.Task[None]]] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """For the other side to read."""
+        return bool(self._buffer) and self._connection.is_open
 
     def put(self, stream: int, delta: TokenDelta) -> None:
         self._buffer.put(stream, delta)
@@ -155,7 +173,7 @@ class StepReader:
         """What the connection is to be opened with."""
         self.service.on_post(STEP, self._on_step)
         self.service.on_post(STREAM_FAILED, self._on_stream_failed)
-        self.service.on_closed = self._on_closed
+        self.service.when_closed(self._on_closed)
 
     async def read(
         self, connection: Connection, request: GenerateRequest, handoff: KVHandoff | None

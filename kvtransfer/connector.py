@@ -1,27 +1,193 @@
 """The NIXL connector that the engines load (`kv_connector_module_path`), in every process of an engine.
 
-It is vLLM's own pull connector. Importing this module additionally makes the engine's process behave on a shared host:
-the process ends with the worker that owns it, NIXL's progress thread sleeps between polls instead of spinning on a core
-(CPU only: on GPU nodes the spin is worth a core), and the process is not pinned to the machine's last core.
+It is vLLM's own pull connector with three additions. On a prefill engine, leases can be ended at once and extended, and
+each end is told (`ended_leases`). On a decode engine, a pull counts only until its deadline: blocks that arrive later
+may already hold another prompt, so they are computed instead. And a decode engine takes a prompt that is longer than
+the hand-over: the first token, which the prefill engine has sampled, follows the prompt.
+
+Importing this module additionally makes the engine's process behave on a shared host: the process ends with the worker
+that owns it, NIXL's progress thread sleeps between polls instead of spinning on a core (CPU only: on GPU nodes the spin
+is worth a core), and the process is not pinned to the machine's last core.
 """
 
 import ctypes
 import signal
 import sys
-from typing import Any
+import time
+from typing import Any, cast
 
 import nixl._api
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBaseConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 from vllm.platforms import current_platform
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.request import Request
+
+from kvtransfer.handoff import PULL_DEADLINE
+from kvtransfer.lease import LeaseEnd, stats_key
 
 PROGRESS_THREAD_DELAY_US = 100
 """Pause between polls: idle CPU falls from 95 % of a core to 2 %; adds at most this to each transfer step."""
+
+DEADLINES_KEPT_S = 60.0
+"""A prompt that was found in the engine's own cache is never pulled, and leaves its deadline behind."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 class NixlConnector(NixlPullConnector):
     """Named as vLLM's own, so that its checks for the connector's name hold."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)  # the parent's would make its own parts
+        if role == KVConnectorRole.SCHEDULER:
+            self.connector_scheduler = HandoffScheduler(vllm_config, self.engine_id, kv_cache_config)
+        else:
+            self.connector_worker = LeasingWorker(vllm_config, self.engine_id, kv_cache_config)
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
+        return LeaseStats(data=data) if data is not None else LeaseStats()
+
+
+class LeaseStats(NixlKVConnectorStats):
+    """vLLM's, and the leases that have ended, by cause."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.data |= {stats_key(how): [] for how in LeaseEnd}
+
+    def is_empty(self) -> bool:
+        return super().is_empty() and not any(self.data[stats_key(how)] for how in LeaseEnd)
+
+    def record_ended(self, how: LeaseEnd, lease: str) -> None:
+        cast(list[Any], self.data[stats_key(how)]).append(lease)
+
+
+class HandoffScheduler(NixlPullConnectorScheduler):
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        params = request.kv_transfer_params or {}
+        num_remote = params.get("remote_num_tokens") or 0
+        if params.get("do_remote_prefill") and 0 < num_remote < request.num_prompt_tokens:
+            num_new = max(0, num_remote - num_computed_tokens)
+            return num_new, num_new > 0
+        return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> NixlConnectorMetadata:
+        deadlines = {
+            request_id: deadline
+            for request_id, (request, *_) in self._reqs_need_recv.items()
+            if (deadline := (request.kv_transfer_params or {}).get(PULL_DEADLINE)) is not None
+        }
+        metadata = super().build_connector_meta(scheduler_output)
+        assert isinstance(metadata, NixlConnectorMetadata)
+        setattr(metadata, PULL_DEADLINE, deadlines)
+        return metadata
+
+
+class LeasingWorker(NixlPullConnectorWorker):
+    def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, engine_id, kv_cache_config)
+        self.xfer_stats = LeaseStats()
+        self._ending: set[str] = set()
+        self._deadlines: dict[str, float] = {}
+        self._reading_since: dict[str, float] = {}
+
+    def end_leases(self, leases: list[str]) -> None:
+        """Free the blocks in the next step. A lease that is over already is ignored."""
+        self._ending.update(lease for lease in leases if lease in self._reqs_to_process)
+
+    def extend_leases(self, leases: list[str], seconds: float) -> list[str]:
+        """Keep the blocks for so long from now; returns those whose blocks are still kept."""
+        until = time.perf_counter() + seconds
+        kept = [lease for lease in leases if lease in self._reqs_to_process and lease not in self._ending]
+        for lease in kept:
+            if lease in self._reqs_to_send:
+                self._reqs_to_send[lease] = max(self._reqs_to_send[lease], until)
+        return kept
+
+    def renew_pulls(self, deadlines: dict[str, float]) -> dict[str, float]:
+        """New deadlines of pulls that have not ended; returns for how many seconds each has been reading."""
+        now = time.monotonic()
+        self._deadlines |= deadlines
+        return {request_id: now - self._reading_since.get(request_id, now) for request_id in deadlines}
+
+    def start_load_kv(self, metadata: NixlConnectorMetadata) -> None:
+        if deadlines := getattr(metadata, PULL_DEADLINE, None):
+            oldest = time.monotonic() - DEADLINES_KEPT_S
+            kept = {request_id: deadline for request_id, deadline in self._deadlines.items() if deadline > oldest}
+            self._deadlines = deadlines | kept  # a renewal that came before is the later word
+        super().start_load_kv(metadata)
+
+    def get_transfer_results(self) -> Any:
+        results = super().get_transfer_results()
+        released = {lease for lease in self._ending if lease in self._reqs_to_send}
+        for lease in released:
+            self.consumer_notification_counts_by_req.pop(lease, None)
+            self.expected_consumer_notifications_by_req.pop(lease, None)
+            self._reqs_to_process.discard(lease)
+            del self._reqs_to_send[lease]
+            self._record(LeaseEnd.RELEASED, lease)
+        results.finished_sending |= released
+        self._ending &= self._reqs_to_process
+        for request_id in results.finished_recving:
+            self._deadlines.pop(request_id, None)
+        return results
+
+    def _get_new_notifs(self) -> set[str]:
+        read = super()._get_new_notifs()
+        for lease in read:
+            self._record(LeaseEnd.READ, lease)
+        return read
+
+    def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
+        before = set(done_sending)
+        super()._reap_expired_send_leases(done_sending)
+        for lease in done_sending - before:
+            self._record(LeaseEnd.EXPIRED, lease)
+
+    def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
+        done, failed = super()._pop_done_transfers(transfers)
+        now = time.monotonic()
+        for request_id in transfers:
+            self._reading_since.setdefault(request_id, now)
+        for request_id in done:
+            self._reading_since.pop(request_id, None)
+        too_late = {request_id for request_id in done if now > self._deadlines.get(request_id, now)}
+        return done, failed | too_late
+
+    def _record(self, how: LeaseEnd, lease: str) -> None:
+        if self.tp_rank == 0:
+            self.xfer_stats.record_ended(how, lease)
+
+
+class LeaseCalls:
+    """What the engine's front may call in its workers (vLLM's `worker_extension_cls`)."""
+
+    def baton_end_leases(self, leases: list[str]) -> None:
+        _leasing_worker().end_leases(leases)
+
+    def baton_extend_leases(self, leases: list[str], seconds: float) -> list[str]:
+        return _leasing_worker().extend_leases(leases, seconds)
+
+    def baton_renew_pulls(self, deadlines: dict[str, float]) -> dict[str, float]:
+        return _leasing_worker().renew_pulls(deadlines)
+
+
+def _leasing_worker() -> LeasingWorker:
+    group: Any = get_kv_transfer_group()
+    connectors = getattr(group, "_connectors", [group])  # MultiConnector's
+    (worker,) = [c.connector_worker for c in connectors if isinstance(c, NixlConnector)]
+    return worker
 
 
 class _PatientBindings:

@@ -35,6 +35,10 @@ class Links:
         for worker in live - self._connected - self._proving.keys():
             self._proving[worker] = asyncio.create_task(self._connect(worker))
 
+    def suspect(self, worker: WorkerId) -> None:
+        """A pull from this worker hung: it must prove its link anew."""
+        self._connected -= {worker}
+
     async def _connect(self, worker: WorkerId) -> None:
         try:
             async with asyncio.timeout(PROOF_TIMEOUT_S):

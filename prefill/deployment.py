@@ -1,4 +1,6 @@
-"""PrefillWorker: one engine of the prefill pool. Computes prompts, pins their KV blocks and returns the hand-over."""
+"""PrefillWorker: one engine of the prefill pool. Computes prompts, lends their KV blocks, and generates where no decode
+worker can.
+"""
 
 from ray.serve.handle import DeploymentHandle
 
@@ -6,16 +8,19 @@ from cluster.config import PoolConfig
 from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import SchedulerPeer
-from cluster.protocol import ABORT_PREFILL, PREFILL
 from cluster.types import Pool
 from cluster.worker import Worker
+from decode.step_stream import StepStreams
+from kvtransfer.lender import Lender
 
 
 class PrefillWorker:
     async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:  # type: ignore[misc]
         self._worker = Worker(Pool.PREFILL, config, SchedulerPeer(lambda: scheduler_address(scheduler)))
-        self._worker.service.on_call(PREFILL, self._worker.engine.prefill)
-        self._worker.service.on_call(ABORT_PREFILL, self._worker.engine.abort)
+        self._lender = Lender(self._worker.engine, self._worker.service, config.kv_lease_s)
+        self._worker.on_ended_leases = self._lender.on_ended
+        self._streams = StepStreams(self._worker.engine, self._worker.service)
+        self._worker.on_step = self._streams.flush
         await self._worker.start(connected=frozenset, on_reply=lambda reply: None)
 
     async def scrape(self) -> Scrape:
@@ -25,5 +30,5 @@ class PrefillWorker:
         await self._worker.check_health()
 
     async def __del__(self) -> None:
-        if "_worker" in self.__dict__:  # absent when the engine did not start
-            await self._worker.leave()
+        if "_streams" in self.__dict__:  # absent when the engine did not start
+            await self._worker.leave(self._streams.drained, self._lender.drained)

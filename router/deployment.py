@@ -13,9 +13,8 @@ from cluster.types import (
     PlacementRequest,
     Rejection,
     ReportReply,
-    RequestClosed,
+    SchedulerEvent,
     WorkerId,
-    WorkerLost,
     WorkerReport,
 )
 from router.state import RouterState
@@ -49,7 +48,7 @@ class Scheduler:
     async def _place(self, request: PlacementRequest) -> Placement | Rejection:
         return self._state.place(request, _now())
 
-    async def _tell(self, event: RequestClosed | WorkerLost) -> None:
+    async def _tell(self, event: SchedulerEvent) -> None:
         self._state.handle(event, _now())
 
     async def _report(self, report: WorkerReport) -> ReportReply:

@@ -1,13 +1,14 @@
 """Which workers a request runs on. Pure: a function of the request and of a snapshot of the workers.
 
-Path P->D on the pair with the fewest open requests whose link is warm; path D where no pair can take the request;
-refusal where no decode worker is left. Equal load takes turns.
+Path P->D on the pair with the fewest open requests whose link is warm; path D where no pair can take the request; path
+P where no decode worker is left; refusal where nobody is. Equal load takes turns. A worker generates for no more
+requests than it takes: the place is taken when the request is placed, not after its prefill.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from cluster.types import Path, Placement, PlacementRequest, Pool, Rejection, WorkerView
+from cluster.types import Path, Placement, PlacementRequest, Pool, Rejection, WorkerId, WorkerView
 
 T = TypeVar("T")
 
@@ -15,22 +16,40 @@ RETRY_AFTER_S = 5.0
 """A worker's restart takes tens of seconds: sooner only adds load, much later wastes a recovered service."""
 
 
-def place(request: PlacementRequest, workers: Sequence[WorkerView], turn: int) -> Placement | Rejection:
-    """`workers` are the live ones; `turn` counts placements and breaks ties in rotation."""
+def place(
+    request: PlacementRequest,
+    workers: Sequence[WorkerView],
+    turn: int,
+    suspects: frozenset[tuple[WorkerId, WorkerId]] = frozenset(),
+) -> Placement | Rejection:
+    """`workers` are the live ones; `turn` counts placements and breaks ties in rotation; `suspects` are pairs of
+    prefill and decode workers whose hand-overs went wrong.
+    """
     usable = [w for w in workers if w.worker not in request.excluded]
-    decodes = [w for w in usable if w.pool is Pool.DECODE]
+    decodes = [w for w in usable if w.pool is Pool.DECODE and _has_room(w)]
     prefills = [w for w in usable if w.pool is Pool.PREFILL]
-    pairs = [(p, d) for p in prefills for d in decodes if p.worker in d.connected]
-    if request.path is not Path.DECODE and request.can_hand_over and pairs:
+    pairs = [
+        (p, d) for p in prefills for d in decodes if p.worker in d.connected and (p.worker, d.worker) not in suspects
+    ]
+    if request.path in (None, Path.PREFILL_DECODE) and request.can_hand_over and pairs:
         prefill, decode = min(_rotated(pairs, turn), key=lambda pair: _load(pair[0]) + _load(pair[1]))
         why = f"least open requests of {len(pairs)} connected pairs"
         return Placement(path=Path.PREFILL_DECODE, prefill=prefill.worker, decode=decode.worker, why=why)
-    if request.path is Path.PREFILL_DECODE:
-        return Rejection(retry_after_s=RETRY_AFTER_S, why="path P->D is asked for and no connected pair can take it")
-    if decodes:
+    if request.path in (None, Path.DECODE) and decodes:
         why = "path D is asked for" if request.path else _why_not_pair(request, prefills)
         return Placement(path=Path.DECODE, prefill=None, decode=min(_rotated(decodes, turn), key=_load).worker, why=why)
-    return Rejection(retry_after_s=RETRY_AFTER_S, why="no decode worker can be reached")
+    if request.path in (None, Path.PREFILL) and (roomy := [w for w in prefills if _has_room(w)]):
+        why = "path P is asked for" if request.path else "no decode worker can take it"
+        worker = min(_rotated(roomy, turn), key=_load).worker
+        return Placement(path=Path.PREFILL, prefill=worker, decode=None, why=why)
+    why = "all workers have as many requests as they take" if usable else "no worker can be reached"
+    if request.path is not None:
+        why = f"path {request.path} is asked for and no worker can take it"
+    return Rejection(retry_after_s=RETRY_AFTER_S, why=why)
+
+
+def _has_room(worker: WorkerView) -> bool:
+    return worker.num_placed < worker.max_requests
 
 
 def _load(worker: WorkerView) -> int:

@@ -1,4 +1,4 @@
-"""What a session needs from the rest of the cluster, as protocols. cluster/handles.py implements them over Ray Serve;
+"""What a session needs from the rest of the cluster, as protocols. cluster/peers.py implements them over connections;
 tests and the simulator bring their own."""
 
 from collections.abc import AsyncGenerator
@@ -9,11 +9,10 @@ from cluster.types import (
     Placement,
     PlacementRequest,
     Rejection,
-    RequestClosed,
     RequestId,
+    SchedulerEvent,
     TokenDelta,
     WorkerId,
-    WorkerLost,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
@@ -21,21 +20,21 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 class SchedulerPort(Protocol):
     async def place(self, request: PlacementRequest) -> Placement | Rejection: ...
 
-    async def tell(self, event: RequestClosed | WorkerLost) -> None: ...
+    async def tell(self, event: SchedulerEvent) -> None: ...
 
 
 class PrefillPort(Protocol):
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
-        """Compute the prompt's KV and pin it for a hand-over. None: it ended without one, aborted or failed in the
-        engine.
+        """Compute the prompt's KV and pin it for a hand-over. Cancelling it leaves nothing pinned. None: it ended
+        without a hand-over, failed in the engine.
 
         Raises:
             WorkerUnreachable: the worker or its engine died.
         """
         ...
 
-    async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
-        """End a running prefill; its `prefill` call then returns None. No-op when it is not running."""
+    def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
+        """Free the blocks of a hand-over that no decode worker has redeemed. No-op where there is none."""
         ...
 
 
@@ -43,13 +42,14 @@ class DecodePort(Protocol):
     def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        """Generate, pulling the prompt's KV when a hand-over is given. Closing it aborts on the engine.
+        """Generate, on a worker of any pool; pulling the prompt's KV when a hand-over is given and still good. Closing
+        it aborts on the engine.
 
         Raises:
             WorkerUnreachable: the worker or its engine died.
         """
         ...
 
-    async def release(self, worker: WorkerId, request_id: RequestId, handoff: KVHandoff) -> None:
-        """Free the blocks of a hand-over that will not be decoded."""
+    def distrust(self, worker: WorkerId) -> None:
+        """Have a worker forget what it has cached."""
         ...

@@ -1,25 +1,27 @@
 """One request's life: place it, prefill, hand over, decode, close. The only place that retries and the only one that
 closes.
 
-The ladder on failure, until the first token is released: another placement without the worker that failed (another
-prefill worker, then path D, then another decode worker), then refusal. After the first released token a failure ends
-the stream.
+The ladder on failure: another placement without the worker that failed (another prefill worker, then path D, then
+another decode worker, then path P), then refusal. It ends with the first released token, except for a resumable
+request: that goes on where it stood, with what it has generated as part of the prompt. A request whose first token has
+not come in time is refused.
 
 Invariants: every session is closed exactly once, whatever happens to the client or the workers; a granted hand-over is
-either given to one decode worker or released.
+either given to one decode worker or withdrawn.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing, suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from cluster.errors import (
     ClientTooSlow,
     GenerationFailed,
+    HandoverMismatch,
     Overloaded,
     PrefillFailed,
     ServingError,
@@ -30,19 +32,29 @@ from cluster.types import (
     FinishReason,
     GenerateRequest,
     Outcome,
+    PairSuspected,
     Path,
     Placement,
     PlacementRequest,
+    PromptTokenSources,
     Rejection,
     RequestClosed,
+    RequestId,
     TokenDelta,
     WorkerId,
     WorkerLost,
 )
+from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff, PrefillResult
+from router.deadline import Deadline
 from router.ports import DecodePort, PrefillPort, SchedulerPort
 
+T = TypeVar("T")
+
 logger = logging.getLogger("baton.session")
+
+RETRY_AFTER_S = 10.0
+"""For a request whose first token did not come in time: the queues that it waited in are long."""
 
 
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,11 +65,21 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     num_prompt_tokens: int
     num_output_tokens: int
+    num_attempts: int
+    """Placements that it took."""
+    prefill_sources: PromptTokenSources | None
+    """Of the prompt on the prefill worker of path P->D."""
+    sources: PromptTokenSources | None
+    """Of the prompt on the worker that generated, and of what had been generated before it took over."""
 
 
 class RequestObserver(Protocol):
     def closed(self, receipt: RouteReceipt) -> None:
         """Called exactly once per session."""
+        ...
+
+    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+        """A hand-over was checked (kvtransfer/verify.py)."""
         ...
 
 
@@ -69,33 +91,49 @@ class SessionPorts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session:
-    def __init__(self, request: GenerateRequest, ports: SessionPorts, path: Path | None = None) -> None:
-        """`path` forces where the request runs; None lets the Scheduler decide."""
+    def __init__(
+        self,
+        request: GenerateRequest,
+        ports: SessionPorts,
+        path: Path | None = None,
+        *,
+        first_token_timeout_s: float,
+        verifies: bool = False,
+    ) -> None:
+        """`path` forces where the request runs; None lets the Scheduler decide. `verifies`: check its hand-over, if it
+        has one and can be checked, before anything of it is released.
+        """
         self._request = request
         self._ports = ports
         self._forced_path = path
+        self._verifies = verifies and request.is_resumable
+        self._deadline = Deadline(first_token_timeout_s)
         self._excluded: frozenset[WorkerId] = frozenset()
         self._placement: Placement | None = None
         self._is_charged = False
         """The Scheduler may have charged the request, even if its answer never came."""
-        self._prefill_call: asyncio.Future[PrefillResult | None] | None = None
-        self._handoff: KVHandoff | None = None
-        """Granted, and not known to have reached a decode worker: its first delta shows that it has."""
+        self._asked: tuple[WorkerId, RequestId] | None = None
+        """The prefill worker that may hold a hand-over which no decode worker is known to have."""
+        self._num_attempts = 0
+        self._released: list[int] = []
+        """Of a resumable request: the tokens that the client has been given."""
         self._num_output_tokens = 0
+        self._prefill_sources: PromptTokenSources | None = None
+        self._sources: PromptTokenSources | None = None
 
     @property
     def path(self) -> Path | None:
-        """Where the request runs now; final once the first token is released."""
+        """Where the request runs now."""
         return self._placement.path if self._placement else None
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         """Yield the request's token deltas, in order per sequence.
 
         Raises:
-            Overloaded: no worker can take the request.
+            Overloaded: no worker can take the request, or none gave a token in time.
             InvalidRequest: the engine refused it.
             ClientTooSlow: whoever reads this lags too far behind.
-            ServingError: the engine failed after the first released token, or no worker was left to try.
+            ServingError: no worker was left to try, or to go on with what had been released.
         """
         outcome = Outcome.FAILED
         try:
@@ -114,65 +152,156 @@ class Session:
             await asyncio.shield(asyncio.ensure_future(self._close(outcome)))
 
     async def _deltas(self) -> AsyncGenerator[TokenDelta, None]:
+        failure: WorkerFailed | None = None
         while True:
-            placement = await self._place()
+            placement = await self._place(failure)
             try:
                 async with aclosing(self._attempt(placement)) as deltas:
                     async for delta in deltas:
+                        if self._request.is_resumable:
+                            self._released += delta.token_ids
                         yield delta
                 return
-            except WorkerFailed as failure:
+            except WorkerFailed as error:
+                failure = error
                 if isinstance(failure, WorkerUnreachable):
                     with suppress(ServingError):
                         await self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
-                if self._num_output_tokens:
+                if self._num_output_tokens and not self._request.is_resumable:
                     raise
                 self._excluded |= {WorkerId(failure.worker)}
+                if self._released:
+                    logger.warning("request %s goes on elsewhere: %s", self._request.request_id, failure)
 
-    async def _place(self) -> Placement:
+    async def _place(self, failure: WorkerFailed | None) -> Placement:
+        """`failure`: of the attempt before."""
         self._is_charged = True
-        answer = await self._ports.scheduler.place(
-            PlacementRequest(
-                request_id=self._request.request_id,
-                num_prompt_tokens=len(self._request.prompt_token_ids),
-                can_hand_over=self._request.num_sequences == 1 and not self._request.needs_prompt_logprobs,
-                excluded=self._excluded,
-                path=self._forced_path,
+        answer = await self._in_time(
+            self._ports.scheduler.place(
+                PlacementRequest(
+                    request_id=self._request.request_id,
+                    num_prompt_tokens=len(self._request.prompt_token_ids) + len(self._released),
+                    can_hand_over=self._request.num_sequences == 1 and not self._request.needs_prompt_logprobs,
+                    excluded=self._excluded,
+                    path=self._forced_path if failure is None else None,
+                )
             )
         )
         if isinstance(answer, Rejection):
+            if self._released and failure is not None:
+                raise failure
             raise Overloaded(answer.why, answer.retry_after_s)
         self._placement = answer
+        self._num_attempts += 1
         return answer
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
-        with suppress(ServingError):
-            await self._release_handoff()  # of an earlier attempt, whose decode worker failed
-        prefilled = None if placement.prefill is None else await self._prefill(placement.prefill)
-        decoding = self._ports.decode.generate(placement.decode, self._request, self._handoff)
-        async with aclosing(decoding) as deltas:
-            async for delta in deltas:
-                self._handoff = None
-                if delta.finish_reason is FinishReason.ERROR:
-                    raise GenerationFailed("the decode engine failed on this request", placement.decode)
-                yield with_prefix_hits_of(prefilled, delta)
+        request = self._next_request(placement)
+        prefilled = None
+        try:
+            if placement.prefill is not None and placement.decode is not None:
+                prefilled = await self._in_time(self._prefill(placement.prefill, request))
+                if request.takes_first_token:
+                    yield self._as_released(prefilled.first, None)
+                    if prefilled.handoff is None:
+                        return
+                    request = request.after(prefilled.first.token_ids)
+            handoff = prefilled.handoff if prefilled else None
+            async with aclosing(self._generate(placement.generating, request, handoff)) as deltas:
+                first = await self._in_time(anext(deltas, None))
+                if first is None:
+                    return
+                self._asked = None  # the decode worker has pulled, or computed by itself
+                if request.is_verified and prefilled is not None:
+                    await self._verify(placement, prefilled.first, first)
+                yield self._as_released(first, prefilled)
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._withdraw()
 
-    async def _prefill(self, worker: WorkerId) -> PrefillResult:
-        # Shielded: when the client leaves, the call is not torn down but aborted and awaited (_close), because a result
-        # lost on its way would leave its blocks pinned until the lease runs out.
-        self._prefill_call = asyncio.ensure_future(self._ports.prefill.prefill(worker, self._request))
-        result = await asyncio.shield(self._prefill_call)
-        self._prefill_call = None
+    def _next_request(self, placement: Placement) -> GenerateRequest:
+        """The request as the next attempt runs it: under an id of its own, after what has been released."""
+        request = self._request
+        if self._num_attempts > 1:
+            request = msgspec.structs.replace(
+                request, request_id=RequestId(f"{request.request_id}-{self._num_attempts}")
+            )
+        if self._released:
+            request = request.after(self._released)
+        is_verified = self._verifies and not self._released and placement.path is Path.PREFILL_DECODE
+        return msgspec.structs.replace(request, is_verified=True) if is_verified else request
+
+    async def _prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
+        self._asked = (worker, request.request_id)
+        result = await self._ports.prefill.prefill(worker, request)
         if result is None:
             raise PrefillFailed("the prefill ended without a hand-over", worker)
-        self._handoff = result.handoff
+        self._prefill_sources = result.first.prompt_sources
         return result
+
+    async def _generate(
+        self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
+    ) -> AsyncGenerator[TokenDelta, None]:
+        async with aclosing(self._ports.decode.generate(worker, request, handoff)) as deltas:
+            async for delta in deltas:
+                if delta.finish_reason is FinishReason.ERROR:
+                    raise GenerationFailed("the engine failed on this request", worker)
+                yield delta
+
+    async def _verify(self, placement: Placement, reference: TokenDelta, observed: TokenDelta) -> None:
+        """Raises HandoverMismatch."""
+        assert placement.prefill is not None and placement.decode is not None
+        distance = verify.distance(reference.top_logprobs or [], observed.top_logprobs or [])
+        self._ports.observer.verified(placement.prefill, placement.decode, distance)
+        if distance <= verify.TOLERANCE:
+            return
+        logger.error(
+            "wrong KV blocks: request %s read others on %s than %s computed (first token differs by %.2f nats)",
+            self._request.request_id,
+            placement.decode,
+            placement.prefill,
+            distance,
+        )
+        self._ports.decode.distrust(placement.decode)
+        with suppress(ServingError):
+            await self._ports.scheduler.tell(PairSuspected(prefill=placement.prefill, decode=placement.decode))
+        raise HandoverMismatch("the hand-over was wrong", placement.decode)
+
+    def _as_released(self, first: TokenDelta, prefilled: PrefillResult | None) -> TokenDelta:
+        """The first delta of a worker, as the client gets it. What it says of the prompt counts once, and as the
+        prefill worker found it: what that computed is no hit, although decode did not.
+        """
+        sources = first.prompt_sources
+        if prefilled is not None or self.path is not Path.PREFILL_DECODE:
+            self._sources = sources
+        if self._released:
+            sources = None
+        elif prefilled is not None and sources is not None and sources.pulled:
+            sources = prefilled.first.prompt_sources
+        if sources is first.prompt_sources and first.top_logprobs is None:
+            return first
+        return msgspec.structs.replace(first, prompt_sources=sources, top_logprobs=None)
+
+    async def _in_time(self, awaitable: Awaitable[T]) -> T:
+        """Raises Overloaded where the first token is late."""
+        if self._num_output_tokens:
+            return await awaitable
+        try:
+            return await self._deadline.within(awaitable)
+        except TimeoutError as error:
+            raise Overloaded("no worker gave a token in time", RETRY_AFTER_S) from error
+
+    def _withdraw(self) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self._ports.prefill.withdraw(*asked)
 
     async def _close(self, outcome: Outcome) -> None:
         """Each step runs whatever the others do: a step that fails leaves only what a lease or a report puts right."""
-        for step in (self._end_prefill, self._release_handoff, self._release_charge):
+        if self._is_charged:
             try:
-                await step()
+                await self._ports.scheduler.tell(RequestClosed(request_id=self._request.request_id))
             except Exception as error:
                 logger.warning("closing request %s: %s", self._request.request_id, error)
         self._ports.observer.closed(
@@ -181,34 +310,8 @@ class Session:
                 outcome=outcome,
                 num_prompt_tokens=len(self._request.prompt_token_ids),
                 num_output_tokens=self._num_output_tokens,
+                num_attempts=self._num_attempts,
+                prefill_sources=self._prefill_sources,
+                sources=self._sources,
             )
         )
-
-    async def _end_prefill(self) -> None:
-        """Take the hand-over of a prefill that is still running, or ran to its end while the client left."""
-        call, self._prefill_call = self._prefill_call, None
-        if call is None or self._placement is None or self._placement.prefill is None:
-            return
-        try:
-            if not call.done():
-                await self._ports.prefill.abort(self._placement.prefill, self._request.request_id)
-        finally:
-            with suppress(ServingError, asyncio.CancelledError):
-                result = await call
-                self._handoff = result.handoff if result else None
-
-    async def _release_handoff(self) -> None:
-        handoff, self._handoff = self._handoff, None
-        if handoff is not None and self._placement is not None:
-            await self._ports.decode.release(self._placement.decode, self._request.request_id, handoff)
-
-    async def _release_charge(self) -> None:
-        if self._is_charged:
-            await self._ports.scheduler.tell(RequestClosed(request_id=self._request.request_id))
-
-
-def with_prefix_hits_of(prefilled: PrefillResult | None, delta: TokenDelta) -> TokenDelta:
-    """Report a pulled prompt as the prefill worker found it: what it computed is no hit, although decode did not."""
-    if prefilled is None or delta.prompt_sources is None or not delta.prompt_sources.pulled:
-        return delta
-    return msgspec.structs.replace(delta, prompt_sources=prefilled.prompt_sources)

@@ -12,12 +12,15 @@ from typing import assert_never
 from cluster.types import (
     Address,
     ClusterView,
+    PairSuspected,
+    Path,
     Placement,
     PlacementRequest,
     Pool,
     Rejection,
     RequestClosed,
     RequestId,
+    SchedulerEvent,
     WorkerId,
     WorkerLost,
     WorkerReport,
@@ -28,19 +31,24 @@ from router import placement
 REPORT_TIMEOUT_S = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
 
+QUARANTINE_S = 600.0
+"""For a pair whose hand-over was wrong. The cause is a defect, of software or of hardware: time to look at it."""
+
 CHARGE_TIMEOUT_S = 1800.0
 """An ingress that was killed never closes its requests. Longer than any request runs."""
 
 
 class RouterState:
-    __slots__ = ("_charges", "_reports", "_turn")
+    __slots__ = ("_charges", "_reports", "_suspects", "_turn")
 
     def __init__(self) -> None:
         self._reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
         self._charges: dict[RequestId, tuple[Placement, float]] = {}
+        self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
+        """Pairs of prefill and decode workers, and until when they hand over nothing."""
         self._turn = 0
 
-    def handle(self, event: WorkerReport | WorkerLost | RequestClosed, now: float) -> None:
+    def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
         match event:
             case WorkerReport():
                 self._reports[event.worker] = (event, now)
@@ -49,13 +57,16 @@ class RouterState:
                 self._reports.pop(event.worker, None)
             case RequestClosed():
                 self._charges.pop(event.request_id, None)
+            case PairSuspected():
+                self._suspects[event.prefill, event.decode] = now + QUARANTINE_S
             case _:
                 assert_never(event)
 
     def place(self, request: PlacementRequest, now: float) -> Placement | Rejection:
         """Choose workers and charge the request to them."""
         self._charges.pop(request.request_id, None)
-        answer = placement.place(request, self.view(now).workers, self._turn)
+        suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
+        answer = placement.place(request, self.view(now).workers, self._turn, suspects)
         if isinstance(answer, Placement):
             self._charges[request.request_id] = (answer, now)
             self._turn += 1
@@ -79,6 +90,7 @@ class RouterState:
                     pool=report.pool,
                     load=report.load,
                     num_placed=placed[worker],
+                    max_requests=report.max_requests,
                     connected=frozenset(p for p in report.connected if p in live),
                     report_age_s=now - reported_at,
                 )
@@ -91,13 +103,16 @@ class RouterState:
         for worker, (report, _) in self._reports.items():
             assert worker == report.worker
         for charged, _ in self._charges.values():
-            assert (charged.prefill is None) == (charged.path == "D")
+            assert (charged.prefill is None) == (charged.path is Path.DECODE)
+            assert (charged.decode is None) == (charged.path is Path.PREFILL)
 
     def _forget_the_silent(self, now: float) -> None:
         for worker in [w for w, (_, at) in self._reports.items() if now - at > REPORT_TIMEOUT_S]:
             del self._reports[worker]
         for request_id in [r for r, (_, at) in self._charges.items() if now - at > CHARGE_TIMEOUT_S]:
             del self._charges[request_id]
+        for pair in [p for p, until in self._suspects.items() if now >= until]:
+            del self._suspects[pair]
 
     def _num_placed(self) -> Counter[WorkerId]:
         charged = (placed for placed, _ in self._charges.values())

@@ -20,6 +20,8 @@ PURE = (
     "router/session.py",
     "router/ports.py",
     "kvtransfer/handoff.py",
+    "kvtransfer/lease.py",
+    "kvtransfer/verify.py",
     "kvtransfer/links.py",
     "kvtransfer/topology.py",
     "cluster/types.py",
@@ -37,6 +39,7 @@ ALLOWED = {
     "vllm": (
         "cluster/engine.py",
         "cluster/engine_outputs.py",
+        "cluster/sampling.py",
         "kvtransfer/connector.py",
         "api/generation.py",
         "api/remote_engine.py",

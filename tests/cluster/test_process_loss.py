@@ -42,22 +42,44 @@ def test_killed_prefill_worker_costs_no_request(service: Service, client: openai
     wait_for(service.is_idle, timeout_s=40)
 
 
-def test_killed_decode_worker_ends_its_streams_with_an_error(
+def test_stream_of_a_killed_decode_worker_goes_on_elsewhere(
     service: Service, client: openai.OpenAI, model: str
 ) -> None:
-    with _long_stream(service, model) as frames:
+    with _long_stream(service, model, temperature=0, max_tokens=400) as frames:
+        undisturbed = _text(list(frames))
+    with _long_stream(service, model, temperature=0, max_tokens=400) as frames:
+        first = [next(frames) for _ in range(20)]
+        service.process(DECODE_PROCESS).kill()
+        assert _text([*first, *frames]) == undisturbed
+    assert _path_of_answer(client, model) in ("P", "P->D")
+    _wait_for_recovery(service)
+    assert _path_of_answer(client, model) == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_stream_that_cannot_go_on_elsewhere_ends_with_an_error(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    with _long_stream(service, model, stop=["this is never said"]) as frames:
         next(frames)
         service.process(DECODE_PROCESS).kill()
         last = list(frames)
     assert last[-1] == "[DONE]"
     assert json.loads(last[-2])["error"]["code"] == "worker_failed"
+    _wait_for_recovery(service)
+    assert _path_of_answer(client, model) == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_request_is_refused_while_no_worker_lives(service: Service, client: openai.OpenAI, model: str) -> None:
+    service.process(DECODE_PROCESS).kill()
+    service.process(PREFILL_PROCESS).kill()
     with pytest.raises(openai.InternalServerError) as refused:
         _path_of_answer(client, model)
     assert refused.value.status_code == 503
     assert int(refused.value.response.headers["retry-after"]) >= 1
     _wait_for_recovery(service)
     assert _path_of_answer(client, model) == "P->D"
-    wait_for(service.is_idle, timeout_s=40)
 
 
 def test_killed_scheduler_is_waited_for_and_its_streams_go_on(
@@ -91,13 +113,18 @@ def test_requests_of_a_killed_ingress_are_aborted_on_the_workers_at_once(
 
 
 @contextmanager
-def _long_stream(service: Service, model: str) -> Iterator[Iterator[str]]:
-    body = {"model": model, "prompt": "Once", "stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True}
+def _long_stream(service: Service, model: str, **fields: object) -> Iterator[Iterator[str]]:
+    body = {"model": model, "prompt": "Once", "stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True, **fields}
     with (
         httpx.Client(base_url=service.url, timeout=30) as http,
         http.stream("POST", "/v1/completions", json=body) as response,
     ):
         yield (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
+
+
+def _text(frames: list[str]) -> str:
+    assert frames[-1] == "[DONE]"
+    return "".join(json.loads(frame)["choices"][0]["text"] for frame in frames[:-1])
 
 
 def _wait_for_recovery(service: Service) -> None:

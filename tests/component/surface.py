@@ -82,6 +82,7 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
         pool=pool,
         load=WorkerLoad(),
         num_placed=0,
+        max_requests=8,
         connected=frozenset(map(WorkerId, connected)),
         report_age_s=0.0,
     )

@@ -34,7 +34,7 @@ class Server(Service):
         self.on_call(MISREAD, self._misread)
         self.on_call(ODD, self._odd)
         self.on_post(NOTE, self._note)
-        self.on_closed = self._closed
+        self.when_closed(self._closed)
 
     async def _double(self, number: int) -> int:
         return 2 * number
@@ -256,3 +256,32 @@ async def test_each_process_has_a_secret_of_its_own():
     assert isinstance(one.address, Address)
     one.close()
     two.close()
+
+
+async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch, caplog):
+    monkeypatch.setattr("cluster.channel.PING_INTERVAL_S", 0.02)
+    closed = asyncio.Event()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+        closed.set()
+
+    async with await asyncio.start_server(says_nothing, "127.0.0.1", 0) as mute:
+        host, port = mute.sockets[0].getsockname()
+        connection = await connect(Address(host, port, "secret"), Service())
+        with pytest.raises(ConnectionLost):
+            async with asyncio.timeout(5):
+                await connection.call(DOUBLE, 1)
+        await asyncio.wait_for(closed.wait(), 5)
+    assert "says nothing" in caplog.text
+
+
+async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch):
+    monkeypatch.setattr("cluster.channel.PING_INTERVAL_S", 0.01)
+    server = Server()
+    async with linked(server) as (_, connection):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(server.lost.wait(), 0.3)
+        assert await connection.call(DOUBLE, 4) == 8

@@ -16,8 +16,8 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from api.render import Frontend
 from cluster.config import REPO_ROOT, parse
-from cluster.engine import decode_sampling_params
 from cluster.errors import Overloaded, WorkerUnreachable
+from cluster.sampling import decode_sampling_params
 from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
 
 MODEL = "conf/models/baton-demo"

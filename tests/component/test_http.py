@@ -227,7 +227,7 @@ async def test_path_is_the_scheduler_s_choice_without_the_header():
 
 @pytest.mark.parametrize(
     ("allowed", "wanted", "code"),
-    [(False, "D", "unsupported_parameter"), (True, "P", "invalid_value"), (True, "", "invalid_value")],
+    [(False, "D", "unsupported_parameter"), (True, "X", "invalid_value"), (True, "", "invalid_value")],
 )
 async def test_path_header_that_is_not_allowed_or_names_no_path_is_refused(allowed, wanted, code):
     frontend = FakeFrontend()

@@ -150,7 +150,9 @@ async def test_request_is_refused_when_the_scheduler_stays_away(monkeypatch):
     peer = SchedulerPeer(FakeScheduler().address)
     with pytest.raises(Overloaded, match="Scheduler is away"):
         await peer.place(PLACEMENT)
-    report = WorkerReport(worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "s"), load=WorkerLoad())
+    report = WorkerReport(
+        worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
+    )
     with pytest.raises(WorkerUnreachable):
         await peer.report(report)
 
@@ -158,7 +160,12 @@ async def test_request_is_refused_when_the_scheduler_stays_away(monkeypatch):
 async def test_report_and_its_reply_survive_the_wire():
     peer = SchedulerPeer((await FakeScheduler().start()).address)
     report = WorkerReport(
-        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), connected=frozenset({WORKER})
+        worker=WORKER,
+        pool=Pool.DECODE,
+        address=Address("h", 1, "s"),
+        load=WorkerLoad(),
+        max_requests=8,
+        connected=frozenset({WORKER}),
     )
     assert await peer.report(report) == ReportReply(prefill_workers=frozenset({WORKER}))
 

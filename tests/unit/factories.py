@@ -19,6 +19,9 @@ from cluster.types import (
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
+MANY = 100
+"""Requests that a worker takes."""
+
 
 def a_request(request_id: str = "r", **fields: Any) -> GenerateRequest:
     defaults: dict[str, Any] = {"prompt_token_ids": [1, 2, 3, 4], "sampling_params": b""}
@@ -34,7 +37,9 @@ def an_address(host: str = "p0") -> Address:
 
 
 def a_prefill_report(worker: str = "p0") -> WorkerReport:
-    return WorkerReport(worker=WorkerId(worker), pool=Pool.PREFILL, address=an_address(worker), load=WorkerLoad())
+    return WorkerReport(
+        worker=WorkerId(worker), pool=Pool.PREFILL, address=an_address(worker), load=WorkerLoad(), max_requests=MANY
+    )
 
 
 def a_decode_report(worker: str = "d0", connected: str = "p0") -> WorkerReport:
@@ -44,27 +49,32 @@ def a_decode_report(worker: str = "d0", connected: str = "p0") -> WorkerReport:
         pool=Pool.DECODE,
         address=an_address(worker),
         load=WorkerLoad(),
+        max_requests=MANY,
         connected=ids(connected),
     )
 
 
-def a_prefill_view(worker: str = "p0", num_placed: int = 0) -> WorkerView:
+def a_prefill_view(worker: str = "p0", num_placed: int = 0, max_requests: int = MANY) -> WorkerView:
     return WorkerView(
         worker=WorkerId(worker),
         pool=Pool.PREFILL,
         load=WorkerLoad(),
         num_placed=num_placed,
+        max_requests=max_requests,
         connected=frozenset(),
         report_age_s=0.0,
     )
 
 
-def a_decode_view(worker: str = "d0", num_placed: int = 0, connected: str = "p0") -> WorkerView:
+def a_decode_view(
+    worker: str = "d0", num_placed: int = 0, connected: str = "p0", max_requests: int = MANY
+) -> WorkerView:
     return WorkerView(
         worker=WorkerId(worker),
         pool=Pool.DECODE,
         load=WorkerLoad(),
         num_placed=num_placed,
+        max_requests=max_requests,
         connected=ids(connected),
         report_age_s=0.0,
     )
@@ -95,12 +105,22 @@ def handoff_params(**changes: Any) -> dict[str, Any]:
     return params | changes
 
 
-def a_handoff(remote_request_id: str = "r-internal") -> KVHandoff:
-    return KVHandoff.from_engine(handoff_params(remote_request_id=remote_request_id))
+def a_handoff(lease: str = "r-internal", worker: str = "p0", num_tokens: int = 40) -> KVHandoff:
+    params = handoff_params(remote_request_id=lease, remote_num_tokens=num_tokens)
+    return KVHandoff.from_engine(WorkerId(worker), params)
 
 
-def a_prefill_result(remote_request_id: str = "r-internal", computed: int = 3, local: int = 1) -> PrefillResult:
-    return PrefillResult(handoff=a_handoff(remote_request_id), prompt_sources=PromptTokenSources(computed, local, 0))
+def a_prefill_result(
+    lease: str = "r-internal",
+    computed: int = 3,
+    local: int = 1,
+    *,
+    token: int = 10,
+    finish: FinishReason | None = None,
+    worker: str = "p0",
+) -> PrefillResult:
+    first = a_delta(token, finish=finish, sources=PromptTokenSources(computed, local, 0))
+    return PrefillResult(handoff=a_handoff(lease, worker), first=first)
 
 
 def ids(names: str) -> frozenset[WorkerId]:

@@ -1,9 +1,9 @@
 """A session's ports without a cluster: the Scheduler is a real RouterState, the workers do what a test tells them."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
+import msgspec
 from factories import a_decode_report, a_delta, a_prefill_report, a_prefill_result
 
 from cluster.types import (
@@ -16,13 +16,18 @@ from cluster.types import (
     Rejection,
     RequestClosed,
     RequestId,
+    SchedulerEvent,
     TokenDelta,
+    TokenLogprob,
     WorkerId,
     WorkerLost,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.session import RouteReceipt, Session, SessionPorts
 from router.state import RouterState
+
+SERVED = [10, 11, 12]
+"""What every request is answered with."""
 
 
 class Gate:
@@ -54,7 +59,7 @@ class FakeScheduler:
     def __init__(self, num_prefill: int = 2, num_decode: int = 2, delay_turns: int = 0) -> None:
         self.requests: list[PlacementRequest] = []
         self.answers: list[Placement | Rejection] = []
-        self.told: list[RequestClosed | WorkerLost] = []
+        self.told: list[SchedulerEvent] = []
         self.gate, self.answer_gate = Gate(), Gate()
         self.tell_error: Exception | None = None
         self.delay_turns = delay_turns
@@ -74,7 +79,7 @@ class FakeScheduler:
         await self.answer_gate.passed()
         return answer
 
-    async def tell(self, event: RequestClosed | WorkerLost) -> None:
+    async def tell(self, event: SchedulerEvent) -> None:
         self.told.append(event)
         if self.tell_error is not None:
             raise self.tell_error
@@ -99,37 +104,68 @@ class FakeScheduler:
 
 
 class FakePrefill:
+    """Samples token 10 after a prompt, 11 after a prompt and one generated token, and so on."""
+
     def __init__(self, failures: dict[str, Exception] | None = None, delay_turns: int = 0) -> None:
         self.failures = failures or {}
         self.called: list[str] = []
+        self.requests: list[GenerateRequest] = []
         self.granted: list[KVHandoff] = []
-        self.aborted: list[tuple[str, RequestId]] = []
-        self.gate = Gate()
-        self.abort_error: Exception | None = None
-        self.abort_comes_too_late = False
+        self.cancelled: list[str] = []
+        self.withdrawn: list[tuple[str, RequestId]] = []
+        self.gate, self.answer_gate = Gate(), Gate()
+        self.top_logprobs: list[TokenLogprob] | None = None
+        self.ends_after = len(SERVED)
+        """Tokens after which the answer is over."""
         self.delay_turns = delay_turns
+        self._open: dict[tuple[str, RequestId], KVHandoff] = {}
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
         self.called.append(worker)
-        await self.gate.passed()
-        await turns(self.delay_turns)
+        self.requests.append(request)
+        try:
+            await self.gate.passed()
+            await turns(self.delay_turns)
+        except asyncio.CancelledError:
+            self.cancelled.append(worker)
+            raise
         if (failure := self.failures.get(worker)) is not None:
             raise failure
-        if self.aborted and not self.abort_comes_too_late:
-            return None
-        result = a_prefill_result(f"{request.request_id}-{len(self.granted)}")
+        number = request.num_generated
+        finish = FinishReason.STOP if number + 1 == self.ends_after else None
+        lease = f"{request.request_id}-{len(self.granted)}"
+        result = a_prefill_result(lease, token=SERVED[number], finish=finish, worker=worker)
+        result = msgspec.structs.replace(
+            result, first=msgspec.structs.replace(result.first, top_logprobs=self.top_logprobs)
+        )
+        if request.takes_first_token and finish:
+            return msgspec.structs.replace(result, handoff=None)
+        assert result.handoff is not None
         self.granted.append(result.handoff)
+        self._open[worker, request.request_id] = result.handoff
+        await self.answer_gate.passed()
+        await turns(self.delay_turns)
         return result
 
-    async def abort(self, worker: WorkerId, request_id: RequestId) -> None:
-        self.aborted.append((worker, request_id))
-        self.gate.open()
-        if self.abort_error is not None:
-            raise self.abort_error
+    def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
+        self.withdrawn.append((worker, request_id))
+        self._open.pop((worker, request_id), None)
+
+    def redeem(self, handoff: KVHandoff) -> bool:
+        """What a decode worker does before it pulls."""
+        key = next((key for key, offered in self._open.items() if offered is handoff), None)
+        return self._open.pop(key, None) is not None if key else False
+
+    @property
+    def num_kept(self) -> int:
+        """Hand-overs whose blocks only the end of their lease would free."""
+        return len(self._open)
 
 
 class FakeDecode:
-    """Gives one token per delta: 10, 11, 12. A worker may fail before or after the first, or report an engine error."""
+    """Gives one token per delta: 10, 11, 12, or the rest of them. A worker may fail before or after its first, or
+    report an engine error.
+    """
 
     def __init__(
         self,
@@ -143,53 +179,70 @@ class FakeDecode:
         self.error_on = frozenset(error_on)
         self.delay_turns = delay_turns
         self.given: list[tuple[str, KVHandoff | None]] = []
-        self.released: list[tuple[str, KVHandoff]] = []
+        self.requests: list[GenerateRequest] = []
         self.pulled: list[KVHandoff] = []
+        self.distrusted: list[str] = []
+        self.top_logprobs: list[TokenLogprob] | None = None
         self.num_ended = 0
-        self.gate = Gate()
-        self.release_error: Exception | None = None
+        self.gate, self.start_gate = Gate(), Gate()
+        self.redeem: Callable[[KVHandoff], bool] = lambda handoff: True
 
     def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
         self.given.append((worker, handoff))
-        return self._deltas(worker, handoff)
+        self.requests.append(request)
+        return self._deltas(worker, request, handoff)
 
-    async def _deltas(self, worker: str, handoff: KVHandoff | None) -> AsyncGenerator[TokenDelta, None]:
-        pulled = 4 if handoff else 0
+    async def _deltas(
+        self, worker: str, request: GenerateRequest, handoff: KVHandoff | None
+    ) -> AsyncGenerator[TokenDelta, None]:
+        first, *others = SERVED[request.num_generated :]
         try:
+            await self.start_gate.passed()
             await turns(self.delay_turns)
             if worker in self.fails_before:
                 raise self.fails_before[worker]
-            if handoff is not None:
+            pulled = 0
+            if handoff is not None and self.redeem(handoff):
                 self.pulled.append(handoff)
+                pulled = 4
             if worker in self.error_on:
                 yield a_delta(finish=FinishReason.ERROR)
-            yield a_delta(10, sources=PromptTokenSources(4 - pulled, 0, pulled))
-            await self.gate.passed()
-            await turns(self.delay_turns)
-            if worker in self.fails_after:
-                raise self.fails_after[worker]
-            yield a_delta(11)
-            yield a_delta(12, finish=FinishReason.STOP)
+            yield msgspec.structs.replace(
+                a_delta(
+                    first,
+                    sources=PromptTokenSources(4 - pulled, 0, pulled),
+                    finish=None if others else FinishReason.STOP,
+                ),
+                top_logprobs=self.top_logprobs,
+            )
+            for token in others:
+                await self.gate.passed()
+                await turns(self.delay_turns)
+                if worker in self.fails_after:
+                    raise self.fails_after[worker]
+                yield a_delta(token, finish=FinishReason.STOP if token == SERVED[-1] else None)
         finally:
             try:
                 await turns(self.delay_turns)
             finally:
                 self.num_ended += 1
 
-    async def release(self, worker: WorkerId, request_id: RequestId, handoff: KVHandoff) -> None:
-        self.released.append((worker, handoff))
-        if self.release_error is not None:
-            raise self.release_error
+    def distrust(self, worker: WorkerId) -> None:
+        self.distrusted.append(worker)
 
 
 class FakeObserver:
     def __init__(self) -> None:
         self.receipts: list[RouteReceipt] = []
+        self.distances: list[float] = []
 
     def closed(self, receipt: RouteReceipt) -> None:
         self.receipts.append(receipt)
+
+    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+        self.distances.append(distance)
 
 
 class FakeCluster:
@@ -204,11 +257,19 @@ class FakeCluster:
         self.scheduler = scheduler or FakeScheduler()
         self.prefill = prefill or FakePrefill()
         self.decode = decode or FakeDecode()
+        self.decode.redeem = self.prefill.redeem
         self.observer = FakeObserver()
 
-    def session(self, request: GenerateRequest, path: Path | None = None) -> Session:
+    def session(
+        self,
+        request: GenerateRequest,
+        path: Path | None = None,
+        *,
+        verifies: bool = False,
+        first_token_timeout_s: float = 60.0,
+    ) -> Session:
         ports = SessionPorts(scheduler=self.scheduler, prefill=self.prefill, decode=self.decode, observer=self.observer)
-        return Session(request, ports, path)
+        return Session(request, ports, path, first_token_timeout_s=first_token_timeout_s, verifies=verifies)
 
     def check_settled(self) -> None:
         """What must hold once a session has ended, however it ended."""
@@ -217,9 +278,4 @@ class FakeCluster:
         assert placed <= self.scheduler.num_closed <= 1
         assert self.scheduler.num_charged == 0
         assert self.decode.num_ended == len(self.decode.given)
-        ends = Counter(map(_identity, self.decode.pulled + [handoff for _, handoff in self.decode.released]))
-        assert ends == Counter(map(_identity, self.prefill.granted))
-
-
-def _identity(handoff: KVHandoff) -> str:
-    return str(handoff.params["remote_request_id"])
+        assert self.prefill.num_kept == 0

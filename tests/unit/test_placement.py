@@ -1,10 +1,10 @@
 import pytest
 from factories import a_decode_view, a_placement_request, a_prefill_view, ids
 
-from cluster.types import Path, Placement, PlacementRequest, Rejection, WorkerView
+from cluster.types import Path, Placement, PlacementRequest, Rejection, WorkerId, WorkerView
 from router.placement import place
 
-PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
+PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 
 
 def placed(request: PlacementRequest, *workers: WorkerView, turn: int = 0) -> Placement:
@@ -41,11 +41,39 @@ def test_path_that_is_asked_for_is_never_replaced_by_another(fields):
     assert "P->D is asked for" in answer.why
 
 
-@pytest.mark.parametrize("workers", [[], [a_prefill_view("p0")]], ids=["nobody", "prefill only"])
-def test_request_is_refused_without_a_decode_worker(workers):
-    answer = place(a_placement_request(), workers, turn=0)
+def test_request_is_refused_without_a_worker():
+    answer = place(a_placement_request(), [], turn=0)
     assert isinstance(answer, Rejection)
-    assert (answer.why, answer.retry_after_s) == ("no decode worker can be reached", 5.0)
+    assert (answer.why, answer.retry_after_s) == ("no worker can be reached", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "decodes"),
+    [({}, []), ({"excluded": ids("d0")}, [a_decode_view("d0")]), ({"path": ON_PREFILL}, [a_decode_view("d0")])],
+    ids=["no decode worker", "failed on it", "asked for"],
+)
+def test_request_that_no_decode_worker_can_take_runs_on_a_prefill_worker(fields, decodes):
+    answer = placed(a_placement_request(**fields), a_prefill_view("p0"), *decodes)
+    assert (answer.path, answer.prefill, answer.decode, answer.generating) == (ON_PREFILL, "p0", None, "p0")
+
+
+def test_worker_generates_for_no_more_requests_than_it_takes():
+    full, roomy = a_decode_view("d0", num_placed=2, max_requests=2), a_decode_view("d1", num_placed=9)
+    prefill = a_prefill_view("p0", num_placed=2, max_requests=2)
+    assert placed(a_placement_request(), prefill, full, roomy).decode == "d1"
+    answer = place(a_placement_request(), [prefill, full], turn=0)
+    assert isinstance(answer, Rejection)
+    assert answer.why == "all workers have as many requests as they take"
+
+
+def test_pair_whose_hand_over_was_wrong_hands_over_nothing():
+    workers = [a_prefill_view("p0"), a_decode_view("d0", connected="p0"), a_decode_view("d1", connected="p0")]
+    suspects = frozenset({(WorkerId("p0"), WorkerId("d0"))})
+    answers = [place(a_placement_request(), workers, turn, suspects) for turn in range(4)]
+    assert {answer.decode for answer in answers if isinstance(answer, Placement)} == {"d1"}
+    answer = place(a_placement_request(), workers[:2], 0, suspects)
+    assert isinstance(answer, Placement)
+    assert answer.path is ALONE
 
 
 def test_request_is_refused_when_it_failed_on_every_decode_worker():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.types import (
+    PairSuspected,
     Path,
     Placement,
     PlacementRequest,
@@ -16,7 +17,7 @@ from cluster.types import (
     WorkerLost,
     WorkerReport,
 )
-from router.state import CHARGE_TIMEOUT_S, REPORT_TIMEOUT_S, RouterState
+from router.state import CHARGE_TIMEOUT_S, QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
 workers = st.sampled_from(PREFILLS + DECODES)
@@ -81,7 +82,7 @@ def test_request_that_is_placed_again_is_charged_once():
 def test_request_that_is_refused_the_second_time_is_charged_no_more():
     state = a_state(num_prefill=1, num_decode=1)
     state.place(a_placement_request("r"), now=0.0)
-    state.place(a_placement_request("r", excluded=ids("d0")), now=0.0)
+    state.place(a_placement_request("r", excluded=ids("p0 d0")), now=0.0)
     assert load(state) == {}
 
 
@@ -99,6 +100,19 @@ def test_charge_of_an_ingress_that_died_does_not_stay_forever():
     state.handle(a_prefill_report(PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
     state.handle(a_decode_report(DECODES[0], PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
     assert load(state, now=CHARGE_TIMEOUT_S + 1) == {}
+
+
+def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():
+    state = a_state(num_prefill=1, num_decode=1)
+    state.handle(PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0")), now=0.0)
+    paths = []
+    for now in (1.0, QUARANTINE_S + 1):
+        for report in (a_prefill_report("p0"), a_decode_report("d0", "p0")):
+            state.handle(report, now)
+        answer = state.place(a_placement_request(), now)
+        assert isinstance(answer, Placement)
+        paths.append(answer.path)
+    assert paths == [Path.DECODE, Path.PREFILL_DECODE]
 
 
 def test_closing_an_unknown_request_changes_nothing():
@@ -136,6 +150,12 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.now = 100.0
         self.reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
         self.charges: dict[RequestId, Placement] = {}
+        self.suspects: dict[tuple[str, str], float] = {}
+
+    @rule(prefill=st.sampled_from(PREFILLS), decode=st.sampled_from(DECODES))
+    def suspect(self, prefill, decode):
+        self.suspects[prefill, decode] = self.now + QUARANTINE_S
+        self.state.handle(PairSuspected(prefill=prefill, decode=decode), self.now)
 
     @rule(worker=workers, connected=st.frozensets(st.sampled_from(PREFILLS)))
     def report(self, worker, connected):
@@ -180,10 +200,17 @@ class RouterStateMachine(RuleBasedStateMachine):
         if answer.path is Path.PREFILL_DECODE:
             assert request.can_hand_over
             assert answer.prefill in live[answer.decode].connected
+            assert self.now >= self.suspects.get((answer.prefill, answer.decode), self.now)
 
     def check_refusal(self, request: PlacementRequest) -> None:
-        usable_decodes = {w for w, r in self.live().items() if r.pool is Pool.DECODE} - request.excluded
-        assert request.path is Path.PREFILL_DECODE or not usable_decodes
+        usable = [r.pool for w, r in self.live().items() if w not in request.excluded]
+        match request.path:
+            case None:
+                assert not usable
+            case Path.DECODE:
+                assert Pool.DECODE not in usable
+            case Path.PREFILL:
+                assert Pool.PREFILL not in usable
 
     def live(self) -> dict[WorkerId, WorkerReport]:
         return {w: report for w, (report, at) in self.reports.items() if self.now - at <= REPORT_TIMEOUT_S}

@@ -2,15 +2,14 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from factories import a_delta, a_prefill_result, a_request
-from fake_ports import FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+from factories import a_request
+from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
 from cluster.types import Outcome, Path, PromptTokenSources, TokenDelta
-from router.session import RouteReceipt, Session, with_prefix_hits_of
+from router.session import RouteReceipt, Session
 
-PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
-SERVED = [10, 11, 12]
+PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 
 
 def gone(worker: str) -> dict[str, Exception]:
@@ -56,6 +55,12 @@ LADDER = {
         ["p0", "p1"],
     ),
     "a decode worker is gone: the other one": (FakePrefill, lambda: FakeDecode(gone("d0")), [PAIR, PAIR], ["d0"]),
+    "all decode workers are gone: path P": (
+        FakePrefill,
+        lambda: FakeDecode(gone("d0") | gone("d1")),
+        [PAIR, PAIR, ON_PREFILL],
+        ["d0", "d1"],
+    ),
     "a decode engine errs: the other one": (FakePrefill, lambda: FakeDecode(error_on=["d0"]), [PAIR, PAIR], []),
     "prefill pool and a decode worker are gone": (
         lambda: FakePrefill(gone("p0") | gone("p1")),
@@ -83,7 +88,15 @@ async def test_failure_before_the_first_token_is_tried_elsewhere(prefill, decode
 async def test_served_request_is_closed_with_its_receipt():
     cluster = FakeCluster()
     await read(cluster.session(a_request(prompt_token_ids=[1, 2])))
-    receipt = RouteReceipt(path=PAIR, outcome=Outcome.FINISHED, num_prompt_tokens=2, num_output_tokens=3)
+    receipt = RouteReceipt(
+        path=PAIR,
+        outcome=Outcome.FINISHED,
+        num_prompt_tokens=2,
+        num_output_tokens=3,
+        num_attempts=1,
+        prefill_sources=PromptTokenSources(3, 1, 0),
+        sources=PromptTokenSources(0, 0, 4),
+    )
     assert cluster.observer.receipts == [receipt]
 
 
@@ -91,7 +104,7 @@ async def test_decode_worker_pulls_what_the_prefill_worker_granted():
     cluster = FakeCluster()
     await read(cluster.session(a_request()))
     assert cluster.decode.given == [("d0", cluster.prefill.granted[0])]
-    assert cluster.decode.released == []
+    assert (cluster.decode.pulled, cluster.prefill.withdrawn) == (cluster.prefill.granted, [])
 
 
 async def test_prompt_that_was_pulled_counts_as_the_prefill_worker_found_it():
@@ -129,9 +142,9 @@ async def test_decode_worker_lost_after_the_first_token_ends_the_stream():
     cluster.check_settled()
 
 
-async def test_engine_error_reaches_the_caller_once_no_decode_worker_is_left():
-    cluster = FakeCluster(FakeScheduler(num_decode=1), decode=FakeDecode(error_on=["d0"]))
-    with pytest.raises(Overloaded, match="no decode worker"):
+async def test_engine_error_reaches_the_caller_once_no_worker_is_left():
+    cluster = FakeCluster(FakeScheduler(num_prefill=1, num_decode=1), decode=FakeDecode(error_on=["d0", "p0"]))
+    with pytest.raises(Overloaded, match="no worker"):
         await read(cluster.session(a_request()))
     cluster.check_settled()
 
@@ -146,7 +159,7 @@ async def test_engine_error_after_the_first_token_ends_the_stream():
 
 
 async def test_rejected_request_is_overloaded_and_says_when_to_retry():
-    cluster = FakeCluster(FakeScheduler(num_decode=0))
+    cluster = FakeCluster(FakeScheduler(num_prefill=0, num_decode=0))
     with pytest.raises(Overloaded) as refusal:
         await read(cluster.session(a_request()))
     assert refusal.value.retry_after_s > 0
@@ -172,38 +185,27 @@ async def test_client_that_leaves_while_queued_is_closed_without_a_placement():
     cluster.check_settled()
 
 
-async def test_client_that_leaves_during_prefill_aborts_it():
+async def test_client_that_leaves_during_prefill_cancels_it():
     cluster = FakeCluster()
     cluster.prefill.gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
     await cluster.prefill.gate.reached.wait()
     await cancelled(task)
-    assert (cluster.prefill.aborted, cluster.decode.given) == ([("p0", "r")], [])
+    assert (cluster.prefill.cancelled, cluster.decode.given) == (["p0"], [])
     assert cluster.observer.receipts[0].outcome == Outcome.ABORTED
     cluster.check_settled()
 
 
-async def test_hand_over_granted_while_the_client_leaves_is_released():
+@pytest.mark.parametrize("moment", ["the answer is on its way", "the decode worker has not pulled"])
+async def test_client_that_leaves_between_prefill_and_decode_gives_the_hand_over_back(moment):
     cluster = FakeCluster()
-    cluster.prefill.gate.hold()
-    cluster.prefill.abort_comes_too_late = True
+    gate = cluster.prefill.answer_gate if moment == "the answer is on its way" else cluster.decode.start_gate
+    gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
-    await cluster.prefill.gate.reached.wait()
-    await cancelled(task)
-    assert cluster.decode.released == [("d0", cluster.prefill.granted[0])]
-    cluster.check_settled()
-
-
-async def test_client_that_leaves_between_prefill_and_decode_gives_the_hand_over_back():
-    cluster = FakeCluster()
-    cluster.prefill.gate.hold()
-    task = asyncio.create_task(read(cluster.session(a_request())))
-    await cluster.prefill.gate.reached.wait()
-    cluster.prefill.gate.open()
-    while not cluster.prefill.granted:
-        await turns(1)
+    await gate.reached.wait()
     await cancelled(task)
     assert len(cluster.prefill.granted) == 1
+    assert cluster.prefill.withdrawn == [("p0", "r")]
     cluster.check_settled()
 
 
@@ -265,49 +267,24 @@ async def test_prefill_that_fails_unexpectedly_is_charged_no_more():
     cluster.check_settled()
 
 
-async def test_hand_over_is_released_even_if_the_abort_failed():
+async def test_request_without_a_token_in_time_is_refused():
     cluster = FakeCluster()
     cluster.prefill.gate.hold()
-    cluster.prefill.abort_comes_too_late = True
-    cluster.prefill.abort_error = Overloaded("the prefill worker is busy", 1.0)
-    task = asyncio.create_task(read(cluster.session(a_request())))
-    await cluster.prefill.gate.reached.wait()
-    await cancelled(task)
-    await turns(2)
-    assert len(cluster.prefill.granted) == 1
+    with pytest.raises(Overloaded, match="in time") as refusal:
+        await read(cluster.session(a_request(), first_token_timeout_s=0.01))
+    assert refusal.value.retry_after_s > 0
+    assert cluster.prefill.cancelled == ["p0"]
+    assert cluster.observer.receipts[0].outcome == Outcome.REJECTED
     cluster.check_settled()
 
 
-async def test_hand_over_that_cannot_be_released_does_not_keep_a_request_open():
+async def test_deadline_of_the_first_token_is_none_of_the_next_ones():
     cluster = FakeCluster()
-    cluster.prefill.gate.hold()
-    cluster.prefill.abort_comes_too_late = True
-    cluster.decode.release_error = WorkerUnreachable("worker d0 is gone", "d0")
-    task = asyncio.create_task(read(cluster.session(a_request())))
-    await cluster.prefill.gate.reached.wait()
-    await cancelled(task)
-    assert (cluster.scheduler.num_closed, cluster.scheduler.num_charged) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("at_prefill", "at_decode", "reported"),
-    [
-        ((4, 0), (0, 0, 4), (4, 0)),
-        ((1, 3), (0, 0, 4), (1, 3)),
-        ((1, 3), (0, 1, 3), (1, 3)),
-        ((4, 0), (0, 3, 1), (4, 0)),
-        ((4, 0), (4, 0, 0), (4, 0)),
-    ],
-)
-def test_pulled_prompt_is_reported_as_the_prefill_worker_found_it(at_prefill, at_decode, reported):
-    delta = a_delta(10, sources=PromptTokenSources(*at_decode))
-    changed = with_prefix_hits_of(a_prefill_result("r", *at_prefill), delta)
-    assert changed.prompt_sources == PromptTokenSources(*reported, 0)
-    assert changed.token_ids == [10]
-
-
-def test_delta_without_a_hand_over_is_left_as_it_is():
-    recomputed = a_delta(10, sources=PromptTokenSources(computed=4, local=0, pulled=0))
-    assert with_prefix_hits_of(None, recomputed) is recomputed
-    assert with_prefix_hits_of(a_prefill_result(computed=1, local=3), recomputed) is recomputed
-    assert with_prefix_hits_of(a_prefill_result(), a_delta(11)) == a_delta(11)
+    cluster.decode.gate.hold()
+    deltas: list[TokenDelta] = []
+    task = asyncio.create_task(read(cluster.session(a_request(), first_token_timeout_s=0.01), deltas))
+    await cluster.decode.gate.reached.wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(task), 0.03)
+    cluster.decode.gate.open()
+    assert tokens(await task) == SERVED

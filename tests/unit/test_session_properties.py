@@ -3,12 +3,12 @@
 import asyncio
 
 from factories import a_request
-from fake_ports import FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import GenerationFailed, InvalidRequest, PrefillFailed, ServingError, WorkerUnreachable
-from cluster.types import Outcome
+from cluster.types import Outcome, TokenLogprob
 
 PREFILLS, DECODES = ("p0", "p1"), ("d0", "d1")
 ERRORS = {
@@ -24,6 +24,10 @@ def failures(workers: tuple[str, ...], *kinds: str) -> st.SearchStrategy[dict[st
     return kind_of.map(lambda kinds: {worker: ERRORS[kind]("failed", worker) for worker, kind in kinds.items()})
 
 
+Kind = tuple[bool, bool, bool]
+"""Whether the request is resumable, whether its hand-over is verified, and whether that is found wrong."""
+
+kinds = st.tuples(st.booleans(), st.booleans(), st.booleans())
 delays = st.integers(0, 2)
 clusters = st.builds(
     FakeCluster,
@@ -31,20 +35,24 @@ clusters = st.builds(
     st.builds(FakePrefill, failures(PREFILLS, "unreachable", "prefill failed", "invalid"), delays),
     st.builds(
         FakeDecode,
-        failures(DECODES, "unreachable", "invalid"),
-        failures(DECODES, "unreachable", "generation failed"),
-        st.sets(st.sampled_from(DECODES)),
+        failures(DECODES + PREFILLS, "unreachable", "invalid"),
+        failures(DECODES + PREFILLS, "unreachable", "generation failed"),
+        st.sets(st.sampled_from(DECODES + PREFILLS)),
         delays,
     ),
 )
 
 
-async def served(cluster: FakeCluster, leaves_after_deltas: int | None) -> None:
+async def served(cluster: FakeCluster, kind: Kind, leaves_after_deltas: int | None, released: list[int]) -> None:
     """Read to the end, or close the stream after so many deltas."""
-    stream = cluster.session(a_request()).run()
+    is_resumable, verifies, differs = kind
+    cluster.prefill.top_logprobs = [TokenLogprob(token, -1.0) for token in range(5)]
+    cluster.decode.top_logprobs = [TokenLogprob(token, -4.0 if differs else -1.0) for token in range(5)]
+    stream = cluster.session(a_request(is_resumable=is_resumable), verifies=verifies).run()
     try:
         num_deltas = 0
-        async for _ in stream:
+        async for delta in stream:
+            released += delta.token_ids
             num_deltas += 1
             if num_deltas == leaves_after_deltas:
                 break
@@ -55,30 +63,31 @@ async def served(cluster: FakeCluster, leaves_after_deltas: int | None) -> None:
         await stream.aclose()
 
 
-async def settled(
-    cluster: FakeCluster, abort_comes_too_late: bool, leaves_after_deltas: int | None, cancels: list[int]
-) -> None:
-    """Serve one request, and cancel its task after each of `cancels` turns of the loop."""
-    cluster.prefill.abort_comes_too_late = abort_comes_too_late
-    task = asyncio.create_task(served(cluster, leaves_after_deltas))
+async def settled(cluster: FakeCluster, kind: Kind, leaves_after_deltas: int | None, cancels: list[int]) -> list[int]:
+    """Serve one request, and cancel its task after each of `cancels` turns of the loop. Returns the tokens."""
+    released: list[int] = []
+    task = asyncio.create_task(served(cluster, kind, leaves_after_deltas, released))
     for wait_turns in cancels:
         await turns(wait_turns)
         task.cancel()
     await asyncio.wait([task])
     while rest := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(rest)
+    return released
 
 
-@given(clusters, st.booleans(), st.none() | st.integers(1, 3), st.lists(st.integers(0, 15), max_size=2))
-def test_session_leaves_nothing_behind(cluster, abort_comes_too_late, leaves_after_deltas, cancels):
-    asyncio.run(settled(cluster, abort_comes_too_late, leaves_after_deltas, [1 + number for number in cancels]))
+@given(clusters, kinds, st.none() | st.integers(1, 3), st.lists(st.integers(0, 15), max_size=2))
+def test_session_leaves_nothing_behind(cluster, kind, leaves_after_deltas, cancels):
+    released = asyncio.run(settled(cluster, kind, leaves_after_deltas, [1 + number for number in cancels]))
+    assert released == SERVED[: len(released)]
     cluster.check_settled()
 
 
-@given(clusters)
-def test_receipt_says_how_the_request_ended(cluster):
-    asyncio.run(settled(cluster, False, None, []))
+@given(clusters, kinds)
+def test_receipt_says_how_the_request_ended(cluster, kind):
+    released = asyncio.run(settled(cluster, kind, None, []))
     (receipt,) = cluster.observer.receipts
+    assert released == SERVED[: receipt.num_output_tokens]
     assert (receipt.outcome is Outcome.FINISHED) == (receipt.num_output_tokens == 3)
     if receipt.outcome is Outcome.REJECTED:
         assert receipt.num_output_tokens == 0

@@ -1,0 +1,160 @@
+"""The prefill side of the hand-over: computes prompts, keeps their blocks for as long as their leases run, and reaps
+what nobody will read.
+
+What each lease may do is decided in kvtransfer/lease.py. Blocks are freed by the engine that holds them, so that it
+needs no decode worker: those may be gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine
+from contextlib import suppress
+from typing import Protocol
+
+from cluster import metrics
+from cluster.channel import Connection, Service
+from cluster.errors import ServingError
+from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Redeem
+from cluster.types import GenerateRequest, RequestId
+from kvtransfer.handoff import PrefillResult
+from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Leases, LeaseState, Promise, Refusal
+
+logger = logging.getLogger("baton.lender")
+
+SWEEP_S = 0.25
+"""How often leases are looked through for those that have run out."""
+
+
+class LendingEngine(Protocol):
+    async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
+        """And the moment from which its blocks are kept, in seconds of the event loop's clock. None: it ended without a
+        hand-over.
+        """
+        ...
+
+    async def abort(self, request_id: RequestId) -> None:
+        """End a running prefill; its `prefill` then returns None, or its result where the abort came too late."""
+        ...
+
+    async def end_leases(self, leases: list[LeaseId]) -> None: ...
+
+    async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
+        """Returns those whose blocks the engine still keeps."""
+        ...
+
+
+class Lender:
+    def __init__(self, engine: LendingEngine, service: Service, offer_s: float) -> None:
+        """`offer_s`: how long blocks are kept that no decode worker asks for."""
+        self._engine = engine
+        self._leases = Leases(offer_s, PROMISE_S)
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Future[None] | None = None
+        service.on_call_of(PREFILL, self._prefill)
+        service.on_call_of(REDEEM, self._redeem)
+        service.on_call_of(EXTEND, self._extend)
+        service.on_post(WITHDRAW, self._withdraw)
+        service.on_post(GIVE_BACK, self._give_back)
+        service.when_closed(lambda connection: self._end(self._leases.holder_gone(connection)))
+
+    def on_ended(self, ended: list[tuple[LeaseId, LeaseEnd]]) -> None:
+        """The engine has freed the blocks of these leases."""
+        for lease, how in ended:
+            if (cause := self._leases.ended(lease, how)) is not None:
+                metrics.LEASES_ENDED.labels(cause).inc()
+        self._show()
+        if not self._leases and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def drained(self) -> None:
+        """Wait until no lease is open."""
+        while self._leases:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    async def _prefill(self, connection: Connection, request: GenerateRequest) -> PrefillResult | None:
+        # Shielded: a prefill that finishes while its caller leaves has blocks that must be freed.
+        prefilling = asyncio.ensure_future(self._engine.prefill(request))
+        try:
+            prefilled = await asyncio.shield(prefilling)
+        except asyncio.CancelledError:
+            self._spawn(self._abandon(connection, request, prefilling))
+            raise
+        return self._grant(connection, request, prefilled) if prefilled else None
+
+    def _grant(
+        self, connection: Connection, request: GenerateRequest, prefilled: tuple[PrefillResult, float]
+    ) -> PrefillResult:
+        result, kept_since = prefilled
+        handoff = result.handoff
+        assert handoff is not None
+        digest = handoff.digest_of(request.prompt_token_ids)
+        self._leases.grant(handoff.lease, request.request_id, digest, connection, kept_since)
+        self._show()
+        self._sweep_later()
+        if request.takes_first_token and result.first.finish_reason is not None:
+            self._end(self._leases.give_back(handoff.lease, connection))
+            return PrefillResult(handoff=None, first=result.first)
+        return result
+
+    async def _abandon(
+        self,
+        connection: Connection,
+        request: GenerateRequest,
+        prefilling: Awaitable[tuple[PrefillResult, float] | None],
+    ) -> None:
+        with suppress(ServingError):
+            await self._engine.abort(request.request_id)
+            if prefilled := await prefilling:
+                self._grant(connection, request, prefilled)
+                self._end(self._leases.withdraw(request.request_id, connection))
+
+    async def _redeem(self, connection: Connection, redeem: Redeem) -> Promise | Refusal:
+        answer = self._leases.redeem(redeem.lease, redeem.digest, connection, _now())
+        self._show()
+        return answer
+
+    async def _extend(self, connection: Connection, lease: LeaseId) -> Promise | Refusal:
+        """Asks the engine first: its own lease must outlast the promise, and an engine that hangs promises nothing."""
+        if not await self._engine.extend_leases([lease], 2 * PROMISE_S):
+            return Refusal("the engine does not keep the blocks any more")
+        return self._leases.extend(lease, connection, _now())
+
+    def _withdraw(self, connection: Connection, request_id: RequestId) -> None:
+        self._end(self._leases.withdraw(request_id, connection))
+
+    def _give_back(self, connection: Connection, lease: LeaseId) -> None:
+        self._end(self._leases.give_back(lease, connection))
+
+    def _sweep_later(self) -> None:
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeping = None
+        self._end(self._leases.expire(_now()))
+        if self._leases:
+            self._sweep_later()
+
+    def _end(self, leases: list[LeaseId]) -> None:
+        if leases:
+            self._show()
+            self._spawn(self._end_in_engine(leases))
+
+    async def _end_in_engine(self, leases: list[LeaseId]) -> None:
+        with suppress(ServingError):  # a dead engine keeps nothing
+            await self._engine.end_leases(leases)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _show(self) -> None:
+        for state in LeaseState:
+            metrics.LEASES_OPEN.labels(state).set(self._leases.count(state))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
