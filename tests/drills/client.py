@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
+from itertools import pairwise
 from typing import Any
 
 from tests.drills.litany import Litany
@@ -19,23 +20,19 @@ class Seen:
     """What a client has seen so far."""
 
     text: str = ""
-    num_frames: int = 0
+    arrivals: list[float] = field(default_factory=list, repr=False)
+    """Of the frames."""
     num_tokens: int | None = None
     """What `usage` says, at the end."""
     path: str | None = None
     error: dict[str, Any] | None = None
     is_done: bool = False
-    longest_gap_s: float = 0.0
-    """Between two frames."""
     ended_at: float | None = None
-    _last_frame_at: float | None = field(default=None, repr=False)
 
-    def frame(self, text: str, now: float) -> None:
-        if self._last_frame_at is not None:
-            self.longest_gap_s = max(self.longest_gap_s, now - self._last_frame_at)
-        self._last_frame_at = now
-        self.num_frames += 1
-        self.text += text
+    def longest_silence_s(self, since: float) -> float:
+        """Between two frames, or from `since` to the first one after it, or from the last one to the end."""
+        moments = [since, *(at for at in self.arrivals if at > since), self.ended_at or time.monotonic()]
+        return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)
 
 
 class Client:
@@ -75,8 +72,8 @@ class Client:
 
     def wait_for_frames(self, number: int, timeout_s: float) -> None:
         with self._changed:
-            arrived = self._changed.wait_for(lambda: self.has_ended or self.seen.num_frames >= number, timeout_s)
-        assert arrived and self.seen.num_frames >= number, f"{number} frames were awaited: {self.outcome}, {self.seen}"
+            arrived = self._changed.wait_for(lambda: self.has_ended or len(self.seen.arrivals) >= number, timeout_s)
+        assert arrived and len(self.seen.arrivals) >= number, f"{number} frames were awaited: {self.outcome}, {self.seen}"
 
     def wait_for_end(self, timeout_s: float) -> bool:
         with self._changed:
@@ -147,5 +144,6 @@ class Client:
             if usage := chunk.get("usage"):
                 self.seen.num_tokens = usage["completion_tokens"]
             for choice in chunk.get("choices", []):
-                self.seen.frame(choice["text"], time.monotonic())
+                self.seen.text += choice["text"]
+                self.seen.arrivals.append(time.monotonic())
             self._changed.notify_all()

@@ -10,6 +10,8 @@ from tests.drills.matrix import NUM_REPLICAS, Cell
 from tests.drills.moments import MOMENTS
 from tests.drills.stage import Stage
 
+ANSWER_S = 30.0
+"""For the tokens themselves."""
 PATIENCE = 4.0
 """Times its bound, until a measurement is given up: a bound that is missed shall say by how much."""
 
@@ -19,11 +21,15 @@ class Measured:
     cell: Cell
     client: str = "-"
     """What the client saw."""
-    answer_s: float | None = None
+    silence_s: float | None = None
+    """The longest time without a token that the client had from the fault on."""
     bystander: str = "-"
-    bystander_gap_s: float | None = None
+    bystander_silence_s: float | None = None
+    """The same of the bystander."""
     kv_back_s: dict[str, float] | None = None
     """By surviving engine."""
+    leases_ended: str = "-"
+    """How the leases of surviving prefill workers ended."""
     whole_s: float | None = None
     failure: str = ""
 
@@ -34,10 +40,14 @@ def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
     stage = Stage(fleet, cell.seed)
     try:
         MOMENTS[cell.moment](stage)
+        assert not stage.victim.has_ended, f"the moment was missed: {stage.victim.seen}"
         struck_at = time.monotonic()
-        _strike(stage, fault, cell, measured)
+        _strike(stage, fault, cell)
+        measured.client = stage.victim.outcome
+        measured.silence_s = stage.victim.seen.longest_silence_s(struck_at)
         measured.kv_back_s = _wait_for_blocks(stage, fault, cell)
-        measured.bystander_gap_s = stage.bystander.seen.longest_gap_s
+        measured.leases_ended = stage.leases_ended()
+        measured.bystander_silence_s = stage.bystander.seen.longest_silence_s(struck_at)
         stage.bystander.leave()
         measured.bystander = stage.bystander.outcome
         wait_for(lambda: _nothing_is_left(stage, fault), cell.bounds.kv_back_s * PATIENCE)
@@ -47,17 +57,15 @@ def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
     measured.whole_s = time.monotonic() - struck_at
 
 
-def _strike(stage: Stage, fault: Fault, cell: Cell, measured: Measured) -> None:
+def _strike(stage: Stage, fault: Fault, cell: Cell) -> None:
+    """Until the fault is over and the victim has ended."""
     struck_at = time.monotonic()
     with fault.strike(stage):
         stage.release_all(but=fault.stops(stage))
         has_ended = stage.victim.wait_for_end(fault.lasts_s)
         if has_ended and not fault.ends_with_answer:
             _wait_until(struck_at + fault.lasts_s)
-    stage.victim.wait_for_end(cell.bounds.answer_s * PATIENCE)
-    measured.client = stage.victim.outcome
-    if stage.victim.seen.ended_at is not None:
-        measured.answer_s = max(0.0, stage.victim.seen.ended_at - struck_at)
+    stage.victim.wait_for_end(ANSWER_S + cell.bounds.silence_s * PATIENCE)
 
 
 def _wait_for_blocks(stage: Stage, fault: Fault, cell: Cell) -> dict[str, float]:

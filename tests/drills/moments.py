@@ -5,6 +5,7 @@ but those that the fault stops go on as soon as it has struck.
 
 from collections.abc import Callable
 
+from tests.cluster.service import wait_for
 from tests.drills.stage import SCENE_TIMEOUT_S, Stage
 
 MID_STREAM_FRAMES = 20
@@ -30,7 +31,7 @@ def handed_over(stage: Stage) -> None:
     """The prompt is computed and its blocks are pinned; the decode worker has the hand-over, its engine not yet."""
     stage.hold(stage.other_decode.core)
     stage.send_victim()
-    stage.wait_for_engine(stage.prefill, running=0, waiting=0)
+    wait_for(lambda: stage.has_lease(stage.prefill, "redeemed"), SCENE_TIMEOUT_S, interval_s=0.01)
 
 
 def pulling(stage: Stage) -> None:
@@ -38,7 +39,7 @@ def pulling(stage: Stage) -> None:
     handed_over(stage)
     stage.hold(stage.prefill.core)
     stage.release(stage.decode.core)
-    stage.wait_for_engine(stage.decode, running=0, waiting=1)
+    wait_for(lambda: stage.is_engine(stage.decode, running=0, waiting=1), SCENE_TIMEOUT_S, interval_s=0.01)
 
 
 def first_token(stage: Stage) -> None:

@@ -12,10 +12,11 @@ HEADER = [
     "moment",
     "fault",
     "the client sees",
-    "answer after",
-    "others' longest gap",
+    "longest silence for it",
+    "for others",
     "KV back: prefill",
     "KV back: decode",
+    "leases ended",
     "whole again after",
 ]
 
@@ -55,9 +56,10 @@ def _cells(row: Measured) -> list[str]:
         row.cell.moment,
         row.cell.fault,
         f"{row.client}; FAILED: {row.failure}" if row.failure else row.client,
-        _seconds(row.answer_s),
-        _seconds(row.bystander_gap_s),
+        _seconds(row.silence_s),
+        _seconds(row.bystander_silence_s),
         *(_seconds(_slowest(row, pool)) for pool in ("prefill", "decode")),
+        row.leases_ended,
         _seconds(row.whole_s),
     ]
 

@@ -22,9 +22,10 @@ BYSTANDER_PROMPT_TOKENS, BYSTANDER_TOKENS = 150, 3500
 BYSTANDER_FRAMES = 5
 PROMPT_TOKENS = 1800
 """A prefill of some thirty steps (`matrix.SERVICE`)."""
-ANSWER_TOKENS = 200
-SLICE_S, MAX_SLICES = 0.01, 300
-"""Less than a step of the prefill engine."""
+ANSWER_TOKENS = 600
+"""Some seconds: a fault that is to strike in mid-stream does."""
+SLICE_S = 0.02
+"""CPU time of a step of the prefill engine, about."""
 MODEL = "baton-demo"
 
 
@@ -40,7 +41,8 @@ class Stage:
         self.bystander = fleet.connect(other_ingress, CLIENT_TIMEOUT_S)
         self.bystander.ask(MODEL, litany(2 * seed, BYSTANDER_PROMPT_TOKENS), BYSTANDER_TOKENS)
         self.bystander.wait_for_frames(BYSTANDER_FRAMES, SCENE_TIMEOUT_S)
-        self._placed_before = fleet.snapshot().by("worker", "baton_placed_requests")
+        self._before = fleet.snapshot()
+        self._placed_before = self._before.by("worker", "baton_placed_requests")
         (self.bystanders_decode,) = (d for d in self.decodes if self._placed_before[d.id])
         (self.other_decode,) = (d for d in self.decodes if not self._placed_before[d.id])
         self.victim = fleet.connect(self.ingress, CLIENT_TIMEOUT_S)
@@ -81,13 +83,13 @@ class Stage:
 
     def advance(self, held: psutil.Process, until: Callable[[], bool]) -> None:
         """Let a held process run in slices, so that it does not run past a state that is short."""
-        for _ in range(MAX_SLICES):
-            if until():
-                return
+        deadline = time.monotonic() + SCENE_TIMEOUT_S
+        while not until():
+            assert time.monotonic() < deadline, f"{held} does not come so far"
+            used_s = _cpu_s(held)
             held.resume()
-            time.sleep(SLICE_S)  # noqa: TID251  # the process runs so long
+            wait_for(lambda used_s=used_s: _cpu_s(held) >= used_s + SLICE_S, SCENE_TIMEOUT_S, interval_s=0.001)
             held.suspend()
-        raise TimeoutError(f"{MAX_SLICES} slices of {SLICE_S} s, and {held} has not come so far")
 
     def is_engine(self, worker: Replica, *, running: int, waiting: int) -> bool:
         """Whether the engine's last step has left it with so many requests, and with KV blocks in use."""
@@ -98,8 +100,19 @@ class Stage:
             and now.total("vllm:kv_cache_usage_perc", replica=worker.id) > 0
         )
 
-    def wait_for_engine(self, worker: Replica, *, running: int, waiting: int) -> None:
-        wait_for(lambda: self.is_engine(worker, running=running, waiting=waiting), SCENE_TIMEOUT_S, interval_s=0.01)
+    def has_lease(self, worker: Replica, state: str) -> bool:
+        return self.fleet.snapshot().total("baton_leases_open", replica=worker.id, state=state) > 0
+
+    def leases_ended(self) -> str:
+        """How the leases of the victim ended, as far as the prefill workers that counted them live."""
+        now = self.fleet.snapshot_of_the_living()
+        told = []
+        for how in ("read", "released", "expired"):
+            before = self._before.by("replica", "baton_leases_ended_total", how=how)
+            after = now.by("replica", "baton_leases_ended_total", how=how)
+            number = sum(after[p.id] - before.get(p.id, 0) for p in self.prefills if p.id in after)
+            told += [f"{number:.0f} {how}"] if number else []
+        return ", ".join(told) or "none"
 
     def is_at_base(self, worker: Replica, now: Snapshot) -> bool:
         """The engine has nothing of the victim: nothing at all, or the bystander alone."""
@@ -110,12 +123,18 @@ class Stage:
         waiting = now.total("vllm:num_requests_waiting", replica=worker.id)
         if worker == self.bystanders_decode and not self.bystander.has_ended:
             return (running, waiting) == (1, 0)
-        return (running, waiting, usage[worker.id]) == (0, 0, 0)
+        leases = now.total("baton_leases_open", replica=worker.id)
+        return (running, waiting, usage[worker.id], leases) == (0, 0, 0, 0)
 
     def close(self) -> None:
         self.release_all(but=[])
         for client in (self.victim, self.bystander):
             _close(client)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _close(client: Client) -> None:
