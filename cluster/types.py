@@ -166,6 +166,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: RequestId
     num_prompt_tokens: int
+    prefix_chain: list[bytes] = []
+    """By which the prompt is known again (router/prefix_memory.py)."""
     can_hand_over: bool = True
     """False where vLLM cannot take the prompt's KV from another engine (n > 1, prompt logprobs)."""
     excluded: frozenset[WorkerId] = frozenset()

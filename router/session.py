@@ -48,6 +48,7 @@ from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.deadline import Deadline
 from router.ports import DecodePort, PrefillPort, SchedulerPort
+from router.prefix_memory import prefix_chain
 
 T = TypeVar("T")
 
@@ -181,6 +182,7 @@ class Session:
                 PlacementRequest(
                     request_id=self._request.request_id,
                     num_prompt_tokens=len(self._request.prompt_token_ids) + len(self._released),
+                    prefix_chain=prefix_chain(self._request.prompt_token_ids),
                     can_hand_over=self._request.num_sequences == 1 and not self._request.needs_prompt_logprobs,
                     excluded=self._excluded,
                     path=self._forced_path if failure is None else None,

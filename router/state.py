@@ -27,6 +27,7 @@ from cluster.types import (
     WorkerView,
 )
 from router import placement
+from router.prefix_memory import PrefixMemory
 
 REPORT_TIMEOUT_S = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
@@ -39,13 +40,14 @@ CHARGE_TIMEOUT_S = 1800.0
 
 
 class RouterState:
-    __slots__ = ("_charges", "_reports", "_suspects", "_turn")
+    __slots__ = ("_charges", "_prefixes", "_reports", "_suspects", "_turn")
 
     def __init__(self) -> None:
         self._reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
         self._charges: dict[RequestId, tuple[Placement, float]] = {}
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
+        self._prefixes = PrefixMemory()
         self._turn = 0
 
     def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
@@ -66,8 +68,12 @@ class RouterState:
         """Choose workers and charge the request to them."""
         self._charges.pop(request.request_id, None)
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
-        answer = placement.place(request, self.view(now).workers, self._turn, suspects)
+        workers = self.view(now).workers
+        usable = {w.worker for w in workers if w.pool is Pool.DECODE} - request.excluded
+        held = self._prefixes.longest(request.prefix_chain, usable.__contains__)
+        answer = placement.place(request, workers, self._turn, suspects, held)
         if isinstance(answer, Placement):
+            self._prefixes.remember(request.prefix_chain, answer.generating)
             self._charges[request.request_id] = (answer, now)
             self._turn += 1
         return answer

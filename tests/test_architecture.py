@@ -17,6 +17,7 @@ SOURCES = sorted(file.relative_to(ROOT).as_posix() for package in PACKAGES for f
 PURE = (
     "router/state.py",
     "router/placement.py",
+    "router/prefix_memory.py",
     "router/session.py",
     "router/ports.py",
     "kvtransfer/handoff.py",

@@ -1,5 +1,7 @@
 """The hand-over on real engines: decode pulls what prefill computed, and nobody can tell from the text."""
 
+from typing import Any
+
 import openai
 import pytest
 
@@ -32,7 +34,33 @@ def test_decode_pulls_the_prompt_and_computes_none_of_it(service: Service, clien
     prefill, decode = service.prompt_tokens("prefill"), service.prompt_tokens("decode")
     _greedy(client, model, _prompt(700, seed=1), "P->D")
     assert _gained(prefill, service.prompt_tokens("prefill")) == {"computed": 700, "local": 0, "pulled": 0}
-    assert _gained(decode, service.prompt_tokens("decode")) == {"computed": 0, "local": 0, "pulled": 700}
+    # The one is the first token, which the prefill worker has sampled
+    assert _gained(decode, service.prompt_tokens("decode")) == {"computed": 1, "local": 0, "pulled": 700}
+
+
+def test_text_is_the_same_whether_or_not_the_first_token_comes_from_the_prefill_worker(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    prompt = _prompt(200, seed=7)
+    texts = [_greedy(client, model, prompt, "P->D", **plain) for plain in ({}, {"stop": ["never said"]})]
+    decode = service.prompt_tokens("decode")
+    assert texts[0] == texts[1] == _greedy(client, model, prompt, "D")
+    assert _gained(decode, service.prompt_tokens("decode"))["local"] > 0
+
+
+def test_next_turn_is_computed_where_the_turn_before_was(service: Service, client: openai.OpenAI, model: str) -> None:
+    history: list[Any] = [{"role": "user", "content": "Tell me about Paris. " * 40}]
+    for _ in range(2):
+        response = client.chat.completions.with_raw_response.create(
+            model=model, messages=history, temperature=0, max_tokens=60
+        )
+        answer = response.parse()
+        history += [answer.choices[0].message.model_dump(include={"role", "content"})]
+        history += [{"role": "user", "content": "Go on."}]
+    assert response.headers["x-baton-path"] == "D"
+    assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+    cached = answer.usage.prompt_tokens_details.cached_tokens or 0
+    assert answer.usage.prompt_tokens - cached < 100
     engine = service.metric("vllm:prompt_tokens_by_source_total", deployment="decode", source="external_kv_transfer")
     assert engine == service.prompt_tokens("decode")["pulled"]
 
@@ -67,7 +95,7 @@ def _prompt(length: int, seed: int) -> list[int]:
     return [300 + (seed * 7919 + i * i * 31 + i * 17) % 1000 for i in range(length)]
 
 
-def _greedy(client: openai.OpenAI, model: str, prompt: list[int], path: str) -> str:
+def _greedy(client: openai.OpenAI, model: str, prompt: list[int], path: str, **fields: Any) -> str:
     response = client.completions.with_raw_response.create(
         model=model,
         prompt=prompt,
@@ -75,6 +103,7 @@ def _greedy(client: openai.OpenAI, model: str, prompt: list[int], path: str) -> 
         temperature=0,
         extra_body={"ignore_eos": True},
         extra_headers={"x-baton-path": path},
+        **fields,
     )
     assert response.headers["x-baton-path"] == path
     return response.parse().choices[0].text

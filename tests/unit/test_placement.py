@@ -2,7 +2,8 @@ import pytest
 from factories import a_decode_view, a_placement_request, a_prefill_view, ids
 
 from cluster.types import Path, Placement, PlacementRequest, Rejection, WorkerId, WorkerView
-from router.placement import place
+from router.placement import LOCAL_TOKENS, STICKY_REQUESTS, place
+from router.prefix_memory import Held
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 
@@ -100,3 +101,32 @@ def test_workers_under_equal_load_take_turns():
     workers = [a_decode_view(f"d{i}") for i in range(3)]
     answers = [placed(a_placement_request(path=ALONE), *workers, turn=turn).decode for turn in range(6)]
     assert answers == ["d0", "d1", "d2"] * 2
+
+
+HOLDERS = [a_prefill_view("p0"), a_decode_view("d0"), a_decode_view("d1", num_placed=STICKY_REQUESTS)]
+
+
+@pytest.mark.parametrize(
+    ("num_missing", "path"), [(1, ALONE), (LOCAL_TOKENS, ALONE), (LOCAL_TOKENS + 1, PAIR)], ids=str
+)
+def test_worker_that_holds_the_prompt_computes_the_little_that_is_missing(num_missing, path):
+    request = a_placement_request(num_prompt_tokens=1000)
+    answer = place(request, HOLDERS, 0, held=Held(WorkerId("d1"), 1000 - num_missing))
+    assert isinstance(answer, Placement)
+    assert (answer.path, answer.decode) == (path, "d1")
+
+
+def test_worker_with_much_more_to_do_is_not_waited_for():
+    busy = a_decode_view("d1", num_placed=STICKY_REQUESTS + 1)
+    request = a_placement_request(num_prompt_tokens=1000)
+    answer = place(request, [*HOLDERS[:2], busy], 0, held=Held(WorkerId("d1"), 999))
+    assert isinstance(answer, Placement)
+    assert (answer.path, answer.decode) == (PAIR, "d0")
+
+
+def test_path_that_is_asked_for_goes_to_the_worker_that_holds_the_prompt():
+    held = Held(WorkerId("d1"), 999)
+    answers = [
+        place(a_placement_request(num_prompt_tokens=1000, path=path), HOLDERS, 0, held=held) for path in (PAIR, ALONE)
+    ]
+    assert [(a.path, a.decode) for a in answers if isinstance(a, Placement)] == [(PAIR, "d1"), (ALONE, "d1")]

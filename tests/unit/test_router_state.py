@@ -17,6 +17,7 @@ from cluster.types import (
     WorkerLost,
     WorkerReport,
 )
+from router.prefix_memory import prefix_chain
 from router.state import CHARGE_TIMEOUT_S, QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -113,6 +114,17 @@ def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():
         assert isinstance(answer, Placement)
         paths.append(answer.path)
     assert paths == [Path.DECODE, Path.PREFILL_DECODE]
+
+
+def test_next_turn_of_a_chat_goes_to_the_worker_of_the_turn_before():
+    state = a_state(num_prefill=1, num_decode=3)
+    turns = [prefix_chain(range(100 * (number + 1))) for number in range(4)]
+    placed = [
+        state.place(a_placement_request(f"r{i}", num_prompt_tokens=100 * (i + 1), prefix_chain=chain), now=0.0)
+        for i, chain in enumerate(turns)
+    ]
+    assert len({placement.generating for placement in placed if isinstance(placement, Placement)}) == 1
+    assert [p.path for p in placed if isinstance(p, Placement)] == [Path.PREFILL_DECODE] + [Path.DECODE] * 3
 
 
 def test_closing_an_unknown_request_changes_nothing():

@@ -1,0 +1,197 @@
+"""The prefill side of the hand-over over real sockets, with an engine that prefills and frees when the test says so."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cluster import metrics
+from cluster.channel import Connection, Listener, Service, connect
+from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Redeem
+from cluster.types import FinishReason, GenerateRequest, PromptTokenSources, RequestId, TokenDelta, WorkerId
+from kvtransfer import lender as lender_module
+from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
+from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
+from kvtransfer.lender import Lender
+
+PROMPT = [5, 6, 7]
+REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"")
+RESUMABLE = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"", is_resumable=True)
+LEASE, DIGEST = LeaseId("r-internal"), prompt_digest(PROMPT)
+
+
+class LendingEngine:
+    """Frees at once what it is told to, as its report says later."""
+
+    def __init__(self) -> None:
+        self.may_prefill = asyncio.Event()
+        self.may_prefill.set()
+        self.prefilling = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.abort_comes_too_late = False
+        self.finish: FinishReason | None = None
+        self.kept: set[LeaseId] = set()
+        self.freed = asyncio.Event()
+        self.hangs = False
+        self.lender: Lender | None = None
+
+    async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
+        self.prefilling.set()
+        await self.may_prefill.wait()
+        if self.aborted.is_set() and not self.abort_comes_too_late:
+            return None
+        self.kept.add(LEASE)
+        params = {
+            "remote_engine_id": "e",
+            "remote_request_id": LEASE,
+            "remote_host": "h",
+            "remote_port": 1,
+            "remote_block_ids": [[1]],
+            "remote_num_tokens": len(PROMPT),
+        }
+        first = TokenDelta(0, [9], self.finish, prompt_sources=PromptTokenSources(3, 0, 0))
+        handoff = KVHandoff.from_engine(WorkerId("p"), params)
+        return PrefillResult(handoff=handoff, first=first), asyncio.get_running_loop().time()
+
+    async def abort(self, request_id: RequestId) -> None:
+        self.aborted.set()
+        self.may_prefill.set()
+
+    async def end_leases(self, leases: list[LeaseId]) -> None:
+        for lease in leases:
+            self.end(lease, LeaseEnd.RELEASED)
+
+    async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return [lease for lease in leases if lease in self.kept]
+
+    def end(self, lease: LeaseId, how: LeaseEnd) -> None:
+        assert self.lender is not None
+        self.kept.discard(lease)
+        self.lender.on_ended([(lease, how)])
+        self.freed.set()
+
+
+@asynccontextmanager
+async def lending(offer_s: float = 30.0) -> AsyncIterator[tuple[LendingEngine, Connection, Connection]]:
+    """A prefill worker, and the connections of an ingress and of a decode worker to it."""
+    engine, service = LendingEngine(), Service()
+    engine.lender = Lender(engine, service, offer_s)
+    listener = await Listener.start("127.0.0.1", service)
+    ingress, decode = await connect(listener.address, Service()), await connect(listener.address, Service())
+    try:
+        yield engine, ingress, decode
+        await asyncio.wait_for(engine.lender.drained(), 5)
+    finally:
+        for connection in (ingress, decode):
+            connection.close()
+        listener.close()
+        await listener._server.wait_closed()
+
+
+def ended(how: LeaseEnd) -> float:
+    return metrics.LEASES_ENDED.labels(how)._value.get()
+
+
+async def test_hand_over_is_redeemed_once_and_extended_by_its_holder():
+    async with lending() as (engine, ingress, decode):
+        before = ended(LeaseEnd.READ)
+        result = await ingress.call(PREFILL, REQUEST)
+        assert result is not None and result.handoff is not None
+        assert result.first.token_ids == [9]
+        assert await decode.call(REDEEM, Redeem(LEASE, DIGEST)) == Promise(PROMISE_S)
+        assert isinstance(await decode.call(REDEEM, Redeem(LEASE, DIGEST)), Refusal)
+        assert await decode.call(EXTEND, LEASE) == Promise(PROMISE_S)
+        assert isinstance(await ingress.call(EXTEND, LEASE), Refusal)
+        ingress.post(WITHDRAW, REQUEST.request_id)
+        assert await decode.call(EXTEND, LEASE) == Promise(PROMISE_S)
+        engine.end(LEASE, LeaseEnd.READ)
+        assert isinstance(await decode.call(EXTEND, LEASE), Refusal)
+        assert ended(LeaseEnd.READ) == before + 1
+
+
+async def test_hand_over_of_another_prompt_is_refused():
+    async with lending() as (_, ingress, decode):
+        await ingress.call(PREFILL, REQUEST)
+        answer = await decode.call(REDEEM, Redeem(LEASE, prompt_digest([5, 6, 8])))
+        assert answer == Refusal("the hand-over is of another prompt")
+        ingress.post(WITHDRAW, REQUEST.request_id)
+
+
+@pytest.mark.parametrize("how", ["withdrawn", "given back", "its ingress is gone"])
+async def test_blocks_that_nobody_wants_are_freed_at_once(how):
+    async with lending() as (engine, ingress, decode):
+        before = ended(LeaseEnd.RELEASED)
+        await ingress.call(PREFILL, REQUEST)
+        match how:
+            case "withdrawn":
+                ingress.post(WITHDRAW, REQUEST.request_id)
+            case "given back":
+                decode.post(GIVE_BACK, LEASE)
+            case _:
+                ingress.close()
+        await asyncio.wait_for(engine.freed.wait(), 1)
+        assert ended(LeaseEnd.RELEASED) == before + 1
+        assert isinstance(await decode.call(REDEEM, Redeem(LEASE, DIGEST)), Refusal)
+
+
+async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over():
+    async with lending(offer_s=0.1) as (engine, ingress, _):
+        before = ended(LeaseEnd.EXPIRED)
+        await ingress.call(PREFILL, REQUEST)
+        await asyncio.wait_for(engine.freed.wait(), 2)
+        assert ended(LeaseEnd.EXPIRED) == before + 1
+
+
+async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch):
+    monkeypatch.setattr(lender_module, "PROMISE_S", 0.5)
+    async with lending() as (engine, ingress, decode):
+        await ingress.call(PREFILL, REQUEST)
+        assert await decode.call(REDEEM, Redeem(LEASE, DIGEST)) == Promise(0.5)
+        decode.close()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(engine.freed.wait(), 0.3)
+        await asyncio.wait_for(engine.freed.wait(), 2)
+
+
+@pytest.mark.parametrize("too_late", [False, True], ids=["aborted", "the abort comes too late"])
+@pytest.mark.parametrize("how", ["cancelled", "gone"])
+async def test_prefill_whose_caller_leaves_keeps_no_blocks(how, too_late):
+    async with lending() as (engine, ingress, _):
+        engine.may_prefill.clear()
+        engine.abort_comes_too_late = too_late
+        call = asyncio.create_task(ingress.call(PREFILL, REQUEST))
+        await engine.prefilling.wait()
+        if how == "cancelled":
+            call.cancel()
+        else:
+            ingress.close()
+        await asyncio.wait_for(engine.aborted.wait(), 2)
+        await asyncio.wait([call])
+        if too_late:
+            await asyncio.wait_for(engine.freed.wait(), 2)
+        assert engine.kept == set()
+
+
+@pytest.mark.parametrize(("request_", "is_kept"), [(RESUMABLE, False), (REQUEST, True)], ids=["counts", "does not"])
+async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(request_, is_kept):
+    async with lending() as (engine, ingress, _):
+        engine.finish = FinishReason.STOP
+        result = await ingress.call(PREFILL, request_)
+        assert result is not None
+        assert (result.first.finish_reason, result.handoff is not None) == (FinishReason.STOP, is_kept)
+        if not is_kept:
+            await asyncio.wait_for(engine.freed.wait(), 1)
+        ingress.post(WITHDRAW, request_.request_id)
+
+
+async def test_engine_that_hangs_promises_nothing():
+    async with lending() as (engine, ingress, decode):
+        await ingress.call(PREFILL, REQUEST)
+        await decode.call(REDEEM, Redeem(LEASE, DIGEST))
+        engine.hangs = True
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(decode.call(EXTEND, LEASE), 0.1)
+        engine.end(LEASE, LeaseEnd.READ)

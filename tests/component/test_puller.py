@@ -1,0 +1,227 @@
+"""The decode side of the hand-over, with an engine and a prefill worker that do what a test says."""
+
+import asyncio
+import logging
+
+import pytest
+
+from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
+from cluster.feed import DeltaSink, Feed
+from cluster.types import FinishReason, GenerateRequest, RequestId, TokenDelta, WorkerId
+from kvtransfer import puller as puller_module
+from kvtransfer.handoff import KVHandoff
+from kvtransfer.lease import Promise, Refusal
+from kvtransfer.puller import Puller
+
+R = RequestId("r")
+REQUEST = GenerateRequest(request_id=R, prompt_token_ids=[5, 6, 7], sampling_params=b"")
+PARAMS = {
+    "remote_engine_id": "e",
+    "remote_request_id": "lease",
+    "remote_host": "h",
+    "remote_port": 1,
+    "remote_block_ids": [[1]],
+    "remote_num_tokens": 3,
+}
+HANDOFF = KVHandoff.from_engine(WorkerId("p"), PARAMS)
+INTERVAL_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(puller_module, "EXTEND_INTERVAL_S", INTERVAL_S)
+    monkeypatch.setattr(puller_module, "EXTEND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(puller_module, "REDEEM_TIMEOUT_S", 0.1)
+
+
+class PullingEngine:
+    def __init__(self) -> None:
+        self.started: list[KVHandoff | None] = []
+        self.deadlines: list[float] = []
+        self.sinks: dict[RequestId, DeltaSink] = {}
+        self.computing = asyncio.Event()
+        """A request was started without a hand-over."""
+        self.num_stopped = 0
+        self.reading_s = 0.0
+        self.refusal: Exception | None = None
+
+    async def start(
+        self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0
+    ) -> None:
+        self.started.append(handoff)
+        self.deadlines.append(pull_deadline)
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        self.sinks[request.request_id] = sink
+        if handoff is None:
+            self.computing.set()
+
+    async def stop(self, request_id: RequestId) -> None:
+        self.num_stopped += self.sinks.pop(request_id, None) is not None
+
+    async def renew_pull(self, request_id: RequestId, pull_deadline: float) -> float:
+        self.deadlines.append(pull_deadline)
+        return self.reading_s
+
+    def finish(self) -> None:
+        self.sinks.pop(R).put(TokenDelta(0, [9], FinishReason.STOP))
+
+
+class PrefillWorker:
+    """Its answers; None: it says nothing."""
+
+    def __init__(self) -> None:
+        self.redeemed: Promise | Refusal | Exception | None = Promise(4.0)
+        self.extended: Promise | Refusal | Exception | None = Promise(4.0)
+        self.asked = asyncio.Event()
+        self.num_extended = 0
+        self.extended_once, self.extended_twice = asyncio.Event(), asyncio.Event()
+        self.given_back: list[KVHandoff] = []
+
+    async def redeem(self, handoff: KVHandoff, digest: bytes) -> Promise | Refusal:
+        assert digest == HANDOFF.digest_of(REQUEST.prompt_token_ids)
+        self.asked.set()
+        return await said(self.redeemed)
+
+    async def extend(self, handoff: KVHandoff) -> Promise | Refusal:
+        self.num_extended += 1
+        self.extended_once.set()
+        if self.num_extended == 2:
+            self.extended_twice.set()
+        return await said(self.extended)
+
+    def give_back(self, handoff: KVHandoff) -> None:
+        self.given_back.append(handoff)
+
+
+async def said(answer: Promise | Refusal | Exception | None) -> Promise | Refusal:
+    if answer is None:
+        await asyncio.Event().wait()
+    if isinstance(answer, Exception):
+        raise answer
+    assert answer is not None
+    return answer
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.engine, self.lender, self.suspects = PullingEngine(), PrefillWorker(), list[WorkerId]()
+        self.puller = Puller(self.engine, self.lender, 5.0, self.suspects.append)
+        self.feed = Feed(1)
+
+    async def start(self, handoff: KVHandoff | None = HANDOFF) -> None:
+        await self.puller.start(REQUEST, handoff, self.feed)
+
+    async def token(self) -> int:
+        (delta,) = await asyncio.wait_for(self.feed.next(), 5)
+        (token,) = delta.token_ids
+        return token
+
+
+async def test_promised_blocks_are_pulled_until_the_promise_ends():
+    worker = Worker()
+    asked_at = asyncio.get_running_loop().time()
+    await worker.start()
+    assert worker.engine.started == [HANDOFF]
+    assert asked_at + 4.0 <= worker.engine.deadlines[0] < asked_at + 4.5
+    worker.engine.finish()
+    assert await worker.token() == 9
+    await asyncio.sleep(3 * INTERVAL_S)
+    assert worker.lender.num_extended == 0
+
+
+async def test_request_without_a_hand_over_asks_nobody():
+    worker = Worker()
+    await worker.start(None)
+    assert (worker.engine.started, worker.lender.asked.is_set()) == ([None], False)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Refusal("the hand-over has been used"), WorkerUnreachable("worker p is gone", "p"), None],
+    ids=["refused", "gone", "silent"],
+)
+async def test_nothing_is_pulled_without_a_promise(answer, caplog):
+    worker = Worker()
+    worker.lender.redeemed = answer
+    await worker.start()
+    assert worker.engine.started == [None]
+    assert "computed here" in caplog.text
+
+
+async def test_promise_is_extended_while_the_pull_waits_for_its_turn():
+    worker = Worker()
+    await worker.start()
+    await asyncio.wait_for(worker.lender.extended_twice.wait(), 5)
+    worker.engine.finish()
+    assert await worker.token() == 9
+    assert worker.engine.started == [HANDOFF]
+    assert worker.engine.deadlines == sorted(worker.engine.deadlines)
+    assert len(worker.engine.deadlines) >= 2
+
+
+@pytest.mark.parametrize(
+    ("extended", "reading_s"),
+    [(None, 0.0), (WorkerUnreachable("worker p is gone", "p"), 0.0), (Promise(4.0), 5.1)],
+    ids=["the prefill worker hangs", "it is gone", "the read hangs"],
+)
+async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(extended, reading_s, caplog):
+    worker = Worker()
+    worker.lender.extended, worker.engine.reading_s = extended, reading_s
+    await worker.start()
+    await asyncio.wait_for(worker.engine.computing.wait(), 5)
+    assert (worker.engine.started, worker.engine.num_stopped) == ([HANDOFF, None], 1)
+    assert worker.suspects == ["p"]
+    worker.engine.finish()
+    assert await worker.token() == 9
+    assert "computed here after all" in caplog.text
+
+
+async def test_promise_that_ended_with_the_read_is_no_reason_to_give_up():
+    worker = Worker()
+    worker.lender.extended = Refusal("the lease is over, or another worker's")
+    await worker.start()
+    await asyncio.wait_for(worker.lender.extended_twice.wait(), 5)
+    assert worker.engine.started == [HANDOFF]
+    worker.engine.finish()
+    assert await worker.token() == 9
+
+
+async def test_engine_that_cannot_compute_either_ends_the_request():
+    worker = Worker()
+    worker.lender.extended = None
+    await worker.start()
+    worker.engine.refusal = WorkerBusy("full", "d")
+    with pytest.raises(WorkerBusy):
+        await worker.token()
+
+
+async def test_hand_over_that_the_engine_refuses_is_given_back():
+    worker = Worker()
+    worker.engine.refusal = WorkerBusy("full", "d")
+    with pytest.raises(ServingError):
+        await worker.start()
+    assert worker.lender.given_back == [HANDOFF]
+
+
+async def test_client_that_leaves_while_the_hand_over_is_redeemed_gives_it_back():
+    worker = Worker()
+    worker.lender.redeemed = None
+    starting = asyncio.create_task(worker.start())
+    await worker.lender.asked.wait()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert (worker.lender.given_back, worker.engine.started) == ([HANDOFF], [])
+
+
+async def test_request_that_is_stopped_is_neither_extended_nor_started_again(caplog):
+    caplog.set_level(logging.WARNING)
+    worker = Worker()
+    worker.lender.extended = None
+    await worker.start()
+    await worker.lender.extended_once.wait()
+    await worker.puller.stop(R)
+    await asyncio.sleep(0.2)
+    assert (worker.engine.started, worker.engine.num_stopped) == ([HANDOFF], 1)
+    assert caplog.text == ""
