@@ -73,7 +73,9 @@ class Client:
     def wait_for_frames(self, number: int, timeout_s: float) -> None:
         with self._changed:
             arrived = self._changed.wait_for(lambda: self.has_ended or len(self.seen.arrivals) >= number, timeout_s)
-        assert arrived and len(self.seen.arrivals) >= number, f"{number} frames were awaited: {self.outcome}, {self.seen}"
+        assert arrived and len(self.seen.arrivals) >= number, (
+            f"{number} frames were awaited: {self.outcome}, {self.seen}"
+        )
 
     def wait_for_end(self, timeout_s: float) -> bool:
         with self._changed:
