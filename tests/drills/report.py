@@ -30,6 +30,11 @@ def table(rows: list[Measured]) -> str:
     return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
 
 
+def line(row: Measured) -> str:
+    """For whoever watches."""
+    return "; ".join(f"{name}: {text}" for name, text in zip(HEADER, _cells(row), strict=True))
+
+
 def write(file: Path, rows: list[Measured]) -> None:
     """Replace what stands between the two marks of the document."""
     begin, end = "<!-- drills: begin -->", "<!-- drills: end -->"

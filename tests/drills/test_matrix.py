@@ -1,12 +1,20 @@
 """Every fault at every moment of a request's life, on real processes (matrix.py)."""
 
+import logging
+
 import pytest
 
+from tests.drills import report
 from tests.drills.client import ANSWERED, LEFT
 from tests.drills.drill import Measured, run_drill
 from tests.drills.faults import FAULTS
 from tests.drills.fleet import Fleet
 from tests.drills.matrix import ALWAYS, BYSTANDER_SILENCE_S, CELLS, Cell
+
+
+logger = logging.getLogger("baton.drills")
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def _parameters() -> list[object]:
@@ -26,6 +34,8 @@ def test_drill(fleet: Fleet, cell: Cell, all_measured: list[Measured]) -> None:
     except BaseException as error:
         measured.failure = str(error).partition("\n")[0] or repr(error)
         raise
+    finally:
+        logger.info("%s", report.line(measured))
 
 
 def _check(measured: Measured) -> None:
