@@ -11,7 +11,6 @@ from tests.drills.faults import FAULTS
 from tests.drills.fleet import Fleet
 from tests.drills.matrix import ALWAYS, BYSTANDER_SILENCE_S, CELLS, Cell
 
-
 logger = logging.getLogger("baton.drills")
 
 pytestmark = pytest.mark.timeout(900)
