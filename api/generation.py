@@ -18,8 +18,8 @@ from vllm.v1.engine.input_processor import InputProcessor
 from api.latency import RequestLatency
 from api.vllm_errors import serving_error
 from cluster.errors import ServingError
-from cluster.sampling import encode_sampling_params, is_resumable
-from cluster.types import GenerateRequest, Path, RequestId, TokenDelta
+from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
+from cluster.types import GenerateRequest, Path, PromptTokenSources, RequestId, TokenDelta
 from router.session import Session
 
 SessionFactory = Callable[[GenerateRequest, Path | None], Session]
@@ -35,6 +35,8 @@ class Call:
         self.forced_path = path
         self.path: Path | None = None
         """Where it ran; set with the first token."""
+        self.prompt_sources: PromptTokenSources | None = None
+        """Where the KV of its prompt came from, as the worker of the first token found it; set with that token."""
         self.error: ServingError | None = None
         """Why generation failed; vLLM's serving code passes on no more than a message."""
         self.generations: list[Generation] = []
@@ -88,6 +90,7 @@ class Generation:
             async with aclosing(session.run()) as deltas:
                 async for delta in deltas:
                     call.path = session.path
+                    call.prompt_sources = call.prompt_sources or delta.prompt_sources
                     latency.released(delta, call.path or "none", time.monotonic())
                     yield delta
         except ServingError as error:
@@ -105,6 +108,7 @@ class Generation:
             num_sequences=params.n,
             needs_prompt_logprobs=params.prompt_logprobs is not None,
             is_resumable=is_resumable(params),
+            is_verifiable=is_verifiable(params),
             reasoning_ended=self._reasoning_ended,
             reasoning_parser_kwargs=self._reasoning_parser_kwargs,
         )

@@ -112,5 +112,5 @@ class RemoteEngine:
         output.finish_reason = delta.finish_reason and EngineFinishReason[delta.finish_reason.name]
         output.stop_reason = delta.stop_reason
         if (sources := delta.prompt_sources) is not None:
-            output.prefill_stats = PrefillStats(num_cached_tokens=sources.local + sources.pulled)
+            output.prefill_stats = PrefillStats(num_cached_tokens=sources.cached)
         return cast(EngineCoreOutput, output)

@@ -185,7 +185,7 @@ class _TextStream:
                     if self._num_cached_tokens is None:
                         self._num_prompt_tokens = len(request.prompt_token_ids)
                         sources = delta.prompt_sources
-                        self._num_cached_tokens = sources.local + sources.pulled if sources else 0
+                        self._num_cached_tokens = sources.cached if sources else 0
                         if self._frames.opening:
                             yield self._frames.opening
                     if frame := self._frame(delta):

@@ -15,6 +15,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Generic, TypeVar, cast
 
@@ -31,6 +32,8 @@ R = TypeVar("R")
 MAX_FRAME_BYTES = 1 << 28
 MAX_HELLO_BYTES = 1 << 10
 """Before the secret has been said, nothing longer than this is waited for."""
+CLOSE_TIMEOUT_S = 3.0
+"""For what has been said to go out."""
 CONNECT_TIMEOUT_S = 3.0
 """For whoever connects, and for the hello of whoever has connected."""
 
@@ -145,6 +148,8 @@ class Connection(asyncio.Protocol):
         self._answering: dict[int, asyncio.Task[None]] = {}
         self.is_writable = True
         """False while the other side does not read what it is sent."""
+        self.lost = asyncio.Event()
+        """All that was said has gone out, or the other side is gone."""
         self._has_heard = False
         """Anything, since the last interval."""
         self._num_silent = 0
@@ -210,6 +215,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open_ones.discard(self)
+        self.lost.set()
         for answer, _ in self._waiting.values():
             if not answer.done():
                 answer.set_exception(ConnectionLost("the other side is gone"))
@@ -359,10 +365,15 @@ class Listener:
         port = server.sockets[0].getsockname()[1]
         return cls(server, Address(host, port, secret), connections)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """What has been said still goes out, to whoever reads it."""
         self._server.close()
         for connection in list(self._connections):
             connection.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for connection in list(self._connections):
+                    await connection.lost.wait()
 
 
 async def connect(address: Address, service: Service) -> Connection:

@@ -15,6 +15,42 @@ Count = Annotated[int, Meta(ge=1)]
 REPO_ROOT = Path(__file__).resolve().parents[1]
 
 
+class DiskTierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A folder for KV blocks, for prompts that come back after the DRAM tier has dropped them or the worker has
+    restarted. Workers whose engine arguments and weights are the same share what they find there.
+    """
+
+    path: str
+    """Absolute, on every node that the pool runs on; Baton makes a subfolder. A disk that reads slower than the engine
+    computes makes every hit a loss.
+    """
+    gib: Annotated[float, Meta(gt=0, le=1 << 20)]
+    """What the folder may hold, of all workers that write to it. More keeps prompts longer; less than a day's prompts
+    wears the disk for blocks that are gone when they are asked for.
+    """
+
+    def __post_init__(self) -> None:
+        if not self.path.startswith("/"):
+            raise ValueError(f"path must be absolute, {self.path!r} would depend on where a worker runs")
+
+
+class TiersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a worker keeps the KV blocks that its engine's memory drops. See docs/tiers.md."""
+
+    dram_gib: Annotated[float, Meta(ge=0, le=1 << 14)] = 0.0
+    """Host memory per worker, in /dev/shm, taken when it starts; 0: none. More brings back more prompts without
+    computing them; what the node cannot spare is swapped or kills the worker.
+    """
+    disk: DiskTierConfig | None = None
+    """A disk behind the DRAM tier."""
+
+    def __post_init__(self) -> None:
+        if self.disk and not self.dram_gib:
+            raise ValueError(
+                "disk needs dram_gib: vLLM moves blocks between an engine and a disk through its DRAM tier"
+            )
+
+
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One pool of workers."""
 
@@ -50,12 +86,17 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Decode workers: how long reading a prompt's KV blocks may take before the prompt is computed instead. Shorter
     gives up on slow links, longer leaves a request waiting for a network that is cut.
     """
+    stall_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 15.0
+    """An engine that does not answer for so long hangs: its requests go elsewhere, and if it stays so its worker is
+    replaced. Must be longer than an engine's longest step.
+    """
     max_ongoing_requests: Count = 512
     """Requests that a worker takes before it refuses; the engine queues what does not fit its batch."""
     drain_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
     """How long a worker that is to go may finish what runs on it. Shorter cuts long answers off at each update (they
     go on elsewhere where they can), longer makes updates slow.
     """
+    tiers: TiersConfig = TiersConfig()
 
 
 class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

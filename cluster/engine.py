@@ -41,7 +41,9 @@ from cluster.types import (
 )
 from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
-from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, ended_leases
+from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
+from kvtransfer.tier_memory import TierMemory
+from kvtransfer.tiers import kv_transfer_arguments
 from kvtransfer.topology import Device, ucx_environment
 
 logger = logging.getLogger("baton.engine")
@@ -49,8 +51,6 @@ logger = logging.getLogger("baton.engine")
 PROBE_BLOCKS = 2
 FORGET_ATTEMPTS = 20
 FORGET_RETRY_S = 0.25
-
-_KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
 
 
 class Engine:
@@ -74,17 +74,20 @@ class Engine:
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
         os.environ.update(_environment(config, rank, node_ip))
+        engine_id = str(uuid.uuid4())
+        self._tier_memory = TierMemory(engine_id)
         arguments = AsyncEngineArgs(
             **{
                 **config.engine,
                 "model": resolve_model(config.engine["model"]),
                 "disable_log_stats": False,
-                "kv_transfer_config": _kv_transfer_config(pool, config),
+                "kv_transfer_config": _kv_transfer_config(pool, config, engine_id),
                 "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             }
         )
         self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
-        hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, translated=self._translated)
+        hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
+        self._reaping: set[asyncio.Task[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
         _StepLogger.on_ended_leases = staticmethod(on_ended_leases)
         self._load = _StepLogger.latest
@@ -110,12 +113,23 @@ class Engine:
         """Raises EngineDeadError when the engine core is gone; the worker cannot recover from it."""
         await self._llm.check_health()
 
+    async def answer(self) -> None:
+        """Returns when the engine core answers: after the step that it is in."""
+        await self._llm.engine_core.get_supported_tasks_async()
+
+    async def give_up_running(self) -> None:
+        """The engine hangs: fail what runs on it with WorkerUnreachable, and have it aborted if the engine goes on."""
+        for running in self._tap.running:
+            running.sink.fail(WorkerUnreachable(f"the engine of worker {self._worker} hangs", self._worker))
+            await self.stop(RequestId(running.request_id))
+
     async def drained(self) -> None:
         """Wait until no request runs."""
         await self._tap.idle()
 
     def shutdown(self) -> None:
         self._llm.shutdown()
+        self._tier_memory.release()
 
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
         """Compute the prompt and pin its KV blocks; also gives the moment from which they are pinned, in seconds of
@@ -224,11 +238,19 @@ class Engine:
         raise ServingError(f"worker {self._worker} could not empty its prefix cache")
 
     async def _call(self, method: str, *args: Any) -> Any:
-        """Of kvtransfer/connector.py, in the engine's first worker. Raises WorkerUnreachable."""
+        """Of kvtransfer/connector.py, in the engine's first worker. Raises ServingError."""
         try:
             return (await self._llm.collective_rpc(method, args=args))[0]
         except EngineDeadError as error:
             raise self._translated(error) from error
+        except Exception as error:  # what the engine's process raises comes as a bare one
+            raise ServingError(f"{method} failed in the engine: {error}") from error
+
+    def _reap_orphan(self, lease: LeaseId) -> None:
+        """A prefill ended that nobody waits for any more."""
+        task = asyncio.ensure_future(self.end_leases([lease]))
+        self._reaping.add(task)
+        task.add_done_callback(self._reaping.discard)
 
     async def _start(
         self,
@@ -307,26 +329,19 @@ class _StepLogger(StatLoggerBase):
         pass
 
 
-def _kv_transfer_config(pool: Pool, config: PoolConfig) -> KVTransferConfig:
-    return KVTransferConfig(
-        kv_connector="NixlConnector",
-        kv_connector_module_path="kvtransfer.connector",
-        kv_role=_KV_ROLES[pool],
-        kv_buffer_device="cpu" if current_platform.is_cpu() else "cuda",
-        kv_load_failure_policy="recompute",
-        # New per process: a peer that knew this address before must not take a restarted engine for the old one.
-        engine_id=str(uuid.uuid4()),
-        # Ours end first (kvtransfer/lease.py): vLLM's is what is left when this process hangs.
-        kv_connector_extra_config={"kv_lease_duration": config.kv_lease_s + 2 * PROMISE_S},
-    )
+def _kv_transfer_config(pool: Pool, config: PoolConfig, engine_id: str) -> KVTransferConfig:
+    return KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id))
+
+
+def _device() -> Device:
+    return Device.CPU if current_platform.is_cpu() else Device.CUDA
 
 
 def _environment(config: PoolConfig, rank: int, node_ip: str) -> dict[str, str]:
     """For this process and the engine's, which inherit it. What the operator has set wins."""
-    device = Device.CPU if current_platform.is_cpu() else Device.CUDA
     cores = config.cpu_cores[rank % len(config.cpu_cores)] if config.cpu_cores else "nobind"
     defaults = {
-        **ucx_environment(device),
+        **ucx_environment(_device()),
         "VLLM_CPU_OMP_THREADS_BIND": cores,
         "OMP_NUM_THREADS": str(config.cpu_threads),
     }

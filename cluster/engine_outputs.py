@@ -16,6 +16,7 @@ from vllm.v1.serial_utils import MsgpackEncoder
 from cluster.errors import InvalidRequest
 from cluster.feed import DeltaSink
 from cluster.types import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from kvtransfer.lease import LeaseId
 
 ITL_STEPS = 16
 """One engine step in so many is observed for the engine's inter-token latency."""
@@ -29,6 +30,8 @@ class Running:
         self.reports_top = is_verified
         """Its first delta is to carry the most likely tokens; their logprobs were asked for by us, not by a client."""
         self.ends_by_text = params.detokenize
+        self.takes_handoff = bool(((params.extra_args or {}).get("kv_transfer_params") or {}).get("do_remote_prefill"))
+        """Its prompt's KV comes from another engine, or is computed: never from this engine's tiers."""
         self.engine_request_id = ""
         """vLLM's internal id, set when the request is added."""
         self.sequence_ids: list[str] = []
@@ -85,6 +88,10 @@ class TokenTap(OutputProcessor):
     def num_running(self) -> int:
         return len(self._running)
 
+    @property
+    def running(self) -> list[Running]:
+        return list(self._running.values())
+
     async def idle(self) -> None:
         """Wait until no request runs."""
         while self._running:
@@ -138,9 +145,12 @@ class TokenTap(OutputProcessor):
                 if output.finish_reason is not None:
                     running.kv_transfer_params = output.kv_transfer_params
                     running.finished_at = engine_core_timestamp or 0.0
-                self._put(running, _to_delta(index, output, running))
-            if output.prefill_stats is not None and self._hooks is not None:
-                self._hooks.on_prompt(_to_sources(output.prefill_stats))
+                delta = _to_delta(index, output, running)
+                if delta.prompt_sources is not None and self._hooks is not None:
+                    self._hooks.on_prompt(delta.prompt_sources)
+                self._put(running, delta)
+            elif output.kv_transfer_params is not None and self._hooks is not None:
+                self._hooks.on_orphan(LeaseId(output.request_id))
             if (
                 is_sampled
                 or running is None
@@ -204,9 +214,11 @@ class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
     """What the tap tells the adapter."""
 
     on_prompt: Callable[[PromptTokenSources], None]
-    """An engine has processed a prompt."""
+    """An engine has processed a prompt that is still waited for."""
     on_step: Callable[[], None]
     """All outputs of a step have been put into their sinks."""
+    on_orphan: Callable[[LeaseId], None]
+    """A prefill has ended with a hand-over after its request was closed."""
     translated: Callable[[BaseException], BaseException]
     """The engine's error, in our terms."""
 
@@ -222,7 +234,7 @@ def _to_delta(sequence: int, output: EngineCoreOutput, running: Running) -> Toke
         list(output.new_token_ids),
         finish_reason=None if output.finish_reason is None else FinishReason(str(output.finish_reason)),
         stop_reason=output.stop_reason,
-        prompt_sources=_to_sources(output.prefill_stats) if output.prefill_stats else None,
+        prompt_sources=_to_sources(output.prefill_stats, running.takes_handoff) if output.prefill_stats else None,
         logprobs=logprobs,
         top_logprobs=top_logprobs,
     )
@@ -243,7 +255,12 @@ def _logprobs_only(output: EngineCoreOutput) -> EngineCoreOutput:
     return EngineCoreOutput("", [], output.new_logprobs, output.new_prompt_logprobs_tensors)
 
 
-def _to_sources(stats: PrefillStats) -> PromptTokenSources:
+def _to_sources(stats: PrefillStats, takes_handoff: bool) -> PromptTokenSources:
+    """vLLM counts what any connector loads as external; a hand-over is loaded by NIXL alone, all else by the tiers."""
+    external = stats.num_external_cached_tokens
     return PromptTokenSources(
-        computed=stats.num_computed_tokens, local=stats.num_local_cached_tokens, pulled=stats.num_external_cached_tokens
+        computed=stats.num_computed_tokens,
+        local=stats.num_local_cached_tokens,
+        pulled=external if takes_handoff else 0,
+        offloaded=0 if takes_handoff else external,
     )

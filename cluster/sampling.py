@@ -39,3 +39,8 @@ def is_resumable(params: SamplingParams) -> bool:
         and not params.watermarking
         and not params.extra_args
     )
+
+
+def is_verifiable(params: SamplingParams) -> bool:
+    """Whether an engine may report its most likely tokens to us: no client is to get others from the same step."""
+    return params.n == 1 and params.logprobs is None and params.prompt_logprobs is None and not params.logprob_token_ids

@@ -67,16 +67,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     num_generated: int = 0
     """So many tokens at the end of `prompt_token_ids` were generated for this request before."""
+    is_verifiable: bool = False
+    """The engine may be asked for its most likely tokens: no client has asked it for others."""
     is_verified: bool = False
-    """The hand-over is to be checked: both engines report their most likely first tokens."""
+    """The engine is to report its most likely first tokens, to be compared with another engine's."""
     reasoning_ended: bool | None = None
     """Whether the prompt already closed its reasoning block: gates structured output (None: no reasoning parser)."""
     reasoning_parser_kwargs: dict[str, object] | None = None
-
-    @property
-    def takes_first_token(self) -> bool:
-        """The token that the prefill engine samples counts, and the decode engine goes on after it."""
-        return self.is_resumable and not self.is_verified
 
     def after(self, token_ids: list[int]) -> Self:
         """The same request for an engine that goes on after these tokens."""
@@ -88,13 +85,20 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptTokenSources(msgspec.Struct, frozen=True, array_like=True):
-    """Where the KV of a prompt's tokens came from on one engine; the three add up to the prompt."""
+    """Where the KV of a prompt's tokens came from on one engine; they add up to the prompt."""
 
     computed: int
     local: int
     """Hits in this engine's prefix cache."""
     pulled: int
     """Handed over by another engine."""
+    offloaded: int = 0
+    """Brought back from this engine's DRAM or disk tier."""
+
+    @property
+    def cached(self) -> int:
+        """Tokens that this engine did not compute."""
+        return self.local + self.pulled + self.offloaded
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

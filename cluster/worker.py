@@ -21,6 +21,8 @@ from kvtransfer.lease import LeaseEnd, LeaseId
 logger = logging.getLogger("baton.worker")
 
 REPORT_INTERVAL_S = 1.0
+HANG_STALLS = 4
+"""An engine that hangs for so many times its stall timeout will not come back."""
 
 
 class Worker:
@@ -35,6 +37,7 @@ class Worker:
         self.on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None] = _ignored
         """The engine has freed the blocks of these leases."""
         self._pool = pool
+        self._stall_timeout_s = config.stall_timeout_s
         self._max_requests = config.max_ongoing_requests
         self._scheduler = scheduler
         self._listener: Listener | None = None
@@ -82,11 +85,11 @@ class Worker:
         for wait in drained:
             await wait()
         if self._listener is not None:
-            self._listener.close()
+            await self._listener.close()
         self.engine.shutdown()
 
     def _count_prompt(self, sources: PromptTokenSources) -> None:
-        for source in ("computed", "local", "pulled"):
+        for source in ("computed", "local", "pulled", "offloaded"):
             metrics.PROMPT_TOKENS.labels(self._pool, source).inc(getattr(sources, source))
 
     async def _report_forever(
@@ -95,9 +98,10 @@ class Worker:
         connected: Callable[[], frozenset[WorkerId]],
         on_reply: Callable[[ReportReply], None],
     ) -> None:
-        """Ends when the engine dies: a worker that cannot serve must not be placed on."""
+        """Ends when the engine dies, or hangs for good: a worker that cannot serve must not be placed on."""
         while True:
             await self.engine.check_health()
+            await self._wait_for_engine()
             report = WorkerReport(
                 worker=self.id,
                 pool=self._pool,
@@ -111,6 +115,21 @@ class Worker:
             except ServingError as error:
                 logger.warning("report not delivered, the next one is due in %.0f s: %s", REPORT_INTERVAL_S, error)
             await asyncio.sleep(REPORT_INTERVAL_S)
+
+    async def _wait_for_engine(self) -> None:
+        """Until it answers. Raises TimeoutError when it does not."""
+        answer = asyncio.ensure_future(self.engine.answer())
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                await asyncio.shield(answer)
+            return
+        except TimeoutError:
+            logger.error("the engine has not answered for %g s: its requests go elsewhere", self._stall_timeout_s)
+        await self.engine.give_up_running()
+        with suppress(ServingError):
+            await self._scheduler.tell(WorkerLost(worker=self.id))
+        async with asyncio.timeout(HANG_STALLS * self._stall_timeout_s):
+            await answer
 
 
 def _nothing() -> None:

@@ -23,6 +23,10 @@ PREFILL_REQUEST: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill"
 
 PULL_DEADLINE = "baton_pull_deadline"
 """Our own key among the parameters of a decode leg: until when the pull counts, in seconds of `time.monotonic`."""
+_PULL_ALONE = {"max_load_tokens": 0}
+"""What the hand-over does not bring is computed: vLLM would look the prompt up in the engine's tiers too, wait for the
+disk before it starts the pull, and count what it loads from either as one.
+"""
 
 _REQUIRED = (
     "remote_engine_id",
@@ -57,7 +61,7 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         """The `kv_transfer_params` of the decode leg. `pull_deadline` is in seconds of `time.monotonic` here. A copy:
         vLLM changes them in place.
         """
-        return {**self.params, PULL_DEADLINE: pull_deadline}
+        return {**self.params, **_PULL_ALONE, PULL_DEADLINE: pull_deadline}
 
     @property
     def lease(self) -> LeaseId:
@@ -77,8 +81,8 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a prefill gives."""
 
     handoff: KVHandoff | None
-    """None where there is nothing left to decode: the first token counts (`GenerateRequest.takes_first_token`) and is
-    the last one.
+    """None where there is nothing left to decode: the request is resumable, so the first token counts, and it is the
+    last one.
     """
     first: TokenDelta
     """The token that follows the prompt, as the prefill engine sampled it; with a finish reason where no other can

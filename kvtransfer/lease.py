@@ -47,8 +47,11 @@ def stats_key(how: LeaseEnd) -> str:
 
 
 def ended_leases(connector_stats: dict[str, Any]) -> list[tuple[LeaseId, LeaseEnd]]:
-    """The leases that an engine has ended in a step, from its report (vLLM's `SchedulerStats.kv_connector_stats`)."""
-    return [(LeaseId(lease), how) for how in LeaseEnd for lease in connector_stats.get(stats_key(how), ())]
+    """The leases that an engine has ended in a step, from its report (vLLM's `SchedulerStats.kv_connector_stats`, which
+    has one entry per connector where there are several).
+    """
+    own = connector_stats.get("NixlConnector", connector_stats)
+    return [(LeaseId(lease), how) for how in LeaseEnd for lease in own.get(stats_key(how), ())]
 
 
 class LeaseState(StrEnum):

@@ -93,7 +93,7 @@ class Lender:
         self._leases.grant(handoff.lease, request.request_id, digest, connection, kept_since)
         self._show()
         self._sweep_later()
-        if request.takes_first_token and result.first.finish_reason is not None:
+        if request.is_resumable and result.first.finish_reason is not None:
             self._end(self._leases.give_back(handoff.lease, connection))
             return PrefillResult(handoff=None, first=result.first)
         return result

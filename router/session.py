@@ -47,6 +47,7 @@ from cluster.types import (
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.deadline import Deadline
+from router.handoff_check import HandoffCheck
 from router.ports import DecodePort, PrefillPort, SchedulerPort
 from router.prefix_memory import prefix_chain
 
@@ -102,12 +103,12 @@ class Session:
         verifies: bool = False,
     ) -> None:
         """`path` forces where the request runs; None lets the Scheduler decide. `verifies`: check its hand-over, if it
-        has one and can be checked, before anything of it is released.
+        has one and can be checked, before anything that depends on it is released.
         """
         self._request = request
         self._ports = ports
         self._forced_path = path
-        self._verifies = verifies and request.is_resumable
+        self._verifies = verifies and request.is_verifiable
         self._deadline = Deadline(first_token_timeout_s)
         self._excluded: frozenset[WorkerId] = frozenset()
         self._placement: Placement | None = None
@@ -199,28 +200,32 @@ class Session:
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
         request = self._next_request(placement)
-        prefilled = None
+        prefilled, check = None, None
         try:
             if placement.prefill is not None and placement.decode is not None:
                 prefilled = await self._in_time(self._prefill(placement.prefill, request))
-                if request.takes_first_token:
+                if request.is_resumable:
                     yield self._as_released(prefilled.first, None)
                     if prefilled.handoff is None:
                         return
                     request = request.after(prefilled.first.token_ids)
+                if request.is_verified:
+                    check = HandoffCheck(placement.prefill, request, prefilled, self._ports.decode)
             handoff = prefilled.handoff if prefilled else None
             async with aclosing(self._generate(placement.generating, request, handoff)) as deltas:
                 first = await self._in_time(anext(deltas, None))
                 if first is None:
                     return
                 self._asked = None  # the decode worker has pulled, or computed by itself
-                if request.is_verified and prefilled is not None:
-                    await self._verify(placement, prefilled.first, first)
+                if check is not None:
+                    await self._judge(placement, await check.distance(first))
                 yield self._as_released(first, prefilled)
                 async for delta in deltas:
                     yield delta
         finally:
             self._withdraw()
+            if check is not None:
+                check.end()
 
     def _next_request(self, placement: Placement) -> GenerateRequest:
         """The request as the next attempt runs it: under an id of its own, after what has been released."""
@@ -231,7 +236,7 @@ class Session:
             )
         if self._released:
             request = request.after(self._released)
-        is_verified = self._verifies and not self._released and placement.path is Path.PREFILL_DECODE
+        is_verified = self._verifies and placement.path is Path.PREFILL_DECODE
         return msgspec.structs.replace(request, is_verified=True) if is_verified else request
 
     async def _prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
@@ -251,15 +256,16 @@ class Session:
                     raise GenerationFailed("the engine failed on this request", worker)
                 yield delta
 
-    async def _verify(self, placement: Placement, reference: TokenDelta, observed: TokenDelta) -> None:
+    async def _judge(self, placement: Placement, distance: float | None) -> None:
         """Raises HandoverMismatch."""
         assert placement.prefill is not None and placement.decode is not None
-        distance = verify.distance(reference.top_logprobs or [], observed.top_logprobs or [])
+        if distance is None:
+            return
         self._ports.observer.verified(placement.prefill, placement.decode, distance)
         if distance <= verify.TOLERANCE:
             return
         logger.error(
-            "wrong KV blocks: request %s read others on %s than %s computed (first token differs by %.2f nats)",
+            "wrong KV blocks: request %s read others on %s than %s computed (%.2f nats apart)",
             self._request.request_id,
             placement.decode,
             placement.prefill,

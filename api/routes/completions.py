@@ -18,6 +18,9 @@ from cluster.types import Path
 PATH_HEADER = "x-baton-path"
 """Of a response: where it ran. Of a request, where the operator allows it: where it must run."""
 
+SOURCES_HEADER = "x-baton-prompt-tokens"
+"""Of a response: how many tokens of the prompt the worker of the first token computed, and found where."""
+
 Answer = Callable[[Any, Call], Awaitable[dict[str, Any] | Frames]]
 
 
@@ -50,7 +53,11 @@ async def _answered(request: Request, answer: Answer) -> Response:
 
 
 def _headers(call: Call) -> dict[str, str]:
-    return {PATH_HEADER: call.path or ""}
+    headers = {PATH_HEADER: call.path or ""}
+    if call.prompt_sources is not None:
+        counts = msgspec.structs.asdict(call.prompt_sources)
+        headers[SOURCES_HEADER] = ", ".join(f"{source}={count}" for source, count in counts.items())
+    return headers
 
 
 def _forced_path(request: Request) -> Path | None:

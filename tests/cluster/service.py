@@ -25,6 +25,7 @@ INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
 CHANGES: dict[str, Any] = {
     "ingress": {
         "allow_path_header": True,
+        "verified_share": 1.0,
         # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
         "max_unread_tokens": 500,
     },

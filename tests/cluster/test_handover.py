@@ -12,6 +12,7 @@ LENGTHS = [1, 2, 31, 32, 33, 64, 65, 100, 300, 1000, 2500]
 """Prompt tokens: below, at and above the borders of KV blocks (32 tokens), up to many blocks."""
 NUM_OUTPUT_TOKENS = 16
 MAX_PROMPT = 4000
+KV_BLOCK = 32
 
 
 def test_text_is_identical_on_both_paths(service: Service, client: openai.OpenAI, model: str) -> None:
@@ -33,7 +34,10 @@ def test_text_is_identical_on_both_paths(service: Service, client: openai.OpenAI
 def test_decode_pulls_the_prompt_and_computes_none_of_it(service: Service, client: openai.OpenAI, model: str) -> None:
     prefill, decode = service.prompt_tokens("prefill"), service.prompt_tokens("decode")
     _greedy(client, model, _prompt(700, seed=1), "P->D")
-    assert _gained(prefill, service.prompt_tokens("prefill")) == {"computed": 700, "local": 0, "pulled": 0}
+    # Twice the prompt: every hand-over is checked, and the prefill worker finds it in its cache then
+    prefilled = _gained(prefill, service.prompt_tokens("prefill"))
+    assert (prefilled["computed"] + prefilled["local"], prefilled["pulled"]) == (700 + 701, 0)
+    assert prefilled["computed"] <= 700 + KV_BLOCK
     # The one is the first token, which the prefill worker has sampled
     assert _gained(decode, service.prompt_tokens("decode")) == {"computed": 1, "local": 0, "pulled": 700}
 
@@ -63,6 +67,14 @@ def test_next_turn_is_computed_where_the_turn_before_was(service: Service, clien
     assert answer.usage.prompt_tokens - cached < 100
     engine = service.metric("vllm:prompt_tokens_by_source_total", deployment="decode", source="external_kv_transfer")
     assert engine == service.prompt_tokens("decode")["pulled"]
+
+
+def test_every_hand_over_is_checked_and_agrees(service: Service, client: openai.OpenAI, model: str) -> None:
+    before = service.metric("baton_verifications_total", result="agrees")
+    for number, fields in enumerate(({}, {"temperature": 1.0}, {"stop": ["never said"]}, {"presence_penalty": 1.0})):
+        _greedy(client, model, _prompt(150, seed=40 + number), "P->D", **fields)
+    assert service.metric("baton_verifications_total", result="agrees") == before + 4
+    assert service.metric("baton_verifications_total", result="differs") == 0
 
 
 def test_repeated_prompt_is_reported_as_cached(client: openai.OpenAI, model: str) -> None:
@@ -100,10 +112,9 @@ def _greedy(client: openai.OpenAI, model: str, prompt: list[int], path: str, **f
         model=model,
         prompt=prompt,
         max_tokens=NUM_OUTPUT_TOKENS,
-        temperature=0,
         extra_body={"ignore_eos": True},
         extra_headers={"x-baton-path": path},
-        **fields,
+        **{"temperature": 0, **fields},
     )
     assert response.headers["x-baton-path"] == path
     return response.parse().choices[0].text

@@ -82,7 +82,7 @@ async def linked(server: Server, client: Service | None = None) -> AsyncIterator
         yield listener, connection
     finally:
         connection.close()
-        listener.close()
+        await listener.close()
         await asyncio.wait_for(server.lost.wait(), 5)
 
 
@@ -172,7 +172,7 @@ async def test_calls_fail_at_once_when_the_other_side_goes_away():
     async with linked(server) as (listener, connection):
         call = asyncio.create_task(connection.call(HANG, None))
         await asyncio.wait_for(server.hanging.wait(), 5)
-        listener.close()
+        await listener.close()
         with pytest.raises(ConnectionLost):
             await asyncio.wait_for(call, 5)
         with pytest.raises(ConnectionLost):
@@ -193,7 +193,7 @@ async def test_handlers_of_a_caller_that_is_gone_are_cancelled():
 
 async def test_nobody_listening_is_a_lost_connection():
     listener = await Listener.start("127.0.0.1", Service())
-    listener.close()
+    await listener.close()
     with pytest.raises(ConnectionLost):
         await connect(listener.address, Service())
 
@@ -205,7 +205,7 @@ async def test_connection_without_the_secret_is_closed_and_gets_no_answer(caplog
     with pytest.raises(ConnectionLost):
         await asyncio.wait_for(stranger.call(DOUBLE, 2), 5)
     assert "without the secret" in caplog.text
-    listener.close()
+    await listener.close()
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ async def test_each_process_has_a_secret_of_its_own():
     one, two = [await Listener.start("127.0.0.1", Service()) for _ in range(2)]
     assert one.address.secret != two.address.secret
     assert isinstance(one.address, Address)
-    one.close()
-    two.close()
+    await one.close()
+    await two.close()
 
 
 async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch, caplog):

@@ -10,8 +10,12 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
 from cluster.errors import InvalidRequest
 from cluster.types import FinishReason, PromptTokenSources, TokenDelta
+from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 
 NUM_TOKENS = 100
+
+
+HANDOFF = KVHandoff(params={"do_remote_prefill": True, "remote_num_tokens": 4})
 
 
 class Sink:
@@ -35,18 +39,23 @@ class Tapped:
 
     def __init__(self) -> None:
         self.prompts: list[PromptTokenSources] = []
+        self.orphans: list[str] = []
         self.num_steps = 0
         self.tap = TokenTap(OutputProcessor(None, log_stats=True))
         self.tap._hooks = TapHooks(
-            on_prompt=self.prompts.append, on_step=self._on_step, translated=lambda error: RuntimeError(str(error))
+            on_prompt=self.prompts.append,
+            on_step=self._on_step,
+            on_orphan=self.orphans.append,
+            translated=lambda error: RuntimeError(str(error)),
         )
         self.num_generated = 0
         self.finished: list[int] = []
         self.num_observed = 0
 
-    def add(self, name: str) -> tuple[Sink, Running]:
+    def add(self, name: str, kv_transfer_params: dict[str, object] | None = None) -> tuple[Sink, Running]:
         sink = Sink()
         params = SamplingParams(max_tokens=NUM_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False)
+        params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
         running = self.tap.open(name, params, sink)
         request = EngineCoreRequest(
             request_id=f"{name}-internal",
@@ -99,6 +108,24 @@ def test_every_token_reaches_its_sink_and_is_counted_once():
     assert tapped.num_generated == 2 * NUM_TOKENS
     assert tapped.finished == [NUM_TOKENS, NUM_TOKENS]
     assert (tapped.num_steps, tapped.tap.num_running) == (NUM_TOKENS, 0)
+
+
+@pytest.mark.parametrize(
+    ("kv_transfer_params", "sources"),
+    [
+        (None, PromptTokenSources(computed=1, local=2, pulled=0, offloaded=4)),
+        (PREFILL_REQUEST, PromptTokenSources(computed=1, local=2, pulled=0, offloaded=4)),
+        (HANDOFF.to_engine(), PromptTokenSources(computed=1, local=2, pulled=4)),
+    ],
+    ids=["whole request", "prefill", "hand-over"],
+)
+def test_external_tokens_are_pulled_with_a_hand_over_and_else_from_the_tiers(kv_transfer_params, sources):
+    tapped = Tapped()
+    sink, _ = tapped.add("a", kv_transfer_params)
+    stats = PrefillStats(num_computed_tokens=1, num_local_cached_tokens=2, num_external_cached_tokens=4)
+    tapped.step(output("a", 0, prefill_stats=stats))
+    assert [delta.prompt_sources for delta in sink.deltas] == tapped.prompts == [sources]
+    assert sources.cached == 6
 
 
 def test_inter_token_latency_is_observed_in_a_sample_of_the_steps():

@@ -87,8 +87,7 @@ async def lending(offer_s: float = 30.0) -> AsyncIterator[tuple[LendingEngine, C
     finally:
         for connection in (ingress, decode):
             connection.close()
-        listener.close()
-        await listener._server.wait_closed()
+        await listener.close()
 
 
 def ended(how: LeaseEnd) -> float:

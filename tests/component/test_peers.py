@@ -48,7 +48,10 @@ async def all_closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setattr(peers, "connect", connected)
     yield
     for one in opened:
-        one.close()
+        if isinstance(one, Listener):
+            await one.close()
+        else:
+            one.close()
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -108,8 +111,7 @@ async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable():
         await PrefillPeers(all_peers).prefill(WORKER, REQUEST)
     scheduler.addresses[WORKER] = worker.address
     assert await PrefillPeers(all_peers).prefill(WORKER, REQUEST) is None
-    worker.close()
-    await worker._server.wait_closed()
+    await worker.close()
     for _ in range(2):
         with pytest.raises(WorkerUnreachable) as lost:
             await PrefillPeers(all_peers).prefill(WORKER, REQUEST)
@@ -124,8 +126,7 @@ async def test_worker_that_comes_back_elsewhere_is_found_again():
     scheduler.addresses[WORKER] = worker.address
     prefill = PrefillPeers(Peers(SchedulerPeer(scheduler.address)))
     await prefill.prefill(WORKER, REQUEST)
-    worker.close()
-    await worker._server.wait_closed()
+    await worker.close()
     with pytest.raises(WorkerUnreachable):
         await prefill.prefill(WORKER, REQUEST)
     scheduler.addresses[WORKER] = (await a_prefill_worker()).address
@@ -137,7 +138,7 @@ async def test_request_waits_for_the_successor_of_a_dead_scheduler():
     peer = SchedulerPeer(scheduler.address)
     assert isinstance(await peer.place(PLACEMENT), Rejection)
     assert scheduler.listener is not None
-    scheduler.listener.close()
+    await scheduler.listener.close()
     scheduler.listener = None
     placing = asyncio.create_task(peer.place(PLACEMENT))
     await asyncio.sleep(0)

@@ -128,7 +128,7 @@ async def running(num_ingresses: int = 1) -> AsyncIterator[Cluster]:
     finally:
         for ingress in ingresses:
             ingress.connection.close()
-        listener.close()
+        await listener.close()
         await asyncio.sleep(0)
 
 

@@ -138,7 +138,7 @@ class FakePrefill:
         result = msgspec.structs.replace(
             result, first=msgspec.structs.replace(result.first, top_logprobs=self.top_logprobs)
         )
-        if request.takes_first_token and finish:
+        if request.is_resumable and finish:
             return msgspec.structs.replace(result, handoff=None)
         assert result.handoff is not None
         self.granted.append(result.handoff)
@@ -183,6 +183,8 @@ class FakeDecode:
         self.pulled: list[KVHandoff] = []
         self.distrusted: list[str] = []
         self.top_logprobs: list[TokenLogprob] | None = None
+        self.top_logprobs_of: dict[str, list[TokenLogprob]] = {}
+        """Of single workers, where they differ."""
         self.num_ended = 0
         self.gate, self.start_gate = Gate(), Gate()
         self.redeem: Callable[[KVHandoff], bool] = lambda handoff: True
@@ -215,7 +217,7 @@ class FakeDecode:
                     sources=PromptTokenSources(4 - pulled, 0, pulled),
                     finish=None if others else FinishReason.STOP,
                 ),
-                top_logprobs=self.top_logprobs,
+                top_logprobs=self.top_logprobs_of.get(worker, self.top_logprobs),
             )
             for token in others:
                 await self.gate.passed()

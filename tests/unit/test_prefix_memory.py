@@ -1,5 +1,3 @@
-from os.path import commonprefix
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ that are checked.
 
 import pytest
 from factories import a_request
-from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler
+from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 from test_session import gone, read, tokens
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
@@ -16,7 +16,7 @@ OTHER_TOP = [TokenLogprob(10 + rank, -3.0 - rank) for rank in range(5)]
 
 
 def a_resumable(**fields):
-    return a_request(is_resumable=True, **fields)
+    return a_request(is_resumable=True, is_verifiable=True, **fields)
 
 
 async def test_first_token_comes_from_the_prefill_worker_and_decode_goes_on_after_it():
@@ -103,22 +103,37 @@ async def test_stream_ends_with_its_failure_when_nobody_is_left_to_go_on():
     cluster.check_settled()
 
 
-async def test_hand_over_that_agrees_is_released_after_it_was_checked():
+PLAIN = a_request(is_verifiable=True)
+
+
+@pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
+async def test_hand_over_that_agrees_is_released_after_it_was_checked(request_):
     cluster = FakeCluster()
     cluster.prefill.top_logprobs = cluster.decode.top_logprobs = TOP
-    deltas = await read(cluster.session(a_resumable(), verifies=True))
+    deltas = await read(cluster.session(request_, verifies=True))
     assert (tokens(deltas), cluster.observer.distances) == (SERVED, [0.0])
-    assert [request.is_verified for request in cluster.prefill.requests + cluster.decode.requests] == [True, True]
+    assert all(request.is_verified for request in cluster.prefill.requests + cluster.decode.requests)
     assert all(delta.top_logprobs is None for delta in deltas)
     assert cluster.scheduler.paths == [PAIR]
     cluster.check_settled()
 
 
-async def test_wrong_hand_over_is_answered_right_and_its_pair_suspected(caplog):
+async def test_first_token_does_not_wait_for_the_check():
     cluster = FakeCluster()
-    cluster.prefill.top_logprobs, cluster.decode.top_logprobs = TOP, OTHER_TOP
-    cluster.decode.fails_after = {}
-    deltas = await read(cluster.session(a_resumable(), verifies=True))
+    cluster.decode.start_gate.hold()
+    stream = cluster.session(a_resumable(), verifies=True).run()
+    assert tokens([await anext(stream)]) == [10]
+    await stream.aclose()
+    await turns(5)
+    cluster.check_settled()
+
+
+@pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
+async def test_wrong_hand_over_is_answered_right_and_its_pair_suspected(request_, caplog):
+    cluster = FakeCluster()
+    cluster.prefill.top_logprobs = cluster.decode.top_logprobs_of["p0"] = cluster.decode.top_logprobs_of["p1"] = TOP
+    cluster.decode.top_logprobs = OTHER_TOP
+    deltas = await read(cluster.session(request_, verifies=True))
     assert tokens(deltas) == SERVED
     assert cluster.decode.distrusted == ["d0", "d1"]
     suspected = [(e.prefill, e.decode) for e in cluster.scheduler.told if isinstance(e, PairSuspected)]
@@ -128,8 +143,16 @@ async def test_wrong_hand_over_is_answered_right_and_its_pair_suspected(caplog):
     cluster.check_settled()
 
 
+async def test_check_that_cannot_be_made_costs_nothing():
+    cluster = FakeCluster(decode=FakeDecode(fails_before=gone("p0")))
+    cluster.decode.top_logprobs = TOP
+    assert tokens(await read(cluster.session(a_resumable(), verifies=True))) == SERVED
+    assert (cluster.observer.distances, cluster.scheduler.paths) == ([], [PAIR])
+    cluster.check_settled()
+
+
 @pytest.mark.parametrize(
-    "request_", [a_request(), a_resumable(num_sequences=2)], ids=["not resumable", "not handed over"]
+    "request_", [a_request(), a_resumable(num_sequences=2)], ids=["has logprobs", "not handed over"]
 )
 async def test_what_cannot_be_checked_is_served_unchecked(request_):
     cluster = FakeCluster()

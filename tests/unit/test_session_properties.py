@@ -48,7 +48,7 @@ async def served(cluster: FakeCluster, kind: Kind, leaves_after_deltas: int | No
     is_resumable, verifies, differs = kind
     cluster.prefill.top_logprobs = [TokenLogprob(token, -1.0) for token in range(5)]
     cluster.decode.top_logprobs = [TokenLogprob(token, -4.0 if differs else -1.0) for token in range(5)]
-    stream = cluster.session(a_request(is_resumable=is_resumable), verifies=verifies).run()
+    stream = cluster.session(a_request(is_resumable=is_resumable, is_verifiable=True), verifies=verifies).run()
     try:
         num_deltas = 0
         async for delta in stream:

@@ -1,0 +1,82 @@
+"""The disk tier behind the DRAM tier: vLLM's file system tier, kept within its capacity and apart from other weights'.
+
+vLLM's tier only ever adds files. This one has those that were not used for longest removed (kvtransfer/disk_prune.py),
+in a process of its own, since a walk over a full disk would take the engine's interpreter for seconds. A file that goes
+while it is asked for is a miss.
+"""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import vllm
+from huggingface_hub import try_to_load_from_cache
+from vllm.v1.kv_offload.base import OffloadingSpec
+from vllm.v1.kv_offload.tiering.base import TransferJob
+from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
+
+from kvtransfer import disk_prune
+
+SHARE_BETWEEN_PRUNES = 0.05
+"""Of the capacity: each worker that writes to it may exceed the capacity by so much."""
+
+
+class DiskTier(FileSystemTierManager):
+    """Loaded by name from the engine's configuration (kvtransfer/tiers.py), in the scheduler's process."""
+
+    def __init__(
+        self,
+        offloading_spec: OffloadingSpec,
+        root_dir: str,
+        capacity_bytes: int,
+        engine_digest: str,
+        revision: str | None,
+        **by_vllm: Any,
+    ) -> None:
+        """Files of one `engine_digest` and the same weights are shared by all workers that see them."""
+        weights = weights_identity(offloading_spec.config.model.name, revision)
+        identity = f"{vllm.__version__} {engine_digest} {weights}"
+        self._folder = Path(root_dir)
+        self._capacity_bytes = capacity_bytes
+        self._unpruned_bytes = 0
+        self._pruning: subprocess.Popen[bytes] | None = None
+        namespace = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        super().__init__(offloading_spec, root_dir=str(self._folder / namespace), **by_vllm)
+        self._prune()
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        self._unpruned_bytes += len(job_metadata.keys) * self.block_size_bytes
+        if self._unpruned_bytes > self._capacity_bytes * SHARE_BETWEEN_PRUNES:
+            self._prune()
+        super().submit_store(job_metadata)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._pruning is not None:
+            self._pruning.wait()
+
+    def _prune(self) -> None:
+        if self._pruning is None or self._pruning.poll() is not None:
+            self._unpruned_bytes = 0
+            command = [sys.executable, disk_prune.__file__, str(self._folder), str(self._capacity_bytes)]
+            self._pruning = subprocess.Popen(command)
+
+
+def weights_identity(model: str, revision: str | None) -> str:
+    """Tells the weights of a loaded model from others under the same name: its files with their sizes and times.
+
+    Raises:
+        ValueError: the model's files cannot be found, so blocks of other weights could be taken for its own.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+        if not isinstance(cached, str):
+            raise ValueError(
+                f"a disk tier needs the model as a folder or in the Hugging Face cache, {model} is neither"
+            )
+        folder = Path(cached).parent
+    stats = {file.name: file.stat() for file in sorted(folder.iterdir()) if file.is_file()}
+    return " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats.items())

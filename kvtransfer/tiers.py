@@ -1,0 +1,76 @@
+"""Where KV blocks go that the engine's own memory has no room for: NIXL alone, or NIXL with a DRAM and a disk tier.
+
+Pure: decides the arguments of vLLM's KVTransferConfig. NIXL comes first, so a request with a hand-over takes its blocks
+from there (kvtransfer/handoff.py keeps it from looking into the tiers at all); any other request is looked up in the
+tiers for what the engine's prefix cache lacks. vLLM moves blocks between an accelerator and host memory; where the
+engine's own memory is host memory, kvtransfer/host_tier.py does.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from cluster.config import DiskTierConfig, PoolConfig
+from cluster.types import Pool
+from kvtransfer.lease import PROMISE_S
+from kvtransfer.topology import Device
+
+GIB = 1 << 30
+
+DISK_SUBFOLDER = "baton-kv"
+"""All that Baton writes to, and deletes from, a disk tier's path is below it."""
+
+_KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
+
+
+def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine_id: str) -> dict[str, Any]:
+    """Arguments of vLLM's KVTransferConfig for one engine of the pool. `engine_id` must be new per process: a peer that
+    knew this address before must not take a restarted engine for the old one.
+    """
+    nixl = {
+        "kv_connector": "NixlConnector",
+        "kv_connector_module_path": "kvtransfer.connector",
+        "kv_role": _KV_ROLES[pool],
+        "kv_buffer_device": device.value,
+        # Ours end first (kvtransfer/lease.py): vLLM's is what is left when the worker hangs.
+        "kv_connector_extra_config": {"kv_lease_duration": config.kv_lease_s + 2 * PROMISE_S},
+    }
+    engine = {"engine_id": engine_id, "kv_load_failure_policy": "recompute"}
+    if not config.tiers.dram_gib:
+        return nixl | engine
+    both = {"connectors": [nixl, _offloading(config, device)]}
+    return engine | {
+        "kv_connector": "MultiConnector",
+        "kv_role": _KV_ROLES[pool],
+        "kv_buffer_device": device.value,
+        "kv_connector_extra_config": both,
+    }
+
+
+def _offloading(config: PoolConfig, device: Device) -> dict[str, Any]:
+    disk = config.tiers.disk
+    if device is Device.CPU:
+        spec = {"spec_name": "HostTieringSpec", "spec_module_path": "kvtransfer.host_tier"}
+    else:
+        spec = {"spec_name": "TieringOffloadingSpec" if disk else "CPUOffloadingSpec"}
+    extra: dict[str, Any] = {
+        **spec,
+        "cpu_bytes_to_use": int(config.tiers.dram_gib * GIB),
+        "offload_prompt_only": False,  # the answer is part of the next turn's prompt
+    }
+    if disk:
+        extra["secondary_tiers"] = [_disk_tier(disk, config.engine)]
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+
+
+def _disk_tier(disk: DiskTierConfig, engine: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "DiskTier",
+        "module_path": "kvtransfer.disk_tier",
+        "root_dir": f"{disk.path}/{DISK_SUBFOLDER}",
+        "capacity_bytes": int(disk.gib * GIB),
+        # vLLM names a file by its tokens, the model's name, the dtype and the layers. Blocks outlive the process that
+        # wrote them, so whatever else an engine argument may change in them must keep them apart.
+        "engine_digest": hashlib.sha256(json.dumps(engine, sort_keys=True, default=str).encode()).hexdigest(),
+        "revision": engine.get("revision"),
+    }

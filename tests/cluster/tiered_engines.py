@@ -1,0 +1,165 @@
+"""A prefill and a decode engine with tiers, and what becomes of a prompt in them. A program: vLLM spawns its engine
+cores, and two of them are killed. Writes what it saw as JSON; tests/cluster/test_tiers.py says what that must be.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from prometheus_client import REGISTRY
+from vllm.sampling_params import SamplingParams
+from vllm.tokenizers import get_tokenizer
+
+from cluster.config import REPO_ROOT, DiskTierConfig, TiersConfig, parse, resolve_model
+from cluster.engine import Engine, encode_sampling_params
+from cluster.feed import Feed
+from cluster.types import GenerateRequest, Pool, PromptTokenSources, RequestId, WorkerId
+from kvtransfer.handoff import KVHandoff
+from tests.cluster.recall import recall_prompts
+
+CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
+TOKENIZER = get_tokenizer(resolve_model(CONFIG.model))
+NUM_OUTPUT_TOKENS = 48
+NUM_TRIES = 200
+PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True)
+
+
+class TieredEngine:
+    def __init__(self, pool: Pool, disk: Path) -> None:
+        tiers = TiersConfig(dram_gib=0.125, disk=DiskTierConfig(path=str(disk), gib=1))
+        config = msgspec.structs.replace(CONFIG.pool(CONFIG.decode), tiers=tiers)
+        self._engine = Engine(
+            pool,
+            config,
+            worker=WorkerId(pool),
+            rank=0,
+            node_ip="127.0.0.1",
+            on_prompt=lambda sources: None,
+            on_step=lambda: None,
+        )
+        self._num_requests = 0
+        self._engine_id = self._engine._llm.vllm_config.kv_transfer_config.engine_id
+        self.shutdown = self._engine.shutdown
+
+    def num_files_in_memory(self) -> int:
+        """Of this engine's, however it ended."""
+        return sum(1 for _ in Path("/dev/shm").glob(f"*{self._engine_id}*"))
+
+    def request(self, prompt: list[int]) -> GenerateRequest:
+        self._num_requests += 1
+        return GenerateRequest(
+            request_id=RequestId(f"request-{self._num_requests}"),
+            prompt_token_ids=prompt,
+            sampling_params=encode_sampling_params(PARAMS),
+        )
+
+    async def prefill(self, prompt: list[int]) -> tuple[KVHandoff, dict[str, Any]]:
+        await self._forget()
+        result = await self._engine.prefill(self.request(prompt))
+        assert result is not None
+        return result.handoff, seen(result.prompt_sources)
+
+    async def generate(self, prompt: list[int], handoff: KVHandoff | None = None) -> dict[str, Any]:
+        await self._forget()
+        before, feed = hits_by_tier(), Feed(1)
+        await self._engine.start(self.request(prompt), handoff, feed)
+        tokens: list[int] = []
+        sources = None
+        while deltas := await feed.next():
+            for delta in deltas:
+                tokens += delta.token_ids
+                sources = delta.prompt_sources or sources
+        assert sources is not None
+        hits = {tier: num - before[tier] for tier, num in hits_by_tier().items() if num > before[tier]}
+        return seen(sources) | {"text": TOKENIZER.decode(tokens), "tokens": tokens, "hits": hits}
+
+    async def _forget(self) -> None:
+        """Empty the engine's own prefix cache. Refused while a block is in use: pinned, or being stored in a tier."""
+        for _ in range(NUM_TRIES):
+            if await self._engine._llm.reset_prefix_cache():
+                return
+            await asyncio.sleep(0.05)
+        raise TimeoutError("blocks stay in use")
+
+    async def kill(self) -> None:
+        (core,) = self._engine._llm.engine_core.resources.engine_manager.processes
+        os.kill(core.pid, signal.SIGKILL)
+        core.join()
+
+
+def seen(sources: PromptTokenSources) -> dict[str, Any]:
+    return {"sources": msgspec.structs.asdict(sources)}
+
+
+def hits_by_tier() -> dict[str, int]:
+    """Of the engine that was started last, as vLLM counts them."""
+    (family,) = (metric for metric in REGISTRY.collect() if metric.name == "vllm:prompt_tokens_cached_by_source")
+    return {sample.labels["source"]: int(sample.value) for sample in family.samples if sample.name.endswith("_total")}
+
+
+def num_blocks_on(disk: Path) -> int:
+    return sum(1 for _ in disk.rglob("*.bin"))
+
+
+async def written(disk: Path, num_blocks: int) -> None:
+    for _ in range(NUM_TRIES):
+        if num_blocks_on(disk) >= num_blocks:
+            return
+        await asyncio.sleep(0.05)
+    raise TimeoutError("blocks do not reach the disk")
+
+
+async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
+    chats = recall_prompts(first_seed=4_000_000)
+    (first, first_code), (second, second_code) = [(tokenized(chat), code) for chat, code in (next(chats), next(chats))]
+    steps, num_files = {}, {}
+    prefill = TieredEngine(Pool.PREFILL, folder / "prefill")
+    decode = TieredEngine(Pool.DECODE, folder / "decode")
+
+    steps["computed"] = await decode.generate(first)
+    steps["from dram"] = await decode.generate(first)
+    handoff, steps["prefill computed"] = await prefill.prefill(first)
+    steps["handed over"] = await decode.generate(first, handoff)
+    handoff, steps["prefill from dram"] = await prefill.prefill(first)
+    steps["handed over from dram"] = await decode.generate(first, handoff)
+
+    handoff, _ = await prefill.prefill(second)
+    steps["second handed over"] = await decode.generate(second, handoff)
+    steps["second from dram"] = await decode.generate(second)
+
+    handoff, _ = await prefill.prefill(first)
+    await prefill.kill()
+    steps["hand-over lost"] = await decode.generate(first, handoff)
+
+    await written(folder / "decode", (len(first) + len(second)) // 32)
+    await decode.kill()
+    num_files["killed"] = decode.num_files_in_memory()
+    prefill.shutdown()
+    decode.shutdown()
+    num_files["released"] = prefill.num_files_in_memory() + decode.num_files_in_memory()
+    decode = TieredEngine(Pool.DECODE, folder / "decode")
+    steps["from disk"] = await decode.generate(first)
+    decode.shutdown()
+    num_files["ended"] = decode.num_files_in_memory()
+    return {
+        "prompts": {"first": len(first), "second": len(second)},
+        "codes": {"first": first_code, "second": second_code},
+        "steps": steps,
+        "num_files_in_memory": num_files,
+    }
+
+
+def tokenized(chat: list[dict[str, str]]) -> list[int]:
+    tokens = TOKENIZER.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return list(map(int, tokens))
+
+
+if __name__ == "__main__":
+    seen_by_engines = asyncio.run(life_of_two_prompts(Path(sys.argv[1])))
+    (Path(sys.argv[1]) / "seen.json").write_text(json.dumps(seen_by_engines))

@@ -1,0 +1,77 @@
+import pytest
+
+from cluster.config import DiskTierConfig, PoolConfig, TiersConfig
+from cluster.types import Pool
+from kvtransfer.lease import PROMISE_S
+from kvtransfer.tiers import GIB, kv_transfer_arguments
+from kvtransfer.topology import Device
+
+NONE = TiersConfig()
+DISK = DiskTierConfig(path="/nvme/kv", gib=100)
+
+
+def arguments(tiers=NONE, *, pool=Pool.DECODE, device=Device.CUDA, **engine):
+    return kv_transfer_arguments(pool, PoolConfig(tiers=tiers, engine=engine, kv_lease_s=12), device, "engine-1")
+
+
+def offloading(tiers, **others):
+    _, connector = arguments(tiers, **others)["kv_connector_extra_config"]["connectors"]
+    return connector["kv_connector_extra_config"]
+
+
+def test_pool_without_tiers_has_nixl_alone():
+    assert arguments() == {
+        "kv_connector": "NixlConnector",
+        "kv_connector_module_path": "kvtransfer.connector",
+        "kv_role": "kv_consumer",
+        "kv_buffer_device": "cuda",
+        "kv_load_failure_policy": "recompute",
+        "engine_id": "engine-1",
+        "kv_connector_extra_config": {"kv_lease_duration": 12 + 2 * PROMISE_S},
+    }
+
+
+@pytest.mark.parametrize(("pool", "role"), [(Pool.PREFILL, "kv_producer"), (Pool.DECODE, "kv_consumer")])
+def test_tiers_stand_behind_the_same_nixl_connector(pool, role):
+    alone, both = arguments(pool=pool), arguments(TiersConfig(dram_gib=1), pool=pool)
+    nixl, tiers = both["kv_connector_extra_config"]["connectors"]
+    assert alone == nixl | {"engine_id": "engine-1", "kv_load_failure_policy": "recompute"}
+    assert (both["kv_connector"], both["kv_role"]) == ("MultiConnector", role)
+    assert (both["engine_id"], both["kv_load_failure_policy"]) == ("engine-1", "recompute")
+    assert tiers["kv_connector"] == "OffloadingConnector"
+
+
+def test_dram_tier_has_its_size_and_keeps_answers_too():
+    extra = offloading(TiersConfig(dram_gib=0.5))
+    assert (extra["cpu_bytes_to_use"], extra["offload_prompt_only"]) == (GIB // 2, False)
+    assert "secondary_tiers" not in extra
+
+
+@pytest.mark.parametrize(
+    ("device", "disk", "spec"),
+    [
+        (Device.CUDA, None, "CPUOffloadingSpec"),
+        (Device.CUDA, DISK, "TieringOffloadingSpec"),
+        (Device.CPU, None, "HostTieringSpec"),
+        (Device.CPU, DISK, "HostTieringSpec"),
+    ],
+)
+def test_host_memory_is_reached_by_vllm_from_accelerators_and_by_us_from_host_memory(device, disk, spec):
+    extra = offloading(TiersConfig(dram_gib=1, disk=disk), device=device)
+    assert extra["spec_name"] == spec
+    assert ("spec_module_path" in extra) == (device is Device.CPU)
+
+
+def test_disk_tier_has_a_folder_of_its_own_and_a_capacity():
+    (disk,) = offloading(TiersConfig(dram_gib=1, disk=DISK), revision="v2")["secondary_tiers"]
+    assert (disk["type"], disk["module_path"]) == ("DiskTier", "kvtransfer.disk_tier")
+    assert (disk["root_dir"], disk["capacity_bytes"], disk["revision"]) == ("/nvme/kv/baton-kv", 100 * GIB, "v2")
+
+
+def test_engines_share_a_disk_only_when_their_arguments_are_the_same():
+    def digest(**engine):
+        (disk,) = offloading(TiersConfig(dram_gib=1, disk=DISK), **engine)["secondary_tiers"]
+        return disk["engine_digest"]
+
+    assert digest(model="m", dtype="bfloat16") == digest(dtype="bfloat16", model="m")
+    assert digest(model="m", hf_overrides={"rope_theta": 1e6}) != digest(model="m")
