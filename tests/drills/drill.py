@@ -50,7 +50,7 @@ def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
         measured.bystander_silence_s = stage.bystander.seen.longest_silence_s(struck_at)
         stage.bystander.leave()
         measured.bystander = stage.bystander.outcome
-        wait_for(lambda: _nothing_is_left(stage, fault), cell.bounds.kv_back_s * PATIENCE)
+        wait_for(lambda: not _held(stage, _survivors(stage, fault)), cell.bounds.kv_back_s * PATIENCE)
     finally:
         stage.close()
     fleet.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
@@ -73,21 +73,18 @@ def _wait_for_blocks(stage: Stage, fault: Fault, cell: Cell) -> dict[str, float]
     started_at = time.monotonic()
     survivors = _survivors(stage, fault)
     back_s = {str(worker): 0.0 for worker in survivors}
-
-    def are_back() -> bool:
-        now = stage.fleet.snapshot_of_the_living()
-        late = [worker for worker in survivors if not stage.is_at_base(worker, now)]
-        for worker in late:
-            back_s[str(worker)] = time.monotonic() - started_at
-        return not late
-
-    wait_for(are_back, cell.bounds.kv_back_s * PATIENCE, interval_s=0.02)
+    deadline = started_at + cell.bounds.kv_back_s * PATIENCE
+    while held := _held(stage, survivors):
+        assert time.monotonic() < deadline, f"still held: {held}"
+        back_s |= dict.fromkeys(held, time.monotonic() - started_at)
     return back_s
 
 
-def _nothing_is_left(stage: Stage, fault: Fault) -> bool:
+def _held(stage: Stage, workers: list[Replica]) -> dict[str, str]:
+    """What each worker still has of the victim, if anything."""
     now = stage.fleet.snapshot_of_the_living()
-    return all(stage.is_at_base(worker, now) for worker in _survivors(stage, fault))
+    held = {str(worker): stage.still_held(worker, now) for worker in workers}
+    return {worker: what for worker, what in held.items() if what}
 
 
 def _survivors(stage: Stage, fault: Fault) -> list[Replica]:

@@ -1,8 +1,8 @@
 """Prompts whose right answer is known without asking anybody: a list of names, again and again.
 
-The demo model goes on with the list for thousands of tokens, with a margin of several nats at every token, so that the
-numerics of another batch, another worker or a recomputed prompt change nothing. A wrong, stale or missing KV block
-does.
+The demo model goes on with the list for thousands of tokens, with a margin of more than a nat at every token, so that
+the numerics of another batch, another worker or a recomputed prompt change nothing. A wrong, stale or missing KV block
+does. (Prompts of more than some 1,500 tokens are beyond the model: it then errs by itself.)
 """
 
 import random

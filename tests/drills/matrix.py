@@ -65,7 +65,7 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        return 1 + CELLS.index(self)
+        return 101 + CELLS.index(self)
 
     def __str__(self) -> str:
         return f"{self.moment}, {self.fault}"

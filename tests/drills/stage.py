@@ -17,21 +17,24 @@ from tests.drills.litany import litany
 
 SCENE_TIMEOUT_S = 20.0
 CLIENT_TIMEOUT_S = 90.0
-BYSTANDER_PROMPT_TOKENS, BYSTANDER_TOKENS = 150, 3500
-"""Longer than any drill takes: nobody waits for its end."""
+BYSTANDER = litany(22, 150)
+"""One that the demo model goes on with for so long without an error, by four nats at least."""
+BYSTANDER_TOKENS = 3500
+"""Longer than a drill takes: nobody waits for its end."""
 BYSTANDER_FRAMES = 5
-PROMPT_TOKENS = 1800
-"""A prefill of some thirty steps (`matrix.SERVICE`)."""
+PROMPT_TOKENS = 1000
+"""A prefill of some sixteen steps (`matrix.SERVICE`)."""
 ANSWER_TOKENS = 600
 """Some seconds: a fault that is to strike in mid-stream does."""
 SLICE_S = 0.02
 """CPU time of a step of the prefill engine, about."""
+LEAST_PRIORITY = 19
 MODEL = "baton-demo"
 
 
 class Stage:
     def __init__(self, fleet: Fleet, seed: int) -> None:
-        """Starts the bystander. `seed`: the prompts' names; each drill needs its own, or it finds a warm cache."""
+        """Starts the bystander. `seed`: the victim's prompt; each drill needs its own, or it finds a warm cache."""
         self.fleet = fleet
         self._seed = seed
         self._held: list[psutil.Process] = []
@@ -39,7 +42,7 @@ class Stage:
         (self.scheduler,) = fleet.replicas(SCHEDULER)
         self.ingress, other_ingress = fleet.replicas(INGRESS)
         self.bystander = fleet.connect(other_ingress, CLIENT_TIMEOUT_S)
-        self.bystander.ask(MODEL, litany(2 * seed, BYSTANDER_PROMPT_TOKENS), BYSTANDER_TOKENS)
+        self.bystander.ask(MODEL, BYSTANDER, BYSTANDER_TOKENS)
         self.bystander.wait_for_frames(BYSTANDER_FRAMES, SCENE_TIMEOUT_S)
         self._before = fleet.snapshot()
         self._placed_before = self._before.by("worker", "baton_placed_requests")
@@ -50,7 +53,7 @@ class Stage:
         self.decode: Replica
 
     def send_victim(self) -> None:
-        self.victim.ask(MODEL, litany(2 * self._seed + 1, PROMPT_TOKENS), ANSWER_TOKENS)
+        self.victim.ask(MODEL, litany(self._seed, PROMPT_TOKENS), ANSWER_TOKENS)
         placed = self._placed_before
 
         def is_placed() -> bool:
@@ -83,6 +86,7 @@ class Stage:
 
     def advance(self, held: psutil.Process, until: Callable[[], bool]) -> None:
         """Let a held process run in slices, so that it does not run past a state that is short."""
+        held.nice(LEAST_PRIORITY)  # nothing shall delay its next stop
         deadline = time.monotonic() + SCENE_TIMEOUT_S
         while not until():
             assert time.monotonic() < deadline, f"{held} does not come so far"
@@ -90,6 +94,7 @@ class Stage:
             held.resume()
             wait_for(lambda used_s=used_s: _cpu_s(held) >= used_s + SLICE_S, SCENE_TIMEOUT_S, interval_s=0.001)
             held.suspend()
+        held.nice(0)
 
     def is_engine(self, worker: Replica, *, running: int, waiting: int) -> bool:
         """Whether the engine's last step has left it with so many requests, and with KV blocks in use."""
@@ -114,17 +119,22 @@ class Stage:
             told += [f"{number:.0f} {how}"] if number else []
         return ", ".join(told) or "none"
 
-    def is_at_base(self, worker: Replica, now: Snapshot) -> bool:
-        """The engine has nothing of the victim: nothing at all, or the bystander alone."""
+    def still_held(self, worker: Replica, now: Snapshot) -> str:
+        """What the engine has of the victim; empty when it has nothing: nothing at all, or the bystander alone."""
         usage = now.by("replica", "vllm:kv_cache_usage_perc")
         if worker.id not in usage:
-            return False
+            return "its metrics cannot be read"
         running = now.total("vllm:num_requests_running", replica=worker.id)
         waiting = now.total("vllm:num_requests_waiting", replica=worker.id)
-        if worker == self.bystanders_decode and not self.bystander.has_ended:
-            return (running, waiting) == (1, 0)
         leases = now.total("baton_leases_open", replica=worker.id)
-        return (running, waiting, usage[worker.id], leases) == (0, 0, 0, 0)
+        if worker == self.bystanders_decode and not self.bystander.has_ended:
+            is_at_base = (running, waiting) == (1, 0)
+        else:
+            is_at_base = (running, waiting, usage[worker.id], leases) == (0, 0, 0, 0)
+        held = (
+            f"{running:.0f} running, {waiting:.0f} waiting, {usage[worker.id]:.1%} of its blocks, {leases:.0f} leases"
+        )
+        return "" if is_at_base else held
 
     def close(self) -> None:
         self.release_all(but=[])
