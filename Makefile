@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast drills soak lint bench-overhead demo-model lock clean
+.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -54,6 +54,9 @@ lint: $(STAMP) ## format, lint, types and import contracts
 
 bench-overhead: $(STAMP) ## CPU and latency of the whole front against peers
 	$(BIN)/python bench/overhead.py
+
+bench-handover: $(STAMP) ## parts of a hand-over, and how soon an abandoned one is freed, on a running service: URL=
+	$(BIN)/python bench/handover.py $(if $(URL),--url $(URL))
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

@@ -12,7 +12,7 @@ from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.render import Frontend
-from api.routes import completions, health, models
+from api.routes import completions, health, links, models
 from api.wire.errors import error_response
 from cluster import metrics
 from cluster.config import AppConfig
@@ -37,7 +37,7 @@ def build_http_app(
     app.state.keep_alive_s = keep_alive_s
     app.state.max_body_bytes = max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    for routes in (completions, models, health):
+    for routes in (completions, models, health, links):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)

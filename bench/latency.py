@@ -1,7 +1,8 @@
 """TTFT and TPOT of a running service, one stream at a time, by prompt length and path.
 
 The paths are interleaved in one run, so that their ratio holds on a noisy machine. The service must allow the header
-`x-baton-path` (`ingress.allow_path_header: true`). Every prompt is new, so no prefix is cached.
+`x-baton-path` (`ingress.allow_path_header: true`). Every prompt is new, so no prefix is cached. `P->D plain` is the
+hand-over of a request that does not take its first token from the prefill worker: one with a stop string.
 """
 
 import argparse
@@ -14,7 +15,13 @@ from pathlib import Path
 
 import httpx
 
-PATHS = ("P->D", "D")
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "P->D": ("P->D", {}),
+    "P->D plain": ("P->D", {"stop": ["a text that no model says"]}),
+    "D": ("D", {}),
+    "P": ("P", {}),
+}
+"""Path and further fields of the request."""
 
 
 def main() -> None:
@@ -27,11 +34,11 @@ def main() -> None:
     arguments = parser.parse_args()
     samples = measure(arguments)
     print(f"{platform.processor() or platform.machine()}, {arguments.rounds} requests per row, milliseconds")
-    print(f"{'prompt':>8} {'path':>6} {'TTFT p50':>9} {'TTFT p90':>9} {'TPOT p50':>9}")
+    print(f"{'prompt':>8} {'path':>10} {'TTFT p50':>9} {'TTFT p90':>9} {'TPOT p50':>9}")
     for (length, path), rows in samples.items():
         ttfts, tpots = zip(*rows, strict=True)
         ninth = statistics.quantiles(ttfts, n=10)[-1]
-        print(f"{length:8d} {path:>6} {statistics.median(ttfts):9.1f} {ninth:9.1f} {statistics.median(tpots):9.2f}")
+        print(f"{length:8d} {path:>10} {statistics.median(ttfts):9.1f} {ninth:9.1f} {statistics.median(tpots):9.2f}")
     if arguments.json:
         arguments.json.write_text(
             json.dumps([{"prompt": n, "path": p, "ttft_tpot_ms": r} for (n, p), r in samples.items()])
@@ -41,14 +48,16 @@ def main() -> None:
 def measure(arguments: argparse.Namespace) -> dict[tuple[int, str], list[tuple[float, float]]]:
     """(TTFT, TPOT) in milliseconds per prompt length and path."""
     rng = random.Random(0)
-    cells = [(length, path) for length in arguments.lengths for path in PATHS]
+    cells = [(length, path) for length in arguments.lengths for path in VARIANTS]
     samples: dict[tuple[int, str], list[tuple[float, float]]] = {cell: [] for cell in cells}
     with httpx.Client(base_url=arguments.url, timeout=60) as http:
         model = http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
         for number in range(arguments.rounds + 1):
             for length, path in cells:
                 prompt = [rng.randrange(300, 1300) for _ in range(length)]
-                row = one_request(http, {"model": model, "prompt": prompt, "max_tokens": arguments.output_tokens}, path)
+                header, fields = VARIANTS[path]
+                body = {"model": model, "prompt": prompt, "max_tokens": arguments.output_tokens, **fields}
+                row = one_request(http, body, header)
                 if number:  # the first round warms up
                     samples[length, path].append(row)
             print(f"\rround {number}/{arguments.rounds}", end="", flush=True)

@@ -1,7 +1,8 @@
 """The `baton` command.
 
 `baton serve` is `serve run` with a face: it applies --port and --model to the Serve config, shows progress while the
-engines start, says when the service is ready, and stops everything it started on Ctrl-C.
+engines start, says when the service is ready, and stops everything it started on Ctrl-C. `baton probe` asks a running
+service how its workers are linked.
 """
 
 import argparse
@@ -21,10 +22,12 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import yaml
 
 from cluster.config import REPO_ROOT, parse
+from kvtransfer.link_table import LinkTable, render
 
 ALL_INTERFACES, LOOPBACK = "0.0.0.0", "127.0.0.1"
 LOG_FILE = Path(".baton/logs/serve.log")
@@ -35,6 +38,7 @@ FAILED_STARTS = 2
 EXCERPT_ERRORS = 4
 EXCERPT_LINES = 20
 POLL_S = 1.0
+PROBE_TIMEOUT_S = 10.0
 _PROCESS_NAME = re.compile(r"(?m)^\x1b\[\d+m\(.*?\)\x1b\[0m ")
 """Ray's coloured prefix of a worker's line."""
 _ERROR = re.compile(r"(?m)^[\w.]+(?:Error|Exception): (?!Traceback).+(?:\n(?!Traceback|The above|  File|\s*$).+){0,4}")
@@ -55,6 +59,16 @@ def main() -> None:
     serve.add_argument("--port", type=int, help="HTTP port (the config's)")
     serve.add_argument("--model", help="model folder or hub name (the config's)")
     serve.set_defaults(run=_serve)
+    probe = commands.add_parser(
+        "probe",
+        help="show how KV blocks travel in a running service, and how fast",
+        description="Each pair of a prefill and a decode worker, with the latency and bandwidth that the start-up "
+        "probe measured, and the transport settings of each worker. Ends with 1 when the service does not answer, or "
+        "has no link that is proved.",
+    )
+    probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (%(default)s)")
+    probe.add_argument("--json", action="store_true", help="print what GET /baton/links answers")
+    probe.set_defaults(run=_probe)
     arguments = parser.parse_args()
     sys.exit(arguments.run(arguments))
 
@@ -71,6 +85,26 @@ def _serve(arguments: argparse.Namespace) -> int:
         yaml.safe_dump(config, rendered)
         rendered.flush()
         return _Service(Path(rendered.name), config).run()
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    url = f"{arguments.url.rstrip('/')}/baton/links"
+    try:
+        with _DIRECT.open(url, timeout=PROBE_TIMEOUT_S) as response:
+            body = response.read()
+        table = msgspec.json.decode(body, type=LinkTable)
+    except urllib.error.HTTPError as error:
+        print(f"baton: {url} answers {error.code} {error.reason}", file=sys.stderr)
+        return 1
+    except (OSError, HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        print(f"baton: no service answers at {arguments.url} ({cause}); `baton serve` starts one", file=sys.stderr)
+        return 1
+    except ValueError as error:  # of the URL, or of what is not Baton's answer
+        print(f"baton: {url} is not a Baton service: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(json.loads(body), indent=2) if arguments.json else render(table))
+    return 0 if any(link.is_proved for link in table.links) else 1
 
 
 def configured(config: dict[str, Any], port: int | None, model: str | None) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.types import Transport
+
 Count = Annotated[int, Meta(ge=1)]
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +26,7 @@ class DiskTierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Absolute, on every node that the pool runs on; Baton makes a subfolder. A disk that reads slower than the engine
     computes makes every hit a loss.
     """
-    gib: Annotated[float, Meta(gt=0, le=1 << 20)]
+    gib: Annotated[float, Meta(ge=1, le=1 << 20)]
     """What the folder may hold, of all workers that write to it. More keeps prompts longer; less than a day's prompts
     wears the disk for blocks that are gone when they are asked for.
     """
@@ -37,15 +39,15 @@ class DiskTierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class TiersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a worker keeps the KV blocks that its engine's memory drops. See docs/tiers.md."""
 
-    dram_gib: Annotated[float, Meta(ge=0, le=1 << 14)] = 0.0
-    """Host memory per worker, in /dev/shm, taken when it starts; 0: none. More brings back more prompts without
-    computing them; what the node cannot spare is swapped or kills the worker.
+    dram_gib: Annotated[float, Meta(ge=1 / 16, le=1 << 14)] | None = None
+    """Host memory per worker, in /dev/shm, taken when it starts. More brings back more prompts without computing them;
+    what the node cannot spare is swapped or kills the worker.
     """
     disk: DiskTierConfig | None = None
     """A disk behind the DRAM tier."""
 
     def __post_init__(self) -> None:
-        if self.disk and not self.dram_gib:
+        if self.disk and self.dram_gib is None:
             raise ValueError(
                 "disk needs dram_gib: vLLM moves blocks between an engine and a disk through its DRAM tier"
             )
@@ -76,8 +78,12 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Custom Ray resources that a worker takes, to pin the pool to nodes that offer them."""
     label_selector: dict[str, str] = {}
     """Only on nodes with these labels (`ray start --labels`), e.g. {"pool": "decode"}."""
+    transport: Transport | None = None
+    """The only transport that may carry KV blocks: "tcp", "shared_memory", "rdma" or "nvlink". None: the fastest that
+    the node has. The same in both pools, or they have none in common.
+    """
     env: dict[str, str] = {}
-    """Environment of the worker and its engine, e.g. UCX_TLS. Wins over what Baton sets."""
+    """Environment of the worker and its engine, e.g. UCX_IB_GID_INDEX. Wins over what Baton sets."""
     kv_lease_s: Annotated[int, Meta(ge=5, le=600)] = 30
     """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the hand-overs of slow decode
     queues, longer keeps memory after a lost one.

@@ -38,17 +38,19 @@ from cluster.types import (
     TokenDelta,
     WorkerId,
     WorkerLoad,
+    WorkerTransport,
 )
-from kvtransfer import verify
+from kvtransfer import topology, verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
-from kvtransfer.tier_memory import TierMemory
+from kvtransfer.node import read_node
+from kvtransfer.telemetry import TransferLog
+from kvtransfer.tier_memory import named_while_starting
 from kvtransfer.tiers import kv_transfer_arguments
-from kvtransfer.topology import Device, ucx_environment
+from kvtransfer.topology import Device
 
 logger = logging.getLogger("baton.engine")
 
-PROBE_BLOCKS = 2
 FORGET_ATTEMPTS = 20
 FORGET_RETRY_S = 0.25
 
@@ -73,9 +75,9 @@ class Engine:
         """
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
-        os.environ.update(_environment(config, rank, node_ip))
+        self.transport = _transport(config)
+        os.environ.update(_environment(config, self.transport, rank, node_ip))
         engine_id = str(uuid.uuid4())
-        self._tier_memory = TierMemory(engine_id)
         arguments = AsyncEngineArgs(
             **{
                 **config.engine,
@@ -85,18 +87,27 @@ class Engine:
                 "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             }
         )
-        self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
+        with named_while_starting(engine_id):
+            self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
         self._reaping: set[asyncio.Task[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
         _StepLogger.on_ended_leases = staticmethod(on_ended_leases)
         self._load = _StepLogger.latest
         self._max_model_len = int(self._llm.model_config.max_model_len)
+        self.transfers = _StepLogger.transfers
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
-    def probe_request(self, request_id: RequestId) -> GenerateRequest:
-        """A prompt of a few KV blocks that no cache holds, answered with one token."""
-        num_tokens = PROBE_BLOCKS * int(self._llm.vllm_config.cache_config.block_size) + 1
+    @property
+    def largest_probe_blocks(self) -> int:
+        """KV blocks of the longest prompt that one step computes and that leaves half of the context free."""
+        scheduling = self._llm.vllm_config.scheduler_config
+        num_tokens = min(scheduling.max_num_batched_tokens, self._llm.model_config.max_model_len // 2)
+        return int(num_tokens) // self._block_size
+
+    def probe_request(self, request_id: RequestId, num_blocks: int) -> GenerateRequest:
+        """A prompt of so many KV blocks that no cache holds, answered with one token."""
+        num_tokens = num_blocks * self._block_size
         vocab_size = int(self._llm.model_config.get_vocab_size())
         rng = random.Random(request_id)
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
@@ -105,6 +116,10 @@ class Engine:
             prompt_token_ids=[rng.randrange(vocab_size) for _ in range(num_tokens)],
             sampling_params=encode_sampling_params(params),
         )
+
+    @property
+    def _block_size(self) -> int:
+        return int(self._llm.vllm_config.cache_config.block_size)
 
     def load(self) -> WorkerLoad:
         return self._load()
@@ -129,7 +144,6 @@ class Engine:
 
     def shutdown(self) -> None:
         self._llm.shutdown()
-        self._tier_memory.release()
 
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
         """Compute the prompt and pin its KV blocks; also gives the moment from which they are pinned, in seconds of
@@ -223,12 +237,12 @@ class Engine:
         return seconds[engine_id]
 
     async def forget_prefixes(self) -> None:
-        """Empty the prefix cache: what it holds cannot be trusted. Running requests are computed anew. Raises
-        ServingError where the engine cannot, because something is being pulled all the time.
+        """Empty the prefix cache and the tiers: what they hold cannot be trusted. Running requests are computed anew.
+        Raises ServingError where the engine cannot, because something is being pulled all the time.
         """
         for _ in range(FORGET_ATTEMPTS):
             try:
-                await self._llm.reset_prefix_cache(reset_running_requests=True)
+                await self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
                 return
             except EngineDeadError as error:
                 raise self._translated(error) from error
@@ -294,10 +308,11 @@ class Engine:
 
 
 class _StepLogger(StatLoggerBase):
-    """Keeps the load after the engine's last step, and tells of the leases that ended in it. vLLM constructs it, one
-    per engine, so the process's one is kept here.
+    """Keeps the load after the engine's last step and the last transfers, and tells of the leases that ended in it.
+    vLLM constructs it, one per engine, so the process's one is kept here.
     """
 
+    transfers = TransferLog()
     _load = WorkerLoad()
     on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None] = staticmethod(lambda ended: None)
 
@@ -322,6 +337,7 @@ class _StepLogger(StatLoggerBase):
             num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
             kv_cache_usage=scheduler_stats.kv_cache_usage,
         )
+        self.transfers.record(scheduler_stats.kv_connector_stats)
         if ended := ended_leases(scheduler_stats.kv_connector_stats or {}):
             _StepLogger.on_ended_leases(ended)
 
@@ -337,11 +353,16 @@ def _device() -> Device:
     return Device.CPU if current_platform.is_cpu() else Device.CUDA
 
 
-def _environment(config: PoolConfig, rank: int, node_ip: str) -> dict[str, str]:
+def _transport(config: PoolConfig) -> WorkerTransport:
+    operator = {name: value for name, value in {**os.environ, **config.env}.items() if name.startswith("UCX_")}
+    return topology.choose(read_node(_device()), config.transport, operator)
+
+
+def _environment(config: PoolConfig, transport: WorkerTransport, rank: int, node_ip: str) -> dict[str, str]:
     """For this process and the engine's, which inherit it. What the operator has set wins."""
     cores = config.cpu_cores[rank % len(config.cpu_cores)] if config.cpu_cores else "nobind"
     defaults = {
-        **ucx_environment(_device()),
+        **topology.environment(transport),
         "VLLM_CPU_OMP_THREADS_BIND": cores,
         "OMP_NUM_THREADS": str(config.cpu_threads),
     }

@@ -10,6 +10,8 @@ import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
 
+from cluster.types import ClusterView
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -39,10 +41,38 @@ PULLS = Counter(
     "Hand-overs as this decode worker took them: redeemed, refused before the pull, or given up during it.",
     ["outcome"],
 )
+LEASE_RELEASE = Histogram(
+    "baton_lease_release_seconds",
+    "From the moment at which nobody wants a hand-over any more to its freed KV blocks.",
+    buckets=(0.002, *_LATENCY_BUCKETS_S),
+)
+HANDOVER = Histogram(
+    "baton_handover_seconds",
+    "On the decode worker: until the prefill worker's promise, and from there until the first token.",
+    ["part"],
+    buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
+)
 VERIFICATIONS = Counter("baton_verifications", "Hand-overs that were checked against the prefill engine.", ["result"])
 WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
 LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a hand-over.")
 PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker.", ["pool", "worker"])
+LINK_LATENCY = Gauge(
+    "baton_link_latency_seconds", "Of a hand-over of no size, as the start-up probe measured it.", ["prefill", "decode"]
+)
+LINK_BANDWIDTH = Gauge(
+    "baton_link_bytes_per_second", "Of KV blocks, as the start-up probe measured it.", ["prefill", "decode"]
+)
+
+
+def set_link_speeds(view: ClusterView) -> None:
+    """Those of pairs that are gone go with them."""
+    LINK_LATENCY.clear()
+    LINK_BANDWIDTH.clear()
+    for decode in view.workers:
+        for prefill, speed in decode.links.items():
+            if speed is not None:
+                LINK_LATENCY.labels(prefill, decode.worker).set(speed.latency_s)
+                LINK_BANDWIDTH.labels(prefill, decode.worker).set(speed.bytes_per_s)
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):

@@ -133,6 +133,39 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Share of KV blocks in use, in [0, 1]."""
 
 
+class Transport(StrEnum):
+    """What can carry KV blocks from one engine to another, fastest first."""
+
+    NVLINK = "nvlink"
+    SHARED_MEMORY = "shared_memory"
+    RDMA = "rdma"
+    TCP = "tcp"
+
+
+class Setting(msgspec.Struct, frozen=True, array_like=True):
+    """An environment variable of an engine's processes."""
+
+    name: str
+    value: str | None
+    """None: left to its default."""
+    why: str
+
+
+class WorkerTransport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker's engine may move KV blocks, chosen when it starts (kvtransfer/topology.py)."""
+
+    transports: tuple[Transport, ...] = ()
+    """What its settings allow, fastest first. Empty: the operator has set UCX_TLS."""
+    settings: tuple[Setting, ...] = ()
+
+
+class LinkSpeed(msgspec.Struct, frozen=True, array_like=True):
+    """What a link takes to carry KV blocks: `latency_s + num_bytes / bytes_per_s`, measured when it was proved."""
+
+    latency_s: float
+    bytes_per_s: float
+
+
 class Address(msgspec.Struct, frozen=True):
     """Where a process of the cluster listens for the others (cluster/channel.py)."""
 
@@ -154,8 +187,9 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     load: WorkerLoad
     max_requests: int
     """It takes no more than so many at a time."""
-    connected: frozenset[WorkerId] = frozenset()
-    """Decode workers only: prefill workers whose link has been warmed by a real hand-over."""
+    transport: WorkerTransport = WorkerTransport()
+    links: dict[WorkerId, LinkSpeed | None] = {}
+    """Decode workers only: the prefill workers that a real hand-over has worked from. None: not measured yet."""
 
 
 class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +269,11 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     num_placed: int
     """Open requests that placement has charged to it."""
     max_requests: int
-    connected: frozenset[WorkerId]
+    host: str
+    """Address of its node."""
+    transport: WorkerTransport
+    links: dict[WorkerId, LinkSpeed | None]
+    """Decode workers only: live prefill workers that it can pull from. None: not measured yet."""
     report_age_s: float
 
 
@@ -254,8 +292,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_links(self) -> int:
-        """Warmed prefill-decode pairs."""
-        return sum(len(w.connected) for w in self.workers)
+        """Proved prefill-decode pairs."""
+        return sum(len(w.links) for w in self.workers)
 
     @property
     def is_ready(self) -> bool:

@@ -15,7 +15,7 @@ from cluster.engine import Engine
 from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
 from cluster.peers import SchedulerPeer
-from cluster.types import Pool, PromptTokenSources, ReportReply, WorkerId, WorkerLost, WorkerReport
+from cluster.types import LinkSpeed, Pool, PromptTokenSources, ReportReply, WorkerId, WorkerLost, WorkerReport
 from kvtransfer.lease import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
@@ -54,15 +54,15 @@ class Worker:
         )
 
     async def start(
-        self, connected: Callable[[], frozenset[WorkerId]], on_reply: Callable[[ReportReply], None]
+        self, links: Callable[[], dict[WorkerId, LinkSpeed | None]], on_reply: Callable[[ReportReply], None]
     ) -> None:
-        """Listen, and report from now on. `connected` gives the links to report; `on_reply` takes the Scheduler's
+        """Listen, and report from now on. `links` gives the proved links to report; `on_reply` takes the Scheduler's
         answer to each report.
         """
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await Listener.start(own_node_ip(), self.service)
-        self._reporting = asyncio.create_task(self._report_forever(self._listener, connected, on_reply))
+        self._reporting = asyncio.create_task(self._report_forever(self._listener, links, on_reply))
 
     async def check_health(self) -> None:
         """Raises when the engine is dead or the reports have ended, so that Serve replaces this replica."""
@@ -95,7 +95,7 @@ class Worker:
     async def _report_forever(
         self,
         listener: Listener,
-        connected: Callable[[], frozenset[WorkerId]],
+        links: Callable[[], dict[WorkerId, LinkSpeed | None]],
         on_reply: Callable[[ReportReply], None],
     ) -> None:
         """Ends when the engine dies, or hangs for good: a worker that cannot serve must not be placed on."""
@@ -108,7 +108,8 @@ class Worker:
                 address=listener.address,
                 load=self.engine.load(),
                 max_requests=self._max_requests,
-                connected=connected(),
+                transport=self.engine.transport,
+                links=links(),
             )
             try:
                 on_reply(await self._scheduler.report(report))

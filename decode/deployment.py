@@ -9,16 +9,16 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.channel import Connection
 from cluster.config import PoolConfig
-from cluster.errors import PrefillFailed, ServingError
-from cluster.feed import Feed
+from cluster.errors import ServingError
 from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import Peers, PrefillPeers, SchedulerPeer
 from cluster.protocol import FORGET
-from cluster.types import Pool, ReportReply, RequestId, WorkerId
+from cluster.types import Pool, ReportReply
 from cluster.worker import Worker
 from decode.step_stream import StepStreams
 from kvtransfer.links import Links
+from kvtransfer.probe import LinkProbe
 from kvtransfer.puller import Puller
 
 logger = logging.getLogger("baton.decode")
@@ -27,15 +27,16 @@ logger = logging.getLogger("baton.decode")
 class DecodeWorker:
     async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:  # type: ignore[misc]
         peer = SchedulerPeer(lambda: scheduler_address(scheduler))
-        self._prefill = PrefillPeers(Peers(peer))
-        self._links = Links(self._prove_link)
         self._worker = Worker(Pool.DECODE, config, peer)
-        self._puller = Puller(self._worker.engine, self._prefill, config.pull_timeout_s, self._links.suspect)
+        prefill = PrefillPeers(Peers(peer))
+        engine = self._worker.engine
+        self._puller = Puller(engine, prefill, config.pull_timeout_s, lambda worker: self._links.suspect(worker))
+        self._links = Links(LinkProbe(self._worker.id, engine, self._puller, prefill))
         self._streams = StepStreams(self._puller, self._worker.service)
         self._worker.on_step = self._streams.flush
         self._worker.service.on_post(FORGET, self._forget)
         self._forgetting: asyncio.Task[None] | None = None
-        await self._worker.start(connected=lambda: self._links.connected, on_reply=self._on_reply)
+        await self._worker.start(links=lambda: self._links.proved, on_reply=self._on_reply)
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()
@@ -61,18 +62,3 @@ class DecodeWorker:
 
     def _on_reply(self, reply: ReportReply) -> None:
         self._links.update(reply.prefill_workers)
-
-    async def _prove_link(self, prefill: WorkerId) -> None:
-        request = self._worker.engine.probe_request(RequestId(f"link-{prefill}-{self._worker.id}"))
-        result = await self._prefill.prefill(prefill, request)
-        if result is None:
-            raise PrefillFailed(f"prefill worker {prefill} gave no hand-over", prefill)
-        feed, pulled = Feed(1), 0
-        try:
-            await self._puller.start(request, result.handoff, feed)
-            while deltas := await feed.next():
-                pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
-        finally:
-            await self._puller.stop(request.request_id)
-        if not pulled:
-            raise PrefillFailed(f"nothing was pulled from prefill worker {prefill}", prefill)

@@ -8,6 +8,8 @@ while it is asked for is a miss.
 import hashlib
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,8 @@ class DiskTier(FileSystemTierManager):
         self._capacity_bytes = capacity_bytes
         self._unpruned_bytes = 0
         self._pruning: subprocess.Popen[bytes] | None = None
-        namespace = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        super().__init__(offloading_spec, root_dir=str(self._folder / namespace), **by_vllm)
+        self._namespace = self._folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        super().__init__(offloading_spec, root_dir=str(self._namespace), **by_vllm)
         self._prune()
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -51,6 +53,14 @@ class DiskTier(FileSystemTierManager):
         if self._unpruned_bytes > self._capacity_bytes * SHARE_BETWEEN_PRUNES:
             self._prune()
         super().submit_store(job_metadata)
+
+    def drain_jobs(self) -> None:
+        """vLLM calls this when it empties the DRAM tier on request, since what that holds cannot be trusted, and leaves
+        the disk as it is. It holds the same: nobody looks for it under another name, and pruning finds it in time.
+        """
+        super().drain_jobs()
+        with suppress(FileNotFoundError):  # another worker on this disk was first
+            self._namespace.rename(f"{self._namespace}.distrusted-{time.time_ns()}")
 
     def shutdown(self) -> None:
         super().shutdown()

@@ -67,6 +67,7 @@ class HostWorker(OffloadingWorker):
 
     def shutdown(self) -> None:
         self._tier_pages.clear()  # the region cannot be unmapped while it is viewed
+        self._region._creator = False  # it would remove the file's name, which is gone (kvtransfer/tier_memory.py)
         self._region.cleanup()
 
     def _copy(

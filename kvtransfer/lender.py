@@ -48,6 +48,7 @@ class Lender:
         """`offer_s`: how long blocks are kept that no decode worker asks for."""
         self._engine = engine
         self._leases = Leases(offer_s, PROMISE_S)
+        self._unwanted_since: dict[LeaseId, float] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -63,6 +64,8 @@ class Lender:
         for lease, how in ended:
             if (cause := self._leases.ended(lease, how)) is not None:
                 metrics.LEASES_ENDED.labels(cause).inc()
+            if (since := self._unwanted_since.pop(lease, None)) is not None:
+                metrics.LEASE_RELEASE.observe(_now() - since)
         self._show()
         if not self._leases and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -139,6 +142,7 @@ class Lender:
 
     def _end(self, leases: list[LeaseId]) -> None:
         if leases:
+            self._unwanted_since |= dict.fromkeys(leases, _now())
             self._show()
             self._spawn(self._end_in_engine(leases))
 

@@ -1,51 +1,91 @@
-"""Links: which prefill workers a decode worker has proved a hand-over with.
+"""Links: which prefill workers a decode worker has proved a hand-over with, and how fast each link is.
 
 The first pull between two engines makes their connection, which takes seconds, and no request should pay for it. So a
 link counts only once a real hand-over over it has worked; until then the pair gets no requests. A failed attempt is
-repeated when the prefill worker is next seen alive.
+repeated when the prefill worker is next seen alive. A link is measured before it counts, while no request disturbs it;
+one that could not be measured counts all the same, and is measured again a few times.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from cluster.errors import ServingError
-from cluster.types import WorkerId
+from cluster.types import LinkSpeed, WorkerId
 
 logger = logging.getLogger("baton.links")
 
-PROOF_TIMEOUT_S = 60.0
-"""vLLM's pull has no timeout of its own: without one, a prefill worker that hangs once would never be tried again."""
+PROOF_TIMEOUT_S = 15.0
+"""vLLM's pull has no timeout of its own: without one, a prefill worker that hangs once would never be tried again. A
+first hand-over takes up to 3 s.
+"""
+MEASURE_TIMEOUT_S = 15.0
+NUM_MEASUREMENTS = 3
+"""Attempts per link, each of a few prefills: a link that traffic keeps from being measured shall not pay for ever."""
+
+
+class Probe(Protocol):
+    async def prove(self, prefill: WorkerId) -> None:
+        """Raises ServingError when the hand-over fails."""
+        ...
+
+    async def measure(self, prefill: WorkerId) -> LinkSpeed | None:
+        """Raises ServingError. None: the speed could not be told."""
+        ...
 
 
 class Links:
-    def __init__(self, prove: Callable[[WorkerId], Awaitable[None]]) -> None:
-        """`prove` makes a hand-over from the given prefill worker, and raises ServingError when it fails."""
-        self._prove = prove
-        self._connected: frozenset[WorkerId] = frozenset()
-        self._proving: dict[WorkerId, asyncio.Task[None]] = {}
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._proved: dict[WorkerId, LinkSpeed | None] = {}
+        self._num_measured: dict[WorkerId, int] = {}
+        self._probing: dict[WorkerId, asyncio.Task[None]] = {}
+        self._measuring = asyncio.Lock()
+        """One at a time: two would share what the node's network carries."""
 
     @property
-    def connected(self) -> frozenset[WorkerId]:
-        return self._connected
+    def proved(self) -> dict[WorkerId, LinkSpeed | None]:
+        """Speed by prefill worker; None where it is not known."""
+        return dict(self._proved)
 
     def update(self, live: frozenset[WorkerId]) -> None:
-        """Forget workers that are gone and start proving the links to new ones."""
-        self._connected &= live
-        for worker in live - self._connected - self._proving.keys():
-            self._proving[worker] = asyncio.create_task(self._connect(worker))
+        """Forget workers that are gone, and probe the links that have something to be found out about."""
+        for known in (self._proved, self._num_measured):
+            for worker in known.keys() - live:
+                del known[worker]
+        for worker in live - self._probing.keys():
+            if worker not in self._proved or self._can_measure(worker):
+                self._probing[worker] = asyncio.create_task(self._find_out(worker))
 
     def suspect(self, worker: WorkerId) -> None:
         """A pull from this worker hung: it must prove its link anew."""
-        self._connected -= {worker}
+        self._proved.pop(worker, None)
 
-    async def _connect(self, worker: WorkerId) -> None:
+    def _can_measure(self, worker: WorkerId) -> bool:
+        return self._proved.get(worker) is None and self._num_measured.get(worker, 0) < NUM_MEASUREMENTS
+
+    async def _find_out(self, worker: WorkerId) -> None:
         try:
-            async with asyncio.timeout(PROOF_TIMEOUT_S):
-                await self._prove(worker)
+            if worker not in self._proved:
+                async with asyncio.timeout(PROOF_TIMEOUT_S):
+                    await self._probe.prove(worker)
+            speed = await self._measure(worker)
         except (ServingError, TimeoutError) as error:
-            logger.warning("no link to prefill worker %s yet: %s", worker, error)
+            logger.warning("no link to prefill worker %s yet: %s", worker, _reason(error))
         else:
-            self._connected |= {worker}
+            self._proved[worker] = speed
         finally:
-            del self._proving[worker]
+            del self._probing[worker]
+
+    async def _measure(self, worker: WorkerId) -> LinkSpeed | None:
+        self._num_measured[worker] = self._num_measured.get(worker, 0) + 1
+        try:
+            async with self._measuring, asyncio.timeout(MEASURE_TIMEOUT_S):
+                return await self._probe.measure(worker)
+        except (ServingError, TimeoutError) as error:
+            logger.warning("link to prefill worker %s not measured: %s", worker, _reason(error))
+            return None
+
+
+def _reason(error: Exception) -> str:
+    return "it took too long" if isinstance(error, TimeoutError) else str(error)

@@ -106,6 +106,7 @@ class Puller:
             raise
         if isinstance(answer, Promise):
             metrics.PULLS.labels("redeemed").inc()
+            metrics.HANDOVER.labels("redeem").observe(_now() - asked_at)
             return asked_at + answer.remaining_s
         logger.warning(
             "request %s is computed here: no pull from %s: %s", request.request_id, handoff.worker, answer.why
@@ -155,10 +156,12 @@ class _Pull:
         self._on_end = on_end
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._started_at = _now()
         self.is_pending = True
 
     def put(self, delta: TokenDelta) -> None:
         if self.is_pending:
+            metrics.HANDOVER.labels("first_token").observe(_now() - self._started_at)
             self.end()
         self._sink.put(delta)
 

@@ -1,41 +1,43 @@
-"""The DRAM tiers' files in shared memory: whose they are, and the removal of those whose owner is gone.
+"""The DRAM tiers' files in shared memory: they go with the engine, however it ends.
 
-vLLM names a tier's file by the engine's id and removes it when the engine ends in order. After a SIGKILL the file would
-hold the tier's memory until the machine restarts. So the process that owns an engine keeps a lock beside the file,
-which the kernel drops however the process ends, and whoever starts an engine first removes the files of unlocked
-engines. A lock, not a process id: containers often share /dev/shm but not their process ids.
+vLLM names a tier's file by the engine's id, so that the engine's processes find it, and removes it when the engine ends
+in order; after a SIGKILL it would hold the tier's memory until the machine restarts. Once the engine has started, all
+its processes have mapped the file and nobody needs its name, so the name is removed: the memory goes with the last of
+them. A start that is killed leaves the name behind; whoever starts the next engine removes it. That nobody starts an
+engine by a name is known by a lock, which the kernel drops with its holder. A lock, not a process id: containers often
+share /dev/shm but not their process ids.
 """
 
 import fcntl
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 
+_PREFIX = "baton_tier_"
 
-class TierMemory:
-    """An engine's claim on its file. Held by the process that owns the engine, until `release`."""
 
-    def __init__(self, engine_id: str, folder: Path = SHARED_MEMORY) -> None:
-        _remove_unowned(folder)
-        self._engine_id, self._folder = engine_id, folder
-        unlocked = folder / f"baton_tier_{engine_id}.new"  # not looked at by others before it is locked
-        self._lock = unlocked.open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+@contextmanager
+def named_while_starting(engine_id: str, folder: Path = SHARED_MEMORY) -> Iterator[None]:
+    """Around the start of an engine."""
+    _remove_abandoned(folder)
+    unlocked = folder / f"{_PREFIX}{engine_id}.new"  # not looked at by others before it is locked
+    with unlocked.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         unlocked.rename(_lock_of(folder, engine_id))
+        try:
+            yield
+        finally:
+            _remove(folder, engine_id)
 
-    def release(self) -> None:
-        """Remove the file, if the engine has not; the engine must have ended."""
-        _remove(self._folder, self._engine_id)
-        self._lock.close()
 
-
-def _remove_unowned(folder: Path) -> None:
-    for lock in folder.glob("baton_tier_*.lock"):
-        # FileNotFoundError: somebody else has just removed it. BlockingIOError: its owner lives.
+def _remove_abandoned(folder: Path) -> None:
+    for lock in folder.glob(f"{_PREFIX}*.lock"):
+        # FileNotFoundError: somebody else has just removed it. BlockingIOError: its engine is being started.
         with suppress(FileNotFoundError, BlockingIOError), lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(folder, lock.stem.removeprefix("baton_tier_"))
+            _remove(folder, lock.stem.removeprefix(_PREFIX))
 
 
 def _remove(folder: Path, engine_id: str) -> None:
@@ -45,4 +47,4 @@ def _remove(folder: Path, engine_id: str) -> None:
 
 
 def _lock_of(folder: Path, engine_id: str) -> Path:
-    return folder / f"baton_tier_{engine_id}.lock"
+    return folder / f"{_PREFIX}{engine_id}.lock"

@@ -36,9 +36,9 @@ def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine
         "kv_connector_extra_config": {"kv_lease_duration": config.kv_lease_s + 2 * PROMISE_S},
     }
     engine = {"engine_id": engine_id, "kv_load_failure_policy": "recompute"}
-    if not config.tiers.dram_gib:
+    if config.tiers.dram_gib is None:
         return nixl | engine
-    both = {"connectors": [nixl, _offloading(config, device)]}
+    both = {"connectors": [nixl, _offloading(config.tiers.dram_gib, config, device)]}
     return engine | {
         "kv_connector": "MultiConnector",
         "kv_role": _KV_ROLES[pool],
@@ -47,7 +47,7 @@ def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine
     }
 
 
-def _offloading(config: PoolConfig, device: Device) -> dict[str, Any]:
+def _offloading(dram_gib: float, config: PoolConfig, device: Device) -> dict[str, Any]:
     disk = config.tiers.disk
     if device is Device.CPU:
         spec = {"spec_name": "HostTieringSpec", "spec_module_path": "kvtransfer.host_tier"}
@@ -55,7 +55,7 @@ def _offloading(config: PoolConfig, device: Device) -> dict[str, Any]:
         spec = {"spec_name": "TieringOffloadingSpec" if disk else "CPUOffloadingSpec"}
     extra: dict[str, Any] = {
         **spec,
-        "cpu_bytes_to_use": int(config.tiers.dram_gib * GIB),
+        "cpu_bytes_to_use": int(dram_gib * GIB),
         "offload_prompt_only": False,  # the answer is part of the next turn's prompt
     }
     if disk:

@@ -1,21 +1,142 @@
-"""Which transport carries KV blocks, by the device that holds them. Pure: returns the environment, sets nothing.
+"""Which transport carries KV blocks, by what the node has and what the operator asks for. Pure: returns the settings,
+sets nothing.
 
-NIXL creates UCX with peer error handling, which rules out sysv and posix shared memory as the only transport. On CPUs
-TCP always works, and UCX adds cross-memory attach for bulk data between processes of one machine by itself. On GPUs
-UCX is left to choose: cuda_ipc over NVLink in a node, RDMA between nodes, TCP at worst.
+NIXL creates UCX with peer error handling, so that a dead peer fails a pull instead of hanging it. That rules out sysv
+and posix shared memory; cross-memory attach (CMA) is the shared memory that is left. A setting that the operator has
+made, in the pool's `env` or on the node, is never touched. docs/transport.md says what each choice was measured at.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+
+import msgspec
+
+from cluster.types import Setting, Transport, WorkerTransport
 
 
 class Device(StrEnum):
+    """What holds the KV blocks."""
+
     CPU = "cpu"
     CUDA = "cuda"
 
 
-def ucx_environment(device: Device) -> dict[str, str]:
-    """Environment for every process of a worker, to be set before its engine starts. An operator's own setting wins."""
-    rcache = {"UCX_RCACHE_MAX_UNRELEASED": "1024"}  # vLLM's own default, which it cannot set once nixl is imported
-    if device is Device.CPU:
-        return {"UCX_TLS": "tcp", **rcache}
-    return rcache
+class RdmaPort(msgspec.Struct, frozen=True):
+    """An active port of an InfiniBand or RoCE adapter."""
+
+    name: str
+    """As UCX names it, e.g. "mlx5_0:1"."""
+    is_roce: bool
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's machine has (kvtransfer/node.py)."""
+
+    device: Device
+    num_gpus: int = 0
+    rdma_ports: tuple[RdmaPort, ...] = ()
+
+
+DEAD_PEER_S = 10
+"""After this long without an answer a machine is taken for dead. Sooner gives up on one that is only slow."""
+
+_ONLY = {
+    (Device.CPU, Transport.TCP): "tcp",
+    (Device.CPU, Transport.SHARED_MEMORY): "tcp,cma",
+    (Device.CPU, Transport.RDMA): "rc",
+    (Device.CUDA, Transport.TCP): "tcp,cuda_copy",
+    (Device.CUDA, Transport.NVLINK): "tcp,cuda",
+    (Device.CUDA, Transport.RDMA): "rc,cuda_copy",
+}
+"""UCX_TLS where the operator asks for one transport. CMA and NVLink carry data alone: TCP connects and notifies. GPU
+memory always needs cuda_copy, which `cuda` includes.
+"""
+
+_PEER_LOSS = (
+    Setting("UCX_TCP_KEEPIDLE", "4s", "an idle connection is asked for a sign of life after 4 s"),
+    Setting("UCX_TCP_KEEPINTVL", "2s", "and every 2 s from then on"),
+    Setting("UCX_TCP_KEEPCNT", "3", f"and is lost after 3 silent ones: {DEAD_PEER_S} s in all, UCX's own take 28"),
+    Setting(
+        "UCX_TCP_USER_TIMEOUT", f"{DEAD_PEER_S}s", "the same for data that nobody acknowledges: Linux takes 15 min"
+    ),
+    Setting("UCX_KEEPALIVE_INTERVAL", "4s", "the same for transports other than TCP: UCX's own round takes 20 s"),
+)
+_WITHIN_A_NODE = (Transport.NVLINK, Transport.SHARED_MEMORY)
+
+_WHY = {
+    Transport.NVLINK: "cuda_ipc copies from GPU to GPU, over NVLink where there is one, else over PCIe",
+    Transport.SHARED_MEMORY: "CMA copies between the processes, TCP notifies",
+    Transport.RDMA: "the adapters read the blocks without the other side's CPU",
+    Transport.TCP: "nothing faster reaches both",
+}
+
+_RCACHE = Setting("UCX_RCACHE_MAX_UNRELEASED", "1024", "vLLM's default, which it cannot set once nixl is imported")
+
+
+def choose(node: Node, only: Transport | None, operator: Mapping[str, str]) -> WorkerTransport:
+    """The settings of every process of a worker, to be made before its engine starts. `only` is the one transport that
+    the operator asks for, None leaves the choice to Baton; `operator` is the UCX environment that is set already.
+
+    Raises:
+        ValueError: the node cannot have the transport that is asked for.
+    """
+    tls = _fastest(node) if only is None else _only(node, only)
+    transports = tuple(t for t in Transport if _has(node, t)) if only is None else (only,)
+    if "UCX_TLS" in operator:
+        transports = ()
+    ours = (tls, *_PEER_LOSS, _RCACHE)
+    theirs = tuple(Setting(name, value, "set by the operator") for name, value in sorted(operator.items()))
+    settings = tuple(setting for setting in ours if setting.name not in operator)
+    return WorkerTransport(transports=transports, settings=theirs + settings)
+
+
+def environment(transport: WorkerTransport) -> dict[str, str]:
+    return {setting.name: setting.value for setting in transport.settings if setting.value is not None}
+
+
+def between(prefill: WorkerTransport, decode: WorkerTransport, *, same_node: bool) -> tuple[Transport | None, str]:
+    """The fastest transport that both workers allow, and why. None: UCX decides by what the operator has set, or the
+    two have none in common. UCX does not tell which one it took.
+    """
+    if not prefill.transports or not decode.transports:
+        return None, "UCX_TLS is set by the operator"
+    common = [t for t in prefill.transports if t in decode.transports]
+    usable = [t for t in common if same_node or t not in _WITHIN_A_NODE]
+    if not usable:
+        return None, "the two workers allow no transport in common"
+    where = "one node" if same_node else "two nodes"
+    return usable[0], f"{where}: {_WHY[usable[0]]}"
+
+
+def _has(node: Node, transport: Transport) -> bool:
+    match transport:
+        case Transport.NVLINK:
+            return node.device is Device.CUDA and node.num_gpus > 1
+        case Transport.SHARED_MEMORY:
+            return node.device is Device.CPU
+        case Transport.RDMA:
+            return bool(node.rdma_ports)
+        case Transport.TCP:
+            return True
+
+
+def _fastest(node: Node) -> Setting:
+    if node.device is Device.CUDA:
+        return Setting("UCX_TLS", None, f"UCX chooses from what it finds: {_inventory(node)}")
+    if node.rdma_ports:
+        return Setting("UCX_TLS", "rc,tcp,cma", f"{_inventory(node)}; CMA within the node")
+    return Setting("UCX_TLS", "tcp,cma", f"{_inventory(node)}: CMA within the node, TCP to other nodes")
+
+
+def _only(node: Node, transport: Transport) -> Setting:
+    if not _has(node, transport):
+        raise ValueError(f"transport {transport} is asked for, but this node has {_inventory(node)}")
+    return Setting("UCX_TLS", _ONLY[node.device, transport], f"the pool's config asks for {transport}")
+
+
+def _inventory(node: Node) -> str:
+    gpus = [f"{node.num_gpus} GPUs" if node.num_gpus > 1 else "one GPU"] if node.device is Device.CUDA else ["no GPU"]
+    roce = [port.name for port in node.rdma_ports if port.is_roce]
+    infiniband = [port.name for port in node.rdma_ports if not port.is_roce]
+    rdma = [f"RoCE on {', '.join(roce)}"] * bool(roce) + [f"InfiniBand on {', '.join(infiniband)}"] * bool(infiniband)
+    return ", ".join([*gpus, *(rdma or ["no RDMA"])])

@@ -44,6 +44,7 @@ class Scheduler:
         metrics.PLACED.clear()  # workers that are gone
         for worker in view.workers:
             metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
+        metrics.set_link_speeds(view)
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:

@@ -36,9 +36,7 @@ def place(
     usable = [w for w in workers if w.worker not in request.excluded]
     decodes = [w for w in usable if w.pool is Pool.DECODE and _has_room(w)]
     prefills = [w for w in usable if w.pool is Pool.PREFILL]
-    pairs = [
-        (p, d) for p in prefills for d in decodes if p.worker in d.connected and (p.worker, d.worker) not in suspects
-    ]
+    pairs = [(p, d) for p in prefills for d in decodes if p.worker in d.links and (p.worker, d.worker) not in suspects]
     if held is not None and (holder := _worth_staying_with(held, decodes)) is not None:
         num_missing = request.num_prompt_tokens - held.num_tokens
         if request.path is None and num_missing <= LOCAL_TOKENS:

@@ -108,7 +108,9 @@ class RouterState:
                     load=report.load,
                     num_placed=placed[worker],
                     max_requests=report.max_requests,
-                    connected=frozenset(p for p in report.connected if p in live),
+                    host=report.address.host,
+                    transport=report.transport,
+                    links={prefill: speed for prefill, speed in report.links.items() if prefill in live},
                     report_age_s=now - reported_at,
                 )
                 for worker, (report, reported_at) in live.items()

@@ -52,7 +52,7 @@ class Setting:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": "1",
-            "UCX_TLS": "tcp",
+            "UCX_TLS": "tcp,cma",
             "UCX_RCACHE_MAX_UNRELEASED": "1024",
             "VLLM_NIXL_SIDE_CHANNEL_HOST": HOST,
             "VLLM_LOGGING_LEVEL": self.args["log_level"],

@@ -58,8 +58,8 @@ class Service:
             self._process = psutil.Popen(command, cwd=REPO_ROOT, stdout=log, stderr=subprocess.STDOUT)
         self._http = httpx.Client(base_url=self.url, timeout=30)
 
-    def wait_until_ready(self) -> None:
-        wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, START_TIMEOUT_S)
+    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, timeout_s)
         assert self._process.poll() is None, f"the service ended while starting:\n{self.log.read_text()}"
 
     def stop(self) -> list[psutil.Process]:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ from cluster.engine import Engine, encode_sampling_params
 from cluster.feed import Feed
 from cluster.types import GenerateRequest, Pool, PromptTokenSources, RequestId, WorkerId
 from kvtransfer.handoff import KVHandoff
+from kvtransfer.lease import LeaseEnd, LeaseId
 from tests.cluster.recall import recall_prompts
 
 CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
 TOKENIZER = get_tokenizer(resolve_model(CONFIG.model))
 NUM_OUTPUT_TOKENS = 48
 NUM_TRIES = 200
+PULL_TIMEOUT_S = 30.0
 PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True)
 
 
 class TieredEngine:
-    def __init__(self, pool: Pool, disk: Path) -> None:
+    def __init__(self, pool: Pool, disk: Path, ended_leases: list[tuple[LeaseId, LeaseEnd]]) -> None:
         tiers = TiersConfig(dram_gib=0.125, disk=DiskTierConfig(path=str(disk), gib=1))
         config = msgspec.structs.replace(CONFIG.pool(CONFIG.decode), tiers=tiers)
         self._engine = Engine(
@@ -42,14 +45,15 @@ class TieredEngine:
             node_ip="127.0.0.1",
             on_prompt=lambda sources: None,
             on_step=lambda: None,
+            on_ended_leases=ended_leases.extend,
         )
         self._num_requests = 0
         self._engine_id = self._engine._llm.vllm_config.kv_transfer_config.engine_id
+        self.distrust = self._engine.forget_prefixes
         self.shutdown = self._engine.shutdown
 
-    def num_files_in_memory(self) -> int:
-        """Of this engine's, however it ended."""
-        return sum(1 for _ in Path("/dev/shm").glob(f"*{self._engine_id}*"))
+    def names_in_memory(self) -> list[str]:
+        return [file.name for file in Path("/dev/shm").glob(f"*{self._engine_id}*")]
 
     def request(self, prompt: list[int]) -> GenerateRequest:
         self._num_requests += 1
@@ -61,14 +65,16 @@ class TieredEngine:
 
     async def prefill(self, prompt: list[int]) -> tuple[KVHandoff, dict[str, Any]]:
         await self._forget()
-        result = await self._engine.prefill(self.request(prompt))
-        assert result is not None
-        return result.handoff, seen(result.prompt_sources)
+        prefilled = await self._engine.prefill(self.request(prompt))
+        assert prefilled is not None
+        result, _ = prefilled
+        assert result.handoff is not None and result.first.prompt_sources is not None
+        return result.handoff, seen(result.first.prompt_sources)
 
     async def generate(self, prompt: list[int], handoff: KVHandoff | None = None) -> dict[str, Any]:
         await self._forget()
         before, feed = hits_by_tier(), Feed(1)
-        await self._engine.start(self.request(prompt), handoff, feed)
+        await self._engine.start(self.request(prompt), handoff, feed, time.monotonic() + PULL_TIMEOUT_S)
         tokens: list[int] = []
         sources = None
         while deltas := await feed.next():
@@ -118,9 +124,11 @@ async def written(disk: Path, num_blocks: int) -> None:
 async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
     chats = recall_prompts(first_seed=4_000_000)
     (first, first_code), (second, second_code) = [(tokenized(chat), code) for chat, code in (next(chats), next(chats))]
-    steps, num_files = {}, {}
-    prefill = TieredEngine(Pool.PREFILL, folder / "prefill")
-    decode = TieredEngine(Pool.DECODE, folder / "decode")
+    steps: dict[str, Any] = {}
+    ended_leases: list[tuple[LeaseId, LeaseEnd]] = []
+    prefill = TieredEngine(Pool.PREFILL, folder / "prefill", ended_leases)
+    decode = TieredEngine(Pool.DECODE, folder / "decode", ended_leases)
+    names_in_memory = prefill.names_in_memory() + decode.names_in_memory()
 
     steps["computed"] = await decode.generate(first)
     steps["from dram"] = await decode.generate(first)
@@ -133,25 +141,27 @@ async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
     steps["second handed over"] = await decode.generate(second, handoff)
     steps["second from dram"] = await decode.generate(second)
 
+    await written(folder / "decode", (len(first) + len(second)) // 32)
+    await decode.distrust()
+    steps["distrusted"] = await decode.generate(first)
+
     handoff, _ = await prefill.prefill(first)
     await prefill.kill()
     steps["hand-over lost"] = await decode.generate(first, handoff)
 
-    await written(folder / "decode", (len(first) + len(second)) // 32)
+    await written(folder / "decode", (2 * len(first) + len(second)) // 32)
     await decode.kill()
-    num_files["killed"] = decode.num_files_in_memory()
     prefill.shutdown()
     decode.shutdown()
-    num_files["released"] = prefill.num_files_in_memory() + decode.num_files_in_memory()
-    decode = TieredEngine(Pool.DECODE, folder / "decode")
+    decode = TieredEngine(Pool.DECODE, folder / "decode", ended_leases)
     steps["from disk"] = await decode.generate(first)
     decode.shutdown()
-    num_files["ended"] = decode.num_files_in_memory()
     return {
         "prompts": {"first": len(first), "second": len(second)},
         "codes": {"first": first_code, "second": second_code},
         "steps": steps,
-        "num_files_in_memory": num_files,
+        "ended_leases": [how for _, how in ended_leases],
+        "names_in_memory": names_in_memory,
     }
 
 

@@ -10,7 +10,7 @@ from api.app import build_http_app
 from api.generation import Call
 from cluster.errors import ServingError
 from cluster.metrics import Family, Sample, Scrape
-from cluster.types import ClusterView, Path, Pool, WorkerId, WorkerLoad, WorkerView
+from cluster.types import ClusterView, LinkSpeed, Path, Pool, WorkerId, WorkerLoad, WorkerTransport, WorkerView
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
@@ -83,7 +83,9 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
         load=WorkerLoad(),
         num_placed=0,
         max_requests=8,
-        connected=frozenset(map(WorkerId, connected)),
+        host="10.0.0.1",
+        transport=WorkerTransport(),
+        links={WorkerId(prefill): LinkSpeed(0.002, 4e9) for prefill in connected},
         report_age_s=0.0,
     )
 

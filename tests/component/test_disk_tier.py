@@ -15,6 +15,7 @@ from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.tiering.base import ScheduleEndContext, TransferJob
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from kvtransfer import disk_prune
 from kvtransfer.disk_tier import DiskTier, weights_identity
 
 BLOCK_BYTES, NUM_BLOCKS = 4096, 40
@@ -68,7 +69,7 @@ class Tier:
         return TransferJob(self.num_jobs, keys, np.array(blocks), is_promotion, ReqContext("request"))
 
     def finish(self) -> bool:
-        self.tier.drain_jobs()
+        self.tier._pool.wait_idle()
         (result,) = self.tier.get_finished_jobs()
         return bool(result.success)
 
@@ -83,7 +84,9 @@ class Tier:
     def has(self, block: int) -> bool:
         request = ReqContext(f"lookup-{block}-{self.num_jobs}")
         self.num_jobs += 1
-        return eventually(lambda: self._looked_up(block, request)) is LookupResult.HIT
+        result = eventually(lambda: self._looked_up(block, request))
+        self.tier.on_request_finished(request)
+        return result is LookupResult.HIT
 
     def _looked_up(self, block: int, request: ReqContext) -> LookupResult | None:
         result = self.tier.lookup(key_of(block), request)
@@ -151,7 +154,7 @@ def test_disk_does_not_grow_beyond_its_capacity_while_the_engine_runs(tiers, tmp
 def writes_again(tier: Tier) -> bool:
     """What is over is removed by the next write at the latest, once the last walk has ended."""
     tier.tier.submit_store(tier.job(range(NUM_BLOCKS - 2, NUM_BLOCKS), is_promotion=False))
-    tier.tier.drain_jobs()
+    tier.tier._pool.wait_idle()
     return bool(list(tier.tier.get_finished_jobs()))
 
 
@@ -162,6 +165,17 @@ def test_block_that_goes_while_it_is_asked_for_is_a_miss(tiers, tmp_path):
         file.unlink()
     assert not tier.load(range(1))
     assert not tier.has(0)
+
+
+def test_blocks_that_cannot_be_trusted_any_more_are_not_seen_by_anybody_on_the_disk(tiers, tmp_path):
+    one, other = tiers(), tiers()
+    assert one.store(range(4)) and other.has(2)
+    one.tier.drain_jobs()
+    assert not one.has(2) and not other.has(2)
+    assert one.store(range(2, 3)) and other.has(2)
+    other.tier.drain_jobs()
+    disk_prune.prune(tmp_path / "disk", 0, time.time())
+    assert num_files(tmp_path / "disk") == 0
 
 
 def test_hits_are_told_from_those_of_other_tiers(tiers):

@@ -9,13 +9,13 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
 from cluster.errors import InvalidRequest
-from cluster.types import FinishReason, PromptTokenSources, TokenDelta
+from cluster.types import FinishReason, PromptTokenSources, TokenDelta, WorkerId
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 
 NUM_TOKENS = 100
 
 
-HANDOFF = KVHandoff(params={"do_remote_prefill": True, "remote_num_tokens": 4})
+HANDOFF = KVHandoff(worker=WorkerId("p"), params={"do_remote_prefill": True, "remote_num_tokens": 4})
 
 
 class Sink:
@@ -115,7 +115,7 @@ def test_every_token_reaches_its_sink_and_is_counted_once():
     [
         (None, PromptTokenSources(computed=1, local=2, pulled=0, offloaded=4)),
         (PREFILL_REQUEST, PromptTokenSources(computed=1, local=2, pulled=0, offloaded=4)),
-        (HANDOFF.to_engine(), PromptTokenSources(computed=1, local=2, pulled=4)),
+        (HANDOFF.to_engine(pull_deadline=0.0), PromptTokenSources(computed=1, local=2, pulled=4)),
     ],
     ids=["whole request", "prefill", "hand-over"],
 )

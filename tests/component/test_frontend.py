@@ -257,7 +257,7 @@ async def test_path_header_reaches_the_session(client, engines):
     response = await client.post(COMPLETION, json=body, headers={"x-baton-path": "D"})
     assert engines.forced_paths == [Path.DECODE]
     assert response.headers["x-baton-path"] == "P->D"
-    assert response.headers["x-baton-prompt-tokens"] == "computed=1, local=0, pulled=0, offloaded=0"
+    assert response.headers["x-baton-prompt-tokens"] == "computed=3, local=2, pulled=0, offloaded=0"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -51,6 +51,15 @@ async def test_cluster_is_not_ready_while_the_scheduler_is_away():
     assert (response.status_code, error_of(response)["code"]) == (503, "worker_failed")
 
 
+@pytest.mark.parametrize("connected", [True, False])
+async def test_links_are_listed_whether_or_not_they_are_proved(connected):
+    response = await asked("GET", "/baton/links", cluster=FakeCluster(connected=connected))
+    assert response.status_code == 200
+    (link,) = response.json()["links"]
+    assert (link["prefill"], link["decode"], link["is_proved"]) == ("p0", "d0", connected)
+    assert (link["latency_s"], link["bytes_per_s"]) == ((0.002, 4e9) if connected else (None, None))
+
+
 async def test_metrics_are_one_page_for_all_processes():
     response = await asked("GET", "/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

@@ -14,6 +14,7 @@ from cluster.protocol import LOCATE, PLACE, PREFILL, REPORT
 from cluster.types import (
     Address,
     GenerateRequest,
+    LinkSpeed,
     PlacementRequest,
     Pool,
     Rejection,
@@ -166,7 +167,7 @@ async def test_report_and_its_reply_survive_the_wire():
         address=Address("h", 1, "s"),
         load=WorkerLoad(),
         max_requests=8,
-        connected=frozenset({WORKER}),
+        links={WORKER: LinkSpeed(0.001, 1e9)},
     )
     assert await peer.report(report) == ReportReply(prefill_workers=frozenset({WORKER}))
 

@@ -1,14 +1,24 @@
-"""Who owns a DRAM tier's file in shared memory, and what becomes of it."""
+"""The names of DRAM tiers in shared memory, and what becomes of them."""
 
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from kvtransfer.tier_memory import TierMemory
+import pytest
+
+from kvtransfer.tier_memory import named_while_starting
+
+START_AND_HANG = """
+import sys, pathlib
+from kvtransfer.tier_memory import named_while_starting
+with named_while_starting("killed", pathlib.Path(sys.argv[1])):
+    print("starting", flush=True)
+    sys.stdin.read()
+"""
 
 
-def files(folder: Path) -> set[str]:
+def names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
@@ -18,35 +28,35 @@ def a_tier(folder: Path, engine_id: str) -> Path:
     return file
 
 
-def test_file_of_an_owner_that_was_killed_goes_when_the_next_engine_starts(tmp_path):
-    program = (
-        "import sys, pathlib\n"
-        "from kvtransfer.tier_memory import TierMemory\n"
-        "memory = TierMemory('killed', pathlib.Path(sys.argv[1]))\n"
-        "print('ready', flush=True)\n"
-        "sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as owner:
-        assert owner.stdout is not None and owner.stdout.readline() == b"ready\n"
+def test_tier_has_a_name_only_while_its_engine_starts(tmp_path):
+    with named_while_starting("engine", tmp_path):
+        tiers = [a_tier(tmp_path, "engine"), a_tier(tmp_path, "engine_dp1")]
+        assert all(tier.exists() for tier in tiers)
+    assert names(tmp_path) == set()
+
+
+def test_tier_of_an_engine_that_does_not_start_goes(tmp_path):
+    with pytest.raises(RuntimeError, match="out of memory"), named_while_starting("engine", tmp_path):
+        a_tier(tmp_path, "engine")
+        raise RuntimeError("out of memory")
+    assert names(tmp_path) == set()
+
+
+def test_tier_of_a_start_that_was_killed_goes_when_the_next_engine_starts(tmp_path):
+    command = [sys.executable, "-c", START_AND_HANG, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starting:
+        assert starting.stdout is not None and starting.stdout.readline() == b"starting\n"
         tier = a_tier(tmp_path, "killed")
-        TierMemory("second", tmp_path).release()
-        assert tier.exists()
-        owner.send_signal(signal.SIGKILL)
-    TierMemory("third", tmp_path).release()
-    assert files(tmp_path) == set()
-
-
-def test_release_removes_what_the_engine_left(tmp_path):
-    memory = TierMemory("engine", tmp_path)
-    a_tier(tmp_path, "engine")
-    a_tier(tmp_path, "engine_dp1")
-    memory.release()
-    assert files(tmp_path) == set()
+        with named_while_starting("second", tmp_path):
+            assert tier.exists()
+        starting.send_signal(signal.SIGKILL)
+    with named_while_starting("third", tmp_path):
+        assert not tier.exists()
+    assert names(tmp_path) == set()
 
 
 def test_tier_of_another_program_is_left_alone(tmp_path):
     a_tier(tmp_path, "not-ours")
-    TierMemory("engine", tmp_path).release()
-    assert files(tmp_path) == {"vllm_offload_not-ours.mmap"}
+    with named_while_starting("engine", tmp_path):
+        pass
+    assert names(tmp_path) == {"vllm_offload_not-ours.mmap"}

@@ -3,13 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.service import START_TIMEOUT_S, Service
+from tests.cluster.service import Service
 from tests.drills import report
 from tests.drills.drill import Measured
 from tests.drills.fleet import Fleet
 from tests.drills.matrix import NUM_REPLICAS, SERVICE
 
 MEASURED = pytest.StashKey[list[Measured]]()
+START_TIMEOUT_S = 480.0
+"""Twice the processes that the cluster tests start, on the same cores."""
 WHOLE_WITHIN_S = 120.0
 
 
@@ -47,7 +49,7 @@ class Range:
             except TimeoutError:
                 self.stop()
         self._service = Service(self._folders.mktemp("drills"), SERVICE)
-        self._service.wait_until_ready()
+        self._service.wait_until_ready(START_TIMEOUT_S)
         fleet = Fleet(self._service)
         fleet.wait_until_whole(NUM_REPLICAS, START_TIMEOUT_S)
         return fleet

@@ -7,6 +7,7 @@ from cluster.types import (
     ClusterView,
     FinishReason,
     GenerateRequest,
+    LinkSpeed,
     PlacementRequest,
     Pool,
     PromptTokenSources,
@@ -15,6 +16,7 @@ from cluster.types import (
     WorkerId,
     WorkerLoad,
     WorkerReport,
+    WorkerTransport,
     WorkerView,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
@@ -50,7 +52,7 @@ def a_decode_report(worker: str = "d0", connected: str = "p0") -> WorkerReport:
         address=an_address(worker),
         load=WorkerLoad(),
         max_requests=MANY,
-        connected=ids(connected),
+        links=links(connected),
     )
 
 
@@ -61,7 +63,9 @@ def a_prefill_view(worker: str = "p0", num_placed: int = 0, max_requests: int = 
         load=WorkerLoad(),
         num_placed=num_placed,
         max_requests=max_requests,
-        connected=frozenset(),
+        host="n0",
+        transport=WorkerTransport(),
+        links={},
         report_age_s=0.0,
     )
 
@@ -75,7 +79,9 @@ def a_decode_view(
         load=WorkerLoad(),
         num_placed=num_placed,
         max_requests=max_requests,
-        connected=ids(connected),
+        host="n0",
+        transport=WorkerTransport(),
+        links=links(connected),
         report_age_s=0.0,
     )
 
@@ -121,6 +127,10 @@ def a_prefill_result(
 ) -> PrefillResult:
     first = a_delta(token, finish=finish, sources=PromptTokenSources(computed, local, 0))
     return PrefillResult(handoff=a_handoff(lease, worker), first=first)
+
+
+def links(names: str) -> dict[WorkerId, LinkSpeed | None]:
+    return dict.fromkeys(ids(names), LinkSpeed(0.001, 1e9))
 
 
 def ids(names: str) -> frozenset[WorkerId]:

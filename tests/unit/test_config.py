@@ -39,7 +39,7 @@ def test_serve_config_of_the_repository_is_valid(file):
         ({"decode": {"replica": 2}}, r"unknown field `replica` - at `\$\.decode`"),
         ({"ingress": {"cpus": -0.5}}, r"\$\.ingress\.cpus"),
         ({"prefil": {}}, "unknown field `prefil`"),
-        ({"decode": {"tiers": {"dram_gib": -1}}}, r"\$\.decode\.tiers\.dram_gib"),
+        ({"decode": {"tiers": {"dram_gib": 0}}}, r"\$\.decode\.tiers\.dram_gib"),
         ({"decode": {"tiers": {"dram": 1}}}, r"unknown field `dram` - at `\$\.decode\.tiers`"),
         ({"decode": {"tiers": {"dram_gib": 1, "disk": {"path": "/kv"}}}}, r"`gib` - at `\$\.decode\.tiers\.disk`"),
         ({"decode": {"tiers": {"dram_gib": 1, "disk": {"gib": 1}}}}, r"`path` - at `\$\.decode\.tiers\.disk`"),

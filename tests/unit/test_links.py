@@ -6,94 +6,159 @@ from factories import ids
 from fake_ports import Gate, turns
 
 from cluster.errors import PrefillFailed
-from cluster.types import WorkerId
-from kvtransfer.links import Links
+from cluster.types import LinkSpeed, WorkerId
+from kvtransfer import links as links_module
+from kvtransfer.links import NUM_MEASUREMENTS, Links
+
+SPEED = LinkSpeed(0.001, 1e9)
 
 
-class Prover:
-    """Proves every link, unless the worker is one of `failing`."""
+class FakeProbe:
+    """Proves and measures every link, unless the worker is one of `failing` or `unmeasurable`."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.proofs: list[str] = []
+        self.measurements: list[str] = []
         self.failing: set[str] = set()
-        self.gate = Gate()
+        self.unmeasurable: set[str] = set()
+        self.speed: LinkSpeed | None = SPEED
+        self.gate, self.measure_gate = Gate(), Gate()
 
-    async def prove(self, worker: WorkerId) -> None:
-        self.asked.append(worker)
+    async def prove(self, prefill: WorkerId) -> None:
+        self.proofs.append(prefill)
         await self.gate.passed()
-        if worker in self.failing:
-            raise PrefillFailed("nothing was pulled", worker)
+        if prefill in self.failing:
+            raise PrefillFailed("nothing was pulled", prefill)
+
+    async def measure(self, prefill: WorkerId) -> LinkSpeed | None:
+        self.measurements.append(prefill)
+        await self.measure_gate.passed()
+        if prefill in self.unmeasurable:
+            raise PrefillFailed("the prefill failed", prefill)
+        return self.speed
 
 
 @pytest.fixture
-def prover() -> Prover:
-    return Prover()
+def probe() -> FakeProbe:
+    return FakeProbe()
 
 
 @pytest.fixture
-def links(prover) -> Links:
-    return Links(prover.prove)
+def links(probe) -> Links:
+    return Links(probe)
 
 
-async def test_link_counts_once_it_is_proved(links, prover):
-    prover.gate.hold()
-    links.update(ids("p0"))
-    await prover.gate.reached.wait()
-    assert links.connected == set()
-    prover.gate.open()
-    await turns(3)
-    assert links.connected == {"p0"}
+async def update(links: Links, live: str, times: int = 1) -> None:
+    for _ in range(times):
+        links.update(ids(live))
+        await turns(8)
 
 
-async def test_link_is_proved_once(links, prover):
-    for _ in range(3):
-        links.update(ids("p0"))
-        await turns(3)
-    assert prover.asked == ["p0"]
+async def test_link_counts_once_it_is_proved_and_measured(links, probe):
+    probe.gate.hold()
+    probe.measure_gate.hold()
+    await update(links, "p0")
+    assert (probe.proofs, probe.measurements, links.proved) == (["p0"], [], {})
+    probe.gate.open()
+    await turns(8)
+    assert (probe.measurements, links.proved) == (["p0"], {})
+    probe.measure_gate.open()
+    await turns(8)
+    assert links.proved == {"p0": SPEED}
 
 
-async def test_link_that_is_being_proved_is_not_proved_a_second_time(links, prover):
-    prover.gate.hold()
-    links.update(ids("p0"))
-    await prover.gate.reached.wait()
-    links.update(ids("p0 p1"))
-    prover.gate.open()
-    await turns(3)
-    assert sorted(prover.asked) == ["p0", "p1"]
+async def test_link_is_proved_and_measured_once(links, probe):
+    await update(links, "p0", times=3)
+    assert (probe.proofs, probe.measurements) == (["p0"], ["p0"])
+
+
+async def test_link_that_is_being_proved_is_not_proved_a_second_time(links, probe):
+    probe.gate.hold()
+    await update(links, "p0")
+    await update(links, "p0 p1")
+    probe.gate.open()
+    await turns(8)
+    assert sorted(probe.proofs) == ["p0", "p1"]
 
 
 async def test_worker_that_is_gone_is_forgotten(links):
-    links.update(ids("p0 p1"))
-    await turns(3)
-    links.update(ids("p1"))
-    assert links.connected == {"p1"}
+    await update(links, "p0 p1")
+    await update(links, "p1")
+    assert links.proved == {"p1": SPEED}
 
 
-async def test_worker_that_comes_back_is_proved_again(links, prover):
+async def test_worker_that_goes_while_it_is_measured_is_forgotten_too(links, probe):
+    probe.measure_gate.hold()
+    await update(links, "p0")
+    await update(links, "")
+    probe.measure_gate.open()
+    await turns(8)
+    await update(links, "")
+    assert links.proved == {}
+
+
+async def test_worker_that_comes_back_is_proved_again(links, probe):
     for live in ("p0", "", "p0"):
-        links.update(ids(live))
-        await turns(3)
-    assert (prover.asked, links.connected) == (["p0", "p0"], {"p0"})
+        await update(links, live)
+    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
 
 
-async def test_link_that_failed_is_tried_at_the_next_update(links, prover, caplog):
-    prover.failing = {"p0"}
+async def test_link_that_failed_is_tried_at_the_next_update(links, probe, caplog):
+    probe.failing = {"p0"}
     with caplog.at_level(logging.WARNING):
-        links.update(ids("p0 p1"))
-        await turns(3)
-    assert links.connected == {"p1"}
+        await update(links, "p0 p1")
+    assert links.proved == {"p1": SPEED}
     assert "no link to prefill worker p0 yet: nothing was pulled" in caplog.text
-    prover.failing = set()
-    links.update(ids("p0 p1"))
-    await turns(3)
-    assert links.connected == {"p0", "p1"}
+    probe.failing = set()
+    await update(links, "p0 p1")
+    assert links.proved == {"p0": SPEED, "p1": SPEED}
 
 
-async def test_links_are_proved_side_by_side(links, prover):
-    prover.gate.hold()
-    links.update(ids("p0 p1 p2"))
-    await asyncio.wait_for(prover.gate.reached.wait(), timeout=1)
-    await turns(1)
-    assert len(prover.asked) == 3
-    prover.gate.open()
-    await turns(3)
+async def test_proof_that_hangs_is_given_up_and_tried_again(links, probe, caplog, monkeypatch):
+    monkeypatch.setattr(links_module, "PROOF_TIMEOUT_S", 0.01)
+    probe.gate.hold()
+    with caplog.at_level(logging.WARNING):
+        links.update(ids("p0"))
+        await asyncio.sleep(0.05)
+    assert "no link to prefill worker p0 yet: it took too long" in caplog.text
+    probe.gate.open()
+    await update(links, "p0")
+    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
+
+
+@pytest.mark.parametrize("how", ["fails", "cannot be told"])
+async def test_link_that_cannot_be_measured_counts_and_is_measured_again(links, probe, how):
+    probe.unmeasurable, probe.speed = ({"p0"}, SPEED) if how == "fails" else (set(), None)
+    await update(links, "p0")
+    assert links.proved == {"p0": None}
+    probe.unmeasurable, probe.speed = set(), SPEED
+    await update(links, "p0")
+    assert (probe.proofs, links.proved) == (["p0"], {"p0": SPEED})
+
+
+async def test_link_that_can_never_be_measured_is_left_alone_in_the_end(links, probe):
+    probe.speed = None
+    await update(links, "p0", times=10)
+    assert (links.proved, len(probe.measurements)) == ({"p0": None}, NUM_MEASUREMENTS)
+
+
+async def test_links_are_proved_side_by_side_and_measured_one_by_one(links, probe):
+    probe.gate.hold()
+    probe.measure_gate.hold()
+    await update(links, "p0 p1 p2")
+    assert len(probe.proofs) == 3
+    probe.gate.open()
+    await turns(8)
+    assert len(probe.measurements) == 1
+    probe.measure_gate.open()
+    await turns(20)
+    assert sorted(probe.measurements) == ["p0", "p1", "p2"]
+    assert links.proved.keys() == ids("p0 p1 p2")
+
+
+async def test_suspected_link_must_prove_itself_anew(links, probe):
+    await update(links, "p0")
+    links.suspect(WorkerId("p0"))
+    assert links.proved == {}
+    await update(links, "p0")
+    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})

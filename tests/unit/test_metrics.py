@@ -1,6 +1,8 @@
 import pickle
 
-from cluster.metrics import LINKS, REQUESTS, Family, Sample, Scrape, render, scrape
+from factories import a_decode_view, a_prefill_view, a_view
+
+from cluster.metrics import LINKS, REQUESTS, Family, Sample, Scrape, render, scrape, set_link_speeds
 
 
 def a_family(value: float = 1.0, name: str = "baton_links", **labels: str) -> Family:
@@ -50,3 +52,12 @@ def test_process_offers_its_own_registry():
 def test_scrape_survives_the_way_between_processes():
     own = scrape("ingress", "a")
     assert pickle.loads(pickle.dumps(own)) == own
+
+
+def test_speed_of_a_link_is_shown_as_long_as_there_is_the_link():
+    set_link_speeds(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="p0")))
+    page = render([scrape("scheduler", "s")])
+    assert b'baton_link_latency_seconds{decode="d0",deployment="scheduler",prefill="p0",replica="s"} 0.001\n' in page
+    assert b'baton_link_bytes_per_second{decode="d0",deployment="scheduler",prefill="p0",replica="s"} 1e+09\n' in page
+    set_link_speeds(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="")))
+    assert b'prefill="p0"' not in render([scrape("scheduler", "s")])

@@ -221,7 +221,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         assert request.path in (None, answer.path)
         if answer.path is Path.PREFILL_DECODE:
             assert request.can_hand_over
-            assert answer.prefill in live[answer.decode].connected
+            assert answer.prefill in live[answer.decode].links
             assert self.now >= self.suspects.get((answer.prefill, answer.decode), self.now)
 
     def check_refusal(self, request: PlacementRequest) -> None:
@@ -244,8 +244,8 @@ class RouterStateMachine(RuleBasedStateMachine):
     @invariant()
     def view_is_what_the_reports_say(self):
         live = self.live()
-        view = {w.worker: (w.pool, w.connected) for w in self.state.view(self.now).workers}
-        assert view == {w: (report.pool, report.connected & live.keys()) for w, report in live.items()}
+        view = {w.worker: (w.pool, w.links.keys()) for w in self.state.view(self.now).workers}
+        assert view == {w: (report.pool, report.links.keys() & live.keys()) for w, report in live.items()}
         assert self.state.prefill_workers(self.now) == live.keys() & set(PREFILLS)
 
     @invariant()
@@ -259,8 +259,8 @@ class RouterStateMachine(RuleBasedStateMachine):
         for report, _ in self.reports.values():
             if report.worker in self.live():
                 restarted.handle(report, self.now)
-        seen = {w.worker: w.connected for w in restarted.view(self.now).workers}
-        assert seen == {w.worker: w.connected for w in self.state.view(self.now).workers}
+        seen = {w.worker: w.links for w in restarted.view(self.now).workers}
+        assert seen == {w.worker: w.links for w in self.state.view(self.now).workers}
 
 
 TestRouterState = RouterStateMachine.TestCase

@@ -1,0 +1,14 @@
+"""GET /baton/links: how each prefill worker's KV blocks reach each decode worker. What `baton probe` prints."""
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from kvtransfer.link_table import table_of
+
+router = APIRouter(prefix="/baton")
+
+
+@router.get("/links")
+async def links(request: Request) -> Response:
+    table = table_of(await request.app.state.cluster.view())
+    return Response(msgspec.json.encode(table), media_type="application/json")

@@ -1,0 +1,128 @@
+"""What a hand-over takes, part by part, and how soon the blocks of an abandoned one are free.
+
+Asks a running service for answers over path P->D, one at a time, and reads the parts from its metrics; then asks again
+and leaves at random moments before the first token. The service must allow the header `x-baton-path`
+(`ingress.allow_path_header: true`). Every prompt is new, so no prefix is cached.
+"""
+
+import argparse
+import json
+import platform
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+PARTS = {
+    "redeem": ("baton_handover_seconds", {"part": "redeem"}),
+    "until the first token": ("baton_handover_seconds", {"part": "first_token"}),
+    "of which the pull": ("vllm:nixl_xfer_time_seconds", {"deployment": "decode"}),
+}
+RELEASE = ("baton_lease_release_seconds", {"deployment": "prefill"})
+SETTLE_S = 1.0
+"""Between the last answer and the scrape."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the service is (%(default)s)")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[32, 500, 2000], help="prompt tokens (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="requests per length (%(default)s)")
+    parser.add_argument("--abandoned", type=int, default=200, help="requests that are left early (%(default)s)")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    arguments = parser.parse_args()
+    rng = random.Random(0)
+    with httpx.Client(base_url=arguments.url, timeout=60, headers={"x-baton-path": "P->D"}) as http:
+        service = Service(http, rng)
+        service.answer(64)  # the first request of a service is slower than all others
+        parts = {length: service.parts(length, arguments.rounds) for length in arguments.lengths}
+        released = service.abandon(max(arguments.lengths), arguments.abandoned)
+    print(f"{platform.processor() or platform.machine()}, means of {arguments.rounds} requests, milliseconds")
+    print(f"{'prompt':>8}" + "".join(f"{part:>24}" for part in PARTS))
+    for length, row in parts.items():
+        print(f"{length:8d}" + "".join(f"{row[part]:24.2f}" for part in PARTS))
+    print(f"{arguments.abandoned} requests abandoned early, {released['count']:.0f} hand-overs had to be freed:")
+    for share in ("p50", "p90", "p99"):
+        print(f"  within {released[share]:g} s at {share} (bucket limit)")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"parts_ms": parts, "released_s": released}))
+
+
+class Service:
+    def __init__(self, http: httpx.Client, rng: random.Random) -> None:
+        self._http = http
+        self._rng = rng
+        self._model = http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
+
+    def parts(self, length: int, rounds: int) -> dict[str, float]:
+        """Mean milliseconds per part."""
+        before = self._buckets()
+        for number in range(rounds):
+            self.answer(length)
+            print(f"\rprompts of {length} tokens: {number + 1}/{rounds}", end="", flush=True)
+        time.sleep(SETTLE_S)
+        after = self._buckets()
+        print("\r", end="")
+        return {part: 1e3 * _gained(before, after, *of, "_sum") / rounds for part, of in PARTS.items()}
+
+    def abandon(self, length: int, count: int) -> dict[str, float]:
+        """Leave at random moments of a prefill and of what follows it. Seconds until the blocks were free, as the upper
+        limits of the histogram's buckets.
+        """
+        started_at = time.perf_counter()
+        self.answer(length)
+        answer_s = time.perf_counter() - started_at
+        before = self._buckets()
+        for number in range(count):
+            self._leave(length, self._rng.uniform(0.0, answer_s))
+            print(f"\rabandoned: {number + 1}/{count}", end="", flush=True)
+        time.sleep(SETTLE_S)
+        after = self._buckets()
+        print("\r", end="")
+        name, labels = RELEASE
+        total = _gained(before, after, name, labels, "_count")
+        shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+        limits = {label: _quantile(before, after, name, labels, share * total) for label, share in shares.items()}
+        return {"count": total, **limits}
+
+    def answer(self, length: int) -> None:
+        self._http.post("/v1/completions", json=self._body(length)).raise_for_status()
+
+    def _leave(self, length: int, after_s: float) -> None:
+        timeout = httpx.Timeout(60, read=max(after_s, 0.001))
+        with suppress(httpx.ReadTimeout):
+            self._http.post("/v1/completions", json=self._body(length), timeout=timeout)
+
+    def _body(self, length: int) -> dict[str, object]:
+        prompt = [self._rng.randrange(300, 1300) for _ in range(length)]
+        return {"model": self._model, "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+
+    def _buckets(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """All samples, by name and labels."""
+        families = text_string_to_metric_families(self._http.get("/metrics").raise_for_status().text)
+        return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def _gained(before: Samples, after: Samples, name: str, labels: dict[str, str], suffix: str) -> float:
+    wanted = labels.items()
+    keys = [key for key in after if key[0] == name + suffix and wanted <= dict(key[1]).items()]
+    return sum(after[key] - before.get(key, 0.0) for key in keys)
+
+
+def _quantile(before: Samples, after: Samples, name: str, labels: dict[str, str], rank: float) -> float:
+    """The upper limit of the bucket that holds the observation of this rank."""
+    limits = sorted({dict(key[1])["le"] for key in after if key[0] == f"{name}_bucket"}, key=float)
+    for limit in limits:
+        if _gained(before, after, name, labels | {"le": limit}, "_bucket") >= rank:
+            return float(limit)
+    return float("inf")
+
+
+if __name__ == "__main__":
+    main()

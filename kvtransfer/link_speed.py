@@ -1,0 +1,43 @@
+"""How fast a link is, from hand-overs of two sizes. Pure.
+
+The time of a transfer is modelled as `latency_s + num_bytes / bytes_per_s`. What disturbs a measurement only adds:
+other work on the machine adds time, and another request's pull, which the engine's telemetry does not tell apart, adds
+bytes. So of the samples of one size the fewest bytes, and among those the shortest time, are taken.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cluster.types import LinkSpeed
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One hand-over, as the decode engine saw it."""
+
+    num_blocks: int
+    num_bytes: int
+    duration_s: float
+
+
+def fit(samples: Sequence[Sample]) -> LinkSpeed | None:
+    """None: the samples are of one size, or took no time that can be told."""
+    if not samples:
+        return None
+    small = _best(samples, min(sample.num_blocks for sample in samples))
+    large = _best(samples, max(sample.num_blocks for sample in samples))
+    if large.num_bytes <= small.num_bytes or large.duration_s <= 0:
+        return None
+    bytes_per_s = large.num_bytes / large.duration_s
+    if large.duration_s <= small.duration_s:  # the size made no difference: all is latency, and at least so much passed
+        return LinkSpeed(latency_s=large.duration_s, bytes_per_s=bytes_per_s)
+    slope = (large.num_bytes - small.num_bytes) / (large.duration_s - small.duration_s)
+    latency_s = small.duration_s - small.num_bytes / slope
+    if latency_s < 0:  # the large one was slower per byte: there is no latency to be seen
+        return LinkSpeed(latency_s=0.0, bytes_per_s=bytes_per_s)
+    return LinkSpeed(latency_s=latency_s, bytes_per_s=slope)
+
+
+def _best(samples: Sequence[Sample], num_blocks: int) -> Sample:
+    alike = [sample for sample in samples if sample.num_blocks == num_blocks]
+    return min(alike, key=lambda sample: (sample.num_bytes, sample.duration_s))

@@ -1,0 +1,96 @@
+"""The table of links that `baton probe` prints: what the ingress answers, and how it reads. Pure."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cluster.types import ClusterView, Pool, Setting, Transport, WorkerId, WorkerView
+from kvtransfer.topology import between
+
+
+class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One prefill-decode pair."""
+
+    prefill: WorkerId
+    prefill_node: str
+    decode: WorkerId
+    decode_node: str
+    transport: Transport | None
+    """The fastest that both workers allow. None: UCX decides (`why` says what by)."""
+    why: str
+    is_proved: bool
+    """A real hand-over has worked, so requests are placed on the pair."""
+    latency_s: float | None
+    bytes_per_s: float | None
+    """None: not measured."""
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's engine was started with."""
+
+    worker: WorkerId
+    pool: Pool
+    node: str
+    settings: tuple[Setting, ...]
+
+
+class LinkTable(msgspec.Struct, frozen=True, kw_only=True):
+    links: list[LinkRow]
+    workers: list[WorkerRow]
+
+
+def table_of(view: ClusterView) -> LinkTable:
+    """Every pair of live workers, proved or not."""
+    pairs = [(p, d) for p in view.workers for d in view.workers if (p.pool, d.pool) == (Pool.PREFILL, Pool.DECODE)]
+    workers = [
+        WorkerRow(worker=w.worker, pool=w.pool, node=w.host, settings=w.transport.settings) for w in view.workers
+    ]
+    return LinkTable(links=[_row(prefill, decode) for prefill, decode in pairs], workers=workers)
+
+
+def _row(prefill: WorkerView, decode: WorkerView) -> LinkRow:
+    transport, why = between(prefill.transport, decode.transport, same_node=prefill.host == decode.host)
+    speed = decode.links.get(prefill.worker)
+    return LinkRow(
+        prefill=prefill.worker,
+        prefill_node=prefill.host,
+        decode=decode.worker,
+        decode_node=decode.host,
+        transport=transport,
+        why=why,
+        is_proved=prefill.worker in decode.links,
+        latency_s=speed.latency_s if speed else None,
+        bytes_per_s=speed.bytes_per_s if speed else None,
+    )
+
+
+def render(table: LinkTable) -> str:
+    """For a terminal: the links, then the settings and why each was chosen."""
+    if not table.workers:
+        return "no worker reports to the Scheduler yet"
+    header = ("prefill", "node", "decode", "node", "latency", "bandwidth", "transport", "why")
+    rows = [
+        (r.prefill, r.prefill_node, r.decode, r.decode_node, *_speed(r), r.transport or "UCX decides", r.why)
+        for r in table.links
+    ]
+    links = _aligned([header, *rows]) if rows else ["no links: both pools need a worker"]
+    return "\n".join([*links, *(line for worker in table.workers for line in ("", *_settings(worker)))])
+
+
+def _speed(row: LinkRow) -> tuple[str, str]:
+    if not row.is_proved:
+        return "not proved", "-"
+    if row.latency_s is None or row.bytes_per_s is None:
+        return "not measured", "-"
+    return f"{row.latency_s * 1e3:.2f} ms", f"{row.bytes_per_s / 1e9:.2f} GB/s"
+
+
+def _settings(worker: WorkerRow) -> list[str]:
+    rows = [(f"  {s.name}", "(unset)" if s.value is None else s.value, s.why) for s in worker.settings]
+    return [f"{worker.pool} worker {worker.worker} on {worker.node}", *_aligned(rows)]
+
+
+def _aligned(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

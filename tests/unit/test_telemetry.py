@@ -1,0 +1,41 @@
+from kvtransfer.telemetry import Transfer, TransferLog
+
+
+def nixl_stats(*transfers: tuple[int, float]) -> dict[str, list[float]]:
+    """As vLLM's NixlKVConnectorStats has them."""
+    return {
+        "transfer_duration": [duration_s for _, duration_s in transfers],
+        "post_duration": [0.001 for _ in transfers],
+        "bytes_transferred": [num_bytes for num_bytes, _ in transfers],
+        "num_failed_transfers": [],
+    }
+
+
+def test_transfers_of_every_step_are_kept_in_order():
+    log = TransferLog()
+    log.record(nixl_stats((100, 0.1)))
+    log.record(nixl_stats((200, 0.2), (300, 0.3)))
+    assert log.num_recorded == 3
+    assert log.since(1) == [Transfer(200, 0.2), Transfer(300, 0.3)]
+    assert log.since(3) == []
+
+
+def test_step_without_transfers_adds_nothing():
+    log = TransferLog()
+    for stats in (None, {}, nixl_stats()):
+        log.record(stats)
+    assert log.num_recorded == 0
+
+
+def test_transfers_of_a_connector_among_several_are_found():
+    log = TransferLog()
+    log.record({"OffloadingConnector": {"bytes": [[1, 2]]}, "NixlConnector": nixl_stats((100, 0.1))})
+    assert log.since(0) == [Transfer(100, 0.1)]
+
+
+def test_log_forgets_what_nobody_can_still_want():
+    log = TransferLog()
+    for number in range(5000):
+        log.record(nixl_stats((number, 0.1)))
+    assert [transfer.num_bytes for transfer in log.since(4998)] == [4998, 4999]
+    assert len(log.since(0)) < 5000
