@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast lint bench-overhead bench-handover demo-model lock clean
+.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -27,11 +27,24 @@ setup: $(STAMP) ## create the environment from the lock
 serve: $(STAMP) ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
-test: $(STAMP) lint ## all tests, on real engines
+test: $(STAMP) lint iptables ## all tests, on real engines, but for the long ones below
 	$(BIN)/python -m pytest
 
 test-fast: $(STAMP) ## unit and component tests: seconds
 	$(BIN)/python -m pytest tests/unit tests/component tests/test_architecture.py
+
+drills: $(STAMP) iptables ## every fault at every moment of a request's life: a quarter of an hour; writes docs/drills.md
+	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
+
+soak: $(STAMP) ## 2,000 requests, some aborted, and a worker killed each minute
+	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
+
+# The drills cut the network with it
+.PHONY: iptables
+iptables:
+	@PATH="$$PATH:/usr/sbin:/sbin"; command -v iptables >/dev/null || { \
+	  echo "Installing the Debian package iptables, with which the drills cut the network"; \
+	  apt-get update -qq && apt-get install -qq -y iptables || { echo "iptables is needed"; exit 1; }; }
 
 lint: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check .

@@ -55,6 +55,7 @@ HANDOVER = Histogram(
 VERIFICATIONS = Counter("baton_verifications", "Hand-overs that were checked against the prefill engine.", ["result"])
 WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
 LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a hand-over.")
+PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker.", ["pool", "worker"])
 LINK_LATENCY = Gauge(
     "baton_link_latency_seconds", "Of a hand-over of no size, as the start-up probe measured it.", ["prefill", "decode"]
 )

@@ -3,7 +3,7 @@
 import asyncio
 
 from cluster import metrics
-from cluster.channel import Listener, Service
+from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
 from cluster.protocol import LOCATE, PLACE, REPORT, TELL, VIEW
 from cluster.types import (
@@ -24,7 +24,8 @@ class Scheduler:
     async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
         self._state = RouterState()
         service = Service()
-        service.on_call(PLACE, self._place)
+        service.on_call_of(PLACE, self._place)
+        service.when_closed(self._state.asker_gone)
         service.on_call(TELL, self._tell)
         service.on_call(REPORT, self._report)
         service.on_call(VIEW, self._view)
@@ -40,11 +41,14 @@ class Scheduler:
         metrics.WORKERS.labels("prefill").set(view.num_prefill)
         metrics.WORKERS.labels("decode").set(view.num_decode)
         metrics.LINKS.set(view.num_links)
+        metrics.PLACED.clear()  # workers that are gone
+        for worker in view.workers:
+            metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
         metrics.set_link_speeds(view)
         return metrics.scrape("scheduler", own_worker_id())
 
-    async def _place(self, request: PlacementRequest) -> Placement | Rejection:
-        return self._state.place(request, _now())
+    async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
+        return self._state.place(request, _now(), connection)
 
     async def _tell(self, event: SchedulerEvent) -> None:
         self._state.handle(event, _now())

@@ -1,13 +1,14 @@
 """RouterState: what the Scheduler knows of the workers, and the placements it has charged to them.
 
-`handle(event, now)` and `place(request, now)` are the only mutators; `now` is monotonic seconds. A worker exists by
-its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is whole
-again after one report interval. A lost worker is out at once, until it reports again. A request is charged when it is
-placed (anew, if it was placed before) and released when it is closed.
+`handle(event, now)`, `place(request, now)` and `asker_gone(asker)` are the only mutators; `now` is monotonic seconds. A
+worker exists by its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted
+Scheduler is whole again after one report interval. A lost worker is out at once, until it reports again. A request is
+charged when it is placed (anew, if it was placed before) and released when it is closed, or when the ingress that asked
+is gone.
 """
 
 from collections import Counter
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from cluster.types import (
     Address,
@@ -36,7 +37,13 @@ QUARANTINE_S = 600.0
 """For a pair whose hand-over was wrong. The cause is a defect, of software or of hardware: time to look at it."""
 
 CHARGE_TIMEOUT_S = 1800.0
-"""An ingress that was killed never closes its requests. Longer than any request runs."""
+"""For an ingress that lives and whose word of a request's end was lost. Longer than any request runs."""
+
+
+class _Charge(NamedTuple):
+    placement: Placement
+    charged_at: float
+    asker: object
 
 
 class RouterState:
@@ -44,7 +51,7 @@ class RouterState:
 
     def __init__(self) -> None:
         self._reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
-        self._charges: dict[RequestId, tuple[Placement, float]] = {}
+        self._charges: dict[RequestId, _Charge] = {}
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
         self._prefixes = PrefixMemory()
@@ -64,8 +71,8 @@ class RouterState:
             case _:
                 assert_never(event)
 
-    def place(self, request: PlacementRequest, now: float) -> Placement | Rejection:
-        """Choose workers and charge the request to them."""
+    def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection:
+        """Choose workers and charge the request to them. `asker`: whose end (`asker_gone`) ends the request too."""
         self._charges.pop(request.request_id, None)
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
         workers = self.view(now).workers
@@ -74,9 +81,13 @@ class RouterState:
         answer = placement.place(request, workers, self._turn, suspects, held)
         if isinstance(answer, Placement):
             self._prefixes.remember(request.prefix_chain, answer.generating)
-            self._charges[request.request_id] = (answer, now)
+            self._charges[request.request_id] = _Charge(answer, now, asker)
             self._turn += 1
         return answer
+
+    def asker_gone(self, asker: object) -> None:
+        """An ingress that was killed never closes its requests."""
+        self._charges = {request: charge for request, charge in self._charges.items() if charge.asker is not asker}
 
     def prefill_workers(self, now: float) -> frozenset[WorkerId]:
         return frozenset(w.worker for w in self.view(now).workers if w.pool is Pool.PREFILL)
@@ -110,18 +121,18 @@ class RouterState:
         """Assert every invariant. Tests call it after each event."""
         for worker, (report, _) in self._reports.items():
             assert worker == report.worker
-        for charged, _ in self._charges.values():
+        for charged, _, _ in self._charges.values():
             assert (charged.prefill is None) == (charged.path is Path.DECODE)
             assert (charged.decode is None) == (charged.path is Path.PREFILL)
 
     def _forget_the_silent(self, now: float) -> None:
         for worker in [w for w, (_, at) in self._reports.items() if now - at > REPORT_TIMEOUT_S]:
             del self._reports[worker]
-        for request_id in [r for r, (_, at) in self._charges.items() if now - at > CHARGE_TIMEOUT_S]:
+        for request_id in [r for r, charge in self._charges.items() if now - charge.charged_at > CHARGE_TIMEOUT_S]:
             del self._charges[request_id]
         for pair in [p for p, until in self._suspects.items() if now >= until]:
             del self._suspects[pair]
 
     def _num_placed(self) -> Counter[WorkerId]:
-        charged = (placed for placed, _ in self._charges.values())
+        charged = (charge.placement for charge in self._charges.values())
         return Counter(worker for placed in charged for worker in (placed.prefill, placed.decode) if worker is not None)

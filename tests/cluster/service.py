@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -15,24 +16,41 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.config import REPO_ROOT
 
-NUM_ENGINES = 2
 START_TIMEOUT_S = 240.0
 INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
     f"ray::ServeReplica:baton:{deployment}" for deployment in ("Ingress", "Scheduler", "PrefillWorker", "DecodeWorker")
 )
 
 
-class Service:
-    """`baton serve` with conf/local.yaml, changed only in what a test cannot do without."""
+CHANGES: dict[str, Any] = {
+    "ingress": {
+        "allow_path_header": True,
+        "verified_share": 1.0,
+        # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
+        "max_unread_tokens": 500,
+    },
+    # Small enough for a test to evict everything from it
+    "decode": {"engine": {"kv_cache_memory_bytes": 32 << 20}},
+}
+"""What the cluster tests cannot do without."""
 
-    def __init__(self, folder: Path) -> None:
+
+class Service:
+    """`baton serve` with conf/local.yaml and a few changes to its `args`."""
+
+    def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
+        config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
+        args = config["applications"][0]["args"] = _merged(config["applications"][0]["args"], changes)
+        config_file = folder / "serve.yaml"
+        config_file.write_text(yaml.safe_dump(config))
+        self._num_engines = args["prefill"]["replicas"] + args["decode"]["replicas"]
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "baton.log"
         command = [
             str(Path(sys.executable).with_name("baton")),
             "serve",
-            str(_config(folder)),
+            str(config_file),
             "--port",
             str(self.port),
         ]
@@ -40,8 +58,8 @@ class Service:
             self._process = psutil.Popen(command, cwd=REPO_ROOT, stdout=log, stderr=subprocess.STDOUT)
         self._http = httpx.Client(base_url=self.url, timeout=30)
 
-    def wait_until_ready(self) -> None:
-        wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, START_TIMEOUT_S)
+    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, timeout_s)
         assert self._process.poll() is None, f"the service ended while starting:\n{self.log.read_text()}"
 
     def stop(self) -> list[psutil.Process]:
@@ -61,8 +79,12 @@ class Service:
 
     def process(self, name: str) -> psutil.Process:
         """The process of a deployment's (only) replica."""
-        (replica,) = [p for p in self._process.children(recursive=True) if _is(p, name)]
+        (replica,) = self.processes(name)
         return replica
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """The processes of a deployment's replicas."""
+        return [p for p in self._process.children(recursive=True) if _is(p, name)]
 
     def is_ready(self) -> bool:
         """Answers, and can hand over."""
@@ -89,7 +111,7 @@ class Service:
         families = text_string_to_metric_families(self.get("/metrics").raise_for_status().text)
         names = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
         values = [sample.value for family in families if family.name in names for sample in family.samples]
-        return len(values) == len(names) * NUM_ENGINES and not any(values)
+        return len(values) == len(names) * self._num_engines and not any(values)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.1) -> float:
@@ -102,22 +124,16 @@ def wait_for(condition: Callable[[], bool], timeout_s: float, interval_s: float 
     return time.monotonic() - started_at
 
 
-def _config(folder: Path) -> Path:
-    config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
-    args = config["applications"][0]["args"]
-    args["ingress"]["allow_path_header"] = True
-    args["ingress"]["verified_share"] = 1.0
-    # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
-    args["ingress"]["max_unread_tokens"] = 500
-    # Small enough for a test to evict everything from it
-    args["decode"]["engine"] = {"kv_cache_memory_bytes": 32 << 20}
-    target = folder / "serve.yaml"
-    target.write_text(yaml.safe_dump(config))
-    return target
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    nested = {key: _merged(base.get(key, {}), value) for key, value in changes.items() if isinstance(value, dict)}
+    return {**base, **changes, **nested}
 
 
 def _is(process: psutil.Process, name: str) -> bool:
-    return " ".join(process.cmdline()).strip() == name
+    try:
+        return " ".join(process.cmdline()).strip() == name
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _free_port() -> int:

@@ -95,7 +95,17 @@ def test_charge_outlives_a_gap_in_the_reports():
     assert load(state, now=2.0) == {"p0": 1, "d0": 1}
 
 
-def test_charge_of_an_ingress_that_died_does_not_stay_forever():
+def test_charges_of_an_ingress_end_with_it():
+    state = a_state(num_prefill=1, num_decode=1)
+    one, other = object(), object()
+    state.place(a_placement_request("r"), now=0.0, asker=one)
+    state.place(a_placement_request("s"), now=0.0, asker=one)
+    state.place(a_placement_request("t"), now=0.0, asker=other)
+    state.asker_gone(one)
+    assert load(state) == {"p0": 1, "d0": 1}
+
+
+def test_charge_whose_end_was_never_told_does_not_stay_forever():
     state = a_state(1, 1)
     state.place(a_placement_request(), now=0.0)
     state.handle(a_prefill_report(PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)

@@ -1,0 +1,151 @@
+"""A client of the drills: one streamed completion, read in a thread, that can leave at any moment."""
+
+import json
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
+from itertools import pairwise
+from typing import Any
+
+from tests.drills.litany import Litany
+
+ANSWERED, LEFT, CONNECTION_LOST = "answered", "left", "connection lost"
+
+
+@dataclass
+class Seen:
+    """What a client has seen so far."""
+
+    text: str = ""
+    arrivals: list[float] = field(default_factory=list, repr=False)
+    """Of the frames."""
+    num_tokens: int | None = None
+    """What `usage` says, at the end."""
+    path: str | None = None
+    error: dict[str, Any] | None = None
+    is_done: bool = False
+    ended_at: float | None = None
+
+    def longest_silence_s(self, since: float) -> float:
+        """Between two frames, or from `since` to the first one after it, or from the last one to the end."""
+        moments = [since, *(at for at in self.arrivals if at > since), self.ended_at or time.monotonic()]
+        return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)
+
+
+class Client:
+    """Connected on construction; asks once."""
+
+    def __init__(self, port: int, timeout_s: float) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self.seen = Seen()
+        self._litany: Litany | None = None
+        self._num_tokens = 0
+        self._changed = threading.Condition()
+        self._has_left = False
+        self._reading = threading.Thread(target=self._read, daemon=True)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.seen.ended_at is not None
+
+    @property
+    def has_asked(self) -> bool:
+        return self._litany is not None
+
+    def ask(self, model: str, litany: Litany, num_tokens: int) -> None:
+        self._litany, self._num_tokens = litany, num_tokens
+        self._send(
+            {
+                "model": model,
+                "prompt": litany.prompt,
+                "max_tokens": num_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        )
+        self._reading.start()
+
+    def wait_for_frames(self, number: int, timeout_s: float) -> None:
+        with self._changed:
+            arrived = self._changed.wait_for(lambda: self.has_ended or len(self.seen.arrivals) >= number, timeout_s)
+        assert arrived and len(self.seen.arrivals) >= number, (
+            f"{number} frames were awaited: {self.outcome}, {self.seen}"
+        )
+
+    def wait_for_end(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.has_ended, timeout_s)
+
+    def leave(self) -> None:
+        """Close the connection; what comes later is not read."""
+        with self._changed:
+            if self.has_ended:
+                return
+            self._has_left = True
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self._reading.join(timeout=5)
+        assert self.has_ended
+
+    @property
+    def is_right(self) -> bool:
+        """Everything that has arrived is the right answer, or its beginning."""
+        return self._litany is not None and self._litany.is_continued_by(self.seen.text)
+
+    @property
+    def outcome(self) -> str:
+        """What became of the request, in a word or two."""
+        if not self.has_ended:
+            return "no answer"
+        if not self.is_right:
+            return "WRONG ANSWER"
+        if self._has_left:
+            return LEFT
+        if self.seen.error is not None:
+            return f"error {self.seen.error['code']}"
+        if not self.seen.is_done:
+            return CONNECTION_LOST
+        return ANSWERED if self.seen.num_tokens == self._num_tokens else f"{self.seen.num_tokens} tokens"
+
+    def _send(self, body: dict[str, Any]) -> None:
+        payload = json.dumps(body).encode()
+        head = ["POST /v1/completions HTTP/1.1", "Host: x", f"Content-Length: {len(payload)}", "", ""]
+        self.socket.sendall("\r\n".join(head).encode() + payload)
+
+    def _read(self) -> None:
+        try:
+            response = HTTPResponse(self.socket)
+            response.begin()
+            self.seen.path = response.headers.get("x-baton-path")
+            if response.status != 200:
+                self.seen.error = json.loads(response.read())["error"]
+                return
+            for line in response:
+                if line.startswith(b"data: "):
+                    self._take(line.removeprefix(b"data: ").strip())
+        except (OSError, HTTPException):
+            pass  # the end of the connection: `outcome` says whether the answer was whole
+        finally:
+            self.socket.close()
+            with self._changed:
+                self.seen.ended_at = time.monotonic()
+                self._changed.notify_all()
+
+    def _take(self, data: bytes) -> None:
+        with self._changed:
+            if data == b"[DONE]":
+                self.seen.is_done = True
+                return
+            chunk = json.loads(data)
+            self.seen.error = chunk.get("error", self.seen.error)
+            if usage := chunk.get("usage"):
+                self.seen.num_tokens = usage["completion_tokens"]
+            for choice in chunk.get("choices", []):
+                self.seen.text += choice["text"]
+                self.seen.arrivals.append(time.monotonic())
+            self._changed.notify_all()

@@ -1,0 +1,78 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.service import Service
+from tests.drills import report
+from tests.drills.drill import Measured
+from tests.drills.fleet import Fleet
+from tests.drills.matrix import NUM_REPLICAS, SERVICE
+
+MEASURED = pytest.StashKey[list[Measured]]()
+START_TIMEOUT_S = 480.0
+"""Twice the processes that the cluster tests start, on the same cores."""
+WHOLE_WITHIN_S = 120.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--drills-report", type=Path, default=None, help="write the drills' table into this document")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[MEASURED] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    rows = config.stash.get(MEASURED, [])
+    if rows:
+        terminalreporter.section("drills")
+        terminalreporter.write_line(report.table(rows))
+    if rows and (target := config.getoption("--drills-report", default=None)):
+        report.write(target, rows)
+
+
+class Range:
+    """Where drills are held: one service for all of them, started anew when a drill leaves it broken."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self._folders = tmp_path_factory
+        self._service: Service | None = None
+
+    def fleet(self) -> Fleet:
+        """A whole service."""
+        if self._service is not None:
+            try:
+                fleet = Fleet(self._service)
+                fleet.wait_until_whole(NUM_REPLICAS, WHOLE_WITHIN_S)
+                return fleet
+            except TimeoutError:
+                self.stop()
+        self._service = Service(self._folders.mktemp("drills"), SERVICE)
+        self._service.wait_until_ready(START_TIMEOUT_S)
+        fleet = Fleet(self._service)
+        fleet.wait_until_whole(NUM_REPLICAS, START_TIMEOUT_S)
+        return fleet
+
+    def stop(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            left = service.stop()
+            assert not left, f"still running after Ctrl-C: {left}"
+
+
+@pytest.fixture(scope="package")
+def drill_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
+    one = Range(tmp_path_factory)
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def fleet(drill_range: Range) -> Fleet:
+    return drill_range.fleet()
+
+
+@pytest.fixture
+def all_measured(request: pytest.FixtureRequest) -> list[Measured]:
+    return request.config.stash.setdefault(MEASURED, [])

@@ -1,0 +1,95 @@
+"""One drill: bring a request to its moment, strike, and measure what comes of it."""
+
+import time
+from dataclasses import dataclass
+
+from tests.cluster.service import wait_for
+from tests.drills.faults import FAULTS, Fault
+from tests.drills.fleet import Fleet, Replica
+from tests.drills.matrix import NUM_REPLICAS, Cell
+from tests.drills.moments import MOMENTS
+from tests.drills.stage import Stage
+
+ANSWER_S = 30.0
+"""For the tokens themselves."""
+PATIENCE = 4.0
+"""Times its bound, until a measurement is given up: a bound that is missed shall say by how much."""
+
+
+@dataclass
+class Measured:
+    cell: Cell
+    client: str = "-"
+    """What the client saw."""
+    silence_s: float | None = None
+    """The longest time without a token that the client had from the fault on."""
+    bystander: str = "-"
+    bystander_silence_s: float | None = None
+    """The same of the bystander."""
+    kv_back_s: dict[str, float] | None = None
+    """By surviving engine."""
+    leases_ended: str = "-"
+    """How the leases of surviving prefill workers ended."""
+    whole_s: float | None = None
+    failure: str = ""
+
+
+def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
+    """Fills in `measured` as far as it comes."""
+    fault = FAULTS[cell.fault]
+    stage = Stage(fleet, cell.seed)
+    try:
+        MOMENTS[cell.moment](stage)
+        assert not stage.victim.has_ended, f"the moment was missed: {stage.victim.seen}"
+        struck_at = time.monotonic()
+        _strike(stage, fault, cell)
+        measured.client = stage.victim.outcome
+        measured.silence_s = stage.victim.seen.longest_silence_s(struck_at)
+        measured.kv_back_s = _wait_for_blocks(stage, fault, cell)
+        measured.leases_ended = stage.leases_ended()
+        measured.bystander_silence_s = stage.bystander.seen.longest_silence_s(struck_at)
+        stage.bystander.leave()
+        measured.bystander = stage.bystander.outcome
+        wait_for(lambda: not _held(stage, _survivors(stage, fault)), cell.bounds.kv_back_s * PATIENCE)
+    finally:
+        stage.close()
+    fleet.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
+    measured.whole_s = time.monotonic() - struck_at
+
+
+def _strike(stage: Stage, fault: Fault, cell: Cell) -> None:
+    """Until the fault is over and the victim has ended."""
+    struck_at = time.monotonic()
+    with fault.strike(stage):
+        stage.release_all(but=fault.stops(stage))
+        has_ended = stage.victim.wait_for_end(fault.lasts_s)
+        if has_ended and not fault.ends_with_answer:
+            _wait_until(struck_at + fault.lasts_s)
+    stage.victim.wait_for_end(ANSWER_S + cell.bounds.silence_s * PATIENCE)
+
+
+def _wait_for_blocks(stage: Stage, fault: Fault, cell: Cell) -> dict[str, float]:
+    """Seconds until each surviving engine has nothing of the victim, from now."""
+    started_at = time.monotonic()
+    survivors = _survivors(stage, fault)
+    back_s = {str(worker): 0.0 for worker in survivors}
+    deadline = started_at + cell.bounds.kv_back_s * PATIENCE
+    while held := _held(stage, survivors):
+        assert time.monotonic() < deadline, f"still held: {held}"
+        back_s |= dict.fromkeys(held, time.monotonic() - started_at)
+    return back_s
+
+
+def _held(stage: Stage, workers: list[Replica]) -> dict[str, str]:
+    """What each worker still has of the victim, if anything."""
+    now = stage.fleet.snapshot_of_the_living()
+    held = {str(worker): stage.still_held(worker, now) for worker in workers}
+    return {worker: what for worker, what in held.items() if what}
+
+
+def _survivors(stage: Stage, fault: Fault) -> list[Replica]:
+    return [worker for worker in stage.prefills + stage.decodes if worker != fault.kills(stage)]
+
+
+def _wait_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))  # noqa: TID251  # the fault lasts so long

@@ -1,0 +1,74 @@
+"""The drills as data: every moment of a request's life with every fault, what the client sees, and how long it may take
+until its answer, until every surviving engine has its KV blocks back, and until the service is whole again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.drills.faults import FAULTS
+from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER
+from tests.drills.moments import MOMENTS
+
+SERVICE: dict[str, Any] = {
+    # Small steps: a prefill takes long enough to be seen half done
+    "prefill": {"replicas": 2, "cpus": 0.2, "engine": {"max_num_batched_tokens": 64}},
+    "decode": {"replicas": 2, "cpus": 0.2},
+    "ingress": {"replicas": 2, "cpus": 0.3, "allow_path_header": True, "verified_share": 1.0},
+}
+NUM_REPLICAS = {INGRESS: 2, SCHEDULER: 1, PREFILL: 2, DECODE: 2}
+
+BYSTANDER_SILENCE_S = 8.0
+"""Between two tokens of a stream that nothing has happened to, where two cores also start engines."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Seconds. Generous where another process has to be started; the table has what was measured."""
+
+    silence_s: float
+    """The longest time without a token, from the fault on."""
+    kv_back_s: float
+    """From the end of the fault, or of the answer, whichever comes later."""
+    whole_s: float
+    """From the fault."""
+
+
+BOUNDS = {
+    "client leaves": Bounds(silence_s=1, kv_back_s=1, whole_s=5),
+    "prefill SIGKILL": Bounds(silence_s=10, kv_back_s=2, whole_s=120),
+    "decode SIGKILL": Bounds(silence_s=10, kv_back_s=5, whole_s=120),
+    "prefill SIGSTOP 10 s": Bounds(silence_s=12, kv_back_s=5, whole_s=30),
+    "Scheduler SIGKILL": Bounds(silence_s=10, kv_back_s=2, whole_s=60),
+    "ingress SIGKILL": Bounds(silence_s=1, kv_back_s=1, whole_s=90),
+    "transfer path cut": Bounds(silence_s=20, kv_back_s=10, whole_s=60),
+}
+
+ALWAYS = {
+    ("queued", "prefill SIGKILL"),
+    ("prefilling", "client leaves"),
+    ("handed over", "client leaves"),
+    ("pulling", "prefill SIGSTOP 10 s"),
+    ("pulling", "transfer path cut"),
+    ("mid-stream", "decode SIGKILL"),
+}
+"""What `make test` runs: each way of the hand-over to fail once. The others run with `make drills`."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    moment: str
+    fault: str
+
+    @property
+    def bounds(self) -> Bounds:
+        return BOUNDS[self.fault]
+
+    @property
+    def seed(self) -> int:
+        return 101 + CELLS.index(self)
+
+    def __str__(self) -> str:
+        return f"{self.moment}, {self.fault}"
+
+
+CELLS = [Cell(moment, fault) for fault in FAULTS for moment in MOMENTS]

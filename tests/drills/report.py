@@ -1,0 +1,77 @@
+"""The table that the drills end with."""
+
+import os
+import platform
+from pathlib import Path
+
+import psutil
+
+from tests.drills.drill import Measured
+
+HEADER = [
+    "moment",
+    "fault",
+    "the client sees",
+    "longest silence for it",
+    "for others",
+    "KV back: prefill",
+    "KV back: decode",
+    "leases ended",
+    "whole again after",
+]
+
+
+def table(rows: list[Measured]) -> str:
+    """Markdown, aligned for the terminal."""
+    cells = [HEADER, *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(HEADER))]
+    lines = [" | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+
+
+def line(row: Measured) -> str:
+    """For whoever watches."""
+    return "; ".join(f"{name}: {text}" for name, text in zip(HEADER, _cells(row), strict=True))
+
+
+def write(file: Path, rows: list[Measured]) -> None:
+    """Replace what stands between the two marks of the document."""
+    begin, end = "<!-- drills: begin -->", "<!-- drills: end -->"
+    text = file.read_text()
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    file.write_text(f"{before}{begin}\n{machine()}\n\n{table(rows)}\n{end}{after}")
+
+
+def machine() -> str:
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return f"Measured on {os.cpu_count()} cores of {_cpu_model()}, {memory_gib:.0f} GiB of memory, no GPU."
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _cells(row: Measured) -> list[str]:
+    return [
+        row.cell.moment,
+        row.cell.fault,
+        f"{row.client}; FAILED: {row.failure}" if row.failure else row.client,
+        _seconds(row.silence_s),
+        _seconds(row.bystander_silence_s),
+        *(_seconds(_slowest(row, pool)) for pool in ("prefill", "decode")),
+        row.leases_ended,
+        _seconds(row.whole_s),
+    ]
+
+
+def _slowest(row: Measured, pool: str) -> float | None:
+    return max((s for worker, s in (row.kv_back_s or {}).items() if worker.startswith(pool)), default=None)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"

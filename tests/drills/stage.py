@@ -1,0 +1,154 @@
+"""Who takes part in a drill: a victim, the workers that it runs on, and a bystander on the other ones.
+
+The bystander is a long stream that starts first. Placement takes the least loaded workers, so the victim gets the
+others: which ones, `baton_placed_requests` says.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+
+from tests.cluster.service import wait_for
+from tests.drills.client import Client
+from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet, Replica, Snapshot
+from tests.drills.litany import litany
+
+SCENE_TIMEOUT_S = 20.0
+CLIENT_TIMEOUT_S = 90.0
+BYSTANDER = litany(22, 150)
+"""One that the demo model goes on with for so long without an error, by four nats at least."""
+BYSTANDER_TOKENS = 3500
+"""Longer than a drill takes: nobody waits for its end."""
+BYSTANDER_FRAMES = 5
+PROMPT_TOKENS = 1000
+"""A prefill of some sixteen steps (`matrix.SERVICE`)."""
+ANSWER_TOKENS = 600
+"""Some seconds: a fault that is to strike in mid-stream does."""
+SLICE_S = 0.02
+"""CPU time of a step of the prefill engine, about."""
+LEAST_PRIORITY = 19
+MODEL = "baton-demo"
+
+
+class Stage:
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        """Starts the bystander. `seed`: the victim's prompt; each drill needs its own, or it finds a warm cache."""
+        self.fleet = fleet
+        self._seed = seed
+        self._held: list[psutil.Process] = []
+        self.prefills, self.decodes = fleet.replicas(PREFILL), fleet.replicas(DECODE)
+        (self.scheduler,) = fleet.replicas(SCHEDULER)
+        self.ingress, other_ingress = fleet.replicas(INGRESS)
+        self.bystander = fleet.connect(other_ingress, CLIENT_TIMEOUT_S)
+        self.bystander.ask(MODEL, BYSTANDER, BYSTANDER_TOKENS)
+        self.bystander.wait_for_frames(BYSTANDER_FRAMES, SCENE_TIMEOUT_S)
+        self._before = fleet.snapshot()
+        self._placed_before = self._before.by("worker", "baton_placed_requests")
+        (self.bystanders_decode,) = (d for d in self.decodes if self._placed_before[d.id])
+        (self.other_decode,) = (d for d in self.decodes if not self._placed_before[d.id])
+        self.victim = fleet.connect(self.ingress, CLIENT_TIMEOUT_S)
+        self.prefill: Replica
+        self.decode: Replica
+
+    def send_victim(self) -> None:
+        self.victim.ask(MODEL, litany(self._seed, PROMPT_TOKENS), ANSWER_TOKENS)
+        placed = self._placed_before
+
+        def is_placed() -> bool:
+            nonlocal placed
+            placed = self.fleet.snapshot().by("worker", "baton_placed_requests")
+            return sum(placed.values()) >= sum(self._placed_before.values()) + 2
+
+        wait_for(is_placed, SCENE_TIMEOUT_S, interval_s=0.01)
+        (self.prefill,) = (p for p in self.prefills if placed[p.id] > self._placed_before[p.id])
+        (self.decode,) = (d for d in self.decodes if placed[d.id] > self._placed_before[d.id])
+        assert self.decode == self.other_decode
+
+    def hold(self, process: psutil.Process) -> None:
+        """Stop a process until `release`."""
+        self._held.append(process)
+        process.suspend()
+
+    def release(self, process: psutil.Process) -> None:
+        self._held.remove(process)
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+
+    def release_all(self, but: list[psutil.Process]) -> None:
+        """`but`: what the fault itself has stopped."""
+        for process in list(self._held):
+            if process in but:
+                self._held.remove(process)
+            else:
+                self.release(process)
+
+    def advance(self, held: psutil.Process, until: Callable[[], bool]) -> None:
+        """Let a held process run in slices, so that it does not run past a state that is short."""
+        held.nice(LEAST_PRIORITY)  # nothing shall delay its next stop
+        deadline = time.monotonic() + SCENE_TIMEOUT_S
+        while not until():
+            assert time.monotonic() < deadline, f"{held} does not come so far"
+            used_s = _cpu_s(held)
+            held.resume()
+            wait_for(lambda used_s=used_s: _cpu_s(held) >= used_s + SLICE_S, SCENE_TIMEOUT_S, interval_s=0.001)
+            held.suspend()
+        held.nice(0)
+
+    def is_engine(self, worker: Replica, *, running: int, waiting: int) -> bool:
+        """Whether the engine's last step has left it with so many requests, and with KV blocks in use."""
+        now = self.fleet.snapshot()
+        return (
+            now.total("vllm:num_requests_running", replica=worker.id) == running
+            and now.total("vllm:num_requests_waiting", replica=worker.id) == waiting
+            and now.total("vllm:kv_cache_usage_perc", replica=worker.id) > 0
+        )
+
+    def has_lease(self, worker: Replica, state: str) -> bool:
+        return self.fleet.snapshot().total("baton_leases_open", replica=worker.id, state=state) > 0
+
+    def leases_ended(self) -> str:
+        """How the leases of the victim ended, as far as the prefill workers that counted them live."""
+        now = self.fleet.snapshot_of_the_living()
+        told = []
+        for how in ("read", "released", "expired"):
+            before = self._before.by("replica", "baton_leases_ended_total", how=how)
+            after = now.by("replica", "baton_leases_ended_total", how=how)
+            number = sum(after[p.id] - before.get(p.id, 0) for p in self.prefills if p.id in after)
+            told += [f"{number:.0f} {how}"] if number else []
+        return ", ".join(told) or "none"
+
+    def still_held(self, worker: Replica, now: Snapshot) -> str:
+        """What the engine has of the victim; empty when it has nothing: nothing at all, or the bystander alone."""
+        usage = now.by("replica", "vllm:kv_cache_usage_perc")
+        if worker.id not in usage:
+            return "its metrics cannot be read"
+        running = now.total("vllm:num_requests_running", replica=worker.id)
+        waiting = now.total("vllm:num_requests_waiting", replica=worker.id)
+        leases = now.total("baton_leases_open", replica=worker.id)
+        if worker == self.bystanders_decode and not self.bystander.has_ended:
+            is_at_base = (running, waiting) == (1, 0)
+        else:
+            is_at_base = (running, waiting, usage[worker.id], leases) == (0, 0, 0, 0)
+        held = (
+            f"{running:.0f} running, {waiting:.0f} waiting, {usage[worker.id]:.1%} of its blocks, {leases:.0f} leases"
+        )
+        return "" if is_at_base else held
+
+    def close(self) -> None:
+        self.release_all(but=[])
+        for client in (self.victim, self.bystander):
+            _close(client)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _close(client: Client) -> None:
+    if client.has_asked:
+        client.leave()
+    else:
+        client.socket.close()

@@ -1,0 +1,47 @@
+"""Every fault at every moment of a request's life, on real processes (matrix.py)."""
+
+import logging
+
+import pytest
+
+from tests.drills import report
+from tests.drills.client import ANSWERED, LEFT
+from tests.drills.drill import Measured, run_drill
+from tests.drills.faults import FAULTS
+from tests.drills.fleet import Fleet
+from tests.drills.matrix import ALWAYS, BYSTANDER_SILENCE_S, CELLS, Cell
+
+logger = logging.getLogger("baton.drills")
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def _parameters() -> list[object]:
+    return [
+        pytest.param(cell, id=str(cell), marks=[] if (cell.moment, cell.fault) in ALWAYS else pytest.mark.full_matrix)
+        for cell in CELLS
+    ]
+
+
+@pytest.mark.parametrize("cell", _parameters())
+def test_drill(fleet: Fleet, cell: Cell, all_measured: list[Measured]) -> None:
+    measured = Measured(cell)
+    all_measured.append(measured)
+    try:
+        run_drill(fleet, cell, measured)
+        _check(measured)
+    except BaseException as error:
+        measured.failure = str(error).partition("\n")[0] or repr(error)
+        raise
+    finally:
+        logger.info("%s", report.line(measured))
+
+
+def _check(measured: Measured) -> None:
+    bounds = measured.cell.bounds
+    assert measured.client == FAULTS[measured.cell.fault].client_sees
+    assert measured.bystander in (LEFT, ANSWERED), f"the bystander was disturbed: {measured.bystander}"
+    assert measured.bystander_silence_s is not None and measured.bystander_silence_s < BYSTANDER_SILENCE_S
+    assert measured.silence_s is not None and measured.silence_s < bounds.silence_s
+    assert measured.kv_back_s is not None and max(measured.kv_back_s.values()) < bounds.kv_back_s
+    assert measured.whole_s is not None and measured.whole_s < bounds.whole_s
