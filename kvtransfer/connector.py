@@ -167,6 +167,16 @@ class LeasingWorker(NixlPullConnectorWorker):
         too_late = {request_id for request_id in done if now > self._deadlines.get(request_id, now)}
         return done, failed | too_late
 
+    def _cleanup_remote_engines(self) -> None:
+        """vLLM makes a connection anew only when NIXL has forgotten it. After a network fault NIXL keeps one that will
+        never work again, so one failed read is enough here; the prefill worker has just shown that it lives.
+        """
+        now = time.perf_counter()
+        for engine in self._failed_remote_engines - self._invalid_remote_engines:
+            if engine in self._remote_agents:
+                self._mark_remote_engine_invalid(engine, now)
+        super()._cleanup_remote_engines()
+
     def _record(self, how: LeaseEnd, lease: str) -> None:
         if self.tp_rank == 0:
             self.xfer_stats.record_ended(how, lease)

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -6,13 +7,14 @@ import pytest
 from tests.cluster.service import Service
 from tests.drills import report
 from tests.drills.drill import Measured
-from tests.drills.fleet import Fleet
+from tests.drills.fleet import DECODE, PREFILL, Fleet
 from tests.drills.matrix import NUM_REPLICAS, SERVICE
 
 MEASURED = pytest.StashKey[list[Measured]]()
 START_TIMEOUT_S = 480.0
 """Twice the processes that the cluster tests start, on the same cores."""
 WHOLE_WITHIN_S = 120.0
+MEASURED_WITHIN_S = 15.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,22 +45,25 @@ class Range:
         """A whole service."""
         if self._service is not None:
             try:
-                fleet = Fleet(self._service)
-                fleet.wait_until_whole(NUM_REPLICAS, WHOLE_WITHIN_S)
-                return fleet
+                return _quiet(Fleet(self._service), WHOLE_WITHIN_S)
             except TimeoutError:
                 self.stop()
         self._service = Service(self._folders.mktemp("drills"), SERVICE)
         self._service.wait_until_ready(START_TIMEOUT_S)
-        fleet = Fleet(self._service)
-        fleet.wait_until_whole(NUM_REPLICAS, START_TIMEOUT_S)
-        return fleet
+        return _quiet(Fleet(self._service), START_TIMEOUT_S)
 
     def stop(self) -> None:
         service, self._service = self._service, None
         if service is not None:
             left = service.stop()
             assert not left, f"still running after Ctrl-C: {left}"
+
+
+def _quiet(fleet: Fleet, timeout_s: float) -> Fleet:
+    fleet.wait_until_whole(NUM_REPLICAS, timeout_s)
+    with suppress(TimeoutError):  # a link whose speed cannot be told is not measured for ever
+        fleet.wait_until_quiet(NUM_REPLICAS[PREFILL] * NUM_REPLICAS[DECODE], MEASURED_WITHIN_S)
+    return fleet
 
 
 @pytest.fixture(scope="package")

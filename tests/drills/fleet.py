@@ -59,6 +59,10 @@ class Snapshot:
     def total(self, name: str, **labels: str) -> float:
         return sum(sample.value for sample in self._of(name, labels))
 
+    def number(self, name: str) -> int:
+        """Of one metric's samples."""
+        return sum(1 for _ in self._of(name, {}))
+
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
         """The values of one metric, by one of its labels."""
         return {sample.labels[label]: sample.value for sample in self._of(name, labels)}
@@ -120,6 +124,10 @@ class Fleet:
             and now.total("baton_links", deployment=SCHEDULER) == num_replicas[PREFILL] * num_replicas[DECODE]
             and now.total("baton_placed_requests") == 0
         )
+
+    def wait_until_quiet(self, num_pairs: int, timeout_s: float) -> None:
+        """Whole, and the links of new workers have been measured: that takes a few hand-overs of its own."""
+        wait_for(lambda: self.snapshot().number("baton_link_latency_seconds") == num_pairs, timeout_s, interval_s=0.25)
 
     def wait_until_whole(self, num_replicas: dict[str, int], timeout_s: float) -> float:
         return wait_for(lambda: self.is_whole(num_replicas), timeout_s, interval_s=0.25)
