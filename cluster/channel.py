@@ -38,9 +38,10 @@ CONNECT_TIMEOUT_S = 3.0
 """For whoever connects, and for the hello of whoever has connected."""
 
 PING_INTERVAL_S = 1.0
-SILENT_INTERVALS = 4
-"""So many in a row without a word, and the other side hangs. Counted, not timed: a process that was itself stopped for
-a while gives the others the chance to speak first.
+SILENT_INTERVALS, PATIENT_INTERVALS = 4, 12
+"""So many in a row without a word, and the other side hangs: for who has connected and asks for something, and for who
+was connected to, and would end all that it does for the other side. Counted, not timed: a process that was itself
+stopped for a while gives the others the chance to speak first.
 """
 
 _LENGTH = struct.Struct(">I")
@@ -113,7 +114,10 @@ class Service:
 
     def closed(self, connection: "Connection") -> None:
         for callback in self._when_closed:
-            callback(connection)
+            try:
+                callback(connection)
+            except Exception:  # the others must hear of it too
+                logger.exception("a closed connection was not tidied up")
 
     def on_post(self, method: Method[A, None], handler: Callable[["Connection", A], None]) -> None:
         self._posts[method.name] = (method, handler)
@@ -140,6 +144,7 @@ class Connection(asyncio.Protocol):
         """
         self._service = service
         self._awaited_secret = secret
+        self._was_connected_to = secret is not None
         self._open_ones = set() if open_ones is None else open_ones
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
@@ -265,7 +270,7 @@ class Connection(asyncio.Protocol):
             return
         self._num_silent = 0 if self._has_heard else self._num_silent + 1
         self._has_heard = False
-        if self._num_silent >= SILENT_INTERVALS:
+        if self._num_silent >= (PATIENT_INTERVALS if self._was_connected_to else SILENT_INTERVALS):
             logger.warning(
                 "%s says nothing, not even to a ping: taken for dead", self._transport.get_extra_info("peername")
             )

@@ -161,6 +161,8 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for name, engine in (("engine", self.engine), ("prefill", self.prefill.engine), ("decode", self.decode.engine)):
             if owned := engine.keys() & {"model", "kv_transfer_config", "served_model_name", "kv_events_config"}:
                 raise ValueError(f"{name}: {', '.join(sorted(owned))} cannot be set here, Baton sets it")
+            if engine.get("nnodes", 1) != 1:
+                raise ValueError(f"{name}: nnodes: an engine must be on one machine, whose clock its hand-overs need")
 
     @property
     def model_name(self) -> str:

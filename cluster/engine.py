@@ -92,7 +92,7 @@ class Engine:
         with named_while_starting(engine_id):
             self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
-        self._reaping: set[asyncio.Task[None]] = set()
+        self._reaping: set[asyncio.Future[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
         _StepLogger.on_ended_leases = staticmethod(on_ended_leases)
         self._load = _StepLogger.latest
@@ -183,8 +183,8 @@ class Engine:
         self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0
     ) -> None:
         """Generate into `sink`, until every sequence has a finish reason or `stop` is called. The sink fails with
-        WorkerUnreachable when the engine dies. A pull that ends after `pull_deadline` (seconds of `time.monotonic`) is
-        not used.
+        WorkerUnreachable when the engine dies. A pull that ends after `pull_deadline` (seconds of `time.monotonic`,
+        needed with a hand-over) is not used.
 
         Raises:
             InvalidRequest: the engine refuses the request.
@@ -220,23 +220,28 @@ class Engine:
         await core.get_supported_tasks_async()
         await self._llm.abort(request_id)
 
-    async def end_leases(self, leases: list[LeaseId]) -> None:
-        """Free the blocks of these leases now."""
-        await self._call("baton_end_leases", leases)
+    async def end_leases(self, leases: list[LeaseId]) -> list[LeaseId]:
+        """Free the blocks of these leases now; returns those that are over already. Raises ServingError."""
+        over: list[list[LeaseId]] = await self._call("baton_end_leases", leases)
+        return over[0]
 
     async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
-        """Keep the blocks of these leases for so long from now; returns those that the engine still keeps."""
-        kept: list[LeaseId] = await self._call("baton_extend_leases", leases, seconds)
-        return kept
+        """Keep the blocks of these leases for so long from now; returns those that the engine still keeps. Raises
+        ServingError.
+        """
+        kept: list[list[LeaseId]] = await self._call("baton_extend_leases", leases, seconds)
+        return [lease for lease in leases if all(lease in of_rank for of_rank in kept)]
 
-    async def renew_pull(self, request_id: RequestId, pull_deadline: float) -> float:
-        """Give a pull more time; returns for how many seconds it has been reading, 0 when it is not."""
-        running = self._tap.find(request_id)
-        if running is None or not running.sequence_ids:
-            return 0.0
-        (engine_id,) = running.sequence_ids
-        seconds: dict[str, float] = await self._call("baton_renew_pulls", {engine_id: pull_deadline})
-        return seconds[engine_id]
+    async def renew_pulls(self, deadlines: dict[RequestId, float]) -> dict[RequestId, float]:
+        """Until when pulls count now, in seconds of `time.monotonic`; returns for how many seconds each has been
+        reading, 0 when it is not. Raises ServingError.
+        """
+        running = {request_id: self._tap.find(request_id) for request_id in deadlines}
+        engine_ids = {r: found.sequence_ids[0] for r, found in running.items() if found and found.sequence_ids}
+        seconds: list[dict[str, float]] = await self._call(
+            "baton_renew_pulls", {engine_id: deadlines[r] for r, engine_id in engine_ids.items()}
+        )
+        return {r: max(of_rank[engine_id] for of_rank in seconds) for r, engine_id in engine_ids.items()}
 
     async def forget_prefixes(self) -> None:
         """Empty the prefix cache and the tiers: what they hold cannot be trusted. Running requests are computed anew.
@@ -253,10 +258,10 @@ class Engine:
                 await asyncio.sleep(FORGET_RETRY_S)
         raise ServingError(f"worker {self._worker} could not empty its prefix cache")
 
-    async def _call(self, method: str, *args: Any) -> Any:
-        """Of kvtransfer/connector.py, in the engine's first worker. Raises ServingError."""
+    async def _call(self, method: str, *args: Any) -> list[Any]:
+        """Of kvtransfer/connector.py; one answer per rank of the engine. Raises ServingError."""
         try:
-            return (await self._llm.collective_rpc(method, args=args))[0]
+            return list(await self._llm.collective_rpc(method, args=args))
         except EngineDeadError as error:
             raise self._translated(error) from error
         except Exception as error:  # what the engine's process raises comes as a bare one
@@ -264,9 +269,13 @@ class Engine:
 
     def _reap_orphan(self, lease: LeaseId) -> None:
         """A prefill ended that nobody waits for any more."""
-        task = asyncio.ensure_future(self.end_leases([lease]))
+        task = asyncio.ensure_future(self._end_orphan(lease))
         self._reaping.add(task)
         task.add_done_callback(self._reaping.discard)
+
+    async def _end_orphan(self, lease: LeaseId) -> None:
+        with suppress(ServingError):  # a dead engine keeps nothing
+            await self.end_leases([lease])
 
     async def _start(
         self,

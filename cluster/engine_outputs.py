@@ -124,8 +124,10 @@ class TokenTap(OutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
+        running = self._running.get(str(request.external_req_id))
+        if running is None:
+            raise InvalidRequest(f"request {request.external_req_id} was given up")
         super().add_request(request, prompt, parent_req, request_index, queue)
-        running = self._running[str(request.external_req_id)]
         running.sequence_ids.append(request.request_id)
         self._sequences[request.request_id] = (running, request_index)
 

@@ -23,6 +23,7 @@ from cluster.protocol import (
     TELL,
     VIEW,
     WITHDRAW,
+    Claim,
     Redeem,
 )
 from cluster.types import (
@@ -163,15 +164,15 @@ class PrefillPeers:
         if peer := self._peers.connected(worker):
             peer.connection.post(WITHDRAW, request_id)
 
-    async def redeem(self, handoff: KVHandoff, digest: bytes) -> Promise | Refusal:
-        return await (await self._peers.to(handoff.worker)).call(REDEEM, Redeem(handoff.lease, digest))
+    async def redeem(self, handoff: KVHandoff, decode: WorkerId, digest: bytes) -> Promise | Refusal:
+        return await (await self._peers.to(handoff.worker)).call(REDEEM, Redeem(handoff.lease, decode, digest))
 
-    async def extend(self, handoff: KVHandoff) -> Promise | Refusal:
-        return await (await self._peers.to(handoff.worker)).call(EXTEND, handoff.lease)
+    async def extend(self, handoff: KVHandoff, decode: WorkerId) -> Promise | Refusal:
+        return await (await self._peers.to(handoff.worker)).call(EXTEND, Claim(handoff.lease, decode))
 
-    def give_back(self, handoff: KVHandoff) -> None:
+    def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None:
         if peer := self._peers.connected(handoff.worker):
-            peer.connection.post(GIVE_BACK, handoff.lease)
+            peer.connection.post(GIVE_BACK, Claim(handoff.lease, decode))
 
 
 class DecodePeers:

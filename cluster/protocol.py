@@ -36,15 +36,23 @@ WITHDRAW = Method[RequestId, None]("withdraw", RequestId)
 
 class Redeem(msgspec.Struct, frozen=True, array_like=True):
     lease: LeaseId
+    decode: WorkerId
+    """Who will pull."""
     digest: bytes
     """Of the prompt that is to be decoded (kvtransfer/handoff.py)."""
 
 
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    lease: LeaseId
+    decode: WorkerId
+    """Who has redeemed it."""
+
+
 REDEEM = Method[Redeem, Promise | Refusal]("redeem", Redeem, Promise | Refusal)
 """A decode worker is about to pull."""
-EXTEND = Method[LeaseId, Promise | Refusal]("extend", LeaseId, Promise | Refusal)
+EXTEND = Method[Claim, Promise | Refusal]("extend", Claim, Promise | Refusal)
 """It still waits for its pull."""
-GIVE_BACK = Method[LeaseId, None]("give_back", LeaseId)
+GIVE_BACK = Method[Claim, None]("give_back", Claim)
 """It will not pull."""
 
 

@@ -37,6 +37,7 @@ def is_resumable(params: SamplingParams) -> bool:
         and params.thinking_token_budget is None
         and params.repetition_detection is None
         and not params.watermarking
+        and params.trace_decode_token_ids is None
         and not params.extra_args
     )
 

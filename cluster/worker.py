@@ -12,6 +12,7 @@ from cluster import metrics
 from cluster.channel import Listener, Service
 from cluster.config import PoolConfig
 from cluster.engine import Engine
+from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
 from cluster.peers import SchedulerPeer
@@ -21,8 +22,6 @@ from kvtransfer.lease import LeaseEnd, LeaseId
 logger = logging.getLogger("baton.worker")
 
 REPORT_INTERVAL_S = 1.0
-HANG_STALLS = 4
-"""An engine that hangs for so many times its stall timeout will not come back."""
 
 
 class Worker:
@@ -37,11 +36,12 @@ class Worker:
         self.on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None] = _ignored
         """The engine has freed the blocks of these leases."""
         self._pool = pool
-        self._stall_timeout_s = config.stall_timeout_s
         self._max_requests = config.max_ongoing_requests
         self._scheduler = scheduler
         self._listener: Listener | None = None
-        self._reporting: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        """Of the whole life of the worker: one that ends, ends it."""
+        self._failure: str | None = None
         self.engine = Engine(
             pool,
             config,
@@ -52,6 +52,7 @@ class Worker:
             on_step=lambda: self.on_step(),
             on_ended_leases=lambda ended: self.on_ended_leases(ended),
         )
+        self._watch = EngineWatch(self.engine, config.stall_timeout_s, self._say_lost)
 
     async def start(
         self, links: Callable[[], dict[WorkerId, LinkSpeed | None]], on_reply: Callable[[ReportReply], None]
@@ -62,13 +63,24 @@ class Worker:
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await Listener.start(own_node_ip(), self.service)
-        self._reporting = asyncio.create_task(self._report_forever(self._listener, links, on_reply))
+        self._tasks = [
+            asyncio.create_task(self._report_forever(self._listener, links, on_reply)),
+            asyncio.create_task(self._watch.run()),
+        ]
+
+    def fail(self, why: str) -> None:
+        """Have this replica replaced."""
+        logger.error("this worker must be replaced: %s", why)
+        self._failure = why
 
     async def check_health(self) -> None:
-        """Raises when the engine is dead or the reports have ended, so that Serve replaces this replica."""
+        """Raises when the engine is dead or hangs, or this worker cannot do its part, so that Serve replaces it."""
         await self.engine.check_health()
-        if self._reporting is not None and self._reporting.done():
-            raise RuntimeError("this worker no longer reports to the Scheduler")
+        if self._failure is not None:
+            raise RuntimeError(self._failure)
+        for task in self._tasks:
+            if task.done():
+                raise RuntimeError("this worker no longer reports, or its engine hangs") from task.exception()
 
     def scrape(self) -> metrics.Scrape:
         return metrics.scrape(self._pool, self.id)
@@ -77,10 +89,10 @@ class Worker:
         """Get no more requests, finish those that run, wait for what else has to be `drained`, in order, and stop.
         Serve kills what takes longer than its grace time.
         """
-        if self._reporting is not None:
-            self._reporting.cancel()
-            with suppress(ServingError):  # the Scheduler may be leaving as well
-                await self._scheduler.tell(WorkerLost(worker=self.id))
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await self._say_lost()
         await self.engine.drained()
         for wait in drained:
             await wait()
@@ -98,39 +110,28 @@ class Worker:
         links: Callable[[], dict[WorkerId, LinkSpeed | None]],
         on_reply: Callable[[ReportReply], None],
     ) -> None:
-        """Ends when the engine dies, or hangs for good: a worker that cannot serve must not be placed on."""
+        """Ends when the engine dies: a worker that cannot serve must not be placed on."""
         while True:
             await self.engine.check_health()
-            await self._wait_for_engine()
-            report = WorkerReport(
-                worker=self.id,
-                pool=self._pool,
-                address=listener.address,
-                load=self.engine.load(),
-                max_requests=self._max_requests,
-                transport=self.engine.transport,
-                links=links(),
-            )
-            try:
-                on_reply(await self._scheduler.report(report))
-            except ServingError as error:
-                logger.warning("report not delivered, the next one is due in %.0f s: %s", REPORT_INTERVAL_S, error)
+            if not self._watch.is_stalled:
+                report = WorkerReport(
+                    worker=self.id,
+                    pool=self._pool,
+                    address=listener.address,
+                    load=self.engine.load(),
+                    max_requests=self._max_requests,
+                    transport=self.engine.transport,
+                    links=links(),
+                )
+                try:
+                    on_reply(await self._scheduler.report(report))
+                except ServingError as error:
+                    logger.warning("report not delivered, the next one is due in %.0f s: %s", REPORT_INTERVAL_S, error)
             await asyncio.sleep(REPORT_INTERVAL_S)
 
-    async def _wait_for_engine(self) -> None:
-        """Until it answers. Raises TimeoutError when it does not."""
-        answer = asyncio.ensure_future(self.engine.answer())
-        try:
-            async with asyncio.timeout(self._stall_timeout_s):
-                await asyncio.shield(answer)
-            return
-        except TimeoutError:
-            logger.error("the engine has not answered for %g s: its requests go elsewhere", self._stall_timeout_s)
-        await self.engine.give_up_running()
-        with suppress(ServingError):
+    async def _say_lost(self) -> None:
+        with suppress(ServingError):  # the Scheduler may be away, or leaving as well
             await self._scheduler.tell(WorkerLost(worker=self.id))
-        async with asyncio.timeout(HANG_STALLS * self._stall_timeout_s):
-            await answer
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import Peers, PrefillPeers, SchedulerPeer
 from cluster.protocol import FORGET
-from cluster.types import Pool, ReportReply
+from cluster.types import Pool, ReportReply, WorkerId
 from cluster.worker import Worker
 from decode.step_stream import StepStreams
 from kvtransfer.links import Links
@@ -30,8 +30,8 @@ class DecodeWorker:
         self._worker = Worker(Pool.DECODE, config, peer)
         prefill = PrefillPeers(Peers(peer))
         engine = self._worker.engine
-        self._puller = Puller(engine, prefill, config.pull_timeout_s, lambda worker: self._links.suspect(worker))
-        self._links = Links(LinkProbe(self._worker.id, engine, self._puller, prefill))
+        self._puller = Puller(engine, prefill, self._worker.id, config.pull_timeout_s, self._suspect)
+        self._links: Links = Links(LinkProbe(self._worker.id, engine, self._puller, prefill))
         self._streams = StepStreams(self._puller, self._worker.service)
         self._worker.on_step = self._streams.flush
         self._worker.service.on_post(FORGET, self._forget)
@@ -53,12 +53,17 @@ class DecodeWorker:
             self._forgetting = asyncio.create_task(self._forget_prefixes())
 
     async def _forget_prefixes(self) -> None:
+        self._puller.is_paused = True  # the cache cannot be emptied while blocks are pulled into it
         try:
             await self._worker.engine.forget_prefixes()
         except ServingError as error:
-            logger.error("%s", error)
+            self._worker.fail(str(error))
         else:
             logger.warning("the prefix cache was emptied: a hand-over was wrong")
+            self._puller.is_paused = False
+
+    def _suspect(self, prefill: WorkerId) -> None:
+        self._links.suspect(prefill)
 
     def _on_reply(self, reply: ReportReply) -> None:
         self._links.update(reply.prefill_workers)

@@ -51,6 +51,7 @@ class StepStreams:
     def flush(self) -> None:
         for writer in self._writers.values():
             writer.flush()
+        self._say_sent()
 
     async def drained(self) -> None:
         """Wait until all that the engine has produced is on its way."""
@@ -129,8 +130,13 @@ class _Writer:
             self._connection.post(STREAM_FAILED, StreamFailed(stream, ErrorMessage.of(serving)))
 
     def flush(self) -> None:
+        """Called by the engine's own output loop, which no connection may end."""
         if self._connection.is_writable:
-            self._send_all()
+            try:
+                self._send_all()
+            except ServingError as error:
+                logger.error("closing a connection whose tokens cannot be sent: %s", error)
+                self._connection.close()
 
     def _send_all(self) -> None:
         if self._buffer and self._connection.is_open:

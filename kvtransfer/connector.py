@@ -41,7 +41,9 @@ PROGRESS_THREAD_DELAY_US = 100
 """Pause between polls: idle CPU falls from 95 % of a core to 2 %; adds at most this to each transfer step."""
 
 DEADLINES_KEPT_S = 60.0
-"""A prompt that was found in the engine's own cache is never pulled, and leaves its deadline behind."""
+"""After it has passed: a prompt that was found in the engine's own cache is never pulled, and leaves its deadline
+behind.
+"""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -104,9 +106,10 @@ class LeasingWorker(NixlPullConnectorWorker):
         self._deadlines: dict[str, float] = {}
         self._reading_since: dict[str, float] = {}
 
-    def end_leases(self, leases: list[str]) -> None:
-        """Free the blocks in the next step. A lease that is over already is ignored."""
+    def end_leases(self, leases: list[str]) -> list[str]:
+        """Free the blocks in the next step; returns the leases that are over already."""
         self._ending.update(lease for lease in leases if lease in self._reqs_to_process)
+        return [lease for lease in leases if lease not in self._reqs_to_process]
 
     def extend_leases(self, leases: list[str], seconds: float) -> list[str]:
         """Keep the blocks for so long from now; returns those whose blocks are still kept."""
@@ -126,9 +129,20 @@ class LeasingWorker(NixlPullConnectorWorker):
     def start_load_kv(self, metadata: NixlConnectorMetadata) -> None:
         if deadlines := getattr(metadata, PULL_DEADLINE, None):
             oldest = time.monotonic() - DEADLINES_KEPT_S
-            kept = {request_id: deadline for request_id, deadline in self._deadlines.items() if deadline > oldest}
+            kept = {
+                request_id: deadline
+                for request_id, deadline in self._deadlines.items()
+                if deadline > oldest or request_id in self._recving_metadata
+            }
             self._deadlines = deadlines | kept  # a renewal that came before is the later word
         super().start_load_kv(metadata)
+
+    def _read_blocks_for_req(self, req_id: str, meta: Any) -> None:
+        """A pull that is late already does not start."""
+        if req_id in self._recving_metadata and self._is_late(req_id, time.monotonic()):
+            self._handle_failed_transfer(req_id, None, self._recv_failures, record_failed_transfer=False)
+        else:
+            super()._read_blocks_for_req(req_id, meta)
 
     def get_transfer_results(self) -> Any:
         results = super().get_transfer_results()
@@ -164,8 +178,11 @@ class LeasingWorker(NixlPullConnectorWorker):
             self._reading_since.setdefault(request_id, now)
         for request_id in done:
             self._reading_since.pop(request_id, None)
-        too_late = {request_id for request_id in done if now > self._deadlines.get(request_id, now)}
-        return done, failed | too_late
+        return done, failed | {request_id for request_id in done if self._is_late(request_id, now)}
+
+    def _is_late(self, request_id: str, now: float) -> bool:
+        """So is a pull of which nobody knows until when it counts."""
+        return now > self._deadlines.get(request_id, 0.0)
 
     def _cleanup_remote_engines(self) -> None:
         """vLLM makes a connection anew only when NIXL has forgotten it. After a network fault NIXL keeps one that will
@@ -185,8 +202,8 @@ class LeasingWorker(NixlPullConnectorWorker):
 class LeaseCalls:
     """What the engine's front may call in its workers (vLLM's `worker_extension_cls`)."""
 
-    def baton_end_leases(self, leases: list[str]) -> None:
-        _leasing_worker().end_leases(leases)
+    def baton_end_leases(self, leases: list[str]) -> list[str]:
+        return _leasing_worker().end_leases(leases)
 
     def baton_extend_leases(self, leases: list[str], seconds: float) -> list[str]:
         return _leasing_worker().extend_leases(leases, seconds)

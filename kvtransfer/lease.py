@@ -5,6 +5,9 @@ blocks. A redeemed lease is a promise of a few seconds which its holder extends 
 stay as they are until the promise ends, whatever happens to anybody, and no pull counts that ends later. So no decode
 engine can read blocks that already hold another prompt, which vLLM itself would not notice.
 
+A holder is whoever may end a lease: while it is offered, the connection on which the prefill was asked for; then the
+decode worker that has redeemed it, by name, so that it may lose its connection and come back.
+
 Pure. `now` is monotonic seconds of the prefill worker; the methods that end leases return which ones the engine must
 free, and `ended` is what the engine says that it has freed. A lease is open until then.
 
@@ -28,6 +31,11 @@ PROMISE_S = 4.0
 """How long each promise runs. Longer keeps the blocks of a dead decode worker longer; shorter breaks the promises of a
 decode worker that is slow to extend them, and makes it compute the prompt itself.
 """
+
+
+def engine_lease_s(offer_s: float) -> float:
+    """vLLM's own lease, at the end of which the engine frees the blocks whatever was promised: ours end first."""
+    return offer_s + 2 * PROMISE_S
 
 
 class LeaseEnd(StrEnum):
@@ -87,7 +95,7 @@ class _Lease:
 
 
 class Leases:
-    """All leases of one prefill worker. A holder is whatever identifies the connection of another process."""
+    """All leases of one prefill worker."""
 
     def __init__(self, offer_s: float, promise_s: float) -> None:
         """`offer_s`: how long a lease waits to be redeemed; `promise_s`: how long each promise runs."""
@@ -150,8 +158,12 @@ class Leases:
             return []
         return self._end([lease], LeaseEnd.RELEASED)
 
+    def redeemed(self) -> list[LeaseId]:
+        """Those with a running promise, which the engine must outlast."""
+        return [lease for lease, known in self._open.items() if known.state is LeaseState.REDEEMED]
+
     def holder_gone(self, holder: Hashable) -> list[LeaseId]:
-        """A connection is closed. Its promises still run: behind it may be a process that reads on."""
+        """A connection is closed. Promises still run: their holders may read on."""
         return self._end(
             (
                 lease

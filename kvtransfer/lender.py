@@ -14,15 +14,20 @@ from typing import Protocol
 from cluster import metrics
 from cluster.channel import Connection, Service
 from cluster.errors import ServingError
-from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Redeem
+from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
 from cluster.types import GenerateRequest, RequestId
 from kvtransfer.handoff import PrefillResult
-from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Leases, LeaseState, Promise, Refusal
+from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Leases, LeaseState, Promise, Refusal, engine_lease_s
 
 logger = logging.getLogger("baton.lender")
 
 SWEEP_S = 0.25
 """How often leases are looked through for those that have run out."""
+ENGINE_MARGIN_S = 30.0
+"""By how much the engine's own lease is kept ahead of the promises. It hears of it between two steps, which may be
+long; a promise that the engine has not confirmed to outlast is not extended.
+"""
+CONFIRM_INTERVAL_S = 1.0
 
 
 class LendingEngine(Protocol):
@@ -36,7 +41,9 @@ class LendingEngine(Protocol):
         """End a running prefill; its `prefill` then returns None, or its result where the abort came too late."""
         ...
 
-    async def end_leases(self, leases: list[LeaseId]) -> None: ...
+    async def end_leases(self, leases: list[LeaseId]) -> list[LeaseId]:
+        """Returns those that are over already."""
+        ...
 
     async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
         """Returns those whose blocks the engine still keeps."""
@@ -48,13 +55,17 @@ class Lender:
         """`offer_s`: how long blocks are kept that no decode worker asks for."""
         self._engine = engine
         self._leases = Leases(offer_s, PROMISE_S)
+        self._engine_lease_s = engine_lease_s(offer_s)
+        self._engine_keeps_until: dict[LeaseId, float] = {}
+        self._confirming: asyncio.Future[None] | None = None
+        self._confirmed_at = 0.0
         self._unwanted_since: dict[LeaseId, float] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         service.on_call_of(PREFILL, self._prefill)
-        service.on_call_of(REDEEM, self._redeem)
-        service.on_call_of(EXTEND, self._extend)
+        service.on_call(REDEEM, self._redeem)
+        service.on_call(EXTEND, self._extend)
         service.on_post(WITHDRAW, self._withdraw)
         service.on_post(GIVE_BACK, self._give_back)
         service.when_closed(lambda connection: self._end(self._leases.holder_gone(connection)))
@@ -64,6 +75,7 @@ class Lender:
         for lease, how in ended:
             if (cause := self._leases.ended(lease, how)) is not None:
                 metrics.LEASES_ENDED.labels(cause).inc()
+            self._engine_keeps_until.pop(lease, None)
             if (since := self._unwanted_since.pop(lease, None)) is not None:
                 metrics.LEASE_RELEASE.observe(_now() - since)
         self._show()
@@ -94,6 +106,7 @@ class Lender:
         assert handoff is not None
         digest = handoff.digest_of(request.prompt_token_ids)
         self._leases.grant(handoff.lease, request.request_id, digest, connection, kept_since)
+        self._engine_keeps_until[handoff.lease] = kept_since + self._engine_lease_s
         self._show()
         self._sweep_later()
         if request.is_resumable and result.first.finish_reason is not None:
@@ -107,28 +120,30 @@ class Lender:
         request: GenerateRequest,
         prefilling: Awaitable[tuple[PrefillResult, float] | None],
     ) -> None:
-        with suppress(ServingError):
+        try:
             await self._engine.abort(request.request_id)
             if prefilled := await prefilling:
                 self._grant(connection, request, prefilled)
                 self._end(self._leases.withdraw(request.request_id, connection))
+        except Exception as error:  # a dead engine keeps nothing
+            logger.info("prefill %s was not aborted: %s", request.request_id, error)
 
-    async def _redeem(self, connection: Connection, redeem: Redeem) -> Promise | Refusal:
-        answer = self._leases.redeem(redeem.lease, redeem.digest, connection, _now())
+    async def _redeem(self, redeem: Redeem) -> Promise | Refusal:
+        answer = self._leases.redeem(redeem.lease, redeem.digest, redeem.decode, _now())
         self._show()
         return answer
 
-    async def _extend(self, connection: Connection, lease: LeaseId) -> Promise | Refusal:
-        """Asks the engine first: its own lease must outlast the promise, and an engine that hangs promises nothing."""
-        if not await self._engine.extend_leases([lease], 2 * PROMISE_S):
-            return Refusal("the engine does not keep the blocks any more")
-        return self._leases.extend(lease, connection, _now())
+    async def _extend(self, claim: Claim) -> Promise | Refusal:
+        now = _now()
+        if self._engine_keeps_until.get(claim.lease, 0.0) < now + PROMISE_S:
+            return Refusal("the engine does not confirm that it keeps the blocks")
+        return self._leases.extend(claim.lease, claim.decode, now)
 
     def _withdraw(self, connection: Connection, request_id: RequestId) -> None:
         self._end(self._leases.withdraw(request_id, connection))
 
-    def _give_back(self, connection: Connection, lease: LeaseId) -> None:
-        self._end(self._leases.give_back(lease, connection))
+    def _give_back(self, connection: Connection, claim: Claim) -> None:
+        self._end(self._leases.give_back(claim.lease, claim.decode))
 
     def _sweep_later(self) -> None:
         if self._sweeping is None:
@@ -136,9 +151,27 @@ class Lender:
 
     def _sweep(self) -> None:
         self._sweeping = None
-        self._end(self._leases.expire(_now()))
+        now = _now()
+        self._end(self._leases.expire(now))
+        if now - self._confirmed_at >= CONFIRM_INTERVAL_S and (self._confirming is None or self._confirming.done()):
+            self._confirmed_at = now
+            self._confirming = self._spawn(self._confirm(now))
         if self._leases:
             self._sweep_later()
+
+    async def _confirm(self, now: float) -> None:
+        """Have the engine keep what has been promised, for long enough to be asked again."""
+        promised = [
+            lease
+            for lease in self._leases.redeemed()
+            if self._engine_keeps_until.get(lease, 0.0) < now + ENGINE_MARGIN_S
+        ]
+        if not promised:
+            return
+        with suppress(ServingError):  # not confirmed
+            for lease in await self._engine.extend_leases(promised, 2 * ENGINE_MARGIN_S):
+                if lease in self._engine_keeps_until:
+                    self._engine_keeps_until[lease] = now + 2 * ENGINE_MARGIN_S
 
     def _end(self, leases: list[LeaseId]) -> None:
         if leases:
@@ -148,12 +181,14 @@ class Lender:
 
     async def _end_in_engine(self, leases: list[LeaseId]) -> None:
         with suppress(ServingError):  # a dead engine keeps nothing
-            await self._engine.end_leases(leases)
+            over = await self._engine.end_leases(leases)
+            self.on_ended([(lease, LeaseEnd.RELEASED) for lease in over])
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _show(self) -> None:
         for state in LeaseState:

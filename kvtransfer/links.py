@@ -8,6 +8,7 @@ one that could not be measured counts all the same, and is measured again a few 
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Protocol
 
 from cluster.errors import ServingError
@@ -22,6 +23,8 @@ first hand-over takes up to 3 s.
 MEASURE_TIMEOUT_S = 15.0
 NUM_MEASUREMENTS = 3
 """Attempts per link, each of a few prefills: a link that traffic keeps from being measured shall not pay for ever."""
+FORGET_AFTER_UPDATES = 60
+"""There is one a second."""
 
 
 class Probe(Protocol):
@@ -40,6 +43,8 @@ class Links:
         self._proved: dict[WorkerId, LinkSpeed | None] = {}
         self._num_measured: dict[WorkerId, int] = {}
         self._probing: dict[WorkerId, asyncio.Task[None]] = {}
+        self._absent: Counter[WorkerId] = Counter()
+        """Updates in a row that did not name a known worker."""
         self._measuring = asyncio.Lock()
         """One at a time: two would share what the node's network carries."""
 
@@ -49,13 +54,21 @@ class Links:
         return dict(self._proved)
 
     def update(self, live: frozenset[WorkerId]) -> None:
-        """Forget workers that are gone, and probe the links that have something to be found out about."""
-        for known in (self._proved, self._num_measured):
-            for worker in known.keys() - live:
-                del known[worker]
+        """Probe the links that have something to be found out about, and forget workers that have been gone for long:
+        one that a busy Scheduler has not heard of for a moment need not prove its link again, and a new process has a
+        new name.
+        """
+        self._absent = Counter({worker: self._absent[worker] + 1 for worker in self._known() - live})
+        for worker, num_updates in self._absent.items():
+            if num_updates >= FORGET_AFTER_UPDATES:
+                self._proved.pop(worker, None)
+                self._num_measured.pop(worker, None)
         for worker in live - self._probing.keys():
             if worker not in self._proved or self._can_measure(worker):
                 self._probing[worker] = asyncio.create_task(self._find_out(worker))
+
+    def _known(self) -> set[WorkerId]:
+        return self._proved.keys() | self._num_measured.keys()
 
     def suspect(self, worker: WorkerId) -> None:
         """A pull from this worker hung: it must prove its link anew."""

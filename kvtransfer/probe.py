@@ -58,7 +58,7 @@ class ProbedPrefill(Protocol):
         """Free the blocks of a hand-over that has not been redeemed. No-op where there is none."""
         ...
 
-    def give_back(self, handoff: KVHandoff) -> None:
+    def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None:
         """Free the blocks of a hand-over, redeemed or not."""
         ...
 
@@ -111,7 +111,7 @@ class LinkProbe:
             if not await self._pull(request, handoff):
                 raise PrefillFailed(f"nothing was pulled from prefill worker {prefill}", prefill)
         except BaseException:
-            self._prefill.give_back(handoff)
+            self._prefill.give_back(handoff, self._decode)
             raise
 
     async def _pull(self, request: GenerateRequest, handoff: KVHandoff) -> int:

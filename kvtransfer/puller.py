@@ -2,17 +2,17 @@
 for, and gives the pull up for a recomputation where it does not come.
 
 vLLM's pull has no timeout, notices no stale blocks, and waits for a peer that hangs. So the prefill worker must have
-promised the blocks just before, by an answer that shows that it lives; it must go on answering; and a read must end in
-time. Whoever runs a request sees nothing of all this but its tokens.
+promised the blocks just before; its promise must be extended before it ends; and a read must end in time. Whoever runs
+a request sees nothing of all this but its tokens.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from cluster import metrics
-from cluster.errors import ServingError
+from cluster.errors import ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
 from cluster.types import GenerateRequest, RequestId, TokenDelta, WorkerId
 from kvtransfer.handoff import KVHandoff
@@ -21,9 +21,11 @@ from kvtransfer.lease import Promise, Refusal
 logger = logging.getLogger("baton.puller")
 
 REDEEM_TIMEOUT_S = 1.0
-EXTEND_INTERVAL_S = 1.0
-"""A pull takes milliseconds: only what waits for a place in the engine, or hangs, is ever extended."""
-EXTEND_TIMEOUT_S = 2.0
+WATCH_INTERVAL_S = 1.0
+"""A pull takes milliseconds: only what waits for a place in the engine, or hangs, is ever looked at."""
+EXTEND_TIMEOUT_S = 1.0
+NEVER = 0.0
+"""A deadline that has always passed."""
 
 
 class PullingEngine(Protocol):
@@ -37,21 +39,21 @@ class PullingEngine(Protocol):
         """End a generation and forget it. No-op when it is not running."""
         ...
 
-    async def renew_pull(self, request_id: RequestId, pull_deadline: float) -> float:
-        """Returns for how many seconds the engine has been reading."""
+    async def renew_pulls(self, deadlines: dict[RequestId, float]) -> dict[RequestId, float]:
+        """New deadlines of pulls; returns for how many seconds each has been reading. Raises ServingError."""
         ...
 
 
 class LenderPort(Protocol):
-    async def redeem(self, handoff: KVHandoff, digest: bytes) -> Promise | Refusal:
+    async def redeem(self, handoff: KVHandoff, decode: WorkerId, digest: bytes) -> Promise | Refusal:
         """Raises ServingError."""
         ...
 
-    async def extend(self, handoff: KVHandoff) -> Promise | Refusal:
+    async def extend(self, handoff: KVHandoff, decode: WorkerId) -> Promise | Refusal:
         """Raises ServingError."""
         ...
 
-    def give_back(self, handoff: KVHandoff) -> None: ...
+    def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None: ...
 
 
 class Puller:
@@ -61,32 +63,44 @@ class Puller:
         self,
         engine: PullingEngine,
         lender: LenderPort,
+        worker: WorkerId,
         pull_timeout_s: float,
         on_suspect: Callable[[WorkerId], None],
     ) -> None:
-        """`pull_timeout_s`: how long a read may take. `on_suspect` is told of prefill workers that pulls hang on."""
+        """`worker` is this decode worker; `pull_timeout_s`: how long a read may take; `on_suspect` is told of prefill
+        workers that cannot be reached, or whose reads hang.
+        """
         self._engine = engine
         self._lender = lender
+        self._worker = worker
         self._pull_timeout_s = pull_timeout_s
         self._on_suspect = on_suspect
         self._pulls: dict[RequestId, _Pull] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self.is_paused = False
+        """No pull starts: what would be pulled is computed."""
 
     async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
         """Raises ServingError."""
-        deadline = await self._redeem(request, handoff) if handoff else None
+        deadline = None
+        if handoff is not None and self.is_paused:
+            self._lender.give_back(handoff, self._worker)
+        elif handoff is not None:
+            deadline = await self._redeem(request, handoff)
         if handoff is None or deadline is None:
             await self._engine.start(request, None, sink)
             return
-        pull = _Pull(sink, lambda: self._pulls.pop(request.request_id, None))
+        pull = _Pull(request, handoff, deadline, sink, lambda: self._pulls.pop(request.request_id, None))
         self._pulls[request.request_id] = pull
         try:
             await self._engine.start(request, handoff, pull, deadline)
         except BaseException as error:
             pull.end()
-            if isinstance(error, ServingError):
-                self._lender.give_back(handoff)
+            if isinstance(error, Exception):
+                self._lender.give_back(handoff, self._worker)
             raise
-        pull.watch_later(lambda: self._watch(request, handoff, pull))
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
 
     async def stop(self, request_id: RequestId) -> None:
         if pull := self._pulls.get(request_id):
@@ -98,11 +112,13 @@ class Puller:
         asked_at = _now()
         try:
             async with asyncio.timeout(REDEEM_TIMEOUT_S):
-                answer = await self._lender.redeem(handoff, handoff.digest_of(request.prompt_token_ids))
+                answer = await self._lender.redeem(handoff, self._worker, handoff.digest_of(request.prompt_token_ids))
         except (ServingError, TimeoutError) as error:
             answer = Refusal(str(error) or "no answer")
+            self._lender.give_back(handoff, self._worker)
+            self._on_suspect(handoff.worker)
         except asyncio.CancelledError:
-            self._lender.give_back(handoff)
+            self._lender.give_back(handoff, self._worker)
             raise
         if isinstance(answer, Promise):
             metrics.PULLS.labels("redeemed").inc()
@@ -114,50 +130,98 @@ class Puller:
         metrics.PULLS.labels("refused").inc()
         return None
 
-    async def _watch(self, request: GenerateRequest, handoff: KVHandoff, pull: "_Pull") -> None:
-        while pull.is_pending:
-            if (why := await self._doubt(request, handoff)) is not None and pull.is_pending:
-                await self._compute_instead(request, handoff, pull, why)
-                return
-            await asyncio.sleep(EXTEND_INTERVAL_S)
+    async def _watch(self) -> None:
+        """Look after all pulls that are waited for, while there are any."""
+        while self._pulls:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            old = [pull for pull in self._pulls.values() if pull.is_old and not pull.is_given_up]
+            if not old:
+                continue
+            try:
+                await asyncio.gather(*(self._extend(pull) for pull in old))
+                reading = await self._engine.renew_pulls({pull.request.request_id: pull.deadline for pull in old})
+            except Exception as error:  # what is old stays so, and its deadline passes
+                logger.warning("pulls not looked after: %s", error)
+                reading = {}
+            for pull in old:
+                doubt = self._doubt(pull, reading.get(pull.request.request_id, 0.0))
+                if doubt is not None and pull.is_pending:
+                    pull.give_up(self._compute_instead(pull, doubt))
 
-    async def _doubt(self, request: GenerateRequest, handoff: KVHandoff) -> str | None:
-        """Extend the promise; returns why the pull will not come, if so. A promise that is not extended any more is no
-        such reason: the read may just have ended, and if it has not, its end will not count.
-        """
+    async def _extend(self, pull: "_Pull") -> None:
+        """A refusal ends nothing by itself: the read may just have ended, and if it has not, the promise will."""
         asked_at = _now()
         try:
             async with asyncio.timeout(EXTEND_TIMEOUT_S):
-                answer = await self._lender.extend(handoff)
-        except (ServingError, TimeoutError) as error:
-            return f"prefill worker {handoff.worker} does not answer ({error or 'no word in time'})"
-        deadline = asked_at + answer.remaining_s if isinstance(answer, Promise) else 0.0
-        reading_s = await self._engine.renew_pull(request.request_id, deadline) if deadline else 0.0
+                answer = await self._lender.extend(pull.handoff, self._worker)
+        except TimeoutError:
+            pull.is_answered = False
+        except ServingError as error:
+            pull.is_answered = False
+            pull.is_lost = isinstance(error, WorkerUnreachable)
+        else:
+            pull.is_answered = True
+            if isinstance(answer, Promise):
+                pull.deadline = asked_at + answer.remaining_s
+
+    def _doubt(self, pull: "_Pull", reading_s: float) -> str | None:
+        """Why a pull will not come, if so."""
+        worker = pull.handoff.worker
         if reading_s > self._pull_timeout_s:
-            return f"the pull from {handoff.worker} has not ended within {self._pull_timeout_s:g} s"
+            self._on_suspect(worker)
+            return f"the pull from {worker} has not ended within {self._pull_timeout_s:g} s"
+        if pull.is_lost or (_now() >= pull.deadline and not pull.is_answered):
+            self._on_suspect(worker)
+            return f"prefill worker {worker} does not answer"
+        if _now() >= pull.deadline:
+            return f"the promise of {worker} has ended"
         return None
 
-    async def _compute_instead(self, request: GenerateRequest, handoff: KVHandoff, pull: "_Pull", why: str) -> None:
-        logger.warning("request %s is computed here after all: %s", request.request_id, why)
+    async def _compute_instead(self, pull: "_Pull", why: str) -> None:
+        request_id = pull.request.request_id
+        logger.warning("request %s is computed here after all: %s", request_id, why)
         metrics.PULLS.labels("given_up").inc()
-        self._on_suspect(handoff.worker)
-        await self._engine.stop(request.request_id)
         try:
-            await self._engine.start(request, None, pull)
-        except ServingError as error:
-            pull.fail(error)
+            await self._engine.renew_pulls({request_id: NEVER})  # from here on its end does not count
+            await self._engine.stop(request_id)
+            self._lender.give_back(pull.handoff, self._worker)
+            await self._engine.start(pull.request, None, pull)
+        except Exception as error:
+            pull.fail(error if isinstance(error, ServingError) else ServingError(f"not computed: {error!r}"))
 
 
 class _Pull:
     """A request whose first token is waited for, as the engine's sink."""
 
-    def __init__(self, sink: DeltaSink, on_end: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        request: GenerateRequest,
+        handoff: KVHandoff,
+        deadline: float,
+        sink: DeltaSink,
+        on_end: Callable[[], object],
+    ) -> None:
+        self.request = request
+        self.handoff = handoff
+        self.deadline = deadline
+        """Until when the pull counts."""
+        self.is_pending = True
+        self.is_answered = True
+        """The prefill worker's last answer came."""
+        self.is_lost = False
+        """The prefill worker is gone."""
         self._sink = sink
         self._on_end = on_end
-        self._timer: asyncio.TimerHandle | None = None
-        self._watching: asyncio.Task[None] | None = None
         self._started_at = _now()
-        self.is_pending = True
+        self._giving_up: asyncio.Future[None] | None = None
+
+    @property
+    def is_old(self) -> bool:
+        return _now() - self._started_at >= WATCH_INTERVAL_S
+
+    @property
+    def is_given_up(self) -> bool:
+        return self._giving_up is not None
 
     def put(self, delta: TokenDelta) -> None:
         if self.is_pending:
@@ -169,25 +233,18 @@ class _Pull:
         self.end()
         self._sink.fail(error)
 
-    def watch_later(self, watch: Callable[[], Coroutine[None, None, None]]) -> None:
-        if self.is_pending:
-            self._timer = asyncio.get_running_loop().call_later(EXTEND_INTERVAL_S, self._start_watch, watch)
-
     def end(self) -> None:
-        """A watch that is running sees it by itself."""
         self.is_pending = False
-        if self._timer is not None:
-            self._timer.cancel()
         self._on_end()
+
+    def give_up(self, compute: Awaitable[None]) -> None:
+        self._giving_up = asyncio.ensure_future(compute)
 
     async def cancel(self) -> None:
         self.end()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-
-    def _start_watch(self, watch: Callable[[], Coroutine[None, None, None]]) -> None:
-        self._watching = asyncio.create_task(watch())
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            await asyncio.wait([self._giving_up])
 
 
 def _now() -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.config import DiskTierConfig, PoolConfig
 from cluster.types import Pool
-from kvtransfer.lease import PROMISE_S
+from kvtransfer.lease import engine_lease_s
 from kvtransfer.topology import Device
 
 GIB = 1 << 30
@@ -32,8 +32,7 @@ def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine
         "kv_connector_module_path": "kvtransfer.connector",
         "kv_role": _KV_ROLES[pool],
         "kv_buffer_device": device.value,
-        # Ours end first (kvtransfer/lease.py): vLLM's is what is left when the worker hangs.
-        "kv_connector_extra_config": {"kv_lease_duration": config.kv_lease_s + 2 * PROMISE_S},
+        "kv_connector_extra_config": {"kv_lease_duration": engine_lease_s(config.kv_lease_s)},
     }
     engine = {"engine_id": engine_id, "kv_load_failure_policy": "recompute"}
     if config.tiers.dram_gib is None:

@@ -16,6 +16,9 @@ from kvtransfer import verify
 from kvtransfer.handoff import PrefillResult
 from router.ports import DecodePort
 
+PATIENCE_S = 2.0
+"""The client's next token waits for the check."""
+
 
 class HandoffCheck:
     def __init__(
@@ -30,9 +33,13 @@ class HandoffCheck:
 
     async def distance(self, observed: TokenDelta) -> float | None:
         """From the prefill engine's view to the decode engine's first step (kvtransfer/verify.py). None where either
-        has none: it failed meanwhile, or computed the prompt in more than one piece.
+        has none: it failed meanwhile, computed the prompt in more than one piece, or is too busy to be waited for.
         """
-        reference = await self._reference if self._reference is not None else self._known
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                reference = await self._reference if self._reference is not None else self._known
+        except TimeoutError:
+            return None
         if reference is None or observed.top_logprobs is None:
             return None
         return verify.distance(reference, observed.top_logprobs)

@@ -115,7 +115,7 @@ class Session:
         self._is_charged = False
         """The Scheduler may have charged the request, even if its answer never came."""
         self._asked: tuple[WorkerId, RequestId] | None = None
-        """The prefill worker that may hold a hand-over which no decode worker is known to have."""
+        """The prefill worker that may hold a hand-over which no decode worker has redeemed."""
         self._num_attempts = 0
         self._released: list[int] = []
         """Of a resumable request: the tokens that the client has been given."""
@@ -216,7 +216,7 @@ class Session:
                 first = await self._in_time(anext(deltas, None))
                 if first is None:
                     return
-                self._asked = None  # the decode worker has pulled, or computed by itself
+                self._withdraw()  # what the decode worker has not redeemed it does not want
                 if check is not None:
                     await self._judge(placement, await check.distance(first))
                 yield self._as_released(first, prefilled)
@@ -252,7 +252,8 @@ class Session:
     ) -> AsyncGenerator[TokenDelta, None]:
         async with aclosing(self._ports.decode.generate(worker, request, handoff)) as deltas:
             async for delta in deltas:
-                if delta.finish_reason is FinishReason.ERROR:
+                # We abort nothing that is still read here: an engine does that as it shuts down.
+                if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
                     raise GenerationFailed("the engine failed on this request", worker)
                 yield delta
 

@@ -8,7 +8,7 @@ import pytest
 
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service, connect
-from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Redeem
+from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
 from cluster.types import FinishReason, GenerateRequest, PromptTokenSources, RequestId, TokenDelta, WorkerId
 from kvtransfer import lender as lender_module
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
@@ -18,7 +18,8 @@ from kvtransfer.lender import Lender
 PROMPT = [5, 6, 7]
 REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"")
 RESUMABLE = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"", is_resumable=True)
-LEASE, DIGEST = LeaseId("r-internal"), prompt_digest(PROMPT)
+LEASE, DIGEST, DECODE = LeaseId("r-internal"), prompt_digest(PROMPT), WorkerId("d")
+REDEMPTION, CLAIM = Redeem(LEASE, DECODE, DIGEST), Claim(LEASE, DECODE)
 
 
 class LendingEngine:
@@ -33,7 +34,8 @@ class LendingEngine:
         self.finish: FinishReason | None = None
         self.kept: set[LeaseId] = set()
         self.freed = asyncio.Event()
-        self.hangs = False
+        self.hangs = self.loses_reports = False
+        self.num_extended = 0
         self.lender: Lender | None = None
 
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
@@ -58,13 +60,18 @@ class LendingEngine:
         self.aborted.set()
         self.may_prefill.set()
 
-    async def end_leases(self, leases: list[LeaseId]) -> None:
+    async def end_leases(self, leases: list[LeaseId]) -> list[LeaseId]:
+        if self.loses_reports:
+            self.freed.set()
+            return leases
         for lease in leases:
             self.end(lease, LeaseEnd.RELEASED)
+        return []
 
     async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
         if self.hangs:
             await asyncio.Event().wait()
+        self.num_extended += 1
         return [lease for lease in leases if lease in self.kept]
 
     def end(self, lease: LeaseId, how: LeaseEnd) -> None:
@@ -100,21 +107,21 @@ async def test_hand_over_is_redeemed_once_and_extended_by_its_holder():
         result = await ingress.call(PREFILL, REQUEST)
         assert result is not None and result.handoff is not None
         assert result.first.token_ids == [9]
-        assert await decode.call(REDEEM, Redeem(LEASE, DIGEST)) == Promise(PROMISE_S)
-        assert isinstance(await decode.call(REDEEM, Redeem(LEASE, DIGEST)), Refusal)
-        assert await decode.call(EXTEND, LEASE) == Promise(PROMISE_S)
-        assert isinstance(await ingress.call(EXTEND, LEASE), Refusal)
+        assert await decode.call(REDEEM, REDEMPTION) == Promise(PROMISE_S)
+        assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
+        assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
+        assert isinstance(await decode.call(EXTEND, Claim(LEASE, WorkerId("d2"))), Refusal)
         ingress.post(WITHDRAW, REQUEST.request_id)
-        assert await decode.call(EXTEND, LEASE) == Promise(PROMISE_S)
+        assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
         engine.end(LEASE, LeaseEnd.READ)
-        assert isinstance(await decode.call(EXTEND, LEASE), Refusal)
+        assert isinstance(await decode.call(EXTEND, CLAIM), Refusal)
         assert ended(LeaseEnd.READ) == before + 1
 
 
 async def test_hand_over_of_another_prompt_is_refused():
     async with lending() as (_, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
-        answer = await decode.call(REDEEM, Redeem(LEASE, prompt_digest([5, 6, 8])))
+        answer = await decode.call(REDEEM, Redeem(LEASE, DECODE, prompt_digest([5, 6, 8])))
         assert answer == Refusal("the hand-over is of another prompt")
         ingress.post(WITHDRAW, REQUEST.request_id)
 
@@ -128,12 +135,12 @@ async def test_blocks_that_nobody_wants_are_freed_at_once(how):
             case "withdrawn":
                 ingress.post(WITHDRAW, REQUEST.request_id)
             case "given back":
-                decode.post(GIVE_BACK, LEASE)
+                decode.post(GIVE_BACK, CLAIM)
             case _:
                 ingress.close()
         await asyncio.wait_for(engine.freed.wait(), 1)
         assert ended(LeaseEnd.RELEASED) == before + 1
-        assert isinstance(await decode.call(REDEEM, Redeem(LEASE, DIGEST)), Refusal)
+        assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
 
 
 async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over():
@@ -148,7 +155,7 @@ async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch)
     monkeypatch.setattr(lender_module, "PROMISE_S", 0.5)
     async with lending() as (engine, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
-        assert await decode.call(REDEEM, Redeem(LEASE, DIGEST)) == Promise(0.5)
+        assert await decode.call(REDEEM, REDEMPTION) == Promise(0.5)
         decode.close()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(engine.freed.wait(), 0.3)
@@ -186,11 +193,46 @@ async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(request
         ingress.post(WITHDRAW, request_.request_id)
 
 
-async def test_engine_that_hangs_promises_nothing():
+async def test_promise_is_its_holder_s_on_any_connection():
     async with lending() as (engine, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
-        await decode.call(REDEEM, Redeem(LEASE, DIGEST))
+        await decode.call(REDEEM, REDEMPTION)
+        decode.close()
+        assert await ingress.call(EXTEND, CLAIM) == Promise(PROMISE_S)
+        ingress.post(GIVE_BACK, CLAIM)
+        await asyncio.wait_for(engine.freed.wait(), 1)
+
+
+async def test_busy_engine_is_not_waited_for_and_a_hanging_one_is_promised_for_no_longer_than_it_keeps(monkeypatch):
+    monkeypatch.setattr(lender_module, "CONFIRM_INTERVAL_S", 0.0)
+    async with lending(offer_s=0.0) as (engine, ingress, decode):
         engine.hangs = True
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(decode.call(EXTEND, LEASE), 0.1)
+        monkeypatch.setattr(lender_module, "SWEEP_S", 0.01)
+        engine.lender._leases._offer_s = 30.0  # the engine's own lease is 8 s all the same
+        await ingress.call(PREFILL, REQUEST)
+        await decode.call(REDEEM, REDEMPTION)
+        assert await asyncio.wait_for(decode.call(EXTEND, CLAIM), 1) == Promise(PROMISE_S)
+        engine.lender._engine_keeps_until[LEASE] -= PROMISE_S
+        assert isinstance(await decode.call(EXTEND, CLAIM), Refusal)
         engine.end(LEASE, LeaseEnd.READ)
+
+
+async def test_engine_s_own_lease_is_kept_ahead_of_the_promises(monkeypatch):
+    monkeypatch.setattr(lender_module, "SWEEP_S", 0.01)
+    monkeypatch.setattr(lender_module, "CONFIRM_INTERVAL_S", 0.0)
+    async with lending(offer_s=5.0) as (engine, ingress, decode):
+        await ingress.call(PREFILL, REQUEST)
+        await decode.call(REDEEM, REDEMPTION)
+        async with asyncio.timeout(5):
+            while engine.lender._engine_keeps_until[LEASE] < asyncio.get_running_loop().time() + 40:
+                await decode.call(EXTEND, CLAIM)
+        assert engine.num_extended == 1
+        engine.end(LEASE, LeaseEnd.READ)
+
+
+async def test_lease_whose_end_the_engine_never_reported_is_over_all_the_same():
+    async with lending() as (engine, ingress, _):
+        await ingress.call(PREFILL, REQUEST)
+        engine.loses_reports = True
+        ingress.post(WITHDRAW, REQUEST.request_id)
+        await asyncio.wait_for(engine.freed.wait(), 1)

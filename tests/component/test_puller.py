@@ -29,7 +29,7 @@ INTERVAL_S = 0.02
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(puller_module, "EXTEND_INTERVAL_S", INTERVAL_S)
+    monkeypatch.setattr(puller_module, "WATCH_INTERVAL_S", INTERVAL_S)
     monkeypatch.setattr(puller_module, "EXTEND_TIMEOUT_S", 0.1)
     monkeypatch.setattr(puller_module, "REDEEM_TIMEOUT_S", 0.1)
 
@@ -44,6 +44,7 @@ class PullingEngine:
         self.num_stopped = 0
         self.reading_s = 0.0
         self.refusal: Exception | None = None
+        self.renewal_error: Exception | None = None
 
     async def start(
         self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0
@@ -60,9 +61,11 @@ class PullingEngine:
     async def stop(self, request_id: RequestId) -> None:
         self.num_stopped += self.sinks.pop(request_id, None) is not None
 
-    async def renew_pull(self, request_id: RequestId, pull_deadline: float) -> float:
-        self.deadlines.append(pull_deadline)
-        return self.reading_s
+    async def renew_pulls(self, deadlines: dict[RequestId, float]) -> dict[RequestId, float]:
+        self.deadlines += deadlines.values()
+        if self.renewal_error is not None and puller_module.NEVER not in deadlines.values():
+            raise self.renewal_error
+        return dict.fromkeys(deadlines, self.reading_s)
 
     def finish(self) -> None:
         self.sinks.pop(R).put(TokenDelta(0, [9], FinishReason.STOP))
@@ -79,19 +82,19 @@ class PrefillWorker:
         self.extended_once, self.extended_twice = asyncio.Event(), asyncio.Event()
         self.given_back: list[KVHandoff] = []
 
-    async def redeem(self, handoff: KVHandoff, digest: bytes) -> Promise | Refusal:
+    async def redeem(self, handoff: KVHandoff, decode: WorkerId, digest: bytes) -> Promise | Refusal:
         assert digest == HANDOFF.digest_of(REQUEST.prompt_token_ids)
         self.asked.set()
         return await said(self.redeemed)
 
-    async def extend(self, handoff: KVHandoff) -> Promise | Refusal:
+    async def extend(self, handoff: KVHandoff, decode: WorkerId) -> Promise | Refusal:
         self.num_extended += 1
         self.extended_once.set()
         if self.num_extended == 2:
             self.extended_twice.set()
         return await said(self.extended)
 
-    def give_back(self, handoff: KVHandoff) -> None:
+    def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None:
         self.given_back.append(handoff)
 
 
@@ -107,7 +110,7 @@ async def said(answer: Promise | Refusal | Exception | None) -> Promise | Refusa
 class Worker:
     def __init__(self) -> None:
         self.engine, self.lender, self.suspects = PullingEngine(), PrefillWorker(), list[WorkerId]()
-        self.puller = Puller(self.engine, self.lender, 5.0, self.suspects.append)
+        self.puller = Puller(self.engine, self.lender, WorkerId("d"), 5.0, self.suspects.append)
         self.feed = Feed(1)
 
     async def start(self, handoff: KVHandoff | None = HANDOFF) -> None:
@@ -138,16 +141,29 @@ async def test_request_without_a_hand_over_asks_nobody():
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [Refusal("the hand-over has been used"), WorkerUnreachable("worker p is gone", "p"), None],
+    ("answer", "suspects"),
+    [
+        (Refusal("the hand-over has been used"), []),
+        (WorkerUnreachable("worker p is gone", "p"), ["p"]),
+        (None, ["p"]),
+    ],
     ids=["refused", "gone", "silent"],
 )
-async def test_nothing_is_pulled_without_a_promise(answer, caplog):
+async def test_nothing_is_pulled_without_a_promise(answer, suspects, caplog):
     worker = Worker()
     worker.lender.redeemed = answer
     await worker.start()
-    assert worker.engine.started == [None]
+    assert (worker.engine.started, worker.suspects) == ([None], suspects)
+    assert worker.lender.given_back == [HANDOFF] * len(suspects)
     assert "computed here" in caplog.text
+
+
+async def test_nothing_is_pulled_while_the_cache_is_being_emptied():
+    worker = Worker()
+    worker.puller.is_paused = True
+    await worker.start()
+    assert (worker.engine.started, worker.lender.given_back) == ([None], [HANDOFF])
+    assert not worker.lender.asked.is_set()
 
 
 async def test_promise_is_extended_while_the_pull_waits_for_its_turn():
@@ -161,36 +177,62 @@ async def test_promise_is_extended_while_the_pull_waits_for_its_turn():
     assert len(worker.engine.deadlines) >= 2
 
 
+SHORT = Promise(3 * INTERVAL_S)
+
+
 @pytest.mark.parametrize(
-    ("extended", "reading_s"),
-    [(None, 0.0), (WorkerUnreachable("worker p is gone", "p"), 0.0), (Promise(4.0), 5.1)],
-    ids=["the prefill worker hangs", "it is gone", "the read hangs"],
+    ("promised", "extended", "reading_s", "suspects"),
+    [
+        (SHORT, None, 0.0, ["p"]),
+        (Promise(4.0), WorkerUnreachable("worker p is gone", "p"), 0.0, ["p"]),
+        (Promise(4.0), Promise(4.0), 5.1, ["p"]),
+        (Promise(4.0), Refusal("no"), 5.1, ["p"]),
+        (SHORT, Refusal("no"), 0.0, []),
+    ],
+    ids=["silent to the end", "gone", "the read hangs", "refused, and the read hangs", "refused to the end"],
 )
-async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(extended, reading_s, caplog):
+async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
+    promised, extended, reading_s, suspects, caplog
+):
     worker = Worker()
-    worker.lender.extended, worker.engine.reading_s = extended, reading_s
+    worker.lender.redeemed, worker.lender.extended, worker.engine.reading_s = promised, extended, reading_s
     await worker.start()
     await asyncio.wait_for(worker.engine.computing.wait(), 5)
     assert (worker.engine.started, worker.engine.num_stopped) == ([HANDOFF, None], 1)
-    assert worker.suspects == ["p"]
+    assert worker.engine.deadlines[-2:] == [puller_module.NEVER, 0.0]
+    assert (worker.suspects, worker.lender.given_back) == (suspects, [HANDOFF])
     worker.engine.finish()
     assert await worker.token() == 9
     assert "computed here after all" in caplog.text
 
 
-async def test_promise_that_ended_with_the_read_is_no_reason_to_give_up():
+@pytest.mark.parametrize(
+    "extended", [Refusal("the lease is over, or another worker's"), None], ids=["refused", "silent for a moment"]
+)
+async def test_promise_that_is_not_extended_still_holds(extended):
     worker = Worker()
-    worker.lender.extended = Refusal("the lease is over, or another worker's")
+    worker.lender.extended = extended
     await worker.start()
     await asyncio.wait_for(worker.lender.extended_twice.wait(), 5)
-    assert worker.engine.started == [HANDOFF]
+    assert (worker.engine.started, worker.suspects) == ([HANDOFF], [])
     worker.engine.finish()
     assert await worker.token() == 9
 
 
+async def test_watch_survives_an_engine_that_does_not_answer_it(caplog):
+    worker = Worker()
+    worker.lender.redeemed = worker.lender.extended = SHORT
+    worker.engine.renewal_error = ServingError("busy")
+    await worker.start()
+    await asyncio.wait_for(worker.lender.extended_twice.wait(), 5)
+    worker.lender.extended = Refusal("no")
+    await asyncio.wait_for(worker.engine.computing.wait(), 5)
+    assert "not looked after" in caplog.text
+
+
 async def test_engine_that_cannot_compute_either_ends_the_request():
     worker = Worker()
-    worker.lender.extended = None
+    worker.lender.redeemed, worker.lender.extended = SHORT, None
     await worker.start()
     worker.engine.refusal = WorkerBusy("full", "d")
     with pytest.raises(WorkerBusy):

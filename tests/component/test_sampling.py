@@ -52,3 +52,26 @@ def test_engine_whose_most_likely_tokens_are_a_client_s_or_a_grammar_s_is_not_as
 def test_parameters_survive_the_wire():
     params = SamplingParams(temperature=0.5, stop=["x"], output_kind=RequestOutputKind.DELTA, logit_bias={5: 1.0})
     assert decode_sampling_params(encode_sampling_params(params)) == params
+
+
+LOOKED_AT = {
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "watermarking", "seed", "stop",
+    "min_tokens", "logprobs", "prompt_logprobs", "logprob_token_ids", "structured_outputs", "extra_args", "bad_words",
+    "thinking_token_budget", "repetition_detection", "trace_decode_token_ids",
+}  # fmt: skip
+OF_NO_MATTER = {
+    # of one step, whatever was before it
+    "top_p", "top_k", "min_p", "stop_token_ids", "ignore_eos", "logit_bias", "allowed_token_ids",
+    # counted by the engine adapter
+    "max_tokens",
+    # of the text, which the ingress makes
+    "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+    # of how outputs are handed out, or without the fields above
+    "output_kind", "stream_interval", "skip_clone", "output_text_buffer_length", "flat_logprobs",
+    "prompt_logprob_token_ids", "prompt_logprob_start", "skip_reading_prefix_cache", "routed_experts_prompt_start",
+    "_eos_token_id", "_all_stop_token_ids", "_watermarking_skipped", "_bad_words_token_ids",
+}  # fmt: skip
+
+
+def test_every_parameter_of_vllm_has_been_thought_of():
+    assert set(SamplingParams.__struct_fields__) == LOOKED_AT | OF_NO_MATTER

@@ -185,6 +185,9 @@ class FakeDecode:
         self.top_logprobs: list[TokenLogprob] | None = None
         self.top_logprobs_of: dict[str, list[TokenLogprob]] = {}
         """Of single workers, where they differ."""
+        self.cut_off: dict[str, FinishReason] = {}
+        """Workers that end every answer with their first token, and how."""
+        self.hangs_on: set[str] = set()
         self.num_ended = 0
         self.gate, self.start_gate = Gate(), Gate()
         self.redeem: Callable[[KVHandoff], bool] = lambda handoff: True
@@ -205,6 +208,8 @@ class FakeDecode:
             await turns(self.delay_turns)
             if worker in self.fails_before:
                 raise self.fails_before[worker]
+            if worker in self.hangs_on:
+                await asyncio.Event().wait()
             pulled = 0
             if handoff is not None and self.redeem(handoff):
                 self.pulled.append(handoff)
@@ -219,6 +224,8 @@ class FakeDecode:
                 ),
                 top_logprobs=self.top_logprobs_of.get(worker, self.top_logprobs),
             )
+            if worker in self.cut_off:
+                yield a_delta(finish=self.cut_off[worker])
             for token in others:
                 await self.gate.passed()
                 await turns(self.delay_turns)

@@ -72,6 +72,14 @@ def test_decode_worker_may_give_back_what_it_has_not_redeemed_yet():
     assert leases.give_back(A, DECODE) == []
 
 
+def test_running_promises_are_what_the_engine_must_outlast():
+    leases = redeemed()
+    leases.grant(LeaseId("b"), R, PROMPT, INGRESS, now=0.0)
+    assert leases.redeemed() == [A]
+    leases.give_back(A, DECODE)
+    assert leases.redeemed() == []
+
+
 def test_offer_ends_with_the_connection_it_was_made_on():
     leases = offered()
     assert leases.holder_gone("another ingress") == []

@@ -8,7 +8,7 @@ from fake_ports import Gate, turns
 from cluster.errors import PrefillFailed
 from cluster.types import LinkSpeed, WorkerId
 from kvtransfer import links as links_module
-from kvtransfer.links import NUM_MEASUREMENTS, Links
+from kvtransfer.links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, Links
 
 SPEED = LinkSpeed(0.001, 1e9)
 
@@ -81,10 +81,24 @@ async def test_link_that_is_being_proved_is_not_proved_a_second_time(links, prob
     assert sorted(probe.proofs) == ["p0", "p1"]
 
 
-async def test_worker_that_is_gone_is_forgotten(links):
+async def gone_for_long(links, live=""):
+    for _ in range(FORGET_AFTER_UPDATES):
+        links.update(ids(live))
+    await turns(8)
+
+
+async def test_worker_that_is_gone_for_long_is_forgotten(links):
     await update(links, "p0 p1")
     await update(links, "p1")
+    assert links.proved == {"p0": SPEED, "p1": SPEED}
+    await gone_for_long(links, "p1")
     assert links.proved == {"p1": SPEED}
+
+
+async def test_worker_that_was_not_heard_of_for_a_moment_need_not_prove_its_link_again(links, probe):
+    for live in ("p0", "", "p0"):
+        await update(links, live)
+    assert (probe.proofs, links.proved) == (["p0"], {"p0": SPEED})
 
 
 async def test_worker_that_goes_while_it_is_measured_is_forgotten_too(links, probe):
@@ -92,14 +106,23 @@ async def test_worker_that_goes_while_it_is_measured_is_forgotten_too(links, pro
     await update(links, "p0")
     await update(links, "")
     probe.measure_gate.open()
-    await turns(8)
-    await update(links, "")
+    await gone_for_long(links)
+    await gone_for_long(links)
     assert links.proved == {}
 
 
-async def test_worker_that_comes_back_is_proved_again(links, probe):
-    for live in ("p0", "", "p0"):
-        await update(links, live)
+async def test_worker_that_comes_back_after_long_is_proved_again(links, probe):
+    await update(links, "p0")
+    await gone_for_long(links)
+    await update(links, "p0")
+    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
+
+
+async def test_worker_that_is_suspected_is_proved_again(links, probe):
+    await update(links, "p0")
+    links.suspect("p0")
+    assert links.proved == {}
+    await update(links, "p0")
     assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
 
 

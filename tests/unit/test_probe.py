@@ -72,7 +72,7 @@ class FakePrefill:
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
         self.withdrawn.append(request_id)
 
-    def give_back(self, handoff: KVHandoff) -> None:
+    def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None:
         self.given_back.append(handoff)
 
 

@@ -77,6 +77,33 @@ async def test_request_goes_on_elsewhere_where_it_stood(decode, paths):
     cluster.check_settled()
 
 
+@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
+async def test_answer_that_an_engine_cuts_off_goes_on_elsewhere(reason):
+    cluster = FakeCluster()
+    cluster.decode.cut_off = {"d0": reason}
+    assert tokens(await read(cluster.session(a_resumable()))) == SERVED
+    assert cluster.scheduler.paths == [PAIR, PAIR]
+    cluster.check_settled()
+
+
+async def test_hand_over_that_the_decode_worker_did_not_redeem_is_withdrawn():
+    cluster = FakeCluster()
+    cluster.decode.redeem = lambda handoff: False
+    assert tokens(await read(cluster.session(a_resumable()))) == SERVED
+    cluster.check_settled()
+
+
+async def test_check_that_takes_long_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("router.handoff_check.PATIENCE_S", 0.01)
+    cluster = FakeCluster()
+    cluster.decode.hangs_on = {"p0"}
+    cluster.decode.top_logprobs = TOP
+    assert tokens(await read(cluster.session(a_resumable(), verifies=True))) == SERVED
+    assert cluster.observer.distances == []
+    await turns(5)
+    cluster.check_settled()
+
+
 async def test_each_attempt_runs_under_an_id_of_its_own():
     cluster = FakeCluster(decode=FakeDecode(fails_before=gone("d0")))
     await read(cluster.session(a_resumable()))

@@ -104,7 +104,7 @@ async def test_decode_worker_pulls_what_the_prefill_worker_granted():
     cluster = FakeCluster()
     await read(cluster.session(a_request()))
     assert cluster.decode.given == [("d0", cluster.prefill.granted[0])]
-    assert (cluster.decode.pulled, cluster.prefill.withdrawn) == (cluster.prefill.granted, [])
+    assert cluster.decode.pulled == cluster.prefill.granted
 
 
 async def test_prompt_that_was_pulled_counts_as_the_prefill_worker_found_it():

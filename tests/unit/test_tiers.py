@@ -2,7 +2,7 @@ import pytest
 
 from cluster.config import DiskTierConfig, PoolConfig, TiersConfig
 from cluster.types import Pool
-from kvtransfer.lease import PROMISE_S
+from kvtransfer.lease import engine_lease_s
 from kvtransfer.tiers import GIB, kv_transfer_arguments
 from kvtransfer.topology import Device
 
@@ -27,7 +27,7 @@ def test_pool_without_tiers_has_nixl_alone():
         "kv_buffer_device": "cuda",
         "kv_load_failure_policy": "recompute",
         "engine_id": "engine-1",
-        "kv_connector_extra_config": {"kv_lease_duration": 12 + 2 * PROMISE_S},
+        "kv_connector_extra_config": {"kv_lease_duration": engine_lease_s(12)},
     }
 
 

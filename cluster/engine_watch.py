@@ -1,0 +1,60 @@
+"""Whether an engine that lives also answers. One that does not, loses its requests to other workers; one that stays so
+will not come back, and its worker must be replaced.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+logger = logging.getLogger("baton.worker")
+
+ASK_INTERVAL_S = 1.0
+HANG_STALLS = 4
+"""An engine that does not answer for so many times its stall timeout hangs for good."""
+
+
+class WatchedEngine(Protocol):
+    async def answer(self) -> None:
+        """Returns when the engine core answers: after the step that it is in."""
+        ...
+
+    async def give_up_running(self) -> None:
+        """Fail what runs on the engine, so that it is run elsewhere."""
+        ...
+
+
+class EngineWatch:
+    def __init__(self, engine: WatchedEngine, stall_timeout_s: float, on_stall: Callable[[], Awaitable[None]]) -> None:
+        """`stall_timeout_s` must be longer than the engine's longest step; `on_stall` is awaited once per stall."""
+        self._engine = engine
+        self._stall_timeout_s = stall_timeout_s
+        self._on_stall = on_stall
+        self.is_stalled = False
+
+    async def run(self) -> None:
+        """Never returns. Raises TimeoutError when the engine hangs for good."""
+        while True:
+            answer = asyncio.ensure_future(self._engine.answer())
+            try:
+                await self._wait(answer)
+            finally:
+                answer.cancel()
+            await asyncio.sleep(ASK_INTERVAL_S)
+
+    async def _wait(self, answer: asyncio.Future[None]) -> None:
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                await asyncio.shield(answer)
+            return
+        except TimeoutError:
+            logger.error("the engine has not answered for %g s: its requests go elsewhere", self._stall_timeout_s)
+        self.is_stalled = True
+        await self._on_stall()
+        async with asyncio.timeout((HANG_STALLS - 1) * self._stall_timeout_s):
+            while not answer.done():
+                await self._engine.give_up_running()  # those too that came meanwhile
+                await asyncio.wait([answer], timeout=ASK_INTERVAL_S)
+        await answer
+        self.is_stalled = False
+        logger.warning("the engine answers again")

@@ -1,0 +1,95 @@
+"""Until when the decode engine's connector uses what it has pulled, without an engine."""
+
+import queue
+import time
+from types import SimpleNamespace
+
+import pytest
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+
+from kvtransfer.connector import DEADLINES_KEPT_S, LeasingWorker
+from kvtransfer.handoff import PULL_DEADLINE
+
+
+class Worker(LeasingWorker):
+    """Reads that end when a test says so."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.failed: list[str] = []
+        self._recving_metadata: dict[str, object] = {}
+        self._recv_failures: set[str] = set()
+        self._deadlines: dict[str, float] = {}
+        self._reading_since: dict[str, float] = {}
+        self._ready_requests = queue.Queue()
+
+    def _handle_failed_transfer(self, req_id, handle, failures, record_failed_transfer=True):
+        self.failed.append(req_id)
+        return True
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    def start_load_kv(self: Worker, metadata: SimpleNamespace) -> None:
+        for request_id in metadata.reqs_to_recv:
+            self._recving_metadata[request_id] = object()
+            self._read_blocks_for_req(request_id, object())
+
+    monkeypatch.setattr(NixlPullConnectorWorker, "start_load_kv", start_load_kv)
+    monkeypatch.setattr(
+        NixlPullConnectorWorker, "_read_blocks_for_req", lambda self, req_id, meta: self.started.append(req_id)
+    )
+    monkeypatch.setattr(NixlPullConnectorWorker, "_pop_done_transfers", lambda self, transfers: (set(transfers), set()))
+    return Worker()
+
+
+def step(worker: Worker, **deadlines: float) -> None:
+    worker.start_load_kv(SimpleNamespace(reqs_to_recv=list(deadlines), **{PULL_DEADLINE: deadlines}))
+
+
+def ended(worker: Worker, *request_ids: str) -> set[str]:
+    """The reads that ended now and do not count."""
+    return worker._pop_done_transfers({request_id: [] for request_id in request_ids})[1]
+
+
+def test_pull_counts_until_its_deadline(worker):
+    step(worker, early=time.monotonic() + 60, late=time.monotonic() + 0.01)
+    assert worker.started == ["early", "late"]
+    time.sleep(0.02)  # noqa: TID251
+    assert ended(worker, "early", "late") == {"late"}
+
+
+def test_pull_that_is_late_already_does_not_start(worker):
+    step(worker, late=time.monotonic() - 1)
+    assert (worker.started, worker.failed) == ([], ["late"])
+
+
+def test_pull_without_a_known_deadline_does_not_count(worker):
+    assert ended(worker, "unknown") == {"unknown"}
+
+
+def test_renewal_that_came_before_the_pull_began_is_the_later_word(worker):
+    worker.renew_pulls({"r": time.monotonic() + 60})
+    step(worker, r=time.monotonic() - 1)
+    assert ended(worker, "r") == set()
+
+
+def test_deadline_is_not_forgotten_while_its_read_goes_on(worker):
+    step(worker, old=time.monotonic() + 60)
+    worker._deadlines["old"] = time.monotonic() - DEADLINES_KEPT_S - 1
+    step(worker, other=time.monotonic() + 60)
+    assert "old" in worker._deadlines
+    assert ended(worker, "old", "other") == {"old"}
+
+
+def test_deadline_of_what_was_never_pulled_is_forgotten(worker):
+    worker._deadlines["found in the cache"] = time.monotonic() - DEADLINES_KEPT_S - 1
+    step(worker, other=time.monotonic() + 60)
+    assert worker._deadlines.keys() == {"other"}
+
+
+def test_reading_time_is_told_with_the_renewal(worker, monkeypatch):
+    monkeypatch.setattr(NixlPullConnectorWorker, "_pop_done_transfers", lambda self, transfers: (set(), set()))
+    worker._pop_done_transfers({"r": [1]})
+    assert worker.renew_pulls({"r": 1.0, "queued": 1.0})["queued"] == 0.0
+    assert worker.renew_pulls({"r": 1.0})["r"] > 0.0
