@@ -11,6 +11,7 @@ import random
 import socket
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -51,6 +52,7 @@ from kvtransfer.topology import Device
 
 logger = logging.getLogger("baton.engine")
 
+LOWEST_PORT, LOWEST_EPHEMERAL_PORT, PORT_ATTEMPTS = 20_000, 32_768, 100
 FORGET_ATTEMPTS = 20
 FORGET_RETRY_S = 0.25
 
@@ -372,6 +374,11 @@ def _environment(config: PoolConfig, transport: WorkerTransport, rank: int, node
 
 
 def _free_port(host: str) -> int:
-    with socket.socket() as listener:
-        listener.bind((host, 0))
-        return int(listener.getsockname()[1])
+    """Below the range from which the system gives ports to whoever asks for any: nobody takes it by accident before the
+    engine does.
+    """
+    for port in random.sample(range(LOWEST_PORT, LOWEST_EPHEMERAL_PORT), PORT_ATTEMPTS):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind((host, port))
+            return port
+    raise OSError(f"no free port on {host}")

@@ -42,5 +42,13 @@ def is_resumable(params: SamplingParams) -> bool:
 
 
 def is_verifiable(params: SamplingParams) -> bool:
-    """Whether an engine may report its most likely tokens to us: no client is to get others from the same step."""
-    return params.n == 1 and params.logprobs is None and params.prompt_logprobs is None and not params.logprob_token_ids
+    """Whether an engine may report its most likely tokens to us, and they say what the model says: no client is to get
+    others from the same step, and a grammar, which only the decode engine applies, would hide most of them.
+    """
+    return (
+        params.n == 1
+        and params.structured_outputs is None
+        and params.logprobs is None
+        and params.prompt_logprobs is None
+        and not params.logprob_token_ids
+    )

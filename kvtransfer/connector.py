@@ -11,6 +11,8 @@ is worth a core), and the process is not pinned to the machine's last core.
 """
 
 import ctypes
+import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -217,6 +219,9 @@ class _PatientBindings:
 def _end_with_parent() -> None:
     """An engine core whose worker was SIGKILLed would keep its memory and port."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():  # it was killed before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _share_the_cpu() -> None:

@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.config import REPO_ROOT
 
 START_TIMEOUT_S = 240.0
+DASHBOARD_PORTS = set(range(8265, 8365))
+"""Ray takes the first free one."""
 INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
     f"ray::ServeReplica:baton:{deployment}" for deployment in ("Ingress", "Scheduler", "PrefillWorker", "DecodeWorker")
 )
@@ -43,6 +45,7 @@ class Service:
         args = config["applications"][0]["args"] = _merged(config["applications"][0]["args"], changes)
         config_file = folder / "serve.yaml"
         config_file.write_text(yaml.safe_dump(config))
+        self._config = config
         self._num_engines = args["prefill"]["replicas"] + args["decode"]["replicas"]
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -70,6 +73,25 @@ class Service:
         self._process.wait(timeout=30)
         _, left = psutil.wait_procs(family, timeout=5)
         return left
+
+    def update(self, changes: dict[str, Any]) -> None:
+        """Have Serve roll changed `args` out, as `serve deploy` does."""
+        application = self._config["applications"][0]
+        application["args"] = _merged(application["args"], {**changes, "ingress": {"port": self.port}})
+        (dashboard,) = [p for p in self._process.children(recursive=True) if _runs(p, "dashboard.py")]
+        (port,) = {
+            c.laddr.port
+            for c in dashboard.net_connections()
+            if c.status == psutil.CONN_LISTEN and c.laddr.port < 10_000
+        }
+        token = (Path.home() / ".ray/auth_token").read_text().strip()
+        answer = httpx.put(
+            f"http://127.0.0.1:{port}/api/serve/applications/",
+            json=self._config,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
+        )
+        answer.raise_for_status()
 
     def get(self, path: str) -> httpx.Response:
         return self._http.get(path)
@@ -127,6 +149,13 @@ def wait_for(condition: Callable[[], bool], timeout_s: float, interval_s: float 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     nested = {key: _merged(base.get(key, {}), value) for key, value in changes.items() if isinstance(value, dict)}
     return {**base, **changes, **nested}
+
+
+def _runs(process: psutil.Process, script: str) -> bool:
+    try:
+        return any(Path(argument).name == script for argument in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _is(process: psutil.Process, name: str) -> bool:

@@ -1,0 +1,54 @@
+import pytest
+from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+from cluster.sampling import decode_sampling_params, encode_sampling_params, is_resumable, is_verifiable
+
+PLAIN = [
+    {},
+    {"temperature": 0.0, "seed": 1},
+    {"top_p": 0.5, "top_k": 3, "min_p": 0.1},
+    {"logit_bias": {5: 1.0}},
+    {"allowed_token_ids": [5, 6]},
+    {"stop_token_ids": [7], "ignore_eos": True, "max_tokens": 3},
+]
+BOUND = [
+    {"stop": ["x"]},
+    {"presence_penalty": 0.1},
+    {"frequency_penalty": 0.1},
+    {"repetition_penalty": 1.1},
+    {"min_tokens": 2},
+    {"seed": 1},
+    {"bad_words": ["x"]},
+    {"n": 2},
+    {"extra_args": {"a": 1}},
+]
+REPORTING = [
+    {"logprobs": 0},
+    {"prompt_logprobs": 1},
+    {"structured_outputs": StructuredOutputsParams(choice=["a", "b"])},
+]
+
+
+@pytest.mark.parametrize("fields", PLAIN, ids=str)
+def test_request_whose_tokens_depend_on_the_text_alone_may_go_on_elsewhere(fields):
+    assert is_resumable(SamplingParams(**fields))
+
+
+@pytest.mark.parametrize("fields", BOUND + REPORTING, ids=str)
+def test_request_whose_tokens_depend_on_more_may_not(fields):
+    assert not is_resumable(SamplingParams(**fields))
+
+
+@pytest.mark.parametrize("fields", [*PLAIN, *BOUND[:-2]], ids=str)
+def test_engine_may_be_asked_for_its_most_likely_tokens(fields):
+    assert is_verifiable(SamplingParams(**fields))
+
+
+@pytest.mark.parametrize("fields", [*REPORTING, {"n": 2}], ids=str)
+def test_engine_whose_most_likely_tokens_are_a_client_s_or_a_grammar_s_is_not_asked(fields):
+    assert not is_verifiable(SamplingParams(**fields))
+
+
+def test_parameters_survive_the_wire():
+    params = SamplingParams(temperature=0.5, stop=["x"], output_kind=RequestOutputKind.DELTA, logit_bias={5: 1.0})
+    assert decode_sampling_params(encode_sampling_params(params)) == params
