@@ -11,7 +11,7 @@ from tests.drills.moments import MOMENTS
 
 SERVICE: dict[str, Any] = {
     # Small steps: a prefill takes long enough to be seen half done
-    "prefill": {"replicas": 2, "cpus": 0.2, "engine": {"max_num_batched_tokens": 64}},
+    "prefill": {"replicas": 2, "cpus": 0.2, "engine": {"max_num_batched_tokens": 32, "max_num_seqs": 32}},
     "decode": {"replicas": 2, "cpus": 0.2},
     "ingress": {"replicas": 2, "cpus": 0.3, "allow_path_header": True, "verified_share": 1.0},
 }

@@ -22,7 +22,7 @@ BYSTANDER_TOKENS = 3500
 """Longer than a drill takes: nobody waits for its end."""
 BYSTANDER_FRAMES = 5
 PROMPT_TOKENS = 1000
-"""A prefill of some sixteen steps (`matrix.SERVICE`)."""
+"""A prefill of some thirty steps (`matrix.SERVICE`)."""
 ANSWER_TOKENS = 600
 """Some seconds: a fault that is to strike in mid-stream does."""
 SLICE_S = 0.02
@@ -32,7 +32,7 @@ MODEL = "baton-demo"
 
 
 class MomentMissed(Exception):
-    """The victim has run past the moment at which it was to be struck."""
+    """The victim has run past the moment at which it was to be struck, or where it was not expected."""
 
 
 class Stage:
@@ -67,7 +67,8 @@ class Stage:
         wait_for(is_placed, SCENE_TIMEOUT_S, interval_s=0.01)
         (self.prefill,) = (p for p in self.prefills if placed[p.id] > self._placed_before[p.id])
         (self.decode,) = (d for d in self.decodes if placed[d.id] > self._placed_before[d.id])
-        assert self.decode == self.other_decode
+        if self.decode != self.other_decode:
+            raise MomentMissed
 
     def hold(self, process: psutil.Process) -> None:
         """Stop a process until `release`."""
