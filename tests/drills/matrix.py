@@ -17,7 +17,7 @@ SERVICE: dict[str, Any] = {
 }
 NUM_REPLICAS = {INGRESS: 2, SCHEDULER: 1, PREFILL: 2, DECODE: 2}
 
-BYSTANDER_SILENCE_S = 8.0
+BYSTANDER_SILENCE_S = 15.0
 """Between two tokens of a stream that nothing has happened to, where two cores also start engines."""
 
 
@@ -37,7 +37,7 @@ BOUNDS = {
     "client leaves": Bounds(silence_s=1, kv_back_s=1, whole_s=5),
     "prefill SIGKILL": Bounds(silence_s=10, kv_back_s=2, whole_s=120),
     "decode SIGKILL": Bounds(silence_s=10, kv_back_s=5, whole_s=120),
-    "prefill SIGSTOP 10 s": Bounds(silence_s=12, kv_back_s=5, whole_s=30),
+    "prefill SIGSTOP 10 s": Bounds(silence_s=15, kv_back_s=5, whole_s=30),
     "Scheduler SIGKILL": Bounds(silence_s=10, kv_back_s=2, whole_s=60),
     "ingress SIGKILL": Bounds(silence_s=1, kv_back_s=1, whole_s=90),
     "transfer path cut": Bounds(silence_s=20, kv_back_s=10, whole_s=60),
