@@ -5,7 +5,6 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from ray import serve
 from ray.serve import Application
 from ray.serve.schema import LoggingConfig
@@ -30,9 +29,7 @@ def build(args: dict[str, Any]) -> Application:
     scheduler = _scheduler(config)
     prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), scheduler)
     decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), scheduler)
-    # Without the pools' parts: a change of a pool must not restart the ingress.
-    own = msgspec.structs.replace(config, prefill=PoolConfig(), decode=PoolConfig())
-    return _ingress(config).bind(own, scheduler, prefill, decode)
+    return _ingress(config).bind(config, scheduler, prefill, decode)
 
 
 def _scheduler(config: AppConfig) -> Application:
