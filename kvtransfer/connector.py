@@ -235,9 +235,11 @@ class _PatientBindings:
 
 def _end_with_parent() -> None:
     """An engine core whose worker was SIGKILLed would keep its memory and port."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = multiprocessing.parent_process()
-    if parent is not None and parent.pid != os.getppid():  # it was killed before
+    if parent is None:  # not the engine's process
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent.pid != os.getppid():  # it was killed before
         os.kill(os.getpid(), signal.SIGKILL)
 
 
