@@ -1,8 +1,9 @@
-"""What a hand-over takes, part by part, and how soon the blocks of an abandoned one are free.
+"""What a hand-over takes, part by part, and how soon the blocks of one that nobody wants are free.
 
-Asks a running service for answers over path P->D, one at a time, and reads the parts from its metrics; then asks again
-and leaves at random moments before the first token. The service must allow the header `x-baton-path`
-(`ingress.allow_path_header: true`). Every prompt is new, so no prefix is cached.
+Asks a running service for answers over path P->D, one at a time, and reads the parts from its metrics; then asks for
+answers of one token, which the prefill worker gives by itself: their hand-overs are released as those of a client that
+has left. The service must allow the header `x-baton-path` (`ingress.allow_path_header: true`). Every prompt is new, so
+no prefix is cached.
 """
 
 import argparse
@@ -10,7 +11,6 @@ import json
 import platform
 import random
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the service is (%(default)s)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 500, 2000], help="prompt tokens (%(default)s)")
     parser.add_argument("--rounds", type=int, default=30, help="requests per length (%(default)s)")
-    parser.add_argument("--abandoned", type=int, default=200, help="requests that are left early (%(default)s)")
+    parser.add_argument("--released", type=int, default=100, help="hand-overs to be released (%(default)s)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     rng = random.Random(0)
@@ -39,14 +39,15 @@ def main() -> None:
         service = Service(http, rng)
         service.answer(64)  # the first request of a service is slower than all others
         parts = {length: service.parts(length, arguments.rounds) for length in arguments.lengths}
-        released = service.abandon(max(arguments.lengths), arguments.abandoned)
+        released = service.released(min(arguments.lengths), arguments.released)
     print(f"{platform.processor() or platform.machine()}, means of {arguments.rounds} requests, milliseconds")
     print(f"{'prompt':>8}" + "".join(f"{part:>24}" for part in PARTS))
     for length, row in parts.items():
         print(f"{length:8d}" + "".join(f"{row[part]:24.2f}" for part in PARTS))
-    print(f"{arguments.abandoned} requests abandoned early, {released['count']:.0f} hand-overs had to be freed:")
-    for share in ("p50", "p90", "p99"):
-        print(f"  within {released[share]:g} s at {share} (bucket limit)")
+    limits = ", ".join(f"{1e3 * released[share]:g} ms at {share}" for share in ("p50", "p90", "p99"))
+    print(
+        f"{released['count']:.0f} hand-overs released; blocks free within {limits} (limits of the histogram's buckets)"
+    )
     if arguments.json:
         arguments.json.write_text(json.dumps({"parts_ms": parts, "released_s": released}))
 
@@ -68,17 +69,12 @@ class Service:
         print("\r", end="")
         return {part: 1e3 * _gained(before, after, *of, "_sum") / rounds for part, of in PARTS.items()}
 
-    def abandon(self, length: int, count: int) -> dict[str, float]:
-        """Leave at random moments of a prefill and of what follows it. Seconds until the blocks were free, as the upper
-        limits of the histogram's buckets.
-        """
-        started_at = time.perf_counter()
-        self.answer(length)
-        answer_s = time.perf_counter() - started_at
+    def released(self, length: int, count: int) -> dict[str, float]:
+        """Seconds until the blocks were free, as the upper limits of the histogram's buckets."""
         before = self._buckets()
         for number in range(count):
-            self._leave(length, self._rng.uniform(0.0, answer_s))
-            print(f"\rabandoned: {number + 1}/{count}", end="", flush=True)
+            self.answer(length, max_tokens=1)
+            print(f"\rreleased: {number + 1}/{count}", end="", flush=True)
         time.sleep(SETTLE_S)
         after = self._buckets()
         print("\r", end="")
@@ -88,17 +84,12 @@ class Service:
         limits = {label: _quantile(before, after, name, labels, share * total) for label, share in shares.items()}
         return {"count": total, **limits}
 
-    def answer(self, length: int) -> None:
-        self._http.post("/v1/completions", json=self._body(length)).raise_for_status()
+    def answer(self, length: int, max_tokens: int = 2) -> None:
+        self._http.post("/v1/completions", json=self._body(length, max_tokens)).raise_for_status()
 
-    def _leave(self, length: int, after_s: float) -> None:
-        timeout = httpx.Timeout(60, read=max(after_s, 0.001))
-        with suppress(httpx.ReadTimeout):
-            self._http.post("/v1/completions", json=self._body(length), timeout=timeout)
-
-    def _body(self, length: int) -> dict[str, object]:
+    def _body(self, length: int, max_tokens: int) -> dict[str, object]:
         prompt = [self._rng.randrange(300, 1300) for _ in range(length)]
-        return {"model": self._model, "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+        return {"model": self._model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
 
     def _buckets(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """All samples, by name and labels."""

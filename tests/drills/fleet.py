@@ -28,6 +28,7 @@ PROCESS_NAMES = {
     DECODE: DECODE_PROCESS,
 }
 METRICS = ("process_start_time_seconds", "baton_", "vllm:num_requests_", "vllm:kv_cache_usage_perc")
+SNAPSHOT_ATTEMPTS = 5
 SAME_START_S = 0.02
 """A process's start, as its metrics and as the system have it, differ by rounding."""
 ENGINE_CORE = "VLLM::EngineCore"
@@ -82,9 +83,12 @@ class Fleet:
         return Snapshot([sample for family in text_string_to_metric_families(text) for sample in family.samples])
 
     def snapshot_of_the_living(self) -> Snapshot:
-        """By another ingress replica, if the one that was asked last has just died."""
-        with suppress(httpx.TransportError):
-            return self.snapshot()
+        """By another ingress replica, if the one that was asked last has just died. The system goes on giving it new
+        connections for a moment.
+        """
+        for _ in range(SNAPSHOT_ATTEMPTS):
+            with suppress(httpx.TransportError):
+                return self.snapshot()
         return self.snapshot()
 
     def replicas(self, deployment: str) -> list[Replica]:
