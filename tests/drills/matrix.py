@@ -45,7 +45,6 @@ BOUNDS = {
 
 ALWAYS = {
     ("queued", "prefill SIGKILL"),
-    ("prefilling", "client leaves"),
     ("handed over", "client leaves"),
     ("pulling", "prefill SIGSTOP 10 s"),
     ("pulling", "transfer path cut"),
