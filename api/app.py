@@ -101,7 +101,7 @@ class _Metrics:
         metrics.ATTEMPTS.inc(receipt.num_attempts)
 
     def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        metrics.VERIFICATIONS.labels("agrees" if distance <= verify.TOLERANCE else "differs").inc()
+        metrics.VERIFICATIONS.labels("agrees" if verify.agrees(distance) else "differs").inc()
 
 
 async def _on_serving_error(request: Request, error: Exception) -> Response:

@@ -16,17 +16,16 @@ from typing import Any
 
 import msgspec
 from vllm import envs
-from vllm.config import KVTransferConfig, VllmConfig
+from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.metrics.loggers import StatLoggerBase
-from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from cluster.config import PoolConfig, resolve_model
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
+from cluster.engine_steps import EngineSteps
 from cluster.errors import InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed, merged
 from cluster.sampling import decode_sampling_params, encode_sampling_params
@@ -43,9 +42,8 @@ from cluster.types import (
 )
 from kvtransfer import topology, verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
-from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
+from kvtransfer.lease import LeaseEnd, LeaseId
 from kvtransfer.node import read_node
-from kvtransfer.telemetry import TransferLog
 from kvtransfer.tier_memory import named_while_starting
 from kvtransfer.tiers import kv_transfer_arguments
 from kvtransfer.topology import Device
@@ -89,15 +87,14 @@ class Engine:
                 "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             }
         )
+        self._steps = EngineSteps(on_ended_leases)
+        self.transfers = self._steps.transfers
         with named_while_starting(engine_id):
-            self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[_StepLogger])
+            self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[lambda *_: self._steps])
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
         self._reaping: set[asyncio.Future[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
-        _StepLogger.on_ended_leases = staticmethod(on_ended_leases)
-        self._load = _StepLogger.latest
         self._max_model_len = int(self._llm.model_config.max_model_len)
-        self.transfers = _StepLogger.transfers
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
     @property
@@ -124,7 +121,7 @@ class Engine:
         return int(self._llm.vllm_config.cache_config.block_size)
 
     def load(self) -> WorkerLoad:
-        return self._load()
+        return self._steps.load
 
     async def check_health(self) -> None:
         """Raises EngineDeadError when the engine core is gone; the worker cannot recover from it."""
@@ -316,44 +313,6 @@ class Engine:
                 return InvalidRequest(str(error))
             case _:
                 return error
-
-
-class _StepLogger(StatLoggerBase):
-    """Keeps the load after the engine's last step and the last transfers, and tells of the leases that ended in it.
-    vLLM constructs it, one per engine, so the process's one is kept here.
-    """
-
-    transfers = TransferLog()
-    _load = WorkerLoad()
-    on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None] = staticmethod(lambda ended: None)
-
-    @classmethod
-    def latest(cls) -> WorkerLoad:
-        return cls._load
-
-    def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
-        pass
-
-    def record(
-        self,
-        scheduler_stats: SchedulerStats | None,
-        iteration_stats: IterationStats | None,
-        mm_cache_stats: object = None,
-        engine_idx: int = 0,
-    ) -> None:
-        if scheduler_stats is None:
-            return
-        _StepLogger._load = WorkerLoad(
-            num_running=scheduler_stats.num_running_reqs,
-            num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
-            kv_cache_usage=scheduler_stats.kv_cache_usage,
-        )
-        self.transfers.record(scheduler_stats.kv_connector_stats)
-        if ended := ended_leases(scheduler_stats.kv_connector_stats or {}):
-            _StepLogger.on_ended_leases(ended)
-
-    def log_engine_initialized(self) -> None:
-        pass
 
 
 def _kv_transfer_config(pool: Pool, config: PoolConfig, engine_id: str) -> KVTransferConfig:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from cluster import metrics
@@ -63,6 +64,8 @@ class Lender:
         self._tasks: set[asyncio.Future[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
+        for state in LeaseState:  # counted when they are looked at
+            metrics.LEASES_OPEN.labels(state).set_function(partial(self._leases.count, state))
         service.on_call_of(PREFILL, self._prefill)
         service.on_call(REDEEM, self._redeem)
         service.on_call(EXTEND, self._extend)
@@ -78,7 +81,6 @@ class Lender:
             self._engine_keeps_until.pop(lease, None)
             if (since := self._unwanted_since.pop(lease, None)) is not None:
                 metrics.LEASE_RELEASE.observe(_now() - since)
-        self._show()
         if not self._leases and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -107,7 +109,6 @@ class Lender:
         digest = handoff.digest_of(request.prompt_token_ids)
         self._leases.grant(handoff.lease, request.request_id, digest, connection, kept_since)
         self._engine_keeps_until[handoff.lease] = kept_since + self._engine_lease_s
-        self._show()
         self._sweep_later()
         if request.is_resumable and result.first.finish_reason is not None:
             self._end(self._leases.give_back(handoff.lease, connection))
@@ -129,9 +130,7 @@ class Lender:
             logger.info("prefill %s was not aborted: %s", request.request_id, error)
 
     async def _redeem(self, redeem: Redeem) -> Promise | Refusal:
-        answer = self._leases.redeem(redeem.lease, redeem.digest, redeem.decode, _now())
-        self._show()
-        return answer
+        return self._leases.redeem(redeem.lease, redeem.digest, redeem.decode, _now())
 
     async def _extend(self, claim: Claim) -> Promise | Refusal:
         now = _now()
@@ -176,7 +175,6 @@ class Lender:
     def _end(self, leases: list[LeaseId]) -> None:
         if leases:
             self._unwanted_since |= dict.fromkeys(leases, _now())
-            self._show()
             self._spawn(self._end_in_engine(leases))
 
     async def _end_in_engine(self, leases: list[LeaseId]) -> None:
@@ -189,10 +187,6 @@ class Lender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def _show(self) -> None:
-        for state in LeaseState:
-            metrics.LEASES_OPEN.labels(state).set(self._leases.count(state))
 
 
 def _now() -> float:

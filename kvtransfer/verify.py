@@ -33,5 +33,5 @@ def distance(reference: Sequence[TokenLogprob], observed: Sequence[TokenLogprob]
     return max(common)
 
 
-def agrees(reference: Sequence[TokenLogprob], observed: Sequence[TokenLogprob]) -> bool:
-    return distance(reference, observed) <= TOLERANCE
+def agrees(distance: float) -> bool:
+    return distance <= TOLERANCE

@@ -263,7 +263,7 @@ class Session:
         if distance is None:
             return
         self._ports.observer.verified(placement.prefill, placement.decode, distance)
-        if distance <= verify.TOLERANCE:
+        if verify.agrees(distance):
             return
         logger.error(
             "wrong KV blocks: request %s read others on %s than %s computed (%.2f nats apart)",

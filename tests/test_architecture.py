@@ -46,6 +46,7 @@ ALLOWED = {
     "vllm": (
         "cluster/engine.py",
         "cluster/engine_outputs.py",
+        "cluster/engine_steps.py",
         "cluster/sampling.py",
         "kvtransfer/connector.py",
         "kvtransfer/disk_tier.py",

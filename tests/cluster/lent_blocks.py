@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from vllm.sampling_params import SamplingParams
 
-from cluster.config import REPO_ROOT, parse
-from cluster.engine import Engine
 from cluster.feed import Feed
 from cluster.sampling import encode_sampling_params
-from cluster.types import GenerateRequest, Pool, RequestId, TokenDelta, WorkerId
+from cluster.types import GenerateRequest, Pool, RequestId, TokenDelta
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId
+from tests.cluster.bare_engine import CONFIG, a_bare_engine
 
-CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
 KV_BYTES = {Pool.PREFILL: 11 << 20, Pool.DECODE: 64 << 20}
 """The prefill engine has room for few prompts, so that freed blocks hold another one soon."""
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -31,7 +28,7 @@ IN_TIME_S, TOO_LATE_S = 30.0, -1.0
 
 
 class Ends:
-    """How leases ended. One for both engines: a process has one that is told."""
+    """How leases ended, on either engine."""
 
     def __init__(self) -> None:
         self._ends: dict[LeaseId, LeaseEnd] = {}
@@ -56,16 +53,7 @@ class BareEngine:
         config = msgspec.structs.replace(
             config, kv_lease_s=5, engine={**config.engine, "kv_cache_memory_bytes": KV_BYTES[pool]}
         )
-        self.engine = Engine(
-            pool,
-            config,
-            worker=WorkerId(pool),
-            rank=0,
-            node_ip="127.0.0.1",
-            on_prompt=lambda sources: None,
-            on_step=lambda: None,
-            on_ended_leases=ends.take,
-        )
+        self.engine = a_bare_engine(pool, config, ends.take)
         self._num_requests = 0
 
     def request(self, prompt: list[int]) -> GenerateRequest:

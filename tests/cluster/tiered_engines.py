@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from prometheus_client import REGISTRY
 from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import get_tokenizer
 
-from cluster.config import REPO_ROOT, DiskTierConfig, TiersConfig, parse, resolve_model
-from cluster.engine import Engine, encode_sampling_params
+from cluster.config import DiskTierConfig, TiersConfig, resolve_model
 from cluster.feed import Feed
-from cluster.types import GenerateRequest, Pool, PromptTokenSources, RequestId, WorkerId
+from cluster.sampling import encode_sampling_params
+from cluster.types import GenerateRequest, Pool, PromptTokenSources, RequestId
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId
+from tests.cluster.bare_engine import CONFIG, a_bare_engine
 from tests.cluster.recall import recall_prompts
 
-CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
 TOKENIZER = get_tokenizer(resolve_model(CONFIG.model))
 NUM_OUTPUT_TOKENS = 48
 NUM_TRIES = 200
@@ -37,16 +36,7 @@ class TieredEngine:
     def __init__(self, pool: Pool, disk: Path, ended_leases: list[tuple[LeaseId, LeaseEnd]]) -> None:
         tiers = TiersConfig(dram_gib=0.125, disk=DiskTierConfig(path=str(disk), gib=1))
         config = msgspec.structs.replace(CONFIG.pool(CONFIG.decode), tiers=tiers)
-        self._engine = Engine(
-            pool,
-            config,
-            worker=WorkerId(pool),
-            rank=0,
-            node_ip="127.0.0.1",
-            on_prompt=lambda sources: None,
-            on_step=lambda: None,
-            on_ended_leases=ended_leases.extend,
-        )
+        self._engine = a_bare_engine(pool, config, ended_leases.extend)
         self._num_requests = 0
         self._engine_id = self._engine._llm.vllm_config.kv_transfer_config.engine_id
         self.distrust = self._engine.forget_prefixes

@@ -17,19 +17,19 @@ REFERENCE = top(-0.1, -2.0, -4.0, -5.0, -6.0)
 
 @given(st.lists(st.floats(-TOLERANCE / 2, TOLERANCE / 2), min_size=NUM_TOP, max_size=NUM_TOP))
 def test_rounding_agrees(noise):
-    assert agrees(REFERENCE, top(*(t.logprob + n for t, n in zip(REFERENCE, noise, strict=True))))
+    assert agrees(distance(REFERENCE, top(*(t.logprob + n for t, n in zip(REFERENCE, noise, strict=True)))))
 
 
 @given(st.integers(0, NUM_TOP - 1), st.floats(TOLERANCE * 1.01, 20) | st.floats(-20, -TOLERANCE * 1.01))
 def test_one_token_that_is_off_differs(rank, error):
     observed = [t.logprob + (error if i == rank else 0.0) for i, t in enumerate(REFERENCE)]
-    assert not agrees(REFERENCE, top(*observed))
+    assert not agrees(distance(REFERENCE, top(*observed)))
     assert distance(REFERENCE, top(*observed)) == pytest.approx(abs(error))
 
 
 def test_unlikely_tokens_may_swap_places():
     observed = [*REFERENCE[:3], TokenLogprob(77, -5.5), TokenLogprob(78, -6.0)]
-    assert agrees(REFERENCE, observed)
+    assert agrees(distance(REFERENCE, observed))
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_other_tokens_are_infinitely_far_away(observed):
 
 
 def test_nothing_agrees_with_no_reference():
-    assert not agrees([], REFERENCE)
+    assert not agrees(distance([], REFERENCE))

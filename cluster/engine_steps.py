@@ -1,0 +1,41 @@
+"""What an engine says of itself after each step: its load, the transfers that have ended, the leases that are over."""
+
+from collections.abc import Callable
+
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from cluster.types import WorkerLoad
+from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
+from kvtransfer.telemetry import TransferLog
+
+
+class EngineSteps(StatLoggerBase):
+    """One of vLLM's statistics loggers."""
+
+    def __init__(self, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]) -> None:
+        self._on_ended_leases = on_ended_leases
+        self.load = WorkerLoad()
+        """After the last step."""
+        self.transfers = TransferLog()
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: object = None,
+        engine_idx: int = 0,
+    ) -> None:
+        if scheduler_stats is None:
+            return
+        self.load = WorkerLoad(
+            num_running=scheduler_stats.num_running_reqs,
+            num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
+            kv_cache_usage=scheduler_stats.kv_cache_usage,
+        )
+        self.transfers.record(scheduler_stats.kv_connector_stats)
+        if ended := ended_leases(scheduler_stats.kv_connector_stats or {}):
+            self._on_ended_leases(ended)
+
+    def log_engine_initialized(self) -> None:
+        pass

@@ -1,0 +1,27 @@
+"""An engine without the worker around it, as conf/local.yaml has it."""
+
+from collections.abc import Callable
+
+import yaml
+
+from cluster.config import REPO_ROOT, PoolConfig, parse
+from cluster.engine import Engine
+from cluster.types import Pool, WorkerId
+from kvtransfer.lease import LeaseEnd, LeaseId
+
+CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
+
+
+def a_bare_engine(
+    pool: Pool, config: PoolConfig, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]
+) -> Engine:
+    return Engine(
+        pool,
+        config,
+        worker=WorkerId(pool),
+        rank=0,
+        node_ip="127.0.0.1",
+        on_prompt=lambda sources: None,
+        on_step=lambda: None,
+        on_ended_leases=on_ended_leases,
+    )
