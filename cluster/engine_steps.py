@@ -33,8 +33,10 @@ class EngineSteps(StatLoggerBase):
             num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
             kv_cache_usage=scheduler_stats.kv_cache_usage,
         )
-        self.transfers.record(scheduler_stats.kv_connector_stats)
-        if ended := ended_leases(scheduler_stats.kv_connector_stats or {}):
+        stats = scheduler_stats.kv_connector_stats or {}
+        nixl = stats.get("NixlConnector", stats)  # one entry per connector where there are tiers beside it
+        self.transfers.record(nixl)
+        if ended := ended_leases(nixl):
             self._on_ended_leases(ended)
 
     def log_engine_initialized(self) -> None:

@@ -15,7 +15,7 @@ Invariants: a lease is redeemed at most once; it is ended exactly once, with one
 holder and the engine can end it.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -54,12 +54,9 @@ def stats_key(how: LeaseEnd) -> str:
     return f"leases_{how}"
 
 
-def ended_leases(connector_stats: dict[str, Any]) -> list[tuple[LeaseId, LeaseEnd]]:
-    """The leases that an engine has ended in a step, from its report (vLLM's `SchedulerStats.kv_connector_stats`, which
-    has one entry per connector where there are several).
-    """
-    own = connector_stats.get("NixlConnector", connector_stats)
-    return [(LeaseId(lease), how) for how in LeaseEnd for lease in own.get(stats_key(how), ())]
+def ended_leases(stats: Mapping[str, Any]) -> list[tuple[LeaseId, LeaseEnd]]:
+    """The leases that an engine has ended in a step, from its NIXL connector's statistics."""
+    return [(LeaseId(lease), how) for how in LeaseEnd for lease in stats.get(stats_key(how), ())]
 
 
 class LeaseState(StrEnum):

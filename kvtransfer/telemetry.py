@@ -1,11 +1,11 @@
-"""What the decode engine says of its transfers: vLLM's `kv_connector_stats`, one dictionary per engine step. Pure.
+"""What the decode engine says of its transfers: the statistics of its NIXL connector, one dictionary per step. Pure.
 
 It does not say which request or which peer a transfer belongs to. So live traffic cannot be put down to a link, and a
 link's speed is measured with hand-overs of our own (kvtransfer/probe.py).
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -33,23 +33,15 @@ class TransferLog:
     def num_recorded(self) -> int:
         return self._num_recorded
 
-    def record(self, stats: Mapping[str, Any] | None) -> None:
-        """`stats`: `SchedulerStats.kv_connector_stats` of one step."""
-        for transfer in _transfers(stats or {}):
-            self._kept.append(transfer)
-            self._num_recorded += 1
+    def record(self, stats: Mapping[str, Any]) -> None:
+        """`stats`: the NIXL connector's, of one step."""
+        sizes, durations = stats.get("bytes_transferred", ()), stats.get("transfer_duration", ())
+        self._kept.extend(
+            Transfer(num_bytes, duration_s) for num_bytes, duration_s in zip(sizes, durations, strict=True)
+        )
+        self._num_recorded += len(durations)
 
     def since(self, num_recorded: int) -> list[Transfer]:
         """Those recorded after the first `num_recorded`, as far as they are kept."""
         num_new = min(self._num_recorded - num_recorded, len(self._kept))
         return list(islice(self._kept, len(self._kept) - num_new, None))
-
-
-def _transfers(stats: Mapping[str, Any]) -> Iterator[Transfer]:
-    if "transfer_duration" in stats:
-        pairs = zip(stats["bytes_transferred"], stats["transfer_duration"], strict=True)
-        yield from (Transfer(num_bytes, duration_s) for num_bytes, duration_s in pairs)
-        return
-    for nested in stats.values():  # MultiConnector: one dictionary per connector
-        if isinstance(nested, Mapping):
-            yield from _transfers(nested)
