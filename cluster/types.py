@@ -40,6 +40,21 @@ class FinishReason(StrEnum):
     REPETITION = "repetition"
 
 
+class SloClass(StrEnum):
+    """How long a request may take, and who waits for whom (cluster/slo.py). Highest first."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+class Slo(msgspec.Struct, frozen=True, array_like=True):
+    """What one request must meet to count as goodput."""
+
+    ttft_s: float
+    tpot_s: float
+
+
 class Outcome(StrEnum):
     """How a request was closed."""
 
@@ -131,6 +146,46 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
     """Share of KV blocks in use, in [0, 1]."""
+    num_steps: int = 0
+    """That the engine has run since it started: each gives every request that decodes one token."""
+
+
+class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change about an engine while it lives."""
+
+    kind: str = ""
+    """Engines of one kind take the same time for the same work: model, device, parallelism, engine version, pool."""
+    kv_capacity_tokens: int = 0
+    """Of its KV cache; 0: not known."""
+    block_size: int = 16
+    """Tokens per KV block."""
+    max_step_tokens: int = 2048
+    """vLLM's max_num_batched_tokens: longer prompts are computed in several steps, beside the decodes."""
+    max_decoding: int = 256
+    """vLLM's max_num_seqs."""
+    kv_bytes_per_token: int = 0
+
+
+class StepSample(msgspec.Struct, frozen=True, array_like=True):
+    """One step of an engine, for the latency models."""
+
+    num_prefill: int
+    """Prompt tokens that it computed."""
+    attended: int
+    """Sum over its prompts of new * past + new * (new + 1) / 2 tokens: the work of their attention."""
+    num_decoding: int
+    """Requests that it gave a token to."""
+    context_tokens: int
+    """Of those requests, all together."""
+    seconds: float
+
+
+class TransferSample(msgspec.Struct, frozen=True, array_like=True):
+    """One hand-over as its decode worker saw it."""
+
+    prefill: WorkerId
+    num_tokens: int
+    seconds: float
 
 
 class Transport(StrEnum):
@@ -187,9 +242,46 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     load: WorkerLoad
     max_requests: int
     """It takes no more than so many at a time."""
+    shape: EngineShape = EngineShape()
+    steps: list[StepSample] = []
+    """Some of the steps since the last report."""
+    transfers: list[TransferSample] = []
+    """Decode workers only: hand-overs since the last report."""
+    kv_events_through: int | None = None
+    """Sequence number of the last KV events that it has sent (cluster/kv_events.py). None: it sends none."""
     transport: WorkerTransport = WorkerTransport()
     links: dict[WorkerId, LinkSpeed | None] = {}
     """Decode workers only: the prefill workers that a real hand-over has worked from. None: not measured yet."""
+
+
+class KvTier(StrEnum):
+    """Where a worker keeps KV blocks, fastest first."""
+
+    GPU = "gpu"
+    """The engine's own memory, whatever its device is."""
+    HOST = "host"
+    DISK = "disk"
+
+
+class KvChange(msgspec.Struct, frozen=True, array_like=True):
+    """KV blocks that have come to a tier of a worker (`is_stored`) or have left it. None: all have left all tiers."""
+
+    tier: KvTier
+    is_stored: bool
+    block_hashes: list[bytes] | None
+
+
+class KvEvents(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker's caches have gained and lost, in order."""
+
+    worker: WorkerId
+    number: int
+    """One more than that of the worker's message before."""
+    is_snapshot: bool
+    """The changes are all that the worker caches: what came before does not count."""
+    is_exact: bool
+    """False: the worker itself has missed changes of its engine and cannot know them."""
+    changes: list[KvChange]
 
 
 class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +289,8 @@ class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
 
     prefill_workers: frozenset[WorkerId]
     """Live prefill workers, so that a decode worker can connect to those that it does not know."""
+    wants_kv_snapshot: bool = False
+    """The Scheduler does not know what this worker caches: it is to send all of it."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,12 +300,46 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int
     prefix_chain: list[bytes] = []
     """By which the prompt is known again (router/prefix_memory.py)."""
+    block_hashes: list[bytes] = []
+    """Of the prompt's full KV blocks, chained from its start, as the engines hash them."""
+    has_early_token: bool = False
+    """On path P->D its client gets the first token from the prefill worker."""
+    num_output_tokens: int = 0
+    """That it has generated before, on workers that failed; part of the prompt."""
+    max_output_tokens: int | None = None
+    num_sequences: int = 1
+    tenant: str = ""
+    slo_class: SloClass = SloClass.STANDARD
+    ttft_s: float | None = None
+    """A tighter TTFT objective than the class's."""
+    tpot_s: float | None = None
+    """A tighter TPOT objective than the class's."""
+    age_s: float = 0.0
+    """Since it arrived at the ingress."""
     can_hand_over: bool = True
     """False where vLLM cannot take the prompt's KV from another engine (n > 1, prompt logprobs)."""
     excluded: frozenset[WorkerId] = frozenset()
     """Workers that this request already failed on."""
     path: Path | None = None
     """Forces a path (operator's debugging header)."""
+
+
+class Prediction(msgspec.Struct, frozen=True, array_like=True):
+    """What one way to run a request is expected to bring (router/cost.py)."""
+
+    path: Path
+    prefill: WorkerId | None
+    decode: WorkerId | None
+    ttft_s: float
+    tpot_s: float
+    risk: float
+    """That the request misses its own SLO, in [0, 1]."""
+    victims: float
+    """Requests there that would miss theirs because of it."""
+    gpu_s: float
+    """Engine time that it takes."""
+    cost: float
+    """What placement minimizes: risk, victims and the smaller terms."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -223,6 +351,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     decode: WorkerId | None
     """None on path P."""
     why: str
+    slo: Slo | None = None
+    """What it is to meet."""
+    num_hit_tokens: int = 0
+    """Of the prompt, that the worker which prefills should find in its caches."""
+    predicted: Prediction | None = None
+    """None where it was not chosen by prediction."""
+    considered: tuple[Prediction, ...] = ()
+    """The best candidate of each path, the chosen one first."""
 
     @property
     def generating(self) -> WorkerId:
@@ -239,10 +375,28 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
 
 
+class PrefillDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """On path P->D: the prompt has been computed; the decode worker is next."""
+
+    request_id: RequestId
+
+
+class FirstToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The generating worker has given its first token: from here on the request decodes."""
+
+    request_id: RequestId
+
+
 class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A placed request has ended, whatever the outcome; releases what placement charged."""
 
     request_id: RequestId
+    num_output_tokens: int | None = None
+    """When it finished by itself."""
+    ttft_s: float | None = None
+    """Since its arrival at the ingress, when it had a token."""
+    tpot_s: float | None = None
+    """When it had two."""
 
 
 class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -258,7 +412,7 @@ class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     decode: WorkerId
 
 
-SchedulerEvent = RequestClosed | WorkerLost | PairSuspected
+SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected
 """What a session tells the Scheduler."""
 
 

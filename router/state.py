@@ -13,11 +13,13 @@ from typing import NamedTuple, assert_never
 from cluster.types import (
     Address,
     ClusterView,
+    FirstToken,
     PairSuspected,
     Path,
     Placement,
     PlacementRequest,
     Pool,
+    PrefillDone,
     Rejection,
     RequestClosed,
     RequestId,
@@ -66,6 +68,8 @@ class RouterState:
                 self._reports.pop(event.worker, None)
             case RequestClosed():
                 self._charges.pop(event.request_id, None)
+            case PrefillDone() | FirstToken():
+                pass  # charges end with their request
             case PairSuspected():
                 self._suspects[event.prefill, event.decode] = now + QUARANTINE_S
             case _:
