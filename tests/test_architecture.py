@@ -18,6 +18,8 @@ PURE = (
     "router/state.py",
     "router/placement.py",
     "router/prefix_memory.py",
+    "router/prefix_index.py",
+    "router/block_table.py",
     "router/session.py",
     "router/handoff_check.py",
     "router/ports.py",
