@@ -19,9 +19,10 @@ from cluster.config import AppConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.types import GenerateRequest, Path, WorkerId
+from cluster.types import GenerateRequest, WorkerId
 from kvtransfer import verify
-from router.session import RouteReceipt, Session, SessionPorts
+from router.receipt import RouteReceipt, Terms
+from router.session import Session, SessionPorts
 
 logger = logging.getLogger("baton.ingress")
 
@@ -84,11 +85,11 @@ class Ingress:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
 
-    def _start_session(self, request: GenerateRequest, path: Path | None) -> Session:
+    def _start_session(self, request: GenerateRequest, terms: Terms) -> Session:
         return Session(
             request,
             self._ports,
-            path,
+            terms,
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,
         )
@@ -99,6 +100,10 @@ class _Metrics:
         metrics.REQUESTS.labels(receipt.path or "none", receipt.outcome).inc()
         metrics.OUTPUT_TOKENS.inc(receipt.num_output_tokens)
         metrics.ATTEMPTS.inc(receipt.num_attempts)
+        if receipt.ttft_s is not None:
+            metrics.TTFT.labels(receipt.path or "none").observe(receipt.ttft_s)
+        if receipt.tpot_s is not None:
+            metrics.TPOT.labels(receipt.path or "none").observe(receipt.tpot_s)
 
     def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
         metrics.VERIFICATIONS.labels("agrees" if verify.agrees(distance) else "differs").inc()

@@ -5,7 +5,7 @@ import asyncio
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
-from cluster.protocol import LOCATE, PLACE, REPORT, TELL, VIEW
+from cluster.protocol import LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
 from cluster.types import (
     Address,
     ClusterView,
@@ -27,6 +27,7 @@ class Scheduler:
         service.on_call_of(PLACE, self._place)
         service.when_closed(self._state.asker_gone)
         service.on_call(TELL, self._tell)
+        service.on_post(NOTE, self._note)
         service.on_call(REPORT, self._report)
         service.on_call(VIEW, self._view)
         service.on_call(LOCATE, self._locate)
@@ -51,6 +52,9 @@ class Scheduler:
         return self._state.place(request, _now(), connection)
 
     async def _tell(self, event: SchedulerEvent) -> None:
+        self._state.handle(event, _now())
+
+    def _note(self, _: Connection, event: SchedulerEvent) -> None:
         self._state.handle(event, _now())
 
     async def _report(self, report: WorkerReport) -> ReportReply:

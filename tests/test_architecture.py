@@ -23,6 +23,8 @@ PURE = (
     "router/session.py",
     "router/handoff_check.py",
     "router/ports.py",
+    "router/receipt.py",
+    "router/timing.py",
     "kvtransfer/handoff.py",
     "kvtransfer/lease.py",
     "kvtransfer/verify.py",
@@ -41,7 +43,6 @@ PURE = (
     "api/wire/fields.py",
     "api/wire/sse.py",
     "api/wire/bodies.py",
-    "api/latency.py",
 )
 
 ALLOWED = {

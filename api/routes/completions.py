@@ -53,7 +53,7 @@ async def _answered(request: Request, answer: Answer) -> Response:
 
 
 def _headers(call: Call) -> dict[str, str]:
-    headers = {PATH_HEADER: call.path or ""}
+    headers = {PATH_HEADER: call.placement.path if call.placement else ""}
     if call.prompt_sources is not None:
         counts = msgspec.structs.asdict(call.prompt_sources)
         headers[SOURCES_HEADER] = ", ".join(f"{source}={count}" for source, count in counts.items())

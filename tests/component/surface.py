@@ -10,7 +10,17 @@ from api.app import build_http_app
 from api.generation import Call
 from cluster.errors import ServingError
 from cluster.metrics import Family, Sample, Scrape
-from cluster.types import ClusterView, LinkSpeed, Path, Pool, WorkerId, WorkerLoad, WorkerTransport, WorkerView
+from cluster.types import (
+    ClusterView,
+    LinkSpeed,
+    Path,
+    Placement,
+    Pool,
+    WorkerId,
+    WorkerLoad,
+    WorkerTransport,
+    WorkerView,
+)
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
@@ -22,7 +32,7 @@ class FakeFrontend:
 
     def __init__(self, answer: dict[str, Any] | list[str] | Exception | None = None) -> None:
         self.answer = {"id": "1", "choices": []} if answer is None else answer
-        self.ran_on: Path | None = Path.PREFILL_DECODE
+        self.placement: Placement | None = a_placement(Path.PREFILL_DECODE)
         self.failed_with: ServingError | None = None
         """What vLLM's error frame does not say."""
         self.bodies: list[tuple[str, Any]] = []
@@ -40,17 +50,17 @@ class FakeFrontend:
 
     def _answered(self, kind: str, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
         self.bodies.append((kind, body))
-        self.forced_paths.append(call.forced_path)
+        self.forced_paths.append(call.terms.path)
         if isinstance(self.answer, Exception):
             raise self.answer
         if isinstance(self.answer, list):
             return self._frames(self.answer, call)
-        call.path = self.ran_on
+        call.placement = self.placement
         return self.answer
 
     async def _frames(self, frames: list[str], call: Call) -> AsyncGenerator[str, None]:
         try:
-            call.path, call.error = self.ran_on, self.failed_with
+            call.placement, call.error = self.placement, self.failed_with
             for frame in frames:
                 yield frame
         finally:
@@ -74,6 +84,12 @@ class FakeCluster:
 
     async def scrape(self) -> list[Scrape]:
         return self.scrapes
+
+
+def a_placement(path: Path, **fields: Any) -> Placement:
+    prefill = None if path is Path.DECODE else WorkerId("p0")
+    decode = None if path is Path.PREFILL else WorkerId("d0")
+    return Placement(path=path, prefill=prefill, decode=decode, why="a test wants it", **fields)
 
 
 def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:

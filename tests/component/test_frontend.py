@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from surface import CHAT, COMPLETION, FakeCluster, a_client, an_app
+from surface import CHAT, COMPLETION, FakeCluster, a_client, a_placement, an_app
 from tokenizers import Tokenizer
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsLists
@@ -19,6 +19,7 @@ from cluster.config import REPO_ROOT, parse
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.sampling import decode_sampling_params
 from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+from router.receipt import Terms
 
 MODEL = "conf/models/baton-demo"
 MAX_MODEL_LEN = 128
@@ -59,14 +60,14 @@ class FakeEngines:
         deltas[-1] = TokenDelta(index, tokens[-1:], finish_reason=finish, stop_reason=stop_reason)
         return deltas
 
-    def start_session(self, request: GenerateRequest, path: Path | None) -> "FakeSession":
+    def start_session(self, request: GenerateRequest, terms: Terms) -> "FakeSession":
         self.requests.append(request)
-        self.forced_paths.append(path)
+        self.forced_paths.append(terms.path)
         return FakeSession(self)
 
 
 class FakeSession:
-    path = Path.PREFILL_DECODE
+    placement = a_placement(Path.PREFILL_DECODE)
 
     def __init__(self, engines: FakeEngines) -> None:
         self._engines = engines

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, a_client, an_app, asked, posted
+from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, a_client, a_placement, an_app, asked, posted
 
 from api.generation import Call
 from cluster.errors import (
@@ -217,7 +217,7 @@ async def test_stream_that_fails_midway_ends_with_an_error_frame_and_a_terminal_
 @pytest.mark.parametrize("path", Path)
 async def test_response_says_where_it_ran(answer, path):
     frontend = FakeFrontend(answer)
-    frontend.ran_on = path
+    frontend.placement = a_placement(path)
     assert (await posted(frontend)).headers["x-baton-path"] == path
 
 
