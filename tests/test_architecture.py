@@ -18,6 +18,8 @@ PURE = (
     "router/state.py",
     "router/placement.py",
     "router/prefix_memory.py",
+    "router/catalogue.py",
+    "router/roofline.py",
     "router/session.py",
     "router/handoff_check.py",
     "router/ports.py",
