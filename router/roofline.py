@@ -1,4 +1,4 @@
-"""How long an engine's step takes, from the model's shape and the hardware's peak rates. Pure.
+"""How long an engine's steps take, from the model's shape and the hardware's peak rates. Pure.
 
 A step computes some prompt tokens and gives one token to every request that decodes:
 
@@ -8,16 +8,14 @@ A step computes some prompt tokens and gives one token to every request that dec
          + KV bytes per token * context / memory rate                   attention of the decoding requests
          + 2 * layers * (alpha + activation bytes / all-reduce rate)    tensor parallelism
 
-(the roofline of Williams et al. 2009 with the terms of DistServe and Splitwise), each rate being a share of the peak
-that engines reach in practice. Attention over a prompt is quadratic, so the chunks that it is cut into do not change
-its sum: `prompt_attention`. That makes a prefill and a run of decode steps closed forms, however long.
-
-It is the prior of the latency models (router/latency.py) and the truth of the simulator's engines.
+(the roofline of Williams et al. 2009 with the terms of DistServe and Splitwise), each rate being the share of its peak
+that engines reach in practice. It gives the coefficients of a `StepModel` (router/step_model.py): the prior of the
+latency models (router/latency.py) and the truth of the simulator's engines.
 """
 
-from math import sqrt
-
 import msgspec
+
+from router.step_model import StepModel
 
 GPU_MEMORY_UTILIZATION = 0.9
 """Share of a device's memory that vLLM takes by default."""
@@ -94,112 +92,40 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """Of every request that decodes, per step."""
 
 
-def prompt_attention(num_new: float, num_cached: float) -> float:
-    """Pairs of tokens that attention relates when `num_new` tokens follow `num_cached`, in however many chunks."""
-    return num_new * num_cached + num_new * (num_new + 1) / 2
-
-
-class StepModel:
-    """The time of one engine's steps: constants of the formula above, so that an answer takes about a microsecond."""
-
-    __slots__ = (
-        "_attended_s",
-        "_base_s",
-        "_context_s",
-        "_expert_read_s",
-        "_experts",
-        "_request_s",
-        "_token_linear_s",
-        "_token_reduce_s",
-        "_untouched",
-        "_weight_read_s",
-        "kv_bytes_per_token",
-        "kv_capacity_tokens",
+def step_model(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> StepModel:
+    """Of one engine on so many devices."""
+    tp = tensor_parallel
+    peak = hardware.flops_fp8 if model.bytes_per_weight <= 1 and hardware.flops_fp8 else hardware.flops
+    memory_rate = tp * hardware.memory_bytes_per_s
+    read_rate = memory_rate * hardware.weight_read_efficiency / model.bytes_per_weight  # weights per second
+    experts_s = model.num_experts * model.expert_weights / read_rate
+    read_s = (model.attention_weights + model.vocab * model.hidden) / read_rate + experts_s
+    compute_s = 2 * model.active_weights / (tp * peak * hardware.compute_efficiency)
+    fixed_s = hardware.step_s + model.layers * hardware.layer_s + read_s
+    token_s = 0.0
+    if tp > 1:
+        activation_bytes = model.hidden * 2 * 2 * (tp - 1) / tp  # bf16; a ring sends each byte almost twice
+        fixed_s += 2 * model.layers * hardware.all_reduce_s
+        token_s = 2 * model.layers * activation_bytes / hardware.all_reduce_bytes_per_s
+    is_mixture = model.num_experts > 1
+    return StepModel(
+        fixed_s=fixed_s,
+        token_s=token_s,
+        knee_tokens=read_s / compute_s,
+        beyond_knee_s=compute_s,
+        attended_s=4
+        * model.layers
+        * model.heads
+        * model.head_dim
+        / (tp * hardware.flops * hardware.attention_efficiency),
+        request_s=hardware.request_s,
+        context_s=model.kv_bytes_per_token / (memory_rate * hardware.kv_read_efficiency),
+        experts_s=experts_s if is_mixture else 0.0,
+        unrouted=1 - model.num_active_experts / model.num_experts if is_mixture else 0.0,
     )
 
-    def __init__(self, model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> None:
-        tp = tensor_parallel
-        peak = hardware.flops_fp8 if model.bytes_per_weight <= 1 and hardware.flops_fp8 else hardware.flops
-        memory_rate = tp * hardware.memory_bytes_per_s
-        read_rate = memory_rate * hardware.weight_read_efficiency / model.bytes_per_weight  # weights per second
-        always_read = model.attention_weights + model.vocab * model.hidden
-        self._token_linear_s = 2 * model.active_weights / (tp * peak * hardware.compute_efficiency)
-        self._experts = model.num_experts
-        self._untouched = 1 - model.num_active_experts / model.num_experts
-        self._expert_read_s = model.expert_weights / read_rate
-        self._weight_read_s = (always_read + model.expert_weights) / read_rate  # with one expert
-        self._attended_s = (
-            4 * model.layers * model.heads * model.head_dim / (tp * hardware.flops * hardware.attention_efficiency)
-        )
-        self._context_s = model.kv_bytes_per_token / (memory_rate * hardware.kv_read_efficiency)
-        self._request_s = hardware.request_s
-        self._base_s = hardware.step_s + model.layers * hardware.layer_s
-        self._token_reduce_s = 0.0
-        if tp > 1:
-            activation_bytes = model.hidden * 2 * 2 * (tp - 1) / tp  # bf16; a ring sends each byte almost twice
-            self._base_s += 2 * model.layers * hardware.all_reduce_s
-            self._token_reduce_s = 2 * model.layers * activation_bytes / hardware.all_reduce_bytes_per_s
-        self.kv_bytes_per_token = model.kv_bytes_per_token
-        free = tp * (GPU_MEMORY_UTILIZATION * hardware.memory_bytes - ACTIVATION_BYTES) - model.num_bytes
-        self.kv_capacity_tokens = max(0, int(free / model.kv_bytes_per_token))
 
-    def step_s(self, num_new: float, attended: float, num_decoding: float, context_tokens: float) -> float:
-        """`attended`: the `prompt_attention` of the new tokens; `context_tokens`: of all decoding requests together."""
-        tokens = num_new + num_decoding
-        computing = tokens * self._token_linear_s
-        reading = self._weight_read_s if self._experts == 1 else self._read_s(tokens)
-        return (
-            self._base_s
-            + num_decoding * self._request_s
-            + (computing if computing > reading else reading)
-            + attended * self._attended_s
-            + context_tokens * self._context_s
-            + tokens * self._token_reduce_s
-        )
-
-    def decode_s(self, num_decoding: float, context_tokens: float) -> float:
-        return self.step_s(0, 0.0, num_decoding, context_tokens)
-
-    def prefill_s(
-        self,
-        num_new: int,
-        num_cached: int,
-        max_step_tokens: int,
-        num_decoding: int = 0,
-        context_tokens: float = 0.0,
-    ) -> float:
-        """Of a prompt that is computed in chunks beside the requests that decode there, each of which gets a token per
-        chunk (Sarathi-Serve).
-        """
-        if num_new <= 0:
-            return 0.0
-        chunk = max(1, max_step_tokens - num_decoding)
-        num_full, rest = divmod(num_new, chunk)
-        seconds = num_full * self.step_s(chunk, 0.0, num_decoding, context_tokens)
-        seconds += self.step_s(rest, 0.0, num_decoding, context_tokens) if rest else 0.0
-        steps = num_full + (rest > 0)
-        grown = num_decoding * steps * (steps - 1) / 2
-        return seconds + prompt_attention(num_new, num_cached) * self._attended_s + grown * self._context_s
-
-    def decode_run_s(self, num_decoding: int, context_tokens: float, num_steps: int) -> float:
-        """Of so many decode steps one after the other; the context grows by `num_decoding` tokens with each."""
-        grown = num_decoding * num_steps * (num_steps - 1) / 2
-        return num_steps * self.decode_s(num_decoding, context_tokens) + grown * self._context_s
-
-    def decode_steps_within(self, num_decoding: int, context_tokens: float, seconds: float) -> int:
-        """The most steps that `decode_run_s` does not take longer than `seconds` for."""
-        growth_s = num_decoding * self._context_s
-        slope = self.decode_s(num_decoding, context_tokens) - growth_s / 2
-        if seconds <= 0:
-            return 0
-        steps = int(2 * seconds / (slope + sqrt(slope * slope + 2 * growth_s * seconds)))
-        while self.decode_run_s(num_decoding, context_tokens, steps + 1) <= seconds:  # the root is rounded
-            steps += 1
-        while steps and self.decode_run_s(num_decoding, context_tokens, steps) > seconds:
-            steps -= 1
-        return steps
-
-    def _read_s(self, tokens: float) -> float:
-        """Reading the weights of a mixture of experts: of each layer's, those that some token was routed to."""
-        touched = self._experts * (1 - self._untouched**tokens)
-        return self._weight_read_s + (max(touched, 1.0) - 1) * self._expert_read_s
+def kv_capacity_tokens(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> int:
+    """That the KV cache of one engine holds, after the weights."""
+    memory = tensor_parallel * (GPU_MEMORY_UTILIZATION * hardware.memory_bytes - ACTIVATION_BYTES)
+    return max(0, int((memory - model.num_bytes) / model.kv_bytes_per_token))

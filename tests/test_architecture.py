@@ -20,6 +20,7 @@ PURE = (
     "router/prefix_memory.py",
     "router/catalogue.py",
     "router/roofline.py",
+    "router/step_model.py",
     "router/session.py",
     "router/handoff_check.py",
     "router/ports.py",
