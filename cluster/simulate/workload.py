@@ -4,12 +4,32 @@ A workload is a list of `SimRequest` in order of arrival. Prompts have no tokens
 prompts share a prefix as far as their hashes are equal.
 """
 
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Self
+
 import msgspec
 
 from cluster.types import Outcome, Path, Slo, SloClass
 
 BLOCK_TOKENS = 512
 """Prompt tokens per block hash, as in the Mooncake traces."""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A request of a trace or a mix, before it is decided what it has to meet."""
+
+    arrival_s: float
+    num_prompt: int
+    num_output: int
+    block_hashes: list[bytes] = []
+    tenant: str = ""
+    slo_class: SloClass = SloClass.STANDARD
+
+    def moved(self, by_s: float, salt: int | None = None) -> Self:
+        """The same request at another time. Salted: its prompt shares blocks with those of the same salt alone."""
+        hashes = self.block_hashes if salt is None else [_salted(block, salt) for block in self.block_hashes]
+        return msgspec.structs.replace(self, arrival_s=self.arrival_s + by_s, block_hashes=hashes)
 
 
 class SimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,3 +80,28 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             and self.ttft_s <= self.slo.ttft_s
             and (self.tpot_s is None or self.tpot_s <= self.slo.tpot_s)
         )
+
+
+def at_rate(rows: list[Arrival], scale: float, slo_of: Callable[[Arrival], Slo]) -> list[SimRequest]:
+    """The workload that comes `scale` times as fast as recorded."""
+    return [
+        SimRequest(
+            arrival_s=row.arrival_s / scale,
+            num_prompt=row.num_prompt,
+            num_output=row.num_output,
+            block_hashes=row.block_hashes,
+            tenant=row.tenant,
+            slo_class=row.slo_class,
+            slo=slo_of(row),
+        )
+        for row in rows
+    ]
+
+
+def rate_per_s(rows: list[Arrival]) -> float:
+    """Mean arrivals per second."""
+    return (len(rows) - 1) / (rows[-1].arrival_s - rows[0].arrival_s) if len(rows) > 1 else 0.0
+
+
+def _salted(block: bytes, salt: int) -> bytes:
+    return blake2b(block, digest_size=8, salt=salt.to_bytes(8, "big")).digest()
