@@ -43,6 +43,7 @@ PURE = (
     "cluster/feed.py",
     "cluster/config.py",
     "cluster/metrics.py",
+    "cluster/simulate/workload.py",
     "api/wire/fields.py",
     "api/wire/sse.py",
     "api/wire/bodies.py",
