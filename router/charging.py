@@ -1,6 +1,6 @@
 """From a choice to the placement that is answered, and to the charge on its workers."""
 
-from cluster.types import Path, Placement
+from cluster.types import Placement
 from router.choice import Choice
 from router.cost import Ask, num_chunks, over_link, prefill_s
 from router.fleet import Charge, WorkerState
@@ -42,7 +42,7 @@ def charge(ask: Ask, choice: Choice, models: LatencyModels, asker: object) -> Ch
 def engine_s(made: Charge) -> float:
     """What it is expected to take of its workers' time."""
     predicted = made.placement.predicted
-    return predicted.engine_s if predicted else made.prefill_s
+    return predicted.gpu_s if predicted else made.prefill_s
 
 
 def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerState, models: LatencyModels) -> None:
@@ -59,7 +59,7 @@ def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerSta
 def _charge_alone(ask: Ask, made: Charge, worker: WorkerState) -> None:
     hit, batch = ask.hit(worker), worker.num_decoding
     num_new, most = ask.num_prompt - hit, worker.report.shape.max_step_tokens
-    made.prefill_s = worker.model.prefill_s(num_new, hit, most, batch, int(worker.context_tokens(ask.now)))
+    made.prefill_s = worker.model.times.prefill_s(num_new, hit, most, batch, int(worker.context_tokens(ask.now)))
     made.prefill_s += ask.load_s(worker)
     stall_s = made.prefill_s - num_chunks(num_new, most, batch) * worker.step_s(ask.now) if batch else 0.0
     worker.queue_prefill(made, max(0.0, stall_s), ask.now)

@@ -7,7 +7,7 @@ among ways which are all good: the cheapest in engine time first. Times are seco
 from math import inf
 from typing import NamedTuple
 
-from cluster.types import Path, PlacementRequest, Prediction, Slo, SloClass
+from cluster.types import Path, PlacementRequest, Prediction, Slo, SloClass, WorkerId
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 from router.outlook import SOFTNESS, class_weight, logistic
@@ -34,7 +34,7 @@ class Ask(NamedTuple):
 
     request: PlacementRequest
     slo: Slo
-    hits: dict[str, tuple[int, int]]
+    hits: dict[WorkerId, tuple[int, int]]
     """By worker: how many tokens of the prompt it has cached, in any tier and in the engine's own memory."""
     lengths: LengthHistogram
     outputs: tuple[float, float, float]
@@ -66,7 +66,14 @@ class Ask(NamedTuple):
         return (found[0] - found[1]) * worker.report.shape.kv_bytes_per_token / HOST_BYTES_PER_S
 
 
-def ask_of(request: PlacementRequest, slo: Slo, hits: dict[str, tuple[int, int]], lengths: LengthHistogram, age_s: float, now: float) -> Ask:
+def ask_of(
+    request: PlacementRequest,
+    slo: Slo,
+    hits: dict[WorkerId, tuple[int, int]],
+    lengths: LengthHistogram,
+    age_s: float,
+    now: float,
+) -> Ask:
     most = inf if request.max_output_tokens is None else float(request.max_output_tokens)
     done = request.num_output_tokens
     outputs = [max(1.0, min(lengths.quantile(q), most) - done) for q in _OUTPUT_QUANTILES]
@@ -86,30 +93,44 @@ class PrefillPart(NamedTuple):
 def prefill_s(ask: Ask, worker: WorkerState) -> float:
     """Of the worker's own time, with nothing beside it."""
     hit = ask.hit(worker)
-    seconds = worker.model.prefill_s(ask.num_prompt - hit, hit, worker.report.shape.max_step_tokens)
+    seconds = worker.model.times.prefill_s(ask.num_prompt - hit, hit, worker.report.shape.max_step_tokens)
     return seconds + ask.load_s(worker)
 
 
 class DecodePart:
     """Decoding on a worker, whoever prefills: what does not depend on that."""
 
-    __slots__ = ("batch", "context", "join_slowdown_s", "missing", "outlook", "queue_s", "speed", "step_s", "worker")
+    __slots__ = (
+        "batch",
+        "context",
+        "join_slowdown_s",
+        "join_victims",
+        "missing",
+        "outlook",
+        "queue_s",
+        "speed",
+        "step_s",
+        "worker",
+    )
 
     def __init__(self, ask: Ask, worker: WorkerState) -> None:
         now = ask.now
         self.worker = worker
         self.outlook = worker.outlook(now)
         self.batch = worker.num_decoding + len(worker.inbound)
-        self.context = worker.context_tokens(now) + sum(charge.num_prompt for charge in worker.inbound.values())
+        self.context = worker.context_tokens(now) + worker.inbound_prompt
         self.queue_s = worker.queue_s(now)
         self.speed = 1.0 - worker.duty(now)
         """Share of the time that is left for decoding."""
         self.step_s = worker.step_s(now) if worker.num_decoding else 0.0
         size = ask.num_prompt + ask.outputs[1] / 2
-        model = worker.model
-        with_it = model.decode_s(self.batch + ask.request.num_sequences, int(self.context + size))
-        without = model.decode_s(self.batch, int(self.context)) if self.batch else with_it
-        self.join_slowdown_s = max(0.0, with_it - without)
+        times = worker.model.times
+        self.join_slowdown_s = 0.0
+        self.join_victims = 0.0
+        if self.batch:
+            with_it = times.decode_s(self.batch + ask.request.num_sequences, self.context + size)
+            self.join_slowdown_s = max(0.0, with_it - times.decode_s(self.batch, self.context))
+            self.join_victims = self.outlook.victims(0.0, self.join_slowdown_s, ask.request.slo_class)
         self.missing = max(0.0, ask.kv_tokens - self._free(ask))
 
     def _free(self, ask: Ask) -> float:
@@ -134,10 +155,12 @@ class DecodePart:
         num_gone, freed = self.outlook.finished_by(joins_s)
         batch = max(0, self.batch - num_gone) + ask.request.num_sequences
         context = max(0.0, self.context - freed) + ask.num_prompt + ask.outputs[1] / 2
-        return self.worker.model.decode_s(batch, int(context)) / self.speed
+        return self.worker.model.times.decode_s(batch, int(context)) / self.speed
 
 
-def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float) -> tuple[float, float]:
+def over_link(
+    ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float
+) -> tuple[float, float]:
     """The hand-over: seconds on the link, and when it is done, from now."""
     num_bytes = (ask.num_prompt - min(ask.hit(decode), ask.num_prompt)) * prefill.report.shape.kv_bytes_per_token
     seconds = models.transfer(prefill.worker, decode.worker, decode.report.links.get(prefill.worker)).seconds(num_bytes)
@@ -156,9 +179,15 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
         ttft_s = prefill.done_s
     else:
         ttft_s, gap_s = prefill.done_s + gap_s, 0.0
-    victims = decode.outlook.victims(0.0, decode.join_slowdown_s, ask.request.slo_class)
+    victims = decode.join_victims
     engine_s = prefill.seconds + decode.join_slowdown_s * ask.outputs[1]
-    return _priced(ask, Path.PREFILL_DECODE, (prefill.worker, decode.worker), _Times(ttft_s, gap_s, step_s, victims, engine_s), models)
+    return _priced(
+        ask,
+        Path.PREFILL_DECODE,
+        (prefill.worker, decode.worker),
+        _Times(ttft_s, gap_s, step_s, victims, engine_s),
+        models,
+    )
 
 
 def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path.DECODE) -> Prediction:
@@ -167,7 +196,9 @@ def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path
     hit = ask.hit(worker)
     shape = worker.report.shape
     batch, context = worker.num_decoding, int(worker.context_tokens(ask.now))
-    seconds = worker.model.prefill_s(ask.num_prompt - hit, hit, shape.max_step_tokens, batch, context) + ask.load_s(worker)
+    seconds = worker.model.times.prefill_s(
+        ask.num_prompt - hit, hit, shape.max_step_tokens, batch, context
+    ) + ask.load_s(worker)
     stall_s = max(0.0, seconds - num_chunks(ask.num_prompt - hit, shape.max_step_tokens, batch) * decode.step_s)
     done_s = decode.queue_s + decode.memory_wait_s() + seconds + decode.step_s / 2
     step_s = decode.step_with(ask, done_s)
@@ -192,7 +223,9 @@ class _Times(NamedTuple):
     engine_s: float
 
 
-def _priced(ask: Ask, path: Path, workers: tuple[WorkerState | None, WorkerState | None], times: _Times, models: LatencyModels) -> Prediction:
+def _priced(
+    ask: Ask, path: Path, workers: tuple[WorkerState | None, WorkerState | None], times: _Times, models: LatencyModels
+) -> Prediction:
     ttft_s = ask.age_s + models.bias.ttft_s(path, times.ttft_s)
     step_s = models.bias.tpot_s(path, times.step_s)
     slo = ask.slo

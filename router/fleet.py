@@ -20,7 +20,7 @@ from cluster.types import (
     WorkerReport,
 )
 from router.latency import LatencyModel
-from router.outlook import NOTHING, Outlook, Resident, look_ahead
+from router.outlook import CLASS_RANK, NOTHING, Outlook, Resident, look_ahead
 from router.output_lengths import LengthHistogram
 
 OUTLOOK_AGE_S = 0.05
@@ -29,6 +29,8 @@ DUTY_WINDOW_S = 10.0
 """Over which the share of time is averaged that local prefills take from decoding."""
 MAX_DUTY = 0.9
 MIN_STEP_S = 1e-6
+PREFILL_SHARE = 0.05
+"""A worker that computes prompts for a second is avoided like one whose steps are so many seconds longer."""
 
 
 class Stage(IntEnum):
@@ -109,28 +111,30 @@ class WorkerState:
         "_duty_s",
         "_outlook",
         "_outlook_at",
-        "_outlook_changes",
         "_prefill_free_at",
         "_report_gap_s",
         "_step_s",
         "_steps",
         "charges",
         "inbound",
-        "is_charged_with",
         "kv_reserved",
         "link_free_at",
         "model",
-        "num_changes",
+        "inbound_prompt",
         "num_unknown",
         "outbound",
+        "pool",
         "prefilling",
         "report",
         "reported_at",
         "residents",
         "unknown_context",
+        "worker",
     )
 
     def __init__(self, report: WorkerReport, model: LatencyModel, now: float) -> None:
+        self.worker = report.worker
+        self.pool = report.pool
         self.report = report
         self.reported_at = now
         self.model = model
@@ -151,7 +155,8 @@ class WorkerState:
         self.num_unknown = 0
         """Requests that it reports and nobody here has placed."""
         self.unknown_context = 0.0
-        self.num_changes = 0
+        self.inbound_prompt = 0
+        """Prompt tokens of those that it will decode."""
         self._prefill_free_at = now
         self._steps = 0.0
         self._clock_at = now
@@ -162,7 +167,6 @@ class WorkerState:
         self._report_gap_s = 1.0
         self._outlook = NOTHING
         self._outlook_at = float("-inf")
-        self._outlook_changes = -1
 
     def __repr__(self) -> str:
         return (
@@ -171,20 +175,12 @@ class WorkerState:
         )
 
     @property
-    def worker(self) -> WorkerId:
-        return self.report.worker
-
-    @property
-    def pool(self) -> Pool:
-        return self.report.pool
-
-    @property
     def num_placed(self) -> int:
         return len(self.charges)
 
     @property
-    def has_room(self) -> bool:
-        return len(self.charges) + self.num_unknown < self.report.max_requests
+    def is_full(self) -> bool:
+        return len(self.charges) + self.num_unknown >= self.report.max_requests
 
     @property
     def num_decoding(self) -> int:
@@ -229,6 +225,12 @@ class WorkerState:
         self._advance(now)
         return self._step_s
 
+    def crowding_s(self, now: float) -> float:
+        """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
+        expected = len(self.residents) + self.num_unknown + len(self.inbound)
+        step_s = self._step_s * (expected + 1) / (len(self.residents) + self.num_unknown + 1)
+        return step_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else step_s
+
     def duty(self, now: float) -> float:
         """Share of the last seconds that local prefills have taken from decoding, in [0, MAX_DUTY]."""
         left = self._duty_s * _decay(now - self._duty_at)
@@ -238,11 +240,10 @@ class WorkerState:
         """What its residents can still afford, at most OUTLOOK_AGE_S old."""
         if not self.residents:
             return NOTHING
-        is_fresh = now - self._outlook_at <= OUTLOOK_AGE_S
-        if not is_fresh or self._outlook_changes != self.num_changes:
+        if now - self._outlook_at > OUTLOOK_AGE_S:
             self._advance(now)
             self._outlook = look_ahead(self._residents(now), self._step_s / (1.0 - self.duty(now)))
-            self._outlook_at, self._outlook_changes = now, self.num_changes
+            self._outlook_at = now
         return self._outlook
 
     def queue_prefill(self, charge: Charge, stall_s: float, now: float) -> None:
@@ -264,12 +265,14 @@ class WorkerState:
         """It is to decode this request."""
         self.charges[charge.request_id] = charge
         self.inbound[charge.request_id] = charge
+        self.inbound_prompt += charge.num_prompt
         self.kv_reserved += charge.kv_tokens
 
     def join(self, charge: Charge, now: float) -> None:
         """It decodes it from now on."""
         if self.inbound.pop(charge.request_id, None) is None:
             return
+        self.inbound_prompt -= charge.num_prompt
         self._advance(now)
         charge.start_step = self._steps
         charge.first_at = now
@@ -283,14 +286,16 @@ class WorkerState:
             return
         self.prefilled(charge.request_id, now)
         self.outbound.pop(charge.request_id, None)
-        is_inbound = self.inbound.pop(charge.request_id, None) is not None
+        is_decoding = self.inbound.pop(charge.request_id, None) is not None
+        if is_decoding:
+            self.inbound_prompt -= charge.num_prompt
         if self.residents.pop(charge.request_id, None) is not None:
             self._advance(now, 1)
             self._context_base -= charge.num_prompt - charge.start_step
             if not self.residents:
                 self._context_base = 0.0
-            is_inbound = True
-        if is_inbound:
+            is_decoding = True
+        if is_decoding:
             self.kv_reserved -= charge.kv_tokens
         if not self.inbound and not self.outbound:
             self.link_free_at = now
@@ -303,18 +308,17 @@ class WorkerState:
         assert not self.inbound.keys() & self.residents.keys()
         held = [*self.inbound.values(), *self.residents.values()]
         assert self.kv_reserved == sum(charge.kv_tokens for charge in held)
+        assert self.inbound_prompt == sum(charge.num_prompt for charge in self.inbound.values())
 
     def _residents(self, now: float) -> Iterator[Resident]:
         for charge in self.residents.values():
             num_generated = max(1.0, self._steps - charge.start_step + 1.0)
             num_left = charge.lengths.residual(int(num_generated))
             budget_s = charge.slo.tpot_s * (num_generated + num_left - 1.0)
-            yield Resident(
-                budget_s, now - charge.first_at, num_left, charge.num_prompt + num_generated, charge.slo_class
-            )
+            context = charge.num_prompt + num_generated
+            yield budget_s, now - charge.first_at, num_left, context, CLASS_RANK[charge.slo_class]
 
     def _changed(self) -> None:
-        self.num_changes += 1
         if self.num_decoding:
             context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
             self._step_s = max(MIN_STEP_S, self.model.decode_s(self.num_decoding, int(context)))

@@ -2,7 +2,7 @@
 in a few microseconds.
 
 The slack of a resident is the time by which the rest of its decoding may be delayed until its TPOT exceeds its
-objective: budget - elapsed - predicted rest, where the budget is the objective times the expected number of gaps between
+objective: budget - elapsed - predicted rest. The budget is the objective times the expected number of gaps between its
 tokens.
 """
 
@@ -19,17 +19,13 @@ SOFTNESS = 0.2
 HIGH_CLASS_WEIGHT = 4.0
 """A victim of a higher class counts so much more."""
 NUM_BINS = 16
-_CLASS_RANK = {SloClass.BATCH: 0, SloClass.STANDARD: 1, SloClass.INTERACTIVE: 2}
 
+CLASS_RANK = {SloClass.BATCH: 0, SloClass.STANDARD: 1, SloClass.INTERACTIVE: 2}
 
-class Resident(NamedTuple):
-    """One request that decodes."""
-
-    budget_s: float
-    elapsed_s: float
-    num_left: float
-    context_tokens: float
-    slo_class: SloClass
+Resident = tuple[float, float, float, float, int]
+"""A request that decodes: its budget and what it has used of it (seconds), tokens still to come, KV tokens, and the rank
+of its class.
+"""
 
 
 class _Bin(NamedTuple):
@@ -41,7 +37,7 @@ class _Bin(NamedTuple):
     miss: float
     """Probability that one of them misses its objective as things are."""
     weights: tuple[float, float, float]
-    """How many there are, as a new request of each class counts them, lowest class first."""
+    """How many they are to a new request, by the rank of its class."""
 
 
 class Outlook(NamedTuple):
@@ -57,14 +53,15 @@ class Outlook(NamedTuple):
         return number, self.freed_tokens[number]
 
     def victims(self, stall_s: float, slowdown_s: float, slo_class: SloClass) -> float:
-        """Residents that would miss their TPOT objective because of a new request of this class which stalls them once
-        by `stall_s`, and lengthens every later step by `slowdown_s`.
+        """Residents that would miss their TPOT objective because of a new request of this class, which stalls them once
+        by `stall_s` and lengthens every later step by `slowdown_s`.
         """
-        rank = _CLASS_RANK[slo_class]
+        rank = CLASS_RANK[slo_class]
         total = 0.0
         for slack_s, softness_s, num_left, miss, weights in self.bins:
-            delay_s = stall_s + slowdown_s * num_left
-            total += weights[rank] * (logistic((delay_s - slack_s) / softness_s) - miss)
+            late = (stall_s + slowdown_s * num_left - slack_s) / softness_s
+            if late > -8.0:
+                total += weights[rank] * (logistic(late) - miss)
         return total
 
 
@@ -73,19 +70,26 @@ NOTHING = Outlook((), (), (0.0,))
 
 def look_ahead(residents: Iterable[Resident], step_s: float) -> Outlook:
     """`step_s`: what a step is expected to take from now on."""
-    rows = []
-    for resident in residents:
-        rest_s = resident.num_left * step_s
-        slack_s = resident.budget_s - resident.elapsed_s - rest_s
-        rows.append((slack_s / resident.budget_s, slack_s, rest_s, resident))
-    if not rows:
+    bins: list[list[float] | None] = [None] * NUM_BINS
+    finishing = []
+    for budget_s, elapsed_s, num_left, context_tokens, rank in residents:
+        rest_s = num_left * step_s
+        slack_s = budget_s - elapsed_s - rest_s
+        finishing.append((rest_s, context_tokens + num_left))
+        number = int((slack_s / budget_s + 0.5) * NUM_BINS / 1.5) if budget_s > 0.0 else 0
+        number = 0 if number < 0 else min(number, NUM_BINS - 1)
+        sums = bins[number]
+        if sums is None:
+            sums = bins[number] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+        sums[rank] += 1.0
+        sums[3] += slack_s
+        sums[4] += budget_s
+        sums[5] += num_left
+    if not finishing:
         return NOTHING
-    by_finish = sorted((rest_s, resident.context_tokens + resident.num_left) for _, _, rest_s, resident in rows)
-    rows.sort(key=_relative_slack)
-    size = -(-len(rows) // NUM_BINS)
-    bins = tuple(_bin(rows[start : start + size]) for start in range(0, len(rows), size))
-    freed = tuple(accumulate((tokens for _, tokens in by_finish), initial=0.0))
-    return Outlook(bins, tuple(rest_s for rest_s, _ in by_finish), freed)
+    finishing.sort()
+    freed = tuple(accumulate([tokens for _, tokens in finishing], initial=0.0))
+    return Outlook(tuple(_bin(sums) for sums in bins if sums), tuple([rest_s for rest_s, _ in finishing]), freed)
 
 
 def logistic(x: float) -> float:
@@ -96,25 +100,17 @@ def logistic(x: float) -> float:
 
 def class_weight(victim: SloClass, newcomer: SloClass) -> float:
     """What a victim counts against a new request."""
-    return HIGH_CLASS_WEIGHT if _CLASS_RANK[victim] > _CLASS_RANK[newcomer] else 1.0
+    return HIGH_CLASS_WEIGHT if CLASS_RANK[victim] > CLASS_RANK[newcomer] else 1.0
 
 
-def _bin(rows: list[tuple[float, float, float, Resident]]) -> _Bin:
-    num = len(rows)
-    slack_s = sum(row[1] for row in rows) / num
-    softness_s = SOFTNESS * sum(row[3].budget_s for row in rows) / num
-    weights = [0.0, 0.0, 0.0]
-    for *_, resident in rows:
-        for newcomer, rank in _CLASS_RANK.items():
-            weights[rank] += class_weight(resident.slo_class, newcomer)
-    return _Bin(
-        slack_s,
-        softness_s,
-        sum(row[3].num_left for row in rows) / num,
-        logistic(-slack_s / softness_s),
-        (weights[0], weights[1], weights[2]),
+def _bin(sums: list[float]) -> _Bin:
+    """`sums`: numbers by rank, slack, budget, tokens to come."""
+    low, middle, high, slack_s, budget_s, num_left = sums
+    num = low + middle + high
+    softness_s = SOFTNESS * max(budget_s / num, 1e-3)
+    weights = (
+        low + HIGH_CLASS_WEIGHT * (middle + high),
+        low + middle + HIGH_CLASS_WEIGHT * high,
+        num,
     )
-
-
-def _relative_slack(row: tuple[float, float, float, Resident]) -> float:
-    return row[0]
+    return _Bin(slack_s / num, softness_s, num_left / num, logistic(-slack_s / num / softness_s), weights)

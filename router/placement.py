@@ -24,11 +24,13 @@ STICKINESS = 0.05
 """By so much cost another worker must be better than the one that has most of the prompt."""
 STALE_SHARE = 0.5
 SHORT_OUTPUT_TOKENS = 2.0
+HARMLESS = 0.02
+"""Victims."""
+
 
 def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """The policy of production."""
-    workers = [*candidates.prefills, *candidates.decodes]
-    if workers and sum(w.is_stale(ask.now) for w in workers) > STALE_SHARE * len(workers):
+    if candidates.stale_share > STALE_SHARE:
         return lmetric.choose(ask, candidates, models)
     prefills = _best_prefills(ask, candidates) if candidates.may_hand_over or candidates.may_prefill_alone else []
     decodes = _best_decodes(ask, candidates)
@@ -36,41 +38,73 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     if not ways:
         return None
     best = min(ways, key=_cost)
-    holder = max(candidates.decodes, key=ask.hit, default=None)
-    if holder is not None and ask.hit(holder) and best.decode != holder.worker:
+    holder = _holder(ask, candidates.decodes)
+    if holder is not None and best.decode != holder.worker:
         there = [way for way in ways if way.decode == holder.worker]
         sticky = min(there, key=_cost, default=best)
         best = sticky if sticky.cost <= best.cost + STICKINESS else best
-    return choice_of(best, ways, {w.worker: w for w in workers})
-
-
-def choice_of(best: Prediction, ways: Sequence[Prediction], workers: dict[WorkerId, WorkerState]) -> Choice:
-    others = [min((w for w in ways if w.path is path), key=_cost, default=None) for path in Path if path is not best.path]
-    considered = (best, *(way for way in others if way is not None))
     return Choice(
         best.path,
-        workers[best.prefill] if best.prefill else None,
-        workers[best.decode] if best.decode else None,
+        _found(best.prefill, candidates.prefills),
+        _found(best.decode, candidates.decodes),
         f"least expected cost of {len(ways)} ways",
         best,
-        considered,
+        (best, *_other_paths(best, ways)),
     )
+
+
+def _holder(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
+    """Who has most of the prompt, if anybody has some of it."""
+    if not ask.hits:
+        return None
+    most, holder = 0, None
+    for worker in workers:
+        if worker.worker in ask.hits and (hit := ask.hit(worker)) > most:
+            most, holder = hit, worker
+    return holder
+
+
+def _found(worker: WorkerId | None, workers: Sequence[WorkerState]) -> WorkerState | None:
+    return next((state for state in workers if state.worker == worker), None) if worker else None
+
+
+def _other_paths(best: Prediction, ways: Sequence[Prediction]) -> list[Prediction]:
+    """The best way of each other path."""
+    others: dict[Path, Prediction] = {}
+    for way in ways:
+        if way.path is not best.path and (way.path not in others or way.cost < others[way.path].cost):
+            others[way.path] = way
+    return list(others.values())
 
 
 def _ways(
     ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
 ) -> list[Prediction]:
     ways = []
-    if candidates.may_hand_over:
-        for decode in decodes:
-            for prefill in prefills:
-                if candidates.can_pair(prefill.worker, decode.worker):
-                    ways.append(hand_over(ask, prefill, decode, models))
+    if candidates.may_hand_over and prefills:
+        ways += _pairs(ask, candidates, prefills, decodes, models)
     if candidates.may_stay:
         ways += [alone(ask, decode, models) for decode in decodes]
     if candidates.may_prefill_alone and prefills and _prefill_alone_pays(ask, candidates, prefills):
         ways += [alone(ask, DecodePart(ask, part.worker), models, Path.PREFILL) for part in prefills]
     return ways
+
+
+def _pairs(
+    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
+) -> list[Prediction]:
+    """Each decode worker with the soonest prefill worker that is connected, and the best of them with the others."""
+    ways: list[tuple[Prediction, DecodePart, int]] = []
+    for decode in decodes:
+        for number, prefill in enumerate(prefills):
+            if candidates.can_pair(prefill.worker, decode.worker):
+                ways.append((hand_over(ask, prefill, decode, models), decode, number))
+                break
+    if not ways:
+        return []
+    _, best, first = min(ways, key=lambda way: way[0].cost)
+    others = [p for p in prefills[first + 1 :] if candidates.can_pair(p.worker, best.worker)]
+    return [way for way, _, _ in ways] + [hand_over(ask, prefill, best, models) for prefill in others]
 
 
 def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[PrefillPart]) -> bool:
@@ -85,32 +119,44 @@ def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[Prefill
 
 def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
     """Those that have it computed first. Most workers hold nothing of a prompt: for these one prediction does."""
-    seconds: dict[tuple[int, int], float] = {}
+    now, hits = ask.now, ask.hits
+    seconds: dict[int, float] = {}
     parts = []
     for worker in candidates.prefills:
-        key = (id(worker.model), ask.hit(worker))
-        if key not in seconds or key[1]:
-            seconds[key] = prefill_s(ask, worker)
-        parts.append(PrefillPart(worker, seconds[key], worker.queue_s(ask.now) + seconds[key]))
-    return nsmallest(NUM_PREFILL_CANDIDATES, parts, key=attrgetter("done_s"))
+        if worker.worker in hits:
+            takes_s = prefill_s(ask, worker)
+        else:
+            kind = id(worker.model)
+            if kind not in seconds:
+                seconds[kind] = prefill_s(ask, worker)
+            takes_s = seconds[kind]
+        parts.append((worker.queue_s(now) + takes_s, len(parts), takes_s, worker))
+    if len(parts) > NUM_PREFILL_CANDIDATES:
+        parts = nsmallest(NUM_PREFILL_CANDIDATES, parts)
+    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts]
 
 
 def _best_decodes(ask: Ask, candidates: Candidates) -> list[DecodePart]:
-    workers = list(candidates.decodes)
-    if len(workers) > NUM_DECODE_CANDIDATES:
-        holder = max(workers, key=ask.hit)
-        workers.sort(key=lambda worker: _decode_load(ask, worker))
-        best = workers[:NUM_DECODE_CANDIDATES]
-        workers = best if holder in best or not ask.hit(holder) else [*best, holder]
-    return [DecodePart(ask, worker) for worker in workers]
-
-
-def _decode_load(ask: Ask, worker: WorkerState) -> float:
-    """Cheap: in what part of its objectives the request finds the worker busy."""
-    is_full = worker.kv_reserved + ask.kv_tokens > worker.kv_capacity
-    expected = worker.num_decoding + len(worker.inbound)
-    step_s = worker.step_s(ask.now) * (expected + 1.0) / (worker.num_decoding + 1.0)
-    return is_full + step_s / ask.slo.tpot_s + worker.queue_s(ask.now) / ask.slo.ttft_s
+    """The least crowded ones with enough memory, and the one that holds most of the prompt. Where the first disturbs
+    nobody, those that are more crowded and hold no more are not worth a look.
+    """
+    workers = candidates.decodes
+    if not workers:
+        return []
+    now, need = ask.now, ask.kv_tokens
+    ranked = [
+        (worker.kv_reserved + need > worker.kv_capacity, worker.crowding_s(now), number)
+        for number, worker in enumerate(workers)
+    ]
+    best = [workers[number] for _, _, number in nsmallest(NUM_DECODE_CANDIDATES, ranked)]
+    holder = _holder(ask, workers)
+    if holder is not None and holder not in best:
+        best.append(holder)
+    first = DecodePart(ask, best[0])
+    if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
+        own_hit = ask.hit(best[0])
+        best = [best[0], *(worker for worker in best[1:] if ask.hits and ask.hit(worker) > own_hit)]
+    return [first, *(DecodePart(ask, worker) for worker in best[1:])]
 
 
 _cost = attrgetter("cost")

@@ -9,7 +9,7 @@ asked is gone. One that has to wait is answered by `decide`, which whoever owns 
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from cluster.slo import SloConfig
 from cluster.types import (
@@ -35,7 +35,7 @@ from cluster.types import (
 )
 from router.admission import MAX_QUEUE, Verdict, judge
 from router.charging import charge, engine_s
-from router.choice import Candidates, Choice, Policy, candidates_of
+from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
 from router.cost import Ask, ask_of, prefill_s
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState
@@ -85,6 +85,7 @@ class RouterState:
         self._shares = TenantShares()
         self._contended_at = float("-inf")
         self._turn = 0
+        self._roster = NOBODY
 
     def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
         match event:
@@ -205,6 +206,7 @@ class RouterState:
         model = self.models.model(report.shape.kind)
         if known is None:
             self._workers[report.worker] = WorkerState(report, model, now)
+            self._roster = NOBODY
         self._workers[report.worker].reported(report, now)
         for sample in report.steps:
             model.observe(sample)
@@ -215,6 +217,7 @@ class RouterState:
 
     def _on_lost(self, worker: WorkerId) -> None:
         self._workers.pop(worker, None)
+        self._roster = NOBODY
         self.index.forget(worker)
 
     def _on_prefilled(self, request_id: RequestId, now: float) -> None:
@@ -254,8 +257,10 @@ class RouterState:
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
         """None: it has to wait."""
         ask = self._ask(waiting, now)
+        if now - self._roster.made_at > ROSTER_AGE_S:
+            self._roster = roster_of(self._live(now), now)
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
-        candidates = candidates_of(ask, self._live(now), suspects, self._turn)
+        candidates = candidates_of(ask, self._roster, suspects, self._turn)
         choice = self._policy(ask, candidates, self.models)
         if choice is None:
             return self._nobody(waiting.request, candidates)
@@ -294,7 +299,7 @@ class RouterState:
         worker = next((w for w in workers if w.pool is Pool.PREFILL), workers[0] if workers else None)
         if worker is None:
             return 0.0
-        return worker.model.prefill_s(num_prompt, 0, worker.report.shape.max_step_tokens)
+        return worker.model.times.prefill_s(num_prompt, 0, worker.report.shape.max_step_tokens)
 
     def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
         made = charge(ask, choice, self.models, asker)
