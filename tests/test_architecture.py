@@ -33,13 +33,16 @@ PURE = (
     "kvtransfer/probe.py",
     "kvtransfer/telemetry.py",
     "kvtransfer/topology.py",
+    "cluster/slo.py",
     "cluster/types.py",
     "cluster/errors.py",
     "cluster/feed.py",
     "cluster/config.py",
     "cluster/metrics.py",
     "api/wire/fields.py",
+    "api/wire/slo.py",
     "api/wire/sse.py",
+    "api/receipts.py",
     "api/wire/bodies.py",
 )
 
