@@ -18,7 +18,7 @@ from vllm.v1.engine.input_processor import InputProcessor
 from api.vllm_errors import serving_error
 from cluster.errors import ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
-from cluster.types import GenerateRequest, Path, Placement, PromptTokenSources, RequestId, TokenDelta
+from cluster.types import GenerateRequest, Placement, PromptTokenSources, RequestId, TokenDelta
 from router.receipt import Terms
 from router.session import Session
 
@@ -28,12 +28,12 @@ SessionFactory = Callable[[GenerateRequest, Terms], Session]
 class Call:
     """One HTTP request."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """`path` forces where the request runs."""
+    def __init__(self, **terms: Any) -> None:
+        """`terms`: of router/receipt.py."""
         self.id = uuid.uuid4().hex
-        self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), path=path)
+        self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
         self.placement: Placement | None = None
-        """Where it ran; set with the first token."""
+        """Where it runs, why, and what is expected; set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
         """Where the KV of its prompt came from, as the worker of the first token found it; set with that token."""
         self.error: ServingError | None = None

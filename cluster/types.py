@@ -376,6 +376,8 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     retry_after_s: float
     why: str
+    is_overload: bool = False
+    """The load is the reason. Otherwise there is no worker that could take it."""
 
 
 class PrefillDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -4,7 +4,8 @@ from typing import Protocol
 
 import msgspec
 
-from cluster.types import Outcome, Path, Placement, PromptTokenSources, SloClass, WorkerId
+from cluster import slo
+from cluster.types import Outcome, Path, Placement, PromptTokenSources, RequestId, SloClass, WorkerId
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request ran, what was expected of it, and how it ended."""
 
+    request_id: RequestId
     outcome: Outcome
     slo_class: SloClass
     placement: Placement | None
@@ -44,6 +46,12 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def path(self) -> Path | None:
         return self.placement.path if self.placement else None
+
+    @property
+    def result(self) -> slo.Result | None:
+        """As goodput counts it; None where it does not."""
+        objectives = self.placement.slo if self.placement else None
+        return slo.result(objectives, self.outcome, self.ttft_s, self.tpot_s)
 
 
 class RequestObserver(Protocol):

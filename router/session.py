@@ -25,6 +25,7 @@ from cluster.errors import (
     Overloaded,
     PrefillFailed,
     ServingError,
+    TooManyRequests,
     WorkerFailed,
     WorkerUnreachable,
 )
@@ -111,7 +112,7 @@ class Session:
         """Yield the request's token deltas, in order per sequence.
 
         Raises:
-            Overloaded: no worker can take the request, or none gave a token in time.
+            Overloaded: no worker can take the request (TooManyRequests: for their load), or none gave a token in time.
             InvalidRequest: the engine refused it.
             ClientTooSlow: whoever reads this lags too far behind.
             ServingError: no worker was left to try, or to go on with what had been released.
@@ -162,7 +163,8 @@ class Session:
         if isinstance(answer, Rejection):
             if self._released and failure is not None:
                 raise failure
-            raise Overloaded(answer.why, answer.retry_after_s)
+            kind = TooManyRequests if answer.is_overload else Overloaded
+            raise kind(answer.why, answer.retry_after_s)
         self._placement = answer
         self._num_attempts += 1
         return answer
@@ -314,6 +316,7 @@ class Session:
 
     def _receipt(self, outcome: Outcome) -> RouteReceipt:
         return RouteReceipt(
+            request_id=self._request.request_id,
             outcome=outcome,
             slo_class=self._terms.slo_class,
             placement=self._placement,

@@ -38,6 +38,7 @@ PURE = (
     "kvtransfer/probe.py",
     "kvtransfer/telemetry.py",
     "kvtransfer/topology.py",
+    "cluster/slo.py",
     "cluster/types.py",
     "cluster/errors.py",
     "cluster/feed.py",
@@ -45,7 +46,9 @@ PURE = (
     "cluster/metrics.py",
     "cluster/simulate/workload.py",
     "api/wire/fields.py",
+    "api/wire/slo.py",
     "api/wire/sse.py",
+    "api/receipts.py",
     "api/wire/bodies.py",
 )
 

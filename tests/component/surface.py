@@ -8,6 +8,8 @@ from fastapi import FastAPI
 
 from api.app import build_http_app
 from api.generation import Call
+from api.receipts import Receipts
+from cluster.config import IngressConfig
 from cluster.errors import ServingError
 from cluster.metrics import Family, Sample, Scrape
 from cluster.types import (
@@ -21,6 +23,7 @@ from cluster.types import (
     WorkerTransport,
     WorkerView,
 )
+from router.receipt import Terms
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
@@ -36,7 +39,7 @@ class FakeFrontend:
         self.failed_with: ServingError | None = None
         """What vLLM's error frame does not say."""
         self.bodies: list[tuple[str, Any]] = []
-        self.forced_paths: list[Path | None] = []
+        self.terms: list[Terms] = []
         self.stream_is_closed = False
 
     async def models(self) -> list[dict[str, Any]]:
@@ -50,7 +53,7 @@ class FakeFrontend:
 
     def _answered(self, kind: str, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
         self.bodies.append((kind, body))
-        self.forced_paths.append(call.terms.path)
+        self.terms.append(call.terms)
         if isinstance(self.answer, Exception):
             raise self.answer
         if isinstance(self.answer, list):
@@ -114,18 +117,11 @@ def a_scrape(deployment: str, value: float) -> Scrape:
 def an_app(
     frontend: FakeFrontend,
     cluster: FakeCluster | None = None,
-    *,
-    allow_path_header: bool = False,
-    keep_alive_s: float = 15.0,
-    max_body_bytes: int = 1 << 20,
+    receipts: Receipts | None = None,
+    **config: Any,
 ) -> FastAPI:
-    return build_http_app(
-        frontend,
-        cluster or FakeCluster(),
-        allow_path_header=allow_path_header,
-        keep_alive_s=keep_alive_s,
-        max_body_bytes=max_body_bytes,
-    )
+    """`config`: of the ingress."""
+    return build_http_app(frontend, cluster or FakeCluster(), receipts or Receipts(0), IngressConfig(**config))
 
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:
@@ -137,8 +133,8 @@ async def asked(
     method: str, url: str, frontend: FakeFrontend | None = None, cluster: FakeCluster | None = None, **options: Any
 ) -> httpx.Response:
     """One request to a fresh application."""
-    allow_path_header = options.pop("allow_path_header", False)
-    async with a_client(an_app(frontend or FakeFrontend(), cluster, allow_path_header=allow_path_header)) as client:
+    of_app = {name: options.pop(name) for name in ("allow_path_header", "keep_receipts", "receipts") if name in options}
+    async with a_client(an_app(frontend or FakeFrontend(), cluster, **of_app)) as client:
         return await client.request(method, url, **options)
 
 

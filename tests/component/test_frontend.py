@@ -261,6 +261,12 @@ async def test_path_header_reaches_the_session(client, engines):
     assert response.headers["x-baton-prompt-tokens"] == "computed=3, local=2, pulled=0, offloaded=0"
 
 
+@pytest.mark.parametrize(("tier", "served_as"), [(None, "default"), ("fast", "priority"), ("flex", "flex")])
+@pytest.mark.parametrize("ask", [chat, complete])
+async def test_answer_says_which_service_tier_it_got(client, ask, tier, served_as):
+    assert (await ask(client, service_tier=tier)).json()["service_tier"] == served_as
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("ask", [chat, complete])
 async def test_request_that_no_worker_can_take_is_overloaded(client, engines, ask, stream):

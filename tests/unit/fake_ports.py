@@ -64,6 +64,8 @@ class FakeScheduler:
         self.told: list[SchedulerEvent] = []
         self.noted: list[SchedulerEvent] = []
         self.gate, self.answer_gate = Gate(), Gate()
+        self.refusal: Rejection | None = None
+        """Its answer to every request."""
         self.tell_error: Exception | None = None
         self.delay_turns = delay_turns
         self._state = RouterState()
@@ -77,7 +79,7 @@ class FakeScheduler:
         self.requests.append(request)
         await self.gate.passed()
         await turns(self.delay_turns)
-        answer = self._state.place(request, now=0.0)
+        answer = self.refusal or self._state.place(request, now=0.0)
         self.answers.append(answer)
         await self.answer_gate.passed()
         return answer

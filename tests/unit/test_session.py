@@ -6,7 +6,7 @@ from factories import a_request
 from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
-from cluster.types import FirstToken, Outcome, Path, PrefillDone, PromptTokenSources, SloClass, TokenDelta
+from cluster.types import FirstToken, Outcome, Path, PrefillDone, PromptTokenSources, Rejection, SloClass, TokenDelta
 from router.session import Session
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
@@ -210,6 +210,16 @@ async def test_rejected_request_is_overloaded_and_says_when_to_retry():
         await read(cluster.session(a_request()))
     assert refusal.value.retry_after_s > 0
     assert [(r.path, r.outcome) for r in cluster.observer.receipts] == [(None, Outcome.REJECTED)]
+    cluster.check_settled()
+
+
+@pytest.mark.parametrize(("is_overload", "status"), [(True, 429), (False, 503)])
+async def test_refusal_says_whether_the_load_is_the_reason(is_overload, status):
+    cluster = FakeCluster()
+    cluster.scheduler.refusal = Rejection(retry_after_s=7.5, why="a long queue", is_overload=is_overload)
+    with pytest.raises(Overloaded, match="a long queue") as refusal:
+        await read(cluster.session(a_request()))
+    assert (refusal.value.http_status, refusal.value.retry_after_s) == (status, 7.5)
     cluster.check_settled()
 
 
