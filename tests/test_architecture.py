@@ -42,6 +42,7 @@ PURE = (
     "cluster/simulate/engine.py",
     "cluster/simulate/engine_request.py",
     "cluster/simulate/engine_setting.py",
+    "cluster/simulate/links.py",
     "cluster/simulate/workload.py",
     "api/wire/fields.py",
     "api/wire/sse.py",
