@@ -21,6 +21,8 @@ PURE = (
     "router/session.py",
     "router/handoff_check.py",
     "router/ports.py",
+    "router/receipt.py",
+    "router/timing.py",
     "kvtransfer/handoff.py",
     "kvtransfer/lease.py",
     "kvtransfer/verify.py",
@@ -31,6 +33,7 @@ PURE = (
     "kvtransfer/probe.py",
     "kvtransfer/telemetry.py",
     "kvtransfer/topology.py",
+    "cluster/slo.py",
     "cluster/types.py",
     "cluster/errors.py",
     "cluster/feed.py",
@@ -45,9 +48,10 @@ PURE = (
     "cluster/simulate/links.py",
     "cluster/simulate/workload.py",
     "api/wire/fields.py",
+    "api/wire/slo.py",
     "api/wire/sse.py",
+    "api/receipts.py",
     "api/wire/bodies.py",
-    "api/latency.py",
 )
 
 ALLOWED = {
