@@ -1,0 +1,98 @@
+"""What an engine's steps take, as a sum of terms with known coefficients. Pure.
+
+A step that computes `num_new` prompt tokens and gives a token to `num_decoding` requests takes
+
+    fixed_s                                                    launching, reading the weights once
+    + token_s * tokens + beyond_knee_s * max(0, tokens - knee_tokens)          computing; tokens = new + decoding
+    + attended_s * attended                                    attention of the prompt tokens
+    + request_s * num_decoding + context_s * context_tokens    attention of the decoding requests
+    - experts_s * unrouted ** tokens                           experts that no token was routed to need no reading
+
+The knee is where computing takes as long as reading the weights: below it tokens are nearly free, which is why a small
+prefill beside a decode batch costs little. Attention over a prompt is quadratic, so the chunks that it is cut into do
+not change its sum: a prefill and a run of decode steps are closed forms, however long, and every answer takes about a
+microsecond.
+"""
+
+from math import sqrt
+
+import msgspec
+
+
+def prompt_attention(num_new: float, num_cached: float) -> float:
+    """Pairs of tokens that attention relates when `num_new` tokens follow `num_cached`, in however many chunks."""
+    return num_new * num_cached + num_new * (num_new + 1) / 2
+
+
+class StepModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The coefficients of one kind of engine. None is negative, so times grow with the work."""
+
+    fixed_s: float
+    token_s: float
+    knee_tokens: float
+    beyond_knee_s: float
+    attended_s: float
+    request_s: float
+    context_s: float
+    experts_s: float = 0.0
+    """Reading all experts of a mixture; part of `fixed_s`."""
+    unrouted: float = 0.0
+    """Share of the experts that one token is not routed to."""
+
+    def step_s(self, num_new: float, attended: float, num_decoding: float, context_tokens: float) -> float:
+        """`attended`: the `prompt_attention` of the new tokens; `context_tokens`: of all decoding requests together."""
+        tokens = num_new + num_decoding
+        seconds = (
+            self.fixed_s
+            + tokens * self.token_s
+            + attended * self.attended_s
+            + num_decoding * self.request_s
+            + context_tokens * self.context_s
+        )
+        if tokens > self.knee_tokens:
+            seconds += (tokens - self.knee_tokens) * self.beyond_knee_s
+        if self.experts_s:
+            seconds -= self.experts_s * self.unrouted**tokens
+        return seconds
+
+    def decode_s(self, num_decoding: float, context_tokens: float) -> float:
+        return self.step_s(0, 0.0, num_decoding, context_tokens)
+
+    def prefill_s(
+        self,
+        num_new: int,
+        num_cached: int,
+        max_step_tokens: int,
+        num_decoding: int = 0,
+        context_tokens: float = 0.0,
+    ) -> float:
+        """Of a prompt that is computed in chunks beside the requests that decode there, each of which gets a token per
+        chunk (Sarathi-Serve).
+        """
+        if num_new <= 0:
+            return 0.0
+        chunk = max(1, max_step_tokens - num_decoding)
+        num_full, rest = divmod(num_new, chunk)
+        seconds = num_full * self.step_s(chunk, 0.0, num_decoding, context_tokens)
+        seconds += self.step_s(rest, 0.0, num_decoding, context_tokens) if rest else 0.0
+        steps = num_full + (rest > 0)
+        grown = num_decoding * steps * (steps - 1) / 2
+        return seconds + prompt_attention(num_new, num_cached) * self.attended_s + grown * self.context_s
+
+    def decode_run_s(self, num_decoding: int, context_tokens: float, num_steps: int) -> float:
+        """Of so many decode steps one after the other; the context grows by `num_decoding` tokens with each."""
+        grown = num_decoding * num_steps * (num_steps - 1) / 2
+        return num_steps * self.decode_s(num_decoding, context_tokens) + grown * self.context_s
+
+    def decode_steps_within(self, num_decoding: int, context_tokens: float, seconds: float) -> int:
+        """The most steps that `decode_run_s` does not take longer than `seconds` for."""
+        growth_s = num_decoding * self.context_s
+        slope = self.decode_s(num_decoding, context_tokens) - growth_s / 2
+        if seconds <= 0:
+            return 0
+        steps = int(2 * seconds / (slope + sqrt(slope * slope + 2 * growth_s * seconds)))
+        while self.decode_run_s(num_decoding, context_tokens, steps + 1) <= seconds:  # the root is rounded
+            steps += 1
+        while steps and self.decode_run_s(num_decoding, context_tokens, steps) > seconds:
+            steps -= 1
+        return steps
