@@ -1,0 +1,138 @@
+"""What a simulated run comes to, from its records."""
+
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from cluster.simulate.chart import Axis, Line, cumulative, line_chart
+from cluster.simulate.report import Quantiles, aligned, measured, summary, table
+from cluster.simulate.workload import RequestRecord
+from cluster.types import Outcome, Path, Slo, SloClass
+
+
+def a_record(arrival_s: float = 0.0, **fields: Any) -> RequestRecord:
+    defaults: dict[str, Any] = {
+        "num_prompt": 100,
+        "num_output": 10,
+        "slo": Slo(1.0, 0.05),
+        "path": Path.DECODE,
+        "ttft_s": 0.5,
+        "tpot_s": 0.02,
+        "outcome": Outcome.FINISHED,
+    }
+    return RequestRecord(arrival_s=arrival_s, **(defaults | fields))
+
+
+def a_rejected(arrival_s: float = 0.0, **fields: Any) -> RequestRecord:
+    return a_record(arrival_s, path=None, ttft_s=None, tpot_s=None, outcome=Outcome.REJECTED, **fields)
+
+
+@pytest.mark.parametrize(
+    ("record", "is_good"),
+    [
+        (a_record(), True),
+        (a_record(ttft_s=1.0, tpot_s=0.05), True),
+        (a_record(ttft_s=1.01), False),
+        (a_record(tpot_s=0.051), False),
+        (a_record(tpot_s=None, num_output=1), True),
+        (a_record(outcome=Outcome.FAILED), False),
+        (a_record(outcome=Outcome.ABORTED), False),
+        (a_rejected(), False),
+    ],
+)
+def test_request_is_good_when_it_finished_within_both_objectives(record, is_good):
+    assert record.is_good is is_good
+
+
+def test_first_tenth_by_arrival_is_left_out():
+    late_first = [a_record(float(t)) for t in reversed(range(20))]
+    assert [record.arrival_s for record in measured(late_first)] == [float(t) for t in range(2, 20)]
+
+
+def test_attainment_counts_all_that_was_offered():
+    records = [a_record(float(t)) for t in range(10)] + [a_record(float(t), tpot_s=1.0) for t in range(10, 15)]
+    records += [a_rejected(float(t)) for t in range(15, 20)]
+    run = summary(records)
+    assert run.num_requests == 18
+    assert run.attainment == pytest.approx(8 / 18)
+    assert run.accepted == pytest.approx(13 / 18)
+    assert run.accepted_attainment == pytest.approx(8 / 13)
+    assert run.goodput_per_s == pytest.approx(8 / 17)
+    assert run.good_tokens_per_s == pytest.approx(80 / 17)
+    assert run.by_path == {"-": pytest.approx(5 / 18), "D": pytest.approx(13 / 18)}
+
+
+def test_latencies_are_those_of_requests_that_had_any():
+    run = summary([a_record(t / 10, ttft_s=t / 100) for t in range(100)] + [a_rejected(11.0)])
+    assert run.ttft_s == Quantiles(0.55, 0.91, 0.99)
+
+
+def test_prediction_error_is_relative_to_what_came():
+    records = [a_record(t, predicted_ttft_s=p) for t, p in enumerate([0.0, 0.25, 0.5, 0.5, 1.0])] + [a_rejected(9)]
+    error = summary(records[1:]).ttft_error
+    assert error is not None
+    assert (error.mean, error.p50, error.p90, error.bias) == (0.375, 0.5, 1.0, 1.0)
+    assert summary(records[1:]).tpot_error is None
+
+
+def test_fairness_is_one_for_equals_and_a_share_for_one_favourite():
+    equals = [a_record(t, tenant=f"t{t % 4}") for t in range(40)]
+    assert summary(equals).fairness == pytest.approx(1.0)
+    favourite = [a_record(t, tenant=f"t{t % 4}", ttft_s=0.1 if t % 4 == 0 else 9.0) for t in range(40)]
+    assert summary(favourite).fairness == pytest.approx(0.25)
+    assert summary(favourite).by_tenant == {"t0": 1.0, "t1": 0.0, "t2": 0.0, "t3": 0.0}
+
+
+def test_quarters_go_from_short_to_long_prompts():
+    records = [a_record(t, num_prompt=t, ttft_s=9.0 if t >= 30 else 0.1) for t in range(40)]
+    assert summary(records).by_prompt_length == (1.0, 1.0, pytest.approx(8 / 9), 0.0)
+
+
+def test_classes_are_told_apart():
+    run = summary([a_record(t, slo_class=SloClass.BATCH if t % 2 else SloClass.STANDARD) for t in range(20)])
+    assert run.by_class == {"batch": 1.0, "standard": 1.0}
+
+
+def test_retry_after_is_judged_by_the_first_retry():
+    records = [a_rejected(t, retry_after_s=4.0) for t in range(5)]
+    records += [a_record(5.0 + t, num_attempts=2) for t in range(3)] + [a_record(9, num_attempts=4)]
+    retries = summary(records).retries
+    assert (retries.num_told, retries.told_p50_s, retries.num_retried) == (4, 4.0, 4)
+    assert retries.first_retry_share == 0.75
+
+
+def test_run_without_requests_has_no_figures():
+    with pytest.raises(ValueError, match="without requests"):
+        summary([])
+
+
+def test_table_is_aligned_and_says_dash_for_what_there_is_not():
+    text = table([("goodput", summary([a_record(t) for t in range(20)])), ("none", summary([a_rejected()]))])
+    heading, goodput, none = text.splitlines()
+    assert len(heading) == len(goodput) == len(none)
+    assert "0/100/0" in goodput and " - " in none
+    assert aligned([["a", "b"], ["long", "1000"]]) == "a        b\nlong  1000"
+
+
+def test_figures_survive_json():
+    run = summary([a_record(t) for t in range(20)])
+    assert msgspec.json.decode(msgspec.json.encode(run), type=type(run)) == run
+
+
+@pytest.mark.parametrize("is_logarithmic", [False, True])
+def test_chart_is_valid_svg_with_all_lines_inside(is_logarithmic):
+    lines = [Line("a & b", [(0.0, 1.0), (2.0, 3.0)], has_marks=True), Line("empty", [])]
+    text = line_chart("TTFT <s>", Axis("x", is_logarithmic), Axis("y"), lines, guides=[((0.5, 0.0), (1.0, 1.0))])
+    root = ET.fromstring(text)
+    assert {"TTFT <s>", "a & b", "empty", "x", "y"} <= {node.text for node in root.iter()}
+    assert len(root.findall("{*}circle")) == (1 if is_logarithmic else 2)
+
+
+def test_cumulative_shares_rise_to_one():
+    points = cumulative([3.0, 1.0, 2.0, *range(500)])
+    assert points[-1][1] == 1.0 and len(points) == 200
+    assert all(a <= b for a, b in pairwise(points))
+    assert cumulative([]) == []
