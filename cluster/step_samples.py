@@ -116,17 +116,20 @@ STATS_KEY = "steps"
 
 
 def _work_of(step: Step) -> _Work:
-    num_scheduled, guesses = step.num_scheduled_tokens, step.scheduled_spec_decode_tokens
-    num_prefill = attended = num_decoding = context_tokens = 0
-    cached = step.scheduled_cached_reqs
-    past_of = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    past_of |= {request.req_id: request.num_computed_tokens for request in step.scheduled_new_reqs}
-    for request_id, num_new in num_scheduled.items():
-        past = past_of[request_id]
-        if num_new == 1 or request_id in guesses:
-            num_decoding += 1
-            context_tokens += past + num_new
-        else:
+    num_scheduled, guesses, cached = (
+        step.num_scheduled_tokens,
+        step.scheduled_spec_decode_tokens,
+        step.scheduled_cached_reqs,
+    )
+    new_past_of = {request.req_id: request.num_computed_tokens for request in step.scheduled_new_reqs}
+    context_tokens = sum(cached.num_computed_tokens) + sum(new_past_of.values()) + step.total_num_scheduled_tokens
+    prompts = [name for name, num_new in num_scheduled.items() if num_new > 1 and name not in guesses]
+    num_prefill = attended = 0
+    if prompts:
+        past_of = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True)) | new_past_of
+        for name in prompts:
+            num_new, past = num_scheduled[name], past_of[name]
             num_prefill += num_new
             attended += num_new * past + num_new * (num_new + 1) // 2
-    return _Work(num_prefill, attended, num_decoding, context_tokens)
+            context_tokens -= past + num_new
+    return _Work(num_prefill, attended, len(num_scheduled) - len(prompts), context_tokens)
