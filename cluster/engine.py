@@ -97,7 +97,7 @@ class Engine:
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
         self._reaping: set[asyncio.Future[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
-        self.shape = shape_of(self._llm.vllm_config, pool, _device_name(config), vllm_version)
+        self.shape = shape_of(self._llm.vllm_config, pool, *_names(config))
         self._max_model_len = int(self._llm.model_config.max_model_len)
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
@@ -336,10 +336,11 @@ def _device() -> Device:
     return Device.CPU if current_platform.is_cpu() else Device.CUDA
 
 
-def _device_name(config: PoolConfig) -> str:
-    if current_platform.is_cpu():
-        return f"cpu-x{config.cpu_threads}"
-    return str(current_platform.get_device_name())
+def _names(config: PoolConfig) -> tuple[str, str, str]:
+    """What an engine's speed depends on, beside how it is configured."""
+    is_cpu = current_platform.is_cpu()
+    device = f"cpu-x{config.cpu_threads}" if is_cpu else str(current_platform.get_device_name())
+    return config.engine["model"], device, f"vllm-{vllm_version}"
 
 
 def _transport(config: PoolConfig) -> WorkerTransport:

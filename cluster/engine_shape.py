@@ -5,31 +5,19 @@ from typing import Any
 from cluster.types import EngineShape, Pool
 
 
-def shape_of(config: Any, pool: Pool, device: str, version: str) -> EngineShape:
-    """`config` is a VllmConfig of an engine that has started, `device` the name of what it runs on."""
-    model, cache, parallel, scheduling = (
-        config.model_config,
-        config.cache_config,
-        config.parallel_config,
-        config.scheduler_config,
-    )
-    kind = "|".join(
-        (
-            str(model.model),
-            device,
-            f"tp{parallel.tensor_parallel_size}",
-            f"pp{parallel.pipeline_parallel_size}",
-            f"vllm-{version}",
-            pool,
-        )
-    )
+def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:
+    """`config`: a VllmConfig, of an engine that has started. `names` tell kinds of engines apart beyond it: the same
+    ones on all nodes.
+    """
+    cache, parallel, scheduling = config.cache_config, config.parallel_config, config.scheduler_config
+    degrees = f"tp{parallel.tensor_parallel_size}", f"pp{parallel.pipeline_parallel_size}"
     return EngineShape(
-        kind=kind,
+        kind="|".join((*names, *degrees, pool)),
         kv_capacity_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
         block_size=cache.block_size,
         max_step_tokens=scheduling.max_num_batched_tokens,
         max_decoding=scheduling.max_num_seqs,
-        kv_bytes_per_token=_kv_bytes_per_token(model, cache),
+        kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
     )
 
 
