@@ -84,11 +84,12 @@ class Ingress:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
 
-    def _start_session(self, request: GenerateRequest, path: Path | None) -> Session:
+    def _start_session(self, request: GenerateRequest, path: Path | None, block_hashes: list[bytes]) -> Session:
         return Session(
             request,
             self._ports,
             path,
+            block_hashes=block_hashes,
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,
         )

@@ -17,22 +17,25 @@ from vllm.v1.engine.input_processor import InputProcessor
 
 from api.latency import RequestLatency
 from api.vllm_errors import serving_error
+from cluster.block_hashes import BlockHasher
 from cluster.errors import ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
 from cluster.types import GenerateRequest, Path, PromptTokenSources, RequestId, TokenDelta
 from router.session import Session
 
-SessionFactory = Callable[[GenerateRequest, Path | None], Session]
+SessionFactory = Callable[[GenerateRequest, Path | None, list[bytes]], Session]
+"""Of a request, where it must run, and the hashes of its prompt's KV blocks."""
 
 
 class Call:
     """One HTTP request."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """`path` forces where the request runs."""
+    def __init__(self, path: Path | None = None, tenant: str = "") -> None:
+        """`path` forces where the request runs. `tenant`: whose it is; nobody else's requests find its KV blocks."""
         self.id = uuid.uuid4().hex
         self.arrived_at = time.monotonic()
         self.forced_path = path
+        self.tenant = tenant
         self.path: Path | None = None
         """Where it ran; set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
@@ -80,11 +83,13 @@ class Generation:
         return request
 
     async def deltas(
-        self, request: EngineCoreRequest, start_session: SessionFactory
+        self, request: EngineCoreRequest, hasher: BlockHasher, start_session: SessionFactory
     ) -> AsyncGenerator[TokenDelta, None]:
         """What the workers generate for the processed request. Raises GenerationError, and says why in the call."""
         call = self._call
-        session = start_session(self._to_generate_request(request), call.forced_path)
+        generate = self._to_generate_request(request)
+        block_hashes = await hasher.of_prompt(generate.prompt_token_ids, generate.cache_salt)
+        session = start_session(generate, call.forced_path, block_hashes)
         latency = RequestLatency(call.arrived_at)
         try:
             async with aclosing(session.run()) as deltas:
@@ -105,6 +110,7 @@ class Generation:
             request_id=RequestId(str(request.external_req_id)),
             prompt_token_ids=request.prompt_token_ids or [],
             sampling_params=encode_sampling_params(params),
+            cache_salt=self._call.tenant or None,
             num_sequences=params.n,
             needs_prompt_logprobs=params.prompt_logprobs is not None,
             is_resumable=is_resumable(params),

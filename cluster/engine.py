@@ -23,6 +23,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from cluster.block_hashes import use_fixed_seed
 from cluster.config import PoolConfig, resolve_model
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_steps import EngineSteps
@@ -77,6 +78,7 @@ class Engine:
         self._max_requests = config.max_ongoing_requests
         self.transport = _transport(config)
         os.environ.update(_environment(config, self.transport, rank, node_ip))
+        use_fixed_seed()
         engine_id = str(uuid.uuid4())
         arguments = AsyncEngineArgs(
             **{
@@ -290,7 +292,7 @@ class Engine:
         try:
             collector = await self._llm.add_request(
                 request.request_id,
-                {"type": "token", "prompt_token_ids": request.prompt_token_ids},
+                _prompt(request),
                 params,
                 reasoning_ended=request.reasoning_ended,
                 reasoning_parser_kwargs=request.reasoning_parser_kwargs,
@@ -313,6 +315,11 @@ class Engine:
                 return InvalidRequest(str(error))
             case _:
                 return error
+
+
+def _prompt(request: GenerateRequest) -> dict[str, Any]:
+    salt = {"cache_salt": request.cache_salt} if request.cache_salt else {}
+    return {"type": "token", "prompt_token_ids": request.prompt_token_ids, **salt}
 
 
 def _kv_transfer_config(pool: Pool, config: PoolConfig, engine_id: str) -> KVTransferConfig:

@@ -99,15 +99,18 @@ class Session:
         ports: SessionPorts,
         path: Path | None = None,
         *,
+        block_hashes: list[bytes],
         first_token_timeout_s: float,
         verifies: bool = False,
     ) -> None:
-        """`path` forces where the request runs; None lets the Scheduler decide. `verifies`: check its hand-over, if it
-        has one and can be checked, before anything that depends on it is released.
+        """`path` forces where the request runs; None lets the Scheduler decide. `block_hashes`: of the prompt's full KV
+        blocks. `verifies`: check its hand-over, if it has one and can be checked, before anything that depends on it
+        is released.
         """
         self._request = request
         self._ports = ports
         self._forced_path = path
+        self._block_hashes = block_hashes
         self._verifies = verifies and request.is_verifiable
         self._deadline = Deadline(first_token_timeout_s)
         self._excluded: frozenset[WorkerId] = frozenset()
@@ -184,6 +187,8 @@ class Session:
                     request_id=self._request.request_id,
                     num_prompt_tokens=len(self._request.prompt_token_ids) + len(self._released),
                     prefix_chain=prefix_chain(self._request.prompt_token_ids),
+                    block_hashes=self._block_hashes,
+                    tenant=self._request.cache_salt or "",
                     can_hand_over=self._request.num_sequences == 1 and not self._request.needs_prompt_logprobs,
                     excluded=self._excluded,
                     path=self._forced_path if failure is None else None,

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions and /v1/completions."""
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -39,7 +40,7 @@ router.add_route("/v1/completions", create_completion, methods=["POST"])
 
 
 async def _answered(request: Request, answer: Answer) -> Response:
-    call = Call(_forced_path(request))
+    call = Call(_forced_path(request), _tenant(request))
     body = await _json(request)
     result = await answer(body, call)
     if isinstance(result, dict):
@@ -70,6 +71,14 @@ def _forced_path(request: Request) -> Path | None:
     if wanted not in set(Path):
         raise InvalidRequest(f"{PATH_HEADER} must be one of {', '.join(Path)}", None, "invalid_value")
     return Path(wanted)
+
+
+def _tenant(request: Request) -> str:
+    """Whoever has the same API key is the same tenant. Its name does not give the key away."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        return ""
+    return hashlib.sha256(key.strip().encode()).hexdigest()[:16]
 
 
 async def _json(request: Request) -> Any:

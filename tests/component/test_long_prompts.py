@@ -26,7 +26,7 @@ class Session:
 
 
 async def a_frontend(requests: list[GenerateRequest]) -> Frontend:
-    def start_session(request: GenerateRequest, path: Path | None) -> Session:
+    def start_session(request: GenerateRequest, path: Path | None, block_hashes: list[bytes]) -> Session:
         requests.append(request)
         return Session()
 

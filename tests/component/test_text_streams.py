@@ -42,7 +42,7 @@ class Engines:
         self.error: Exception | None = None
         self.num_started = self.num_ended = 0
 
-    def start_session(self, request: GenerateRequest, path: Path | None) -> "Session":
+    def start_session(self, request: GenerateRequest, path: Path | None, block_hashes: list[bytes]) -> "Session":
         self.num_started += 1
         return Session(self)
 

@@ -26,6 +26,7 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.session import RouteReceipt, Session, SessionPorts
 from router.state import RouterState
 
+BLOCK_HASHES = [b"12345678"]
 SERVED = [10, 11, 12]
 """What every request is answered with."""
 
@@ -278,7 +279,14 @@ class FakeCluster:
         first_token_timeout_s: float = 60.0,
     ) -> Session:
         ports = SessionPorts(scheduler=self.scheduler, prefill=self.prefill, decode=self.decode, observer=self.observer)
-        return Session(request, ports, path, first_token_timeout_s=first_token_timeout_s, verifies=verifies)
+        return Session(
+            request,
+            ports,
+            path,
+            block_hashes=BLOCK_HASHES,
+            first_token_timeout_s=first_token_timeout_s,
+            verifies=verifies,
+        )
 
     def check_settled(self) -> None:
         """What must hold once a session has ended, however it ended."""
