@@ -24,6 +24,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
+from cluster.block_hashes import use_fixed_seed
 from cluster.config import PoolConfig, resolve_model
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_shape import shape_of
@@ -80,6 +81,7 @@ class Engine:
         self._max_requests = config.max_ongoing_requests
         self.transport = _transport(config)
         os.environ.update(_environment(config, self.transport, rank, node_ip))
+        use_fixed_seed()
         engine_id = str(uuid.uuid4())
         arguments = AsyncEngineArgs(
             **{
@@ -303,7 +305,7 @@ class Engine:
         try:
             collector = await self._llm.add_request(
                 request.request_id,
-                {"type": "token", "prompt_token_ids": request.prompt_token_ids},
+                _prompt(request),
                 params,
                 reasoning_ended=request.reasoning_ended,
                 reasoning_parser_kwargs=request.reasoning_parser_kwargs,
@@ -326,6 +328,11 @@ class Engine:
                 return InvalidRequest(str(error))
             case _:
                 return error
+
+
+def _prompt(request: GenerateRequest) -> dict[str, Any]:
+    salt = {"cache_salt": request.cache_salt} if request.cache_salt else {}
+    return {"type": "token", "prompt_token_ids": request.prompt_token_ids, **salt}
 
 
 def _kv_transfer_config(pool: Pool, config: PoolConfig, engine_id: str) -> KVTransferConfig:

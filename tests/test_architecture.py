@@ -70,6 +70,7 @@ PURE = (
 
 ALLOWED = {
     "vllm": (
+        "cluster/block_hashes.py",
         "cluster/engine.py",
         "cluster/engine_outputs.py",
         "cluster/engine_steps.py",
