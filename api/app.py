@@ -11,33 +11,35 @@ from starlette.exceptions import HTTPException
 from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener
 from api.ports import ClusterPort
+from api.receipts import Receipts
 from api.render import Frontend
 from api.routes import completions, health, links, models
+from api.routes import receipts as receipts_route
 from api.wire.errors import error_response
 from cluster import metrics
-from cluster.config import AppConfig
+from cluster.config import AppConfig, IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.types import GenerateRequest, Path, WorkerId
-from kvtransfer import verify
-from router.session import RouteReceipt, Session, SessionPorts
+from cluster.types import GenerateRequest
+from router.receipt import Terms
+from router.session import Session, SessionPorts
 
 logger = logging.getLogger("baton.ingress")
 
 
-def build_http_app(
-    frontend: Frontend, cluster: ClusterPort, *, allow_path_header: bool, keep_alive_s: float, max_body_bytes: int
-) -> FastAPI:
+def build_http_app(frontend: Frontend, cluster: ClusterPort, receipts: Receipts, config: IngressConfig) -> FastAPI:
     """The HTTP surface over a frontend and a view of the cluster."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.frontend = frontend
     app.state.cluster = cluster
-    app.state.allow_path_header = allow_path_header
-    app.state.keep_alive_s = keep_alive_s
-    app.state.max_body_bytes = max_body_bytes
+    app.state.receipts = receipts
+    app.state.keeps_receipts = config.keep_receipts > 0
+    app.state.allow_path_header = config.allow_path_header
+    app.state.keep_alive_s = config.keep_alive_s
+    app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    for routes in (completions, models, health, links):
+    for routes in (completions, models, health, links, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -54,21 +56,16 @@ class Ingress:
         self._config = config.ingress
         scheduling = SchedulerPeer(lambda: scheduler_address(scheduler))
         peers = Peers(scheduling, config.ingress.max_unread_tokens)
+        receipts = Receipts(config.ingress.keep_receipts)
         self._ports = SessionPorts(
             scheduler=scheduling,
             prefill=PrefillPeers(peers),
             decode=DecodePeers(peers),
-            observer=_Metrics(),
+            observer=receipts,
         )
         cluster = ClusterHandle(scheduling, [scheduler, prefill, decode])
         frontend = await Frontend.start(config, self._start_session)
-        http_app = build_http_app(
-            frontend,
-            cluster,
-            allow_path_header=config.ingress.allow_path_header,
-            keep_alive_s=config.ingress.keep_alive_s,
-            max_body_bytes=config.ingress.max_body_bytes,
-        )
+        http_app = build_http_app(frontend, cluster, receipts, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await HttpListener.start(http_app, config.ingress)
@@ -84,24 +81,14 @@ class Ingress:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
 
-    def _start_session(self, request: GenerateRequest, path: Path | None) -> Session:
+    def _start_session(self, request: GenerateRequest, terms: Terms) -> Session:
         return Session(
             request,
             self._ports,
-            path,
+            terms,
             first_token_timeout_s=self._config.first_token_timeout_s,
             verifies=random.random() < self._config.verified_share,
         )
-
-
-class _Metrics:
-    def closed(self, receipt: RouteReceipt) -> None:
-        metrics.REQUESTS.labels(receipt.path or "none", receipt.outcome).inc()
-        metrics.OUTPUT_TOKENS.inc(receipt.num_output_tokens)
-        metrics.ATTEMPTS.inc(receipt.num_attempts)
-
-    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        metrics.VERIFICATIONS.labels("agrees" if verify.agrees(distance) else "differs").inc()
 
 
 async def _on_serving_error(request: Request, error: Exception) -> Response:

@@ -3,7 +3,7 @@
 vLLM's serving code stands between the two and cannot carry a request along: it is found again by a context variable.
 """
 
-import time
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -15,26 +15,25 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
 
-from api.latency import RequestLatency
 from api.vllm_errors import serving_error
 from cluster.errors import ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
-from cluster.types import GenerateRequest, Path, PromptTokenSources, RequestId, TokenDelta
+from cluster.types import GenerateRequest, Placement, PromptTokenSources, RequestId, TokenDelta
+from router.receipt import Terms
 from router.session import Session
 
-SessionFactory = Callable[[GenerateRequest, Path | None], Session]
+SessionFactory = Callable[[GenerateRequest, Terms], Session]
 
 
 class Call:
     """One HTTP request."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """`path` forces where the request runs."""
+    def __init__(self, **terms: Any) -> None:
+        """`terms`: of router/receipt.py."""
         self.id = uuid.uuid4().hex
-        self.arrived_at = time.monotonic()
-        self.forced_path = path
-        self.path: Path | None = None
-        """Where it ran; set with the first token."""
+        self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
+        self.placement: Placement | None = None
+        """Where it runs, why, and what is expected; set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
         """Where the KV of its prompt came from, as the worker of the first token found it; set with that token."""
         self.error: ServingError | None = None
@@ -84,20 +83,16 @@ class Generation:
     ) -> AsyncGenerator[TokenDelta, None]:
         """What the workers generate for the processed request. Raises GenerationError, and says why in the call."""
         call = self._call
-        session = start_session(self._to_generate_request(request), call.forced_path)
-        latency = RequestLatency(call.arrived_at)
+        session = start_session(self._to_generate_request(request), call.terms)
         try:
             async with aclosing(session.run()) as deltas:
                 async for delta in deltas:
-                    call.path = session.path
+                    call.placement = session.placement
                     call.prompt_sources = call.prompt_sources or delta.prompt_sources
-                    latency.released(delta, call.path or "none", time.monotonic())
                     yield delta
         except ServingError as error:
             call.error = error
             raise GenerationError(str(error)) from error
-        finally:
-            latency.ended(call.path or "none")
 
     def _to_generate_request(self, request: EngineCoreRequest) -> GenerateRequest:
         params = request.params
@@ -106,6 +101,7 @@ class Generation:
             prompt_token_ids=request.prompt_token_ids or [],
             sampling_params=encode_sampling_params(params),
             num_sequences=params.n,
+            max_output_tokens=params.max_tokens,
             needs_prompt_logprobs=params.prompt_logprobs is not None,
             is_resumable=is_resumable(params),
             is_verifiable=is_verifiable(params),

@@ -38,7 +38,7 @@ def _scheduler(config: AppConfig) -> Application:
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
     )
-    return deployment.bind()
+    return deployment.bind(config.slo)
 
 
 def _ingress(config: AppConfig) -> serve.Deployment:

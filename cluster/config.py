@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.slo import SloConfig
 from cluster.types import Transport
 
 Count = Annotated[int, Meta(ge=1)]
@@ -136,6 +137,10 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Share of the hand-overs that are checked before their first token is released: the decode engine's most likely
     first tokens against the prefill engine's. More finds wrong KV blocks sooner and delays more first tokens.
     """
+    keep_receipts: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Route receipts that each replica keeps for GET /baton/receipts: of the last requests, where they ran, what was
+    predicted and how it came out. They say nothing of what was asked. A few kB each.
+    """
     keep_alive_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
     """A stream that has been silent for so long, in a long prefill too, sends an SSE comment. Longer than the idle
     timeout of a proxy loses the connection; shorter commits to status 200 before slow requests can fail.
@@ -156,6 +161,8 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prefill: PoolConfig = PoolConfig()
     decode: PoolConfig = PoolConfig()
     ingress: IngressConfig = IngressConfig()
+    slo: SloConfig = SloConfig()
+    """This model's objectives, by SLO class (docs/slo.md)."""
 
     def __post_init__(self) -> None:
         for name, engine in (("engine", self.engine), ("prefill", self.prefill.engine), ("decode", self.decode.engine)):

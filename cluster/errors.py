@@ -55,6 +55,12 @@ class Overloaded(ServingError):
         self.retry_after_s = retry_after_s
 
 
+class TooManyRequests(Overloaded):
+    """The workers have more to do than this request's objectives allow; retry later."""
+
+    http_status = 429
+
+
 class WorkerFailed(ServingError):
     """A worker failed on this request; another one may not."""
 
@@ -102,6 +108,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         NotFound,
         RequestTooLarge,
         Overloaded,
+        TooManyRequests,
         WorkerFailed,
         WorkerUnreachable,
         WorkerBusy,

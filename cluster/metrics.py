@@ -33,6 +33,23 @@ TPOT = Histogram(
     ["path"],
     buckets=_LATENCY_BUCKETS_S,
 )
+GOODPUT = Counter(
+    "baton_goodput_requests",
+    "Requests closed, by SLO class, path, and what they are to goodput. Those that their clients ended do not count.",
+    ["slo_class", "path", "result"],
+)
+PREDICTION_RATIO = Histogram(
+    "baton_prediction_ratio",
+    "Actual over predicted TTFT or TPOT (`of`) of requests that ran where they were first placed.",
+    ["path", "of"],
+    buckets=(0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0, 10.0),
+)
+REQUEST_PROMPT_TOKENS = Counter(
+    "baton_request_prompt_tokens",
+    "Prompt tokens of requests closed, by where their KV came from: on the worker that computed the prompt for another "
+    "one (role prefill), and on the worker that generated (role decode).",
+    ["role", "source"],
+)
 ATTEMPTS = Counter("baton_attempts", "Placements that requests took: more than one each where workers failed.")
 LEASES_OPEN = Gauge("baton_leases_open", "Hand-overs whose KV blocks this prefill worker keeps.", ["state"])
 LEASES_ENDED = Counter("baton_leases_ended", "Hand-overs whose KV blocks have been freed, by how.", ["how"])

@@ -6,7 +6,7 @@ ends. Translates what can go wrong with a connection into cluster/errors.py.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Generic, TypeVar
 
 from cluster.channel import Connection, ConnectionLost, Method, Service, connect
@@ -16,6 +16,7 @@ from cluster.protocol import (
     FORGET,
     GIVE_BACK,
     LOCATE,
+    NOTE,
     PLACE,
     PREFILL,
     REDEEM,
@@ -69,6 +70,11 @@ class SchedulerPeer:
     async def tell(self, event: SchedulerEvent) -> None:
         """Does not wait long: what is not heard, the next reports and a charge's own end put right."""
         await self._ask(TELL, event, _TELL_TIMEOUT_S)
+
+    def note(self, event: SchedulerEvent) -> None:
+        if connection := self._link.opened:
+            with suppress(ConnectionLost):
+                connection.post(NOTE, event)
 
     async def report(self, report: WorkerReport) -> ReportReply:
         return await self._ask(REPORT, report)

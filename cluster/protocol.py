@@ -23,6 +23,8 @@ from kvtransfer.lease import LeaseId, Promise, Refusal
 
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
 TELL = Method[SchedulerEvent, None]("tell", SchedulerEvent)
+NOTE = Method[SchedulerEvent, None]("note", SchedulerEvent)
+"""As `tell`, unanswered."""
 REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
 VIEW = Method[None, ClusterView]("view", None, ClusterView)
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)

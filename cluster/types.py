@@ -75,6 +75,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's SamplingParams, encoded by its own serializer (cluster/engine.py)."""
     num_sequences: int = 1
     """`n` of the API: sequences that share this prompt."""
+    max_output_tokens: int | None = None
+    """Of each sequence."""
     needs_prompt_logprobs: bool = False
     is_resumable: bool = False
     """Another engine may go on with what one engine has generated, as if it were part of the prompt, and nobody can
@@ -307,6 +309,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_output_tokens: int = 0
     """That it has generated before, on workers that failed; part of the prompt."""
     max_output_tokens: int | None = None
+    """Of each sequence, with those."""
     num_sequences: int = 1
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
@@ -373,6 +376,8 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     retry_after_s: float
     why: str
+    is_overload: bool = False
+    """The load is the reason. Otherwise there is no worker that could take it."""
 
 
 class PrefillDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -392,7 +397,7 @@ class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     request_id: RequestId
     num_output_tokens: int | None = None
-    """When it finished by itself."""
+    """When it finished by itself; of all its sequences."""
     ttft_s: float | None = None
     """Since its arrival at the ingress, when it had a token."""
     tpot_s: float | None = None

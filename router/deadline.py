@@ -7,9 +7,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Deadline:
     def __init__(self, seconds: float) -> None:
-        self._at = asyncio.get_running_loop().time() + seconds
+        self._at = now() + seconds
 
     async def within(self, awaitable: Awaitable[T]) -> T:
         """Raises TimeoutError."""

@@ -2,10 +2,13 @@
 
 import asyncio
 
+import msgspec
+
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
-from cluster.protocol import LOCATE, PLACE, REPORT, TELL, VIEW
+from cluster.protocol import LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
+from cluster.slo import SloConfig
 from cluster.types import (
     Address,
     ClusterView,
@@ -21,12 +24,14 @@ from router.state import RouterState
 
 
 class Scheduler:
-    async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, slo: SloConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        self._slo = slo
         self._state = RouterState()
         service = Service()
         service.on_call_of(PLACE, self._place)
         service.when_closed(self._state.asker_gone)
         service.on_call(TELL, self._tell)
+        service.on_post(NOTE, self._note)
         service.on_call(REPORT, self._report)
         service.on_call(VIEW, self._view)
         service.on_call(LOCATE, self._locate)
@@ -48,9 +53,16 @@ class Scheduler:
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
-        return self._state.place(request, _now(), connection)
+        answer = self._state.place(request, _now(), connection)
+        if isinstance(answer, Rejection) or answer.slo is not None:
+            return answer
+        slo = self._slo.of(request.slo_class).resolve(0.0, request.ttft_s, request.tpot_s)
+        return msgspec.structs.replace(answer, slo=slo)
 
     async def _tell(self, event: SchedulerEvent) -> None:
+        self._state.handle(event, _now())
+
+    def _note(self, _: Connection, event: SchedulerEvent) -> None:
         self._state.handle(event, _now())
 
     async def _report(self, report: WorkerReport) -> ReportReply:

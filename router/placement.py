@@ -1,88 +1,162 @@
-"""Which workers a request runs on. Pure: a function of the request and of a snapshot of the workers.
+"""Which workers a request runs on: the way with the least expected cost (router/cost.py) among those that can be taken.
 
-A decode worker that holds most of the prompt computes the rest itself (path D), or gets it handed over. Otherwise path
-P->D on the pair with the fewest open requests whose link is warm; path D where no pair can take the request; path P
-where no decode worker is left; refusal where nobody is. Equal load takes turns. A worker generates for no more requests
-than it takes: the place is taken when the request is placed, not after its prefill.
+Candidates are path P->D on the best few pairs whose link is proved, path D on the best few decode workers, and path P
+where it pays: one token is wanted, no decode worker can be reached, or a prefill worker is idle and the answer short. A
+worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better.
+Where half of the workers have not reported for a while the predictions are not worth much: LMetric decides
+(router/lmetric.py).
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from heapq import nsmallest
+from operator import attrgetter
 
-from cluster.types import Path, Placement, PlacementRequest, Pool, Rejection, WorkerId, WorkerView
-from router.prefix_memory import Held
+from cluster.types import Path, Prediction, WorkerId
+from router import lmetric
+from router.choice import Candidates, Choice
+from router.cost import Ask, DecodePart, PrefillPart, alone, hand_over, prefill_s
+from router.fleet import WorkerState
+from router.latency import LatencyModels
 
-T = TypeVar("T")
-
-RETRY_AFTER_S = 5.0
-"""A worker's restart takes tens of seconds: sooner only adds load, much later wastes a recovered service."""
-
-LOCAL_TOKENS = 256
-"""So few are computed beside the decodes of a worker sooner than elsewhere and moved."""
-STICKY_REQUESTS = 4
-"""A worker that holds the prompt may have so many open requests more than the least loaded one."""
-
-
-def place(
-    request: PlacementRequest,
-    workers: Sequence[WorkerView],
-    turn: int,
-    suspects: frozenset[tuple[WorkerId, WorkerId]] = frozenset(),
-    held: Held | None = None,
-) -> Placement | Rejection:
-    """`workers` are the live ones; `turn` counts placements and breaks ties in rotation; `suspects` are pairs of
-    prefill and decode workers whose hand-overs went wrong; `held` is who had the longest part of the prompt before.
-    """
-    usable = [w for w in workers if w.worker not in request.excluded]
-    decodes = [w for w in usable if w.pool is Pool.DECODE and _has_room(w)]
-    prefills = [w for w in usable if w.pool is Pool.PREFILL]
-    pairs = [(p, d) for p in prefills for d in decodes if p.worker in d.links and (p.worker, d.worker) not in suspects]
-    if held is not None and (holder := _worth_staying_with(held, decodes)) is not None:
-        num_missing = request.num_prompt_tokens - held.num_tokens
-        if request.path is None and num_missing <= LOCAL_TOKENS:
-            why = f"it holds the prompt but for {num_missing} tokens"
-            return Placement(path=Path.DECODE, prefill=None, decode=holder.worker, why=why)
-        pairs = [(p, d) for p, d in pairs if d is holder] or pairs
-        decodes = [holder]
-    if request.path in (None, Path.PREFILL_DECODE) and request.can_hand_over and pairs:
-        prefill, decode = min(_rotated(pairs, turn), key=lambda pair: _load(pair[0]) + _load(pair[1]))
-        why = f"least open requests of {len(pairs)} connected pairs"
-        return Placement(path=Path.PREFILL_DECODE, prefill=prefill.worker, decode=decode.worker, why=why)
-    if request.path in (None, Path.DECODE) and decodes:
-        why = "path D is asked for" if request.path else _why_not_pair(request, prefills)
-        return Placement(path=Path.DECODE, prefill=None, decode=min(_rotated(decodes, turn), key=_load).worker, why=why)
-    if request.path in (None, Path.PREFILL) and (roomy := [w for w in prefills if _has_room(w)]):
-        why = "path P is asked for" if request.path else "no decode worker can take it"
-        worker = min(_rotated(roomy, turn), key=_load).worker
-        return Placement(path=Path.PREFILL, prefill=worker, decode=None, why=why)
-    why = "all workers have as many requests as they take" if usable else "no worker can be reached"
-    if request.path is not None:
-        why = f"path {request.path} is asked for and no worker can take it"
-    return Rejection(retry_after_s=RETRY_AFTER_S, why=why)
+NUM_PREFILL_CANDIDATES = 3
+NUM_DECODE_CANDIDATES = 4
+STICKINESS = 0.05
+"""By so much cost another worker must be better than the one that has most of the prompt."""
+STALE_SHARE = 0.5
+SHORT_OUTPUT_TOKENS = 2.0
+HARMLESS = 0.02
+"""Victims."""
 
 
-def _worth_staying_with(held: Held, decodes: Sequence[WorkerView]) -> WorkerView | None:
-    """The worker that holds the prompt, unless others have much less to do."""
-    holder = next((d for d in decodes if d.worker == held.worker), None)
-    if holder is None or _load(holder) > min(map(_load, decodes)) + STICKY_REQUESTS:
+def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """The policy of production."""
+    if candidates.stale_share > STALE_SHARE:
+        return lmetric.choose(ask, candidates, models)
+    prefills = _best_prefills(ask, candidates) if candidates.may_hand_over or candidates.may_prefill_alone else []
+    decodes = _best_decodes(ask, candidates)
+    ways = _ways(ask, candidates, prefills, decodes, models)
+    if not ways:
         return None
+    best = min(ways, key=_cost)
+    holder = _holder(ask, candidates.decodes)
+    if holder is not None and best.decode != holder.worker:
+        there = [way for way in ways if way.decode == holder.worker]
+        sticky = min(there, key=_cost, default=best)
+        best = sticky if sticky.cost <= best.cost + STICKINESS else best
+    return Choice(
+        best.path,
+        _found(best.prefill, candidates.prefills),
+        _found(best.decode, candidates.decodes),
+        f"least expected cost of {len(ways)} ways",
+        best,
+        (best, *_other_paths(best, ways)),
+    )
+
+
+def _holder(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
+    """Who has most of the prompt, if anybody has some of it."""
+    if not ask.hits:
+        return None
+    most, holder = 0, None
+    for worker in workers:
+        if worker.worker in ask.hits and (hit := ask.hit(worker)) > most:
+            most, holder = hit, worker
     return holder
 
 
-def _has_room(worker: WorkerView) -> bool:
-    return worker.num_placed < worker.max_requests
+def _found(worker: WorkerId | None, workers: Sequence[WorkerState]) -> WorkerState | None:
+    return next((state for state in workers if state.worker == worker), None) if worker else None
 
 
-def _load(worker: WorkerView) -> int:
-    return worker.num_placed
+def _other_paths(best: Prediction, ways: Sequence[Prediction]) -> list[Prediction]:
+    """The best way of each other path."""
+    others: dict[Path, Prediction] = {}
+    for way in ways:
+        if way.path is not best.path and (way.path not in others or way.cost < others[way.path].cost):
+            others[way.path] = way
+    return list(others.values())
 
 
-def _rotated(items: Sequence[T], turn: int) -> Iterable[T]:
-    start = turn % len(items)
-    return [*items[start:], *items[:start]]
+def _ways(
+    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
+) -> list[Prediction]:
+    ways = []
+    if candidates.may_hand_over and prefills:
+        ways += _pairs(ask, candidates, prefills, decodes, models)
+    if candidates.may_stay:
+        ways += [alone(ask, decode, models) for decode in decodes]
+    if candidates.may_prefill_alone and prefills and _prefill_alone_pays(ask, candidates, prefills):
+        ways += [alone(ask, DecodePart(ask, part.worker), models, Path.PREFILL) for part in prefills]
+    return ways
 
 
-def _why_not_pair(request: PlacementRequest, prefills: Sequence[WorkerView]) -> str:
-    if not request.can_hand_over:
-        return "the request cannot be handed over"
-    return "no connected pair" if prefills else "no prefill worker can be reached"
+def _pairs(
+    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
+) -> list[Prediction]:
+    """Each decode worker with the soonest prefill worker that is connected, and the best of them with the others."""
+    ways: list[tuple[Prediction, DecodePart, int]] = []
+    for decode in decodes:
+        for number, prefill in enumerate(prefills):
+            if candidates.can_pair(prefill.worker, decode.worker):
+                ways.append((hand_over(ask, prefill, decode, models), decode, number))
+                break
+    if not ways:
+        return []
+    _, best, first = min(ways, key=lambda way: way[0].cost)
+    others = [p for p in prefills[first + 1 :] if candidates.can_pair(p.worker, best.worker)]
+    return [way for way, _, _ in ways] + [hand_over(ask, prefill, best, models) for prefill in others]
+
+
+def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[PrefillPart]) -> bool:
+    """A prefill worker's steps are long: who decodes there waits for other prompts at every token."""
+    if not (candidates.may_stay or candidates.may_hand_over) or not candidates.decodes:
+        return True
+    if ask.request.max_output_tokens == 1:
+        return True
+    is_idle = any(not part.worker.charges for part in prefills)
+    return is_idle and ask.outputs[2] <= SHORT_OUTPUT_TOKENS
+
+
+def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
+    """Those that have it computed first. Most workers hold nothing of a prompt: for these one prediction does."""
+    now, hits = ask.now, ask.hits
+    seconds: dict[int, float] = {}
+    parts = []
+    for worker in candidates.prefills:
+        if worker.worker in hits:
+            takes_s = prefill_s(ask, worker)
+        else:
+            kind = id(worker.model)
+            if kind not in seconds:
+                seconds[kind] = prefill_s(ask, worker)
+            takes_s = seconds[kind]
+        parts.append((worker.queue_s(now) + takes_s, len(parts), takes_s, worker))
+    if len(parts) > NUM_PREFILL_CANDIDATES:
+        parts = nsmallest(NUM_PREFILL_CANDIDATES, parts)
+    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts]
+
+
+def _best_decodes(ask: Ask, candidates: Candidates) -> list[DecodePart]:
+    """The least crowded ones with enough memory, and the one that holds most of the prompt. Where the first disturbs
+    nobody, those that are more crowded and hold no more are not worth a look.
+    """
+    workers = candidates.decodes
+    if not workers:
+        return []
+    now, need = ask.now, ask.kv_tokens
+    ranked = [
+        (worker.kv_reserved + need > worker.kv_capacity, worker.crowding_s(now), number)
+        for number, worker in enumerate(workers)
+    ]
+    best = [workers[number] for _, _, number in nsmallest(NUM_DECODE_CANDIDATES, ranked)]
+    holder = _holder(ask, workers)
+    if holder is not None and holder not in best:
+        best.append(holder)
+    first = DecodePart(ask, best[0])
+    if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
+        own_hit = ask.hit(best[0])
+        best = [best[0], *(worker for worker in best[1:] if ask.hits and ask.hit(worker) > own_hit)]
+    return [first, *(DecodePart(ask, worker) for worker in best[1:])]
+
+
+_cost = attrgetter("cost")

@@ -20,7 +20,13 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 class SchedulerPort(Protocol):
     async def place(self, request: PlacementRequest) -> Placement | Rejection: ...
 
-    async def tell(self, event: SchedulerEvent) -> None: ...
+    async def tell(self, event: SchedulerEvent) -> None:
+        """Returns once it is heard. Raises ServingError."""
+        ...
+
+    def note(self, event: SchedulerEvent) -> None:
+        """Say it if it can be said now: neither waits nor fails. For what only makes the Scheduler's picture better."""
+        ...
 
 
 class PrefillPort(Protocol):

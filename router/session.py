@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing, suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -25,17 +25,20 @@ from cluster.errors import (
     Overloaded,
     PrefillFailed,
     ServingError,
+    TooManyRequests,
     WorkerFailed,
     WorkerUnreachable,
 )
 from cluster.types import (
     FinishReason,
+    FirstToken,
     GenerateRequest,
     Outcome,
     PairSuspected,
     Path,
     Placement,
     PlacementRequest,
+    PrefillDone,
     PromptTokenSources,
     Rejection,
     RequestClosed,
@@ -46,10 +49,12 @@ from cluster.types import (
 )
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from router.deadline import Deadline
+from router.deadline import Deadline, now
 from router.handoff_check import HandoffCheck
 from router.ports import DecodePort, PrefillPort, SchedulerPort
 from router.prefix_memory import prefix_chain
+from router.receipt import RequestObserver, RouteReceipt, Terms
+from router.timing import Timing
 
 T = TypeVar("T")
 
@@ -57,32 +62,6 @@ logger = logging.getLogger("baton.session")
 
 RETRY_AFTER_S = 10.0
 """For a request whose first token did not come in time: the queues that it waited in are long."""
-
-
-class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request ran and how it ended."""
-
-    path: Path | None
-    """None when it was never placed."""
-    outcome: Outcome
-    num_prompt_tokens: int
-    num_output_tokens: int
-    num_attempts: int
-    """Placements that it took."""
-    prefill_sources: PromptTokenSources | None
-    """Of the prompt on the prefill worker of path P->D."""
-    sources: PromptTokenSources | None
-    """Of the prompt on the worker that generated, and of what had been generated before it took over."""
-
-
-class RequestObserver(Protocol):
-    def closed(self, receipt: RouteReceipt) -> None:
-        """Called exactly once per session."""
-        ...
-
-    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        """A hand-over was checked (kvtransfer/verify.py)."""
-        ...
 
 
 class SessionPorts(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,17 +76,18 @@ class Session:
         self,
         request: GenerateRequest,
         ports: SessionPorts,
-        path: Path | None = None,
+        terms: Terms | None = None,
         *,
         first_token_timeout_s: float,
         verifies: bool = False,
     ) -> None:
-        """`path` forces where the request runs; None lets the Scheduler decide. `verifies`: check its hand-over, if it
-        has one and can be checked, before anything that depends on it is released.
+        """`verifies`: check its hand-over, if it has one and can be checked, before anything that depends on it is
+        released.
         """
         self._request = request
         self._ports = ports
-        self._forced_path = path
+        self._terms = terms or Terms()
+        self._timing = Timing(now() if self._terms.arrived_at is None else self._terms.arrived_at)
         self._verifies = verifies and request.is_verifiable
         self._deadline = Deadline(first_token_timeout_s)
         self._excluded: frozenset[WorkerId] = frozenset()
@@ -124,15 +104,15 @@ class Session:
         self._sources: PromptTokenSources | None = None
 
     @property
-    def path(self) -> Path | None:
+    def placement(self) -> Placement | None:
         """Where the request runs now."""
-        return self._placement.path if self._placement else None
+        return self._placement
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         """Yield the request's token deltas, in order per sequence.
 
         Raises:
-            Overloaded: no worker can take the request, or none gave a token in time.
+            Overloaded: no worker can take the request (TooManyRequests: for their load), or none gave a token in time.
             InvalidRequest: the engine refused it.
             ClientTooSlow: whoever reads this lags too far behind.
             ServingError: no worker was left to try, or to go on with what had been released.
@@ -142,6 +122,7 @@ class Session:
             async with aclosing(self._deltas()) as deltas:
                 async for delta in deltas:
                     self._num_output_tokens += len(delta.token_ids)
+                    self._timing.released(delta, now())
                     yield delta
             outcome = Outcome.FINISHED
         except (asyncio.CancelledError, GeneratorExit, ClientTooSlow):
@@ -178,25 +159,34 @@ class Session:
     async def _place(self, failure: WorkerFailed | None) -> Placement:
         """`failure`: of the attempt before."""
         self._is_charged = True
-        answer = await self._in_time(
-            self._ports.scheduler.place(
-                PlacementRequest(
-                    request_id=self._request.request_id,
-                    num_prompt_tokens=len(self._request.prompt_token_ids) + len(self._released),
-                    prefix_chain=prefix_chain(self._request.prompt_token_ids),
-                    can_hand_over=self._request.num_sequences == 1 and not self._request.needs_prompt_logprobs,
-                    excluded=self._excluded,
-                    path=self._forced_path if failure is None else None,
-                )
-            )
-        )
+        answer = await self._in_time(self._ports.scheduler.place(self._to_place(failure)))
         if isinstance(answer, Rejection):
             if self._released and failure is not None:
                 raise failure
-            raise Overloaded(answer.why, answer.retry_after_s)
+            kind = TooManyRequests if answer.is_overload else Overloaded
+            raise kind(answer.why, answer.retry_after_s)
         self._placement = answer
         self._num_attempts += 1
         return answer
+
+    def _to_place(self, failure: WorkerFailed | None) -> PlacementRequest:
+        request, terms = self._request, self._terms
+        return PlacementRequest(
+            request_id=request.request_id,
+            num_prompt_tokens=len(request.prompt_token_ids) + len(self._released),
+            prefix_chain=prefix_chain(request.prompt_token_ids),
+            has_early_token=request.is_resumable,
+            num_output_tokens=len(self._released),
+            max_output_tokens=request.max_output_tokens,
+            num_sequences=request.num_sequences,
+            slo_class=terms.slo_class,
+            ttft_s=terms.ttft_s,
+            tpot_s=terms.tpot_s,
+            age_s=self._timing.age_s(now()),
+            can_hand_over=request.num_sequences == 1 and not request.needs_prompt_logprobs,
+            excluded=self._excluded,
+            path=terms.path if failure is None else None,
+        )
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
         request = self._next_request(placement)
@@ -204,6 +194,7 @@ class Session:
         try:
             if placement.prefill is not None and placement.decode is not None:
                 prefilled = await self._in_time(self._prefill(placement.prefill, request))
+                self._ports.scheduler.note(PrefillDone(request_id=self._request.request_id))
                 if request.is_resumable:
                     yield self._as_released(prefilled.first, None)
                     if prefilled.handoff is None:
@@ -216,6 +207,7 @@ class Session:
                 first = await self._in_time(anext(deltas, None))
                 if first is None:
                     return
+                self._ports.scheduler.note(FirstToken(request_id=self._request.request_id))
                 self._withdraw()  # what the decode worker has not redeemed it does not want
                 if check is not None:
                     await self._judge(placement, await check.distance(first))
@@ -282,7 +274,7 @@ class Session:
         prefill worker found it: what that computed is no hit, although decode did not.
         """
         sources = first.prompt_sources
-        if prefilled is not None or self.path is not Path.PREFILL_DECODE:
+        if prefilled is not None or self._placement is None or self._placement.path is not Path.PREFILL_DECODE:
             self._sources = sources
         if self._released:
             sources = None
@@ -308,19 +300,31 @@ class Session:
 
     async def _close(self, outcome: Outcome) -> None:
         """Each step runs whatever the others do: a step that fails leaves only what a lease or a report puts right."""
+        receipt = self._receipt(outcome)
         if self._is_charged:
+            closed = RequestClosed(
+                request_id=self._request.request_id,
+                num_output_tokens=self._num_output_tokens if outcome is Outcome.FINISHED else None,
+                ttft_s=receipt.ttft_s,
+                tpot_s=receipt.tpot_s,
+            )
             try:
-                await self._ports.scheduler.tell(RequestClosed(request_id=self._request.request_id))
+                await self._ports.scheduler.tell(closed)
             except Exception as error:
                 logger.warning("closing request %s: %s", self._request.request_id, error)
-        self._ports.observer.closed(
-            RouteReceipt(
-                path=self.path,
-                outcome=outcome,
-                num_prompt_tokens=len(self._request.prompt_token_ids),
-                num_output_tokens=self._num_output_tokens,
-                num_attempts=self._num_attempts,
-                prefill_sources=self._prefill_sources,
-                sources=self._sources,
-            )
+        self._ports.observer.closed(receipt)
+
+    def _receipt(self, outcome: Outcome) -> RouteReceipt:
+        return RouteReceipt(
+            request_id=self._request.request_id,
+            outcome=outcome,
+            slo_class=self._terms.slo_class,
+            placement=self._placement,
+            num_prompt_tokens=len(self._request.prompt_token_ids),
+            num_output_tokens=self._num_output_tokens,
+            num_attempts=self._num_attempts,
+            ttft_s=self._timing.ttft_s,
+            tpot_s=self._timing.tpot_s,
+            prefill_sources=self._prefill_sources,
+            sources=self._sources,
         )

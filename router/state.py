@@ -1,19 +1,22 @@
-"""RouterState: what the Scheduler knows of the workers, and the placements it has charged to them.
+"""RouterState: what the Scheduler knows of the workers, the placements it has charged to them, and who waits.
 
-`handle(event, now)`, `place(request, now)` and `asker_gone(asker)` are the only mutators; `now` is monotonic seconds. A
-worker exists by its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted
-Scheduler is whole again after one report interval. A lost worker is out at once, until it reports again. A request is
-charged when it is placed (anew, if it was placed before) and released when it is closed, or when the ingress that asked
-is gone.
+`handle`, `place`, `decide` and `asker_gone` are the only mutators; `now` is monotonic seconds. A worker exists by its
+reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is whole again after
+one report interval. A lost worker is out at once, until it reports again. A request is charged when it is placed (anew, if
+it was placed before), moves on with what its session tells, and is released when it is closed, or when the ingress that
+asked is gone. One that has to wait is answered by `decide`, which whoever owns this calls after every event and at
+`next_decision_at`.
 """
 
-from collections import Counter
-from typing import NamedTuple, assert_never
+from collections.abc import Iterable
+from typing import assert_never
 
+from cluster.slo import SloConfig
 from cluster.types import (
     Address,
     ClusterView,
     FirstToken,
+    KvEvents,
     PairSuspected,
     Path,
     Placement,
@@ -21,6 +24,7 @@ from cluster.types import (
     Pool,
     PrefillDone,
     Rejection,
+    ReportReply,
     RequestClosed,
     RequestId,
     SchedulerEvent,
@@ -29,8 +33,18 @@ from cluster.types import (
     WorkerReport,
     WorkerView,
 )
-from router import placement
-from router.prefix_memory import PrefixMemory
+from router.admission import MAX_QUEUE, Verdict, judge
+from router.charging import charge, engine_s
+from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
+from router.cost import Ask, ask_of, prefill_s
+from router.fairness import TenantShares
+from router.fleet import Charge, Stage, WorkerState
+from router.latency import LatencyModels
+from router.output_lengths import OutputLengths
+from router.placement import goodput
+from router.prefix_index import PrefixIndex
+from router.queue import Waiting, WaitingQueue
+from router.retry import MOST_RETRY_S, retry_after_s, wait_s
 
 REPORT_TIMEOUT_S = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
@@ -41,102 +55,303 @@ QUARANTINE_S = 600.0
 CHARGE_TIMEOUT_S = 1800.0
 """For an ingress that lives and whose word of a request's end was lost. Longer than any request runs."""
 
+NO_WORKER_RETRY_S = 5.0
+"""A worker's restart takes tens of seconds: sooner only adds load, much later wastes a recovered service."""
+CONTENDED_S = 5.0
+"""For so long after somebody had to wait, fairness between tenants matters."""
+GOLDEN_RATIO = 0.6180339887498949
+"""Its multiples spread evenly over [0, 1)."""
+TRIES = 4
+"""Waiting requests that are looked at without success before the others are left for the next time."""
 
-class _Charge(NamedTuple):
-    placement: Placement
-    charged_at: float
-    asker: object
+Decision = tuple[RequestId, Placement | Rejection]
 
 
 class RouterState:
-    __slots__ = ("_charges", "_prefixes", "_reports", "_suspects", "_turn")
-
-    def __init__(self) -> None:
-        self._reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
-        self._charges: dict[RequestId, _Charge] = {}
+    def __init__(self, slo: SloConfig | None = None, policy: Policy = goodput, *, admits_all: bool = False) -> None:
+        """`admits_all`: nobody waits and nobody is refused for being late."""
+        self._slo = slo or SloConfig()
+        self._policy = policy
+        self._admits_all = admits_all
+        self._num_refused = 0
+        self.models = LatencyModels()
+        self.index = PrefixIndex()
+        self._workers: dict[WorkerId, WorkerState] = {}
+        self._charges: dict[RequestId, Charge] = {}
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
-        self._prefixes = PrefixMemory()
+        self._queue = WaitingQueue()
+        self._lengths = OutputLengths()
+        self._shares = TenantShares()
+        self._contended_at = float("-inf")
         self._turn = 0
+        self._roster = NOBODY
 
     def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
         match event:
             case WorkerReport():
-                self._reports[event.worker] = (event, now)
-                self._forget_the_silent(now)
+                self._on_report(event, now)
             case WorkerLost():
-                self._reports.pop(event.worker, None)
+                self._on_lost(event.worker)
+            case PrefillDone():
+                self._on_prefilled(event.request_id, now)
+            case FirstToken():
+                self._on_first_token(event.request_id, now)
             case RequestClosed():
-                self._charges.pop(event.request_id, None)
-            case PrefillDone() | FirstToken():
-                pass  # charges end with their request
+                self._on_closed(event, now)
             case PairSuspected():
                 self._suspects[event.prefill, event.decode] = now + QUARANTINE_S
             case _:
                 assert_never(event)
 
-    def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection:
-        """Choose workers and charge the request to them. `asker`: whose end (`asker_gone`) ends the request too."""
-        self._charges.pop(request.request_id, None)
-        suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
-        workers = self.view(now).workers
-        usable = {w.worker for w in workers if w.pool is Pool.DECODE} - request.excluded
-        held = self._prefixes.longest(request.prefix_chain, usable.__contains__)
-        answer = placement.place(request, workers, self._turn, suspects, held)
-        if isinstance(answer, Placement):
-            self._prefixes.remember(request.prefix_chain, answer.generating)
-            self._charges[request.request_id] = _Charge(answer, now, asker)
-            self._turn += 1
+    def handle_kv_events(self, events: KvEvents, now: float) -> bool:
+        """True: a snapshot of what the worker caches is wanted."""
+        return self.index.handle(events, now)
+
+    def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection | None:
+        """Choose workers and charge the request to them. None: it waits, and `decide` gives the answer. `asker`: whose
+        end (`asker_gone`) ends the request too.
+        """
+        self._release(request.request_id, now)
+        waiting = Waiting(request, asker, now)
+        answer = self._consider(waiting, now)
+        if answer is None:
+            self._queue.add(waiting)
         return answer
 
-    def asker_gone(self, asker: object) -> None:
+    def decide(self, now: float) -> list[Decision]:
+        """Answers for those that have waited, in the order in which they are served."""
+        decisions: list[Decision] = []
+        num_failed = 0
+        for waiting in self._queue.in_order(now):
+            if num_failed >= TRIES and now < waiting.gives_up_at:
+                continue
+            answer = self._consider(waiting, now)
+            if answer is None:
+                num_failed += 1
+                continue
+            self._queue.remove(waiting.request.request_id)
+            decisions.append((waiting.request.request_id, answer))
+        return decisions
+
+    def next_decision_at(self) -> float | None:
+        """When `decide` has something to do even if nothing happens."""
+        return self._queue.next_deadline()
+
+    def asker_gone(self, asker: object, now: float) -> None:
         """An ingress that was killed never closes its requests."""
-        self._charges = {request: charge for request, charge in self._charges.items() if charge.asker is not asker}
+        for made in [made for made in self._charges.values() if made.asker is asker]:
+            self._release(made.request_id, now)
+        self._queue.remove_of(asker)
 
     def prefill_workers(self, now: float) -> frozenset[WorkerId]:
-        return frozenset(w.worker for w in self.view(now).workers if w.pool is Pool.PREFILL)
+        return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)
+
+    def reply_to(self, report: WorkerReport, now: float) -> ReportReply:
+        return ReportReply(
+            prefill_workers=self.prefill_workers(now),
+            wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through),
+        )
 
     def address_of(self, worker: WorkerId) -> Address | None:
         """Where a worker that reports listens."""
-        known = self._reports.get(worker)
-        return known[0].address if known else None
+        known = self._workers.get(worker)
+        return known.report.address if known else None
+
+    def waiting_of(self, request_id: RequestId, now: float) -> int | None:
+        """How many are served before a request that waits."""
+        return self._queue.position(request_id, now)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
 
     def view(self, now: float) -> ClusterView:
-        live = {w: (report, at) for w, (report, at) in self._reports.items() if now - at <= REPORT_TIMEOUT_S}
-        placed = self._num_placed()
+        live = {w.worker: w for w in self._live(now)}
         return ClusterView(
             workers=[
                 WorkerView(
-                    worker=worker,
-                    pool=report.pool,
-                    load=report.load,
-                    num_placed=placed[worker],
-                    max_requests=report.max_requests,
-                    host=report.address.host,
-                    transport=report.transport,
-                    links={prefill: speed for prefill, speed in report.links.items() if prefill in live},
-                    report_age_s=now - reported_at,
+                    worker=w.worker,
+                    pool=w.pool,
+                    load=w.report.load,
+                    num_placed=w.num_placed,
+                    max_requests=w.report.max_requests,
+                    host=w.report.address.host,
+                    transport=w.report.transport,
+                    links={prefill: speed for prefill, speed in w.report.links.items() if prefill in live},
+                    report_age_s=now - w.reported_at,
                 )
-                for worker, (report, reported_at) in live.items()
+                for w in live.values()
             ]
         )
 
     def validate(self) -> None:
         """Assert every invariant. Tests call it after each event."""
-        for worker, (report, _) in self._reports.items():
-            assert worker == report.worker
-        for charged, _, _ in self._charges.values():
-            assert (charged.prefill is None) == (charged.path is Path.DECODE)
-            assert (charged.decode is None) == (charged.path is Path.PREFILL)
+        for worker, state in self._workers.items():
+            assert worker == state.worker
+            state.validate()
+            for request_id, made in state.charges.items():
+                assert self._charges[request_id] is made
+        for made in self._charges.values():
+            placed = made.placement
+            assert (placed.prefill is None) == (placed.path is Path.DECODE)
+            assert (placed.decode is None) == (placed.path is Path.PREFILL)
+        self.index.validate()
+
+    def _live(self, now: float) -> Iterable[WorkerState]:
+        return (w for w in self._workers.values() if now - w.reported_at <= REPORT_TIMEOUT_S)
+
+    def _on_report(self, report: WorkerReport, now: float) -> None:
+        known = self._workers.get(report.worker)
+        model = self.models.model(report.shape.kind)
+        if known is None:
+            self._workers[report.worker] = WorkerState(report, model, now)
+            self._roster = NOBODY
+        self._workers[report.worker].reported(report, now)
+        for sample in report.steps:
+            model.observe(sample)
+        for transfer in report.transfers:
+            link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
+            link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
+        self._forget_the_silent(now)
+
+    def _on_lost(self, worker: WorkerId) -> None:
+        self._workers.pop(worker, None)
+        self._roster = NOBODY
+        self.index.forget(worker)
+
+    def _on_prefilled(self, request_id: RequestId, now: float) -> None:
+        made = self._charges.get(request_id)
+        if made is None or made.stage is not Stage.PREFILLING or made.placement.path is not Path.PREFILL_DECODE:
+            return
+        made.stage = Stage.HANDED_OVER
+        if prefill := self._state_of(made.placement.prefill):
+            prefill.prefilled(request_id, now)
+
+    def _on_first_token(self, request_id: RequestId, now: float) -> None:
+        made = self._charges.get(request_id)
+        if made is None or made.stage is Stage.DECODING:
+            return
+        made.stage = Stage.DECODING
+        placed = made.placement
+        if prefill := self._state_of(placed.prefill):
+            prefill.prefilled(request_id, now)
+            if placed.path is Path.PREFILL_DECODE:
+                prefill.release(made, now)
+        if generating := self._state_of(placed.generating):
+            generating.prefilled(request_id, now)
+            generating.join(made, now)
+
+    def _on_closed(self, event: RequestClosed, now: float) -> None:
+        self._queue.remove(event.request_id)
+        made = self._charges.get(event.request_id)
+        if made is None:
+            return
+        predicted = made.placement.predicted
+        if event.num_output_tokens is not None:
+            self._lengths.add((made.tenant, made.slo_class), event.num_output_tokens)
+        if predicted is not None:
+            self.models.bias.observe(predicted, event.ttft_s, event.tpot_s)
+        self._release(event.request_id, now)
+
+    def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
+        """None: it has to wait."""
+        ask = self._ask(waiting, now)
+        if now - self._roster.made_at > ROSTER_AGE_S:
+            self._roster = roster_of(self._live(now), now)
+        suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
+        candidates = candidates_of(ask, self._roster, suspects, self._turn)
+        choice = self._policy(ask, candidates, self.models)
+        if choice is None:
+            return self._nobody(waiting.request, candidates)
+        if self._admits_all:
+            return self._charge(ask, choice, waiting.asker)
+        waiting.ttft_s = ask.slo.ttft_s
+        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.request.age_s - _least_prefill_s(ask, candidates)
+        is_contended = now - self._contended_at < CONTENDED_S
+        verdict = judge(ask, choice, self._shares.excess(waiting.request.tenant, now), is_contended)
+        if verdict is Verdict.ADMIT:
+            return self._charge(ask, choice, waiting.asker)
+        self._contended_at = now
+        if now >= waiting.gives_up_at:
+            return self._refusal(ask, choice, waiting, "its SLO cannot be met")
+        if len(self._queue) >= MAX_QUEUE:
+            return self._refusal(ask, choice, waiting, "too many requests wait")
+        return None
+
+    def _ask(self, waiting: Waiting, now: float) -> Ask:
+        request = waiting.request
+        hits = {}
+        for worker, hit in self.index.longest(request.block_hashes, now).items():
+            if state := self._workers.get(worker):
+                size = state.report.shape.block_size
+                hits[worker] = (hit.num_blocks * size, hit.num_gpu_blocks * size)
+        objective = self._slo.of(request.slo_class)
+        isolated_s = self._isolated_prefill_s(request.num_prompt_tokens) if objective.ttft_per_prefill else 0.0
+        slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
+        lengths = self._lengths.of((request.tenant, request.slo_class))
+        age_s = request.age_s + now - waiting.since
+        return ask_of(request, slo, hits, lengths, age_s, now)
+
+    def _isolated_prefill_s(self, num_prompt: int) -> float:
+        """What the prompt takes alone, with nothing cached, on the kind of worker that would prefill it."""
+        workers = list(self._workers.values())
+        worker = next((w for w in workers if w.pool is Pool.PREFILL), workers[0] if workers else None)
+        if worker is None:
+            return 0.0
+        return worker.model.times.prefill_s(num_prompt, 0, worker.report.shape.max_step_tokens)
+
+    def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
+        made = charge(ask, choice, self.models, asker)
+        self._charges[made.request_id] = made
+        for worker in (made.placement.prefill, made.placement.decode):
+            if worker is not None:
+                self.index.predict(worker, ask.request.block_hashes, ask.now)
+        self._shares.charge(made.tenant, engine_s(made), ask.now)
+        self._turn += 1
+        return made.placement
+
+    def _refusal(self, ask: Ask, choice: Choice | None, waiting: Waiting, why: str) -> Rejection:
+        """For its load."""
+        wait = MOST_RETRY_S
+        if choice is not None and choice.prediction is not None:
+            load = self._shares.seconds_per_s() / max(1, len(self._workers))
+            num_before = self._queue.num_before(waiting, ask.now)
+            wait = wait_s(ask, choice.prediction, choice.decode, load, num_before)
+        self._num_refused += 1
+        return Rejection(retry_after_s=retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0), why=why)
+
+    def _nobody(self, request: PlacementRequest, candidates: Candidates) -> Rejection:
+        is_anybody = any(w.worker not in request.excluded for w in self._workers.values())
+        why = "all workers have as many requests as they take" if is_anybody else "no worker can be reached"
+        if request.path is not None:
+            why = f"path {request.path} is asked for and no worker can take it"
+        return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why)
+
+    def _release(self, request_id: RequestId, now: float) -> None:
+        made = self._charges.pop(request_id, None)
+        if made is None:
+            return
+        for worker in (made.placement.prefill, made.placement.decode):
+            if state := self._state_of(worker):
+                state.release(made, now)
+
+    def _state_of(self, worker: WorkerId | None) -> WorkerState | None:
+        return self._workers.get(worker) if worker is not None else None
 
     def _forget_the_silent(self, now: float) -> None:
-        for worker in [w for w, (_, at) in self._reports.items() if now - at > REPORT_TIMEOUT_S]:
-            del self._reports[worker]
-        for request_id in [r for r, charge in self._charges.items() if now - charge.charged_at > CHARGE_TIMEOUT_S]:
-            del self._charges[request_id]
+        for worker in [w.worker for w in self._workers.values() if now - w.reported_at > REPORT_TIMEOUT_S]:
+            self._on_lost(worker)
+        for made in [c for c in self._charges.values() if now - c.charged_at > CHARGE_TIMEOUT_S]:
+            self._release(made.request_id, now)
         for pair in [p for p, until in self._suspects.items() if now >= until]:
             del self._suspects[pair]
 
-    def _num_placed(self) -> Counter[WorkerId]:
-        charged = (charge.placement for charge in self._charges.values())
-        return Counter(worker for placed in charged for worker in (placed.prefill, placed.decode) if worker is not None)
+
+def _least_prefill_s(ask: Ask, candidates: Candidates) -> float:
+    """What the prompt takes where that is shortest, with nothing before it."""
+    workers = [*candidates.prefills, *candidates.decodes]
+    if not workers:
+        return 0.0
+    holder = max(workers, key=ask.hit)
+    return prefill_s(ask, holder)

@@ -8,9 +8,22 @@ from fastapi import FastAPI
 
 from api.app import build_http_app
 from api.generation import Call
+from api.receipts import Receipts
+from cluster.config import IngressConfig
 from cluster.errors import ServingError
 from cluster.metrics import Family, Sample, Scrape
-from cluster.types import ClusterView, LinkSpeed, Path, Pool, WorkerId, WorkerLoad, WorkerTransport, WorkerView
+from cluster.types import (
+    ClusterView,
+    LinkSpeed,
+    Path,
+    Placement,
+    Pool,
+    WorkerId,
+    WorkerLoad,
+    WorkerTransport,
+    WorkerView,
+)
+from router.receipt import Terms
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
@@ -22,11 +35,11 @@ class FakeFrontend:
 
     def __init__(self, answer: dict[str, Any] | list[str] | Exception | None = None) -> None:
         self.answer = {"id": "1", "choices": []} if answer is None else answer
-        self.ran_on: Path | None = Path.PREFILL_DECODE
+        self.placement: Placement | None = a_placement(Path.PREFILL_DECODE)
         self.failed_with: ServingError | None = None
         """What vLLM's error frame does not say."""
         self.bodies: list[tuple[str, Any]] = []
-        self.forced_paths: list[Path | None] = []
+        self.terms: list[Terms] = []
         self.stream_is_closed = False
 
     async def models(self) -> list[dict[str, Any]]:
@@ -40,17 +53,17 @@ class FakeFrontend:
 
     def _answered(self, kind: str, body: Any, call: Call) -> dict[str, Any] | AsyncGenerator[str, None]:
         self.bodies.append((kind, body))
-        self.forced_paths.append(call.forced_path)
+        self.terms.append(call.terms)
         if isinstance(self.answer, Exception):
             raise self.answer
         if isinstance(self.answer, list):
             return self._frames(self.answer, call)
-        call.path = self.ran_on
+        call.placement = self.placement
         return self.answer
 
     async def _frames(self, frames: list[str], call: Call) -> AsyncGenerator[str, None]:
         try:
-            call.path, call.error = self.ran_on, self.failed_with
+            call.placement, call.error = self.placement, self.failed_with
             for frame in frames:
                 yield frame
         finally:
@@ -76,6 +89,12 @@ class FakeCluster:
         return self.scrapes
 
 
+def a_placement(path: Path, **fields: Any) -> Placement:
+    prefill = None if path is Path.DECODE else WorkerId("p0")
+    decode = None if path is Path.PREFILL else WorkerId("d0")
+    return Placement(path=path, prefill=prefill, decode=decode, why="a test wants it", **fields)
+
+
 def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
     return WorkerView(
         worker=WorkerId(worker),
@@ -98,18 +117,11 @@ def a_scrape(deployment: str, value: float) -> Scrape:
 def an_app(
     frontend: FakeFrontend,
     cluster: FakeCluster | None = None,
-    *,
-    allow_path_header: bool = False,
-    keep_alive_s: float = 15.0,
-    max_body_bytes: int = 1 << 20,
+    receipts: Receipts | None = None,
+    **config: Any,
 ) -> FastAPI:
-    return build_http_app(
-        frontend,
-        cluster or FakeCluster(),
-        allow_path_header=allow_path_header,
-        keep_alive_s=keep_alive_s,
-        max_body_bytes=max_body_bytes,
-    )
+    """`config`: of the ingress."""
+    return build_http_app(frontend, cluster or FakeCluster(), receipts or Receipts(0), IngressConfig(**config))
 
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:
@@ -121,8 +133,8 @@ async def asked(
     method: str, url: str, frontend: FakeFrontend | None = None, cluster: FakeCluster | None = None, **options: Any
 ) -> httpx.Response:
     """One request to a fresh application."""
-    allow_path_header = options.pop("allow_path_header", False)
-    async with a_client(an_app(frontend or FakeFrontend(), cluster, allow_path_header=allow_path_header)) as client:
+    of_app = {name: options.pop(name) for name in ("allow_path_header", "keep_receipts", "receipts") if name in options}
+    async with a_client(an_app(frontend or FakeFrontend(), cluster, **of_app)) as client:
         return await client.request(method, url, **options)
 
 

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from surface import CHAT, COMPLETION, FakeCluster, a_client, an_app
+from surface import CHAT, COMPLETION, FakeCluster, a_client, a_placement, an_app
 from tokenizers import Tokenizer
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsLists
@@ -19,6 +19,7 @@ from cluster.config import REPO_ROOT, parse
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.sampling import decode_sampling_params
 from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+from router.receipt import Terms
 
 MODEL = "conf/models/baton-demo"
 MAX_MODEL_LEN = 128
@@ -59,14 +60,14 @@ class FakeEngines:
         deltas[-1] = TokenDelta(index, tokens[-1:], finish_reason=finish, stop_reason=stop_reason)
         return deltas
 
-    def start_session(self, request: GenerateRequest, path: Path | None) -> "FakeSession":
+    def start_session(self, request: GenerateRequest, terms: Terms) -> "FakeSession":
         self.requests.append(request)
-        self.forced_paths.append(path)
+        self.forced_paths.append(terms.path)
         return FakeSession(self)
 
 
 class FakeSession:
-    path = Path.PREFILL_DECODE
+    placement = a_placement(Path.PREFILL_DECODE)
 
     def __init__(self, engines: FakeEngines) -> None:
         self._engines = engines
@@ -258,6 +259,12 @@ async def test_path_header_reaches_the_session(client, engines):
     assert engines.forced_paths == [Path.DECODE]
     assert response.headers["x-baton-path"] == "P->D"
     assert response.headers["x-baton-prompt-tokens"] == "computed=3, local=2, pulled=0, offloaded=0"
+
+
+@pytest.mark.parametrize(("tier", "served_as"), [(None, "default"), ("fast", "priority"), ("flex", "flex")])
+@pytest.mark.parametrize("ask", [chat, complete])
+async def test_answer_says_which_service_tier_it_got(client, ask, tier, served_as):
+    assert (await ask(client, service_tier=tier)).json()["service_tier"] == served_as
 
 
 @pytest.mark.parametrize("stream", [False, True])

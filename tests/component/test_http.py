@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, a_client, an_app, asked, posted
+from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, a_client, a_placement, an_app, asked, posted
 
 from api.generation import Call
+from api.receipts import Receipts
 from cluster.errors import (
     GenerationFailed,
     InvalidRequest,
@@ -14,9 +15,11 @@ from cluster.errors import (
     Overloaded,
     PrefillFailed,
     ServingError,
+    TooManyRequests,
     WorkerUnreachable,
 )
-from cluster.types import Path
+from cluster.types import Outcome, Path, Prediction, PromptTokenSources, RequestId, Slo, SloClass, WorkerId
+from router.receipt import RouteReceipt
 
 FRAME = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"stop_reason":null}]}\n\n'
 SHOWN = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
@@ -154,6 +157,7 @@ async def test_answer_is_cleaned_of_the_engines_affairs():
         ),
         (NotFound("gone", "model", "model_not_found"), 404, "invalid_request_error", "model", "model_not_found"),
         (Overloaded("full", 2.0), 503, "server_error", None, "engine_overloaded"),
+        (TooManyRequests("too long a queue", 2.0), 429, "server_error", None, "engine_overloaded"),
         (WorkerUnreachable("lost", "d0"), 503, "server_error", None, "worker_failed"),
         (PrefillFailed("failed", "p0"), 503, "server_error", None, "worker_failed"),
         (GenerationFailed("failed", "d0"), 503, "server_error", None, "worker_failed"),
@@ -217,7 +221,7 @@ async def test_stream_that_fails_midway_ends_with_an_error_frame_and_a_terminal_
 @pytest.mark.parametrize("path", Path)
 async def test_response_says_where_it_ran(answer, path):
     frontend = FakeFrontend(answer)
-    frontend.ran_on = path
+    frontend.placement = a_placement(path)
     assert (await posted(frontend)).headers["x-baton-path"] == path
 
 
@@ -225,13 +229,98 @@ async def test_response_says_where_it_ran(answer, path):
 async def test_path_header_forces_the_path_where_it_is_allowed(path):
     frontend = FakeFrontend()
     response = await posted(frontend, headers={"x-baton-path": path}, allow_path_header=True)
-    assert (response.status_code, frontend.forced_paths) == (200, [path])
+    assert (response.status_code, [terms.path for terms in frontend.terms]) == (200, [path])
 
 
 async def test_path_is_the_scheduler_s_choice_without_the_header():
     frontend = FakeFrontend()
     await posted(frontend, allow_path_header=True)
-    assert frontend.forced_paths == [None]
+    assert [terms.path for terms in frontend.terms] == [None]
+
+
+@pytest.mark.parametrize("answer", [{"id": "1"}, [FRAME, DONE]], ids=["body", "stream"])
+async def test_response_says_what_it_was_to_meet_and_what_was_predicted(answer):
+    predicted = Prediction(Path.DECODE, None, WorkerId("d0"), 0.12, 0.0123, 0.1, 0.0, 0.2, 0.3)
+    frontend = FakeFrontend(answer)
+    frontend.placement = a_placement(Path.DECODE, slo=Slo(1.25, 0.05), predicted=predicted)
+    headers = (await posted(frontend, json={"service_tier": "flex"})).headers
+    assert headers["x-baton-slo"] == "class=batch, ttft_ms=1250, tpot_ms=50.0"
+    assert headers["x-baton-predicted"] == "ttft_ms=120, tpot_ms=12.3"
+
+
+async def test_response_without_a_prediction_names_the_class_alone():
+    headers = (await posted()).headers
+    assert headers["x-baton-slo"] == "class=standard"
+    assert "x-baton-predicted" not in headers
+
+
+async def test_service_tier_and_headers_say_how_a_request_is_to_be_served():
+    frontend = FakeFrontend({"id": "1", "service_tier": None})
+    headers = {"x-baton-ttft-slo-ms": "250", "x-baton-tpot-slo-ms": "20"}
+    response = await posted(frontend, json={"service_tier": "priority"}, headers=headers)
+    (terms,) = frontend.terms
+    assert (terms.slo_class, terms.ttft_s, terms.tpot_s) == (SloClass.INTERACTIVE, 0.25, 0.02)
+    assert response.json() == {"id": "1", "service_tier": "priority"}
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"json": {"service_tier": "best"}}, "service_tier"),
+        ({"headers": {"x-baton-ttft-slo-ms": "soon"}}, "x-baton-ttft-slo-ms"),
+        ({"headers": {"x-baton-tpot-slo-ms": "0"}}, "x-baton-tpot-slo-ms"),
+    ],
+    ids=str,
+)
+async def test_service_that_does_not_exist_is_refused(options, param):
+    frontend = FakeFrontend()
+    response = await posted(frontend, **options)
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
+    assert frontend.bodies == []
+
+
+async def test_receipts_are_not_shown_unless_they_are_kept():
+    response = await asked("GET", "/baton/receipts")
+    assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
+
+
+async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields():
+    receipts = Receipts(2)
+    for request_id in ("a", "b", "c"):
+        receipts.closed(a_receipt(request_id))
+    response = await asked("GET", "/baton/receipts?last=5", receipts=receipts, keep_receipts=2)
+    shown = response.json()["receipts"]
+    assert [receipt["request_id"] for receipt in shown] == ["c", "b"]
+    assert (shown[0]["result"], shown[0]["slo_class"], shown[0]["ttft_s"]) == ("good", "standard", 0.5)
+    assert shown[0]["placement"]["slo"] == {"ttft_s": 1.0, "tpot_s": 0.05}
+    assert shown[0]["placement"]["considered"][0]["gpu_s"] == 0.2
+    assert shown[0]["sources"] == {"computed": 1, "local": 2, "pulled": 3, "offloaded": 0}
+    (one,) = (await asked("GET", "/baton/receipts?last=1", receipts=receipts, keep_receipts=2)).json()["receipts"]
+    assert one["request_id"] == "c"
+
+
+@pytest.mark.parametrize("last", ["", "-1", "all"])
+async def test_number_of_receipts_must_be_one(last):
+    response = await asked("GET", f"/baton/receipts?last={last}", keep_receipts=2)
+    assert (response.status_code, error_of(response)["param"]) == (400, "last")
+
+
+def a_receipt(request_id: str) -> RouteReceipt:
+    predicted = Prediction(Path.DECODE, None, WorkerId("d0"), 0.12, 0.0123, 0.1, 0.0, 0.2, 0.3)
+    placement = a_placement(Path.DECODE, slo=Slo(1.0, 0.05), predicted=predicted, considered=(predicted,))
+    return RouteReceipt(
+        request_id=RequestId(request_id),
+        outcome=Outcome.FINISHED,
+        slo_class=SloClass.STANDARD,
+        placement=placement,
+        num_prompt_tokens=6,
+        num_output_tokens=2,
+        num_attempts=1,
+        ttft_s=0.5,
+        tpot_s=0.01,
+        prefill_sources=None,
+        sources=PromptTokenSources(1, 2, 3),
+    )
 
 
 @pytest.mark.parametrize(

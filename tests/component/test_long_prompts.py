@@ -7,11 +7,13 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
+from surface import a_placement
 
 from api.generation import Call
 from api.render import Frontend
 from cluster.config import parse
 from cluster.types import FinishReason, GenerateRequest, Path, TokenDelta
+from router.receipt import Terms
 
 NUM_TOKENS = 32_000
 LONG = "Paris is nice and the weather is good, said the man. " * 1_800
@@ -19,14 +21,14 @@ TURNS = [{"role": ("user", "assistant")[turn % 2], "content": LONG[:90]} for tur
 
 
 class Session:
-    path = Path.DECODE
+    placement = a_placement(Path.DECODE)
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         yield TokenDelta(0, [5], FinishReason.LENGTH)
 
 
 async def a_frontend(requests: list[GenerateRequest]) -> Frontend:
-    def start_session(request: GenerateRequest, path: Path | None) -> Session:
+    def start_session(request: GenerateRequest, terms: Terms) -> Session:
         requests.append(request)
         return Session()
 

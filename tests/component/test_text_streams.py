@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from surface import a_placement
 from tokenizers import Tokenizer
 from vllm.parser import ParserManager
 
@@ -21,6 +22,7 @@ from api.wire import sse
 from cluster.config import REPO_ROOT, AppConfig, parse
 from cluster.errors import Overloaded, ServingError, WorkerUnreachable
 from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+from router.receipt import Terms
 
 MODEL = "conf/models/baton-demo"
 
@@ -42,13 +44,13 @@ class Engines:
         self.error: Exception | None = None
         self.num_started = self.num_ended = 0
 
-    def start_session(self, request: GenerateRequest, path: Path | None) -> "Session":
+    def start_session(self, request: GenerateRequest, terms: Terms) -> "Session":
         self.num_started += 1
         return Session(self)
 
 
 class Session:
-    path = Path.DECODE
+    placement = a_placement(Path.DECODE)
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -179,7 +181,7 @@ def test_both_ways_give_the_same_bytes(ways, asked, options, deltas, error):
     fast, slow = (ways.stream(frontend, asked | options) for frontend in (ways.fast, ways.slow))
     assert fast.bytes == slow.bytes
     assert not slow.is_prepared
-    assert (fast.call.path, fast.call.error) == (slow.call.path, slow.call.error)
+    assert (fast.call.placement, fast.call.error) == (slow.call.placement, slow.call.error)
     assert ways.engines.num_started == ways.engines.num_ended
 
 

@@ -8,10 +8,12 @@ from cluster.types import (
     FinishReason,
     GenerateRequest,
     LinkSpeed,
+    Outcome,
     PlacementRequest,
     Pool,
     PromptTokenSources,
     RequestId,
+    SloClass,
     TokenDelta,
     WorkerId,
     WorkerLoad,
@@ -20,6 +22,7 @@ from cluster.types import (
     WorkerView,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
+from router.receipt import RouteReceipt
 
 MANY = 100
 """Requests that a worker takes."""
@@ -127,6 +130,22 @@ def a_prefill_result(
 ) -> PrefillResult:
     first = a_delta(token, finish=finish, sources=PromptTokenSources(computed, local, 0))
     return PrefillResult(handoff=a_handoff(lease, worker), first=first)
+
+
+def a_receipt(request_id: str = "r", **fields: Any) -> RouteReceipt:
+    defaults: dict[str, Any] = {
+        "outcome": Outcome.FINISHED,
+        "slo_class": SloClass.STANDARD,
+        "placement": None,
+        "num_prompt_tokens": 4,
+        "num_output_tokens": 3,
+        "num_attempts": 1,
+        "ttft_s": 0.5,
+        "tpot_s": 0.01,
+        "prefill_sources": None,
+        "sources": None,
+    }
+    return RouteReceipt(request_id=RequestId(request_id), **(defaults | fields))
 
 
 def links(names: str) -> dict[WorkerId, LinkSpeed | None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any
 
 import msgspec
 from factories import a_decode_report, a_delta, a_prefill_report, a_prefill_result
@@ -23,7 +24,8 @@ from cluster.types import (
     WorkerLost,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from router.session import RouteReceipt, Session, SessionPorts
+from router.receipt import RouteReceipt, Terms
+from router.session import Session, SessionPorts
 from router.state import RouterState
 
 SERVED = [10, 11, 12]
@@ -60,7 +62,10 @@ class FakeScheduler:
         self.requests: list[PlacementRequest] = []
         self.answers: list[Placement | Rejection] = []
         self.told: list[SchedulerEvent] = []
+        self.noted: list[SchedulerEvent] = []
         self.gate, self.answer_gate = Gate(), Gate()
+        self.refusal: Rejection | None = None
+        """Its answer to every request."""
         self.tell_error: Exception | None = None
         self.delay_turns = delay_turns
         self._state = RouterState()
@@ -74,7 +79,7 @@ class FakeScheduler:
         self.requests.append(request)
         await self.gate.passed()
         await turns(self.delay_turns)
-        answer = self._state.place(request, now=0.0)
+        answer = self.refusal or self._state.place(request, now=0.0)
         self.answers.append(answer)
         await self.answer_gate.passed()
         return answer
@@ -84,6 +89,10 @@ class FakeScheduler:
         if self.tell_error is not None:
             raise self.tell_error
         await turns(self.delay_turns)
+        self._state.handle(event, now=0.0)
+
+    def note(self, event: SchedulerEvent) -> None:
+        self.noted.append(event)
         self._state.handle(event, now=0.0)
 
     @property
@@ -276,9 +285,16 @@ class FakeCluster:
         *,
         verifies: bool = False,
         first_token_timeout_s: float = 60.0,
+        **terms: Any,
     ) -> Session:
         ports = SessionPorts(scheduler=self.scheduler, prefill=self.prefill, decode=self.decode, observer=self.observer)
-        return Session(request, ports, path, first_token_timeout_s=first_token_timeout_s, verifies=verifies)
+        return Session(
+            request,
+            ports,
+            Terms(path=path, **terms),
+            first_token_timeout_s=first_token_timeout_s,
+            verifies=verifies,
+        )
 
     def check_settled(self) -> None:
         """What must hold once a session has ended, however it ended."""

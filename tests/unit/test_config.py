@@ -5,6 +5,8 @@ import pytest
 import yaml
 
 from cluster.config import REPO_ROOT, AppConfig, PoolConfig, parse, resolve_model
+from cluster.slo import Objective, SloConfig
+from cluster.types import SloClass
 
 SERVE_CONFIGS = [
     file for file in (REPO_ROOT / "conf").glob("*.yaml") if "import_path: cluster.app:build" in file.read_text()
@@ -38,6 +40,9 @@ def test_serve_config_of_the_repository_is_valid(file):
         ({"decode": {"replicas": "two"}}, r"\$\.decode\.replicas"),
         ({"decode": {"replica": 2}}, r"unknown field `replica` - at `\$\.decode`"),
         ({"ingress": {"cpus": -0.5}}, r"\$\.ingress\.cpus"),
+        ({"slo": {"batch": {"ttft_s": 0, "ttft_per_prefill": 0, "tpot_s": 1}}}, r"\$\.slo\.batch\.ttft_s"),
+        ({"slo": {"bulk": {}}}, r"unknown field `bulk` - at `\$\.slo`"),
+        ({"ingress": {"keep_receipts": -1}}, r"\$\.ingress\.keep_receipts"),
         ({"prefil": {}}, "unknown field `prefil`"),
         ({"decode": {"tiers": {"dram_gib": 0}}}, r"\$\.decode\.tiers\.dram_gib"),
         ({"decode": {"tiers": {"dram": 1}}}, r"unknown field `dram` - at `\$\.decode\.tiers`"),
@@ -58,6 +63,12 @@ def test_serve_config_of_the_repository_is_valid(file):
 def test_args_out_of_range_or_unknown_are_refused_with_their_path(args, path):
     with pytest.raises(ValueError, match=path):
         a_config(**args)
+
+
+def test_objectives_of_one_class_are_changed_and_the_others_kept():
+    slo = a_config(slo={"batch": {"ttft_s": 60, "ttft_per_prefill": 0, "tpot_s": 1}}).slo
+    assert slo.of(SloClass.BATCH) == Objective(ttft_s=60, ttft_per_prefill=0, tpot_s=1)
+    assert slo.standard == SloConfig().standard
 
 
 def test_args_without_a_model_are_refused():

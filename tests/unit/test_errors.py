@@ -10,6 +10,7 @@ from cluster.errors import (
     Overloaded,
     RequestTooLarge,
     ServingError,
+    TooManyRequests,
     WorkerFailed,
 )
 
@@ -19,6 +20,7 @@ INSTANCES = [
     NotFound("no such model", "model", "model_not_found"),
     RequestTooLarge("the request body has more than 5 bytes", None, "request_too_large"),
     Overloaded("no decode worker can be reached", 2.5),
+    TooManyRequests("the queue is longer than the objective", 2.5),
     ClientTooSlow("the client reads too slowly"),
     *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
 ]
@@ -48,5 +50,5 @@ def test_message_is_all_that_an_error_shows():
 def test_only_the_client_s_own_faults_are_client_errors():
     for kind in KINDS:
         is_the_clients = issubclass(kind, InvalidRequest | ClientTooSlow)
-        assert (kind.http_status < 500) == is_the_clients
+        assert (kind.http_status < 500) == (is_the_clients or kind is TooManyRequests)
         assert (kind.error_type == "invalid_request_error") == is_the_clients

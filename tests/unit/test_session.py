@@ -6,8 +6,8 @@ from factories import a_request
 from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
-from cluster.types import Outcome, Path, PromptTokenSources, TokenDelta
-from router.session import RouteReceipt, Session
+from cluster.types import FirstToken, Outcome, Path, PrefillDone, PromptTokenSources, Rejection, SloClass, TokenDelta
+from router.session import Session
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 
@@ -81,23 +81,69 @@ async def test_failure_before_the_first_token_is_tried_elsewhere(prefill, decode
     else:
         assert tokens(await read(session)) == SERVED
         assert (cluster.scheduler.paths, cluster.scheduler.lost) == (paths, lost)
-        assert session.path == paths[-1]
+        assert session.placement.path == paths[-1]
     cluster.check_settled()
 
 
 async def test_served_request_is_closed_with_its_receipt():
     cluster = FakeCluster()
-    await read(cluster.session(a_request(prompt_token_ids=[1, 2])))
-    receipt = RouteReceipt(
-        path=PAIR,
-        outcome=Outcome.FINISHED,
-        num_prompt_tokens=2,
-        num_output_tokens=3,
-        num_attempts=1,
-        prefill_sources=PromptTokenSources(3, 1, 0),
-        sources=PromptTokenSources(0, 0, 4),
-    )
-    assert cluster.observer.receipts == [receipt]
+    await read(cluster.session(a_request(prompt_token_ids=[1, 2]), slo_class=SloClass.BATCH))
+    (receipt,) = cluster.observer.receipts
+    assert (receipt.path, receipt.placement, receipt.outcome) == (PAIR, cluster.scheduler.answers[0], Outcome.FINISHED)
+    assert (receipt.num_prompt_tokens, receipt.num_output_tokens, receipt.num_attempts) == (2, 3, 1)
+    assert receipt.prefill_sources == PromptTokenSources(3, 1, 0)
+    assert (receipt.sources, receipt.slo_class) == (PromptTokenSources(0, 0, 4), SloClass.BATCH)
+
+
+async def test_scheduler_hears_when_the_prompt_is_computed_and_when_the_request_decodes():
+    cluster = FakeCluster()
+    cluster.decode.start_gate.hold()
+    task = asyncio.create_task(read(cluster.session(a_request())))
+    await cluster.decode.start_gate.reached.wait()
+    assert cluster.scheduler.noted == [PrefillDone(request_id="r")]
+    cluster.decode.start_gate.open()
+    await task
+    assert cluster.scheduler.noted == [PrefillDone(request_id="r"), FirstToken(request_id="r")]
+
+
+async def test_request_of_one_worker_has_a_first_token_and_no_prefill_of_its_own():
+    cluster = FakeCluster()
+    await read(cluster.session(a_request(), ALONE))
+    assert cluster.scheduler.noted == [FirstToken(request_id="r")]
+
+
+async def test_scheduler_hears_how_long_a_request_took():
+    now = asyncio.get_running_loop().time()
+    cluster = FakeCluster()
+    await read(cluster.session(a_request(), arrived_at=now - 5.0))
+    (closed,) = cluster.scheduler.told
+    assert closed.num_output_tokens == len(SERVED)
+    assert closed.ttft_s == pytest.approx(5.0, abs=1.0)
+    assert 0.0 <= closed.tpot_s < 1.0
+    (receipt,) = cluster.observer.receipts
+    assert (receipt.ttft_s, receipt.tpot_s) == (closed.ttft_s, closed.tpot_s)
+
+
+async def test_request_that_was_cut_off_says_nothing_of_how_long_answers_are():
+    cluster = FakeCluster()
+    stream = cluster.session(a_request()).run()
+    await anext(stream)
+    await stream.aclose()
+    (closed,) = cluster.scheduler.told
+    assert (closed.num_output_tokens, closed.tpot_s) == (None, None)
+    assert closed.ttft_s is not None
+
+
+async def test_placement_is_told_what_the_request_is_to_be_served_like():
+    cluster = FakeCluster()
+    now = asyncio.get_running_loop().time()
+    request = a_request(num_sequences=2, max_output_tokens=7, is_resumable=True)
+    terms = {"slo_class": SloClass.INTERACTIVE, "ttft_s": 0.3, "tpot_s": 0.02, "arrived_at": now - 2.0}
+    await read(cluster.session(request, **terms))
+    (asked,) = cluster.scheduler.requests
+    assert (asked.num_sequences, asked.max_output_tokens, asked.num_output_tokens) == (2, 7, 0)
+    assert (asked.slo_class, asked.ttft_s, asked.tpot_s) == (SloClass.INTERACTIVE, 0.3, 0.02)
+    assert (asked.has_early_token, asked.age_s) == (True, pytest.approx(2.0, abs=1.0))
 
 
 async def test_decode_worker_pulls_what_the_prefill_worker_granted():
@@ -164,6 +210,16 @@ async def test_rejected_request_is_overloaded_and_says_when_to_retry():
         await read(cluster.session(a_request()))
     assert refusal.value.retry_after_s > 0
     assert [(r.path, r.outcome) for r in cluster.observer.receipts] == [(None, Outcome.REJECTED)]
+    cluster.check_settled()
+
+
+@pytest.mark.parametrize(("is_overload", "status"), [(True, 429), (False, 503)])
+async def test_refusal_says_whether_the_load_is_the_reason(is_overload, status):
+    cluster = FakeCluster()
+    cluster.scheduler.refusal = Rejection(retry_after_s=7.5, why="a long queue", is_overload=is_overload)
+    with pytest.raises(Overloaded, match="a long queue") as refusal:
+        await read(cluster.session(a_request()))
+    assert (refusal.value.http_status, refusal.value.retry_after_s) == (status, 7.5)
     cluster.check_settled()
 
 

@@ -1,0 +1,58 @@
+"""What has become of the requests of one ingress replica: counted, and the last ones kept."""
+
+from collections import deque
+from itertools import islice
+
+import msgspec
+
+from cluster import metrics
+from cluster.types import PromptTokenSources, WorkerId
+from kvtransfer import verify
+from router.receipt import RouteReceipt
+
+
+class Receipts:
+    """The sessions' observer (router/receipt.py)."""
+
+    def __init__(self, num_kept: int) -> None:
+        self._kept: deque[RouteReceipt] = deque(maxlen=num_kept)
+
+    def last(self, number: int) -> list[RouteReceipt]:
+        """The newest first, as far as they are kept."""
+        return list(islice(reversed(self._kept), number))
+
+    def closed(self, receipt: RouteReceipt) -> None:
+        self._kept.append(receipt)
+        path = receipt.path or "none"
+        metrics.REQUESTS.labels(path, receipt.outcome).inc()
+        metrics.OUTPUT_TOKENS.inc(receipt.num_output_tokens)
+        metrics.ATTEMPTS.inc(receipt.num_attempts)
+        if receipt.result is not None:
+            metrics.GOODPUT.labels(receipt.slo_class, path, receipt.result).inc()
+        if receipt.ttft_s is not None:
+            metrics.TTFT.labels(path).observe(receipt.ttft_s)
+        if receipt.tpot_s is not None:
+            metrics.TPOT.labels(path).observe(receipt.tpot_s)
+        _count_sources("prefill", receipt.prefill_sources)
+        _count_sources("decode", receipt.sources)
+        _compare(receipt, path)
+
+    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+        metrics.VERIFICATIONS.labels("agrees" if verify.agrees(distance) else "differs").inc()
+
+
+def _count_sources(role: str, sources: PromptTokenSources | None) -> None:
+    if sources is not None:
+        for source, count in msgspec.structs.asdict(sources).items():
+            metrics.REQUEST_PROMPT_TOKENS.labels(role, source).inc(count)
+
+
+def _compare(receipt: RouteReceipt, path: str) -> None:
+    """What was predicted with what came, unless the request had to be placed again."""
+    predicted = receipt.placement.predicted if receipt.placement else None
+    if predicted is None or receipt.num_attempts != 1:
+        return
+    if receipt.ttft_s is not None and predicted.ttft_s > 0:
+        metrics.PREDICTION_RATIO.labels(path, "ttft").observe(receipt.ttft_s / predicted.ttft_s)
+    if receipt.tpot_s is not None and predicted.tpot_s > 0:
+        metrics.PREDICTION_RATIO.labels(path, "tpot").observe(receipt.tpot_s / predicted.tpot_s)

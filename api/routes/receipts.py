@@ -1,0 +1,40 @@
+"""GET /baton/receipts?last=N: where the last requests ran, why, what was predicted, and how it came out. For
+debugging: of one ingress replica, and only where `ingress.keep_receipts` allows it.
+"""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from cluster.errors import InvalidRequest, NotFound
+
+router = APIRouter(prefix="/baton")
+
+DEFAULT_LAST = 10
+
+
+@router.get("/receipts")
+async def receipts(request: Request) -> Response:
+    state = request.app.state
+    if not state.keeps_receipts:
+        raise NotFound("receipts are not kept here: ingress.keep_receipts is 0", None, "unknown_url")
+    last = [{**_named(receipt), "result": receipt.result} for receipt in state.receipts.last(_number(request))]
+    return Response(msgspec.json.encode({"receipts": last}), media_type="application/json")
+
+
+def _number(request: Request) -> int:
+    """Raises InvalidRequest."""
+    text = request.query_params.get("last", str(DEFAULT_LAST))
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequest("last must be a number", "last", "invalid_value")
+    return int(text)
+
+
+def _named(value: Any) -> Any:
+    """With the names of all fields: on the wire between processes many structs are arrays."""
+    if isinstance(value, msgspec.Struct):
+        return {name: _named(field) for name, field in msgspec.structs.asdict(value).items()}
+    if isinstance(value, tuple | list):
+        return [_named(item) for item in value]
+    return value

@@ -1,0 +1,118 @@
+"""The prefix index: what a look-up, a prediction, an event and a departure cost, and the memory per indexed block.
+
+Single-threaded, in this process, with the worst and the usual case of each: prompts that every worker holds, and
+prompts of which each worker holds another length.
+"""
+
+import argparse
+import random
+import time
+import tracemalloc
+from collections.abc import Callable
+
+from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from router.prefix_index import PrefixIndex
+
+SIZES = ((64, 32), (100, 2048))
+"""Workers, and blocks of a prompt: 512 and 32k tokens."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=1 << 20, help="indexed beside the prompts (%(default)s)")
+    arguments = parser.parse_args()
+    rng = random.Random(0)
+    for num_workers, num_blocks in SIZES:
+        print(f"{num_workers} workers, prompts of {num_blocks} blocks, {arguments.blocks} other blocks")
+        look_ups(rng, num_workers, num_blocks, arguments.blocks)
+    events(rng, arguments.blocks)
+    memory(rng, arguments.blocks)
+
+
+def look_ups(rng: random.Random, num_workers: int, num_blocks: int, num_others: int) -> None:
+    index, sender = PrefixIndex(), Sender()
+    workers = [WorkerId(f"replica-{number}") for number in range(num_workers)]
+    for worker in workers:
+        sender.snapshot(index, worker, hashes(rng, num_others // num_workers))
+    shared, ragged, scattered = (hashes(rng, num_blocks) for _ in range(3))
+    for number, worker in enumerate(workers):
+        sender.stored(index, worker, shared)
+        sender.stored(index, worker, ragged[: (number + 1) * num_blocks // num_workers])
+    for block in scattered:  # no two neighbours have the same holders
+        for worker in [workers[0], *rng.sample(workers, num_workers // 4)]:
+            sender.stored(index, worker, [block])
+    missing = hashes(rng, num_blocks)
+    show("held by all", lambda: index.longest(shared, 0.0))
+    show("each another length", lambda: index.longest(ragged, 0.0))
+    show("holders change at each block", lambda: index.longest(scattered, 0.0))
+    show("held by none", lambda: index.longest(missing, 0.0))
+    fresh = iter([hashes(rng, num_blocks) for _ in range(200)])
+    show("a prediction, new prompt", lambda: index.predict(workers[0], next(fresh), 0.0), 200)
+    show("a prediction, known prompt", lambda: index.predict(workers[0], shared, 0.0))
+
+
+def events(rng: random.Random, num_blocks: int) -> None:
+    index, sender = PrefixIndex(), Sender()
+    worker, other = WorkerId("one"), WorkerId("other")
+    parts = [hashes(rng, 32) for _ in range(num_blocks // 32)]
+    took = [timed(lambda part=part: sender.stored(index, worker, part)) for part in parts]
+    print(f"events of 32 stored blocks: mean {1e6 * sum(took) / len(took):.1f} us, longest {1e3 * max(took):.1f} ms")
+    held = hashes(rng, 100_000)
+    took_s = timed(lambda: sender.snapshot(index, other, held))
+    print(f"a snapshot of 100,000 blocks: {1e3 * took_s:.1f} ms")
+    print(
+        f"that worker forgotten: {1e6 * timed(lambda: index.forget(other)):.1f} us, and then per message of the sweep:"
+    )
+    took = [timed(lambda: sender.stored(index, worker, [])) for _ in range(len(parts) // 8)]
+    print(f"  mean {1e6 * sum(took) / len(took):.1f} us, longest {1e3 * max(took):.1f} ms")
+
+
+def memory(rng: random.Random, num_blocks: int) -> None:
+    for num_holders in (1, 4):
+        parts = [rng.randbytes(8 * 32) for _ in range(num_blocks // 32)]
+        tracemalloc.start()
+        index, sender = PrefixIndex(), Sender()
+        for number, part in enumerate(parts):
+            for holder in range(num_holders):
+                worker = WorkerId(f"replica-{(number + holder) % 64}")
+                sender.stored(index, worker, [part[at : at + 8] for at in range(0, len(part), 8)])
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        print(f"memory per block with {num_holders} holder(s): {size / index.num_blocks:.0f} bytes, ", end="")
+        print(f"by its own count {index.memory_bytes / index.num_blocks:.0f}")
+
+
+class Sender:
+    """Numbers the messages of workers."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[WorkerId, int] = {}
+
+    def snapshot(self, index: PrefixIndex, worker: WorkerId, block_hashes: list[bytes]) -> None:
+        self._send(index, worker, block_hashes, True)
+
+    def stored(self, index: PrefixIndex, worker: WorkerId, block_hashes: list[bytes]) -> None:
+        self._send(index, worker, block_hashes, worker not in self._numbers)
+
+    def _send(self, index: PrefixIndex, worker: WorkerId, block_hashes: list[bytes], is_snapshot: bool) -> None:
+        number = self._numbers[worker] = self._numbers.get(worker, 0) + 1
+        index.handle(KvEvents(worker, number, is_snapshot, True, [KvChange(KvTier.GPU, True, block_hashes)]), 0.0)
+
+
+def hashes(rng: random.Random, num_blocks: int) -> list[bytes]:
+    return [rng.randbytes(8) for _ in range(num_blocks)]
+
+
+def show(what: str, call: Callable[[], object], rounds: int = 500) -> None:
+    took = sorted(timed(call) for _ in range(rounds))
+    print(f"  {what:30} median {1e6 * took[len(took) // 2]:8.1f} us   p99 {1e6 * took[len(took) * 99 // 100]:8.1f} us")
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

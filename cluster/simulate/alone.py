@@ -1,0 +1,59 @@
+"""One engine and a list of arrivals, without a cluster around it: what the step model is checked with. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cluster.simulate.engine import Engine
+from cluster.simulate.engine_request import EngineOutput, EngineRequest, Moment
+from cluster.simulate.engine_setting import EngineSetting, StepModel
+
+
+class Arrival(msgspec.Struct, frozen=True, array_like=True):
+    at_s: float
+    num_prompt: int
+    num_output: int
+
+
+class Served(msgspec.Struct, kw_only=True):
+    """Times are those of the arrivals."""
+
+    arrival: Arrival
+    first_at: float
+    last_at: float
+    num_preemptions: int = 0
+
+    @property
+    def ttft_s(self) -> float:
+        return self.first_at - self.arrival.at_s
+
+    @property
+    def tpot_s(self) -> float:
+        """0 for a single token."""
+        return (self.last_at - self.first_at) / max(self.arrival.num_output - 1, 1)
+
+
+def serve(setting: EngineSetting, model: StepModel, arrivals: Sequence[Arrival]) -> list[Served]:
+    """In the order of `arrivals`, which is the order of their times."""
+    engine = Engine(setting, model)
+    requests = [EngineRequest(str(i), arrival.num_prompt, arrival.num_output) for i, arrival in enumerate(arrivals)]
+    served = [Served(arrival=arrival, first_at=0.0, last_at=0.0) for arrival in arrivals]
+
+    def note(outputs: list[EngineOutput], now: float) -> None:
+        for request, moment in outputs:
+            record = served[int(request.request_id)]
+            if moment is Moment.FIRST_TOKEN:
+                record.first_at = now
+            record.last_at = now
+            record.num_preemptions = request.num_preemptions
+
+    for arrival, request in zip(arrivals, requests, strict=True):
+        if not engine.fits(arrival.num_prompt, arrival.num_output):
+            raise ValueError(f"{arrival} does not fit into the engine's memory")
+        while (now := engine.next_at) < arrival.at_s:
+            note(engine.advance(), now)
+        engine.submit(request, arrival.at_s)
+    while not engine.is_empty:
+        now = engine.next_at
+        note(engine.advance(), now)
+    return served

@@ -1,0 +1,137 @@
+"""KvCache: the KV memory of one simulated engine, with its prefix cache. Pure.
+
+Owns three kinds of tokens on the GPU: those that running requests alone use, blocks that are known by their hash and in
+use, and blocks that are known and idle. Idle blocks are evicted, the longest idle first, when tokens are taken. A host
+tier behind it gets every block as soon as it is known (as vLLM's offloading connector does) and keeps those used last.
+
+Invariants: what is used and what is idle never exceed the capacity; a block is idle exactly when nobody holds it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from cluster.types import KvChange, KvTier
+
+
+class KvCache:
+    __slots__ = ("_capacity", "_changes", "_holders", "_host", "_idle", "_max_host_blocks", "_private", "block_size")
+
+    def __init__(self, capacity_tokens: int, block_size: int, host_tokens: int = 0) -> None:
+        self.block_size = block_size
+        self._capacity = capacity_tokens
+        self._private = 0
+        self._holders: dict[bytes, int] = {}
+        """Of every known block: requests that use it."""
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+        self._host: OrderedDict[bytes, None] = OrderedDict()
+        """Least recently used first."""
+        self._max_host_blocks = host_tokens // block_size
+        self._changes: list[KvChange] = []
+
+    @property
+    def available_tokens(self) -> int:
+        """Free, or in blocks that nobody holds."""
+        return self._capacity - self._private - (len(self._holders) - len(self._idle)) * self.block_size
+
+    @property
+    def used_share(self) -> float:
+        return 1 - self.available_tokens / self._capacity
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changes)
+
+    def match(self, block_hashes: Sequence[bytes], max_blocks: int) -> tuple[int, int]:
+        """Blocks that a prompt finds on the GPU, from its start, and on the host behind those."""
+        holders, host = self._holders, self._host
+        last = min(len(block_hashes), max_blocks)
+        on_gpu = 0
+        while on_gpu < last and block_hashes[on_gpu] in holders:
+            on_gpu += 1
+        end = on_gpu
+        while end < last and block_hashes[end] in host:
+            end += 1
+        return on_gpu, end - on_gpu
+
+    def hold(self, block_hashes: Sequence[bytes]) -> None:
+        """Keep blocks that `match` found on the GPU."""
+        holders, idle = self._holders, self._idle
+        for block in block_hashes:
+            if not holders[block]:
+                del idle[block]
+            holders[block] += 1
+
+    def release(self, block_hashes: Sequence[bytes]) -> None:
+        """The end of a prompt is idle for longer than its start: it is of use to fewer."""
+        holders, idle = self._holders, self._idle
+        for block in reversed(block_hashes):
+            holders[block] -= 1
+            if not holders[block]:
+                idle[block] = None
+
+    def take(self, num_tokens: int) -> None:
+        """For one request alone. No more than are available."""
+        self._private += num_tokens
+        over = self._private + len(self._holders) * self.block_size - self._capacity
+        if over > 0:
+            self._evict(-(-over // self.block_size))
+
+    def give_back(self, num_tokens: int) -> None:
+        self._private -= num_tokens
+
+    def publish(self, block_hashes: Sequence[bytes], first: int) -> None:
+        """The prompt's blocks from `first` on, taken by one request, have been computed: they are known from now on,
+        and held by it. Where a block is known already, the request goes on with that one.
+        """
+        holders, idle = self._holders, self._idle
+        new = []
+        for block in block_hashes[first:]:
+            num_holders = holders.get(block)
+            if num_holders is None:
+                new.append(block)
+                holders[block] = 1
+                continue
+            if not num_holders:
+                del idle[block]
+            holders[block] = num_holders + 1
+        self._private -= (len(block_hashes) - first) * self.block_size
+        if new:
+            self._changes.append(KvChange(KvTier.GPU, True, new))
+        if self._max_host_blocks:
+            self._keep_on_host(block_hashes, new)
+
+    def changes(self) -> list[KvChange]:
+        """Since the last call."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def snapshot(self) -> list[KvChange]:
+        """All that is known; `changes` goes on from here."""
+        self._changes = []
+        return [KvChange(KvTier.GPU, True, list(self._holders)), KvChange(KvTier.HOST, True, list(self._host))]
+
+    def validate(self) -> None:
+        """Assert every invariant. Tests call it."""
+        assert self._private >= 0
+        assert self._private + len(self._holders) * self.block_size <= self._capacity
+        assert {block for block, number in self._holders.items() if not number} == set(self._idle)
+        assert len(self._host) <= self._max_host_blocks
+
+    def _evict(self, num_blocks: int) -> None:
+        evicted = [self._idle.popitem(last=False)[0] for _ in range(num_blocks)]
+        for block in evicted:
+            del self._holders[block]
+        self._changes.append(KvChange(KvTier.GPU, False, evicted))
+
+    def _keep_on_host(self, block_hashes: Sequence[bytes], new: list[bytes]) -> None:
+        host = self._host
+        stored = [block for block in new if block not in host]
+        host.update(dict.fromkeys(stored))
+        for block in reversed(block_hashes):
+            if block in host:
+                host.move_to_end(block)
+        over = len(host) - self._max_host_blocks
+        if stored:
+            self._changes.append(KvChange(KvTier.HOST, True, stored))
+        if over > 0:
+            self._changes.append(KvChange(KvTier.HOST, False, [host.popitem(last=False)[0] for _ in range(over)]))

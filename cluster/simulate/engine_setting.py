@@ -1,0 +1,30 @@
+"""What a simulated engine is made from: its sizes, and the time that its steps take. Pure."""
+
+from typing import Protocol
+
+import msgspec
+
+
+class StepModel(Protocol):
+    def step_s(self, num_new: int, attended: float, num_decoding: int, context_tokens: int, /) -> float:
+        """`attended`: over the prompts' chunks, the sum of new * past + new * (new + 1) / 2 tokens."""
+        ...
+
+    def decode_run_s(self, num_decoding: int, context_tokens: int, num_steps: int, /) -> float: ...
+
+    def decode_steps_within(self, num_decoding: int, context_tokens: int, seconds: float, /) -> int:
+        """The most steps that `decode_run_s` does not take longer for."""
+        ...
+
+
+class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
+    kv_capacity_tokens: int
+    max_step_tokens: int = 2048
+    max_decoding: int = 256
+    """Requests that prefill or decode at a time."""
+    block_size: int = 512
+    """Tokens per block hash."""
+    host_tokens: int = 0
+    """Of the tier behind the GPU; 0: none."""
+    host_tokens_per_s: float = 100_000.0
+    """That the host tier brings back."""

@@ -1,0 +1,61 @@
+"""Whether a request is let in, waits in the Scheduler's queue, or is refused with an honest Retry-After.
+
+A request that is expected to meet its SLO, and to cost those that run no more than it brings, is let in. Others wait as
+long as they can still make it: the queue is ordered by SLO class, then by deadline, and a request that has waited long
+rises by a class. What cannot make it any more is refused. The highest class is let in even when it will be somewhat late.
+
+The prediction looks at the moment at which the request would decode, not at the load of now: judging by that makes
+prefill and decode load swing in anti-phase (Mooncake, prediction-based early rejection).
+"""
+
+from enum import Enum
+
+from cluster.types import PlacementRequest, Prediction, Slo, SloClass
+from router.choice import Choice
+from router.cost import Ask
+
+HIGH_CLASS_LATENESS = 2.0
+"""The highest class is let in up to this multiple of its objectives."""
+UNFAIR_MARGIN = 0.3
+"""A tenant far above its share must be expected to meet its objectives with so much to spare, while others wait."""
+AGEING = 2.0
+"""A request rises by a class for each such multiple of its TTFT objective that it has waited."""
+MAX_QUEUE = 2000
+
+RANK = {SloClass.INTERACTIVE: 0, SloClass.STANDARD: 1, SloClass.BATCH: 2}
+"""Who is served first."""
+
+
+class Verdict(Enum):
+    ADMIT = "admit"
+    WAIT = "wait"
+
+
+def judge(ask: Ask, choice: Choice, excess: float, is_contended: bool) -> Verdict:
+    """`excess`: what its tenant has used, as a multiple of its share. `is_contended`: others have had to wait lately."""
+    prediction = choice.prediction
+    if prediction is None or is_exempt(ask.request):
+        return Verdict.ADMIT
+    over = lateness(prediction, ask.slo)
+    if ask.request.slo_class is SloClass.INTERACTIVE:
+        return Verdict.ADMIT if over < HIGH_CLASS_LATENESS else Verdict.WAIT
+    allowed = 1.0
+    if is_contended and excess > 1.0:
+        allowed -= UNFAIR_MARGIN * min(1.0, excess - 1.0)
+    is_worth_it = prediction.victims < 1.0
+    return Verdict.ADMIT if over <= allowed and is_worth_it else Verdict.WAIT
+
+
+def is_exempt(request: PlacementRequest) -> bool:
+    """It was let in before, or an operator has chosen its path."""
+    return bool(request.num_output_tokens or request.excluded or request.path is not None)
+
+
+def lateness(prediction: Prediction, slo: Slo) -> float:
+    """The larger share of its objectives that a request is expected to take."""
+    return max(prediction.ttft_s / slo.ttft_s, prediction.tpot_s / slo.tpot_s)
+
+
+def band(slo_class: SloClass, waited_s: float, ttft_s: float) -> int:
+    """Who waits in front: lower is served first."""
+    return max(0, RANK[slo_class] - int(waited_s / (AGEING * ttft_s)))

@@ -1,0 +1,276 @@
+"""What one way to run a request would cost: its predicted TTFT and TPOT, and the harm to those that are there already.
+
+The cost is an expected number of requests outside their SLO, the new one and its victims, plus small terms that choose
+among ways which are all good: the cheapest in engine time first. Times are seconds.
+"""
+
+from math import inf
+from typing import NamedTuple
+
+from cluster.types import Path, PlacementRequest, Prediction, Slo, SloClass, WorkerId
+from router.fleet import WorkerState
+from router.latency import LatencyModels
+from router.outlook import SOFTNESS, class_weight, logistic
+from router.output_lengths import LengthHistogram
+
+MARGIN = 0.9
+"""A prediction of this share of the objective counts as missed half."""
+VICTIM_WEIGHT = 1.0
+TTFT_WEIGHT = 0.3
+TPOT_WEIGHT = 0.1
+ENGINE_TIME_WEIGHT = 1.0
+
+RESERVED_OUTPUT_SHARE = 0.5
+"""Of the expected output, that a request is taken to need memory for: others end meanwhile."""
+HIGHEST_CLASS_SHARE = 0.05
+"""Of a decode worker's KV memory, that only the highest class may use."""
+HOST_BYTES_PER_S = 2e10
+"""From DRAM to a GPU over PCIe."""
+_OUTPUT_QUANTILES = (0.2, 0.5, 0.8)
+
+
+class Ask(NamedTuple):
+    """A request as placement sees it."""
+
+    request: PlacementRequest
+    slo: Slo
+    hits: dict[WorkerId, tuple[int, int]]
+    """By worker: how many tokens of the prompt it has cached, in any tier and in the engine's own memory."""
+    lengths: LengthHistogram
+    outputs: tuple[float, float, float]
+    """How many tokens it may still generate, at _OUTPUT_QUANTILES."""
+    age_s: float
+    """Since it arrived at the ingress."""
+    now: float
+
+    @property
+    def num_prompt(self) -> int:
+        return self.request.num_prompt_tokens
+
+    @property
+    def kv_tokens(self) -> int:
+        """That it is taken to need where it decodes."""
+        outputs = self.outputs[1] * RESERVED_OUTPUT_SHARE * self.request.num_sequences
+        return self.request.num_prompt_tokens + int(outputs)
+
+    def hit(self, worker: WorkerState) -> int:
+        """Tokens of the prompt that the worker need not compute; the last one always is."""
+        found = self.hits.get(worker.worker)
+        return min(found[0], self.request.num_prompt_tokens - 1) if found else 0
+
+    def load_s(self, worker: WorkerState) -> float:
+        """To bring back what the worker has outside of its engine."""
+        found = self.hits.get(worker.worker)
+        if not found or found[0] <= found[1]:
+            return 0.0
+        return (found[0] - found[1]) * worker.report.shape.kv_bytes_per_token / HOST_BYTES_PER_S
+
+
+def ask_of(
+    request: PlacementRequest,
+    slo: Slo,
+    hits: dict[WorkerId, tuple[int, int]],
+    lengths: LengthHistogram,
+    age_s: float,
+    now: float,
+) -> Ask:
+    most = inf if request.max_output_tokens is None else float(request.max_output_tokens)
+    done = request.num_output_tokens
+    outputs = [max(1.0, min(lengths.quantile(q), most) - done) for q in _OUTPUT_QUANTILES]
+    return Ask(request, slo, hits, lengths, (outputs[0], outputs[1], outputs[2]), age_s, now)
+
+
+class PrefillPart(NamedTuple):
+    """Computing the prompt on a prefill worker."""
+
+    worker: WorkerState
+    seconds: float
+    """Of the worker's own time."""
+    done_s: float
+    """From now, behind what is queued."""
+
+
+def prefill_s(ask: Ask, worker: WorkerState) -> float:
+    """Of the worker's own time, with nothing beside it."""
+    hit = ask.hit(worker)
+    seconds = worker.model.times.prefill_s(ask.num_prompt - hit, hit, worker.report.shape.max_step_tokens)
+    return seconds + ask.load_s(worker)
+
+
+class DecodePart:
+    """Decoding on a worker, whoever prefills: what does not depend on that."""
+
+    __slots__ = (
+        "batch",
+        "context",
+        "join_slowdown_s",
+        "join_victims",
+        "missing",
+        "outlook",
+        "queue_s",
+        "speed",
+        "step_s",
+        "worker",
+    )
+
+    def __init__(self, ask: Ask, worker: WorkerState) -> None:
+        now = ask.now
+        self.worker = worker
+        self.outlook = worker.outlook(now)
+        self.batch = worker.num_decoding + len(worker.inbound)
+        self.context = worker.context_tokens(now) + worker.inbound_prompt
+        self.queue_s = worker.queue_s(now)
+        self.speed = 1.0 - worker.duty(now)
+        """Share of the time that is left for decoding."""
+        self.step_s = worker.step_s(now) if worker.num_decoding else 0.0
+        size = ask.num_prompt + ask.outputs[1] / 2
+        times = worker.model.times
+        self.join_slowdown_s = 0.0
+        self.join_victims = 0.0
+        if self.batch:
+            with_it = times.decode_s(self.batch + ask.request.num_sequences, self.context + size)
+            self.join_slowdown_s = max(0.0, with_it - times.decode_s(self.batch, self.context))
+            self.join_victims = self.outlook.victims(0.0, self.join_slowdown_s, ask.request.slo_class)
+        self.missing = max(0.0, ask.kv_tokens - self._free(ask))
+
+    def _free(self, ask: Ask) -> float:
+        capacity = self.worker.kv_capacity
+        if ask.request.slo_class is not SloClass.INTERACTIVE:
+            capacity *= 1.0 - HIGHEST_CLASS_SHARE
+        return capacity - self.worker.kv_reserved - self.worker.unknown_context
+
+    def memory_wait_s(self) -> float:
+        """Until residents that end have left enough KV blocks."""
+        if not self.missing:
+            return 0.0
+        for finish_s, freed in zip(self.outlook.finish_s, self.outlook.freed_tokens[1:], strict=True):
+            if freed >= self.missing:
+                return finish_s
+        last = self.outlook.finish_s[-1] if self.outlook.finish_s else self.step_s
+        freed = self.outlook.freed_tokens[-1] or self.context or 1.0
+        return max(last, 1.0) * max(1.0, self.missing / freed)
+
+    def step_with(self, ask: Ask, joins_s: float) -> float:
+        """What a token takes once the request has joined, residents that end before left out."""
+        num_gone, freed = self.outlook.finished_by(joins_s)
+        batch = max(0, self.batch - num_gone) + ask.request.num_sequences
+        context = max(0.0, self.context - freed) + ask.num_prompt + ask.outputs[1] / 2
+        return self.worker.model.times.decode_s(batch, int(context)) / self.speed
+
+
+def over_link(
+    ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float
+) -> tuple[float, float]:
+    """The hand-over: seconds on the link, and when it is done, from now."""
+    num_bytes = (ask.num_prompt - min(ask.hit(decode), ask.num_prompt)) * prefill.report.shape.kv_bytes_per_token
+    seconds = models.transfer(prefill.worker, decode.worker, decode.report.links.get(prefill.worker)).seconds(num_bytes)
+    free_s = max(prefill.link_free_at, decode.link_free_at) - ask.now
+    return seconds, max(ready_s, free_s) + seconds
+
+
+def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Prediction:
+    """Path P->D."""
+    _, there_s = over_link(ask, prefill.worker, decode.worker, models, prefill.done_s)
+    joins_s = there_s + decode.memory_wait_s()
+    step_s = decode.step_with(ask, joins_s)
+    # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.
+    gap_s = joins_s - prefill.done_s + max(0.0, decode.queue_s - joins_s) + step_s
+    if ask.request.has_early_token:
+        ttft_s = prefill.done_s
+    else:
+        ttft_s, gap_s = prefill.done_s + gap_s, 0.0
+    victims = decode.join_victims
+    engine_s = prefill.seconds + decode.join_slowdown_s * ask.outputs[1]
+    return _priced(
+        ask,
+        Path.PREFILL_DECODE,
+        (prefill.worker, decode.worker),
+        _Times(ttft_s, gap_s, step_s, victims, engine_s),
+        models,
+    )
+
+
+def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path.DECODE) -> Prediction:
+    """The whole request on one worker: path D, or path P on a prefill worker."""
+    worker = decode.worker
+    hit = ask.hit(worker)
+    shape = worker.report.shape
+    batch, context = worker.num_decoding, int(worker.context_tokens(ask.now))
+    seconds = worker.model.times.prefill_s(
+        ask.num_prompt - hit, hit, shape.max_step_tokens, batch, context
+    ) + ask.load_s(worker)
+    stall_s = max(0.0, seconds - num_chunks(ask.num_prompt - hit, shape.max_step_tokens, batch) * decode.step_s)
+    done_s = decode.queue_s + decode.memory_wait_s() + seconds + decode.step_s / 2
+    step_s = decode.step_with(ask, done_s)
+    victims = decode.outlook.victims(stall_s if batch else 0.0, decode.join_slowdown_s, ask.request.slo_class)
+    victims += _inbound_victims(ask, decode, done_s - seconds, done_s)
+    engine_s = (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1]
+    prefill, generating = (worker, None) if path is Path.PREFILL else (None, worker)
+    return _priced(ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, victims, engine_s), models)
+
+
+def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
+    """Steps that a prompt takes beside a decoding batch (Sarathi-Serve's stall-free batching)."""
+    return -(-num_new // max(1, max_step_tokens - batch))
+
+
+class _Times(NamedTuple):
+    ttft_s: float
+    gap_s: float
+    """Between the first token and the second, before what a step takes."""
+    step_s: float
+    victims: float
+    engine_s: float
+
+
+def _priced(
+    ask: Ask, path: Path, workers: tuple[WorkerState | None, WorkerState | None], times: _Times, models: LatencyModels
+) -> Prediction:
+    ttft_s = ask.age_s + models.bias.ttft_s(path, times.ttft_s)
+    step_s = models.bias.tpot_s(path, times.step_s)
+    slo = ask.slo
+    late = logistic((ttft_s / slo.ttft_s - MARGIN) / SOFTNESS)
+    slow = 0.0
+    for num_output in ask.outputs:
+        if num_output > 1.0:
+            slow += logistic(((step_s + times.gap_s / (num_output - 1.0)) / slo.tpot_s - MARGIN) / SOFTNESS)
+    slow /= len(ask.outputs)
+    risk = 1.0 - (1.0 - late) * (1.0 - slow)
+    tpot_s = step_s + times.gap_s / max(1.0, ask.outputs[1] - 1.0)
+    cost = (
+        risk
+        + VICTIM_WEIGHT * times.victims
+        + TTFT_WEIGHT * ttft_s / slo.ttft_s
+        + TPOT_WEIGHT * tpot_s / slo.tpot_s
+        + ENGINE_TIME_WEIGHT * times.engine_s / slo.ttft_s
+    )
+    prefill, decode = workers
+    return Prediction(
+        path,
+        prefill.worker if prefill else None,
+        decode.worker if decode else None,
+        ttft_s,
+        tpot_s,
+        risk,
+        times.victims,
+        times.engine_s,
+        cost,
+    )
+
+
+def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -> float:
+    """Requests that join while the prompt is computed are stalled for the rest of it."""
+    total = 0.0
+    for charge in decode.worker.inbound.values():
+        if charge.placement.path is not Path.PREFILL_DECODE:
+            continue
+        stall_s = to_s - max(from_s, charge.joins_at - ask.now)
+        num_gaps = charge.lengths.quantile(_OUTPUT_QUANTILES[1]) - 1.0
+        if stall_s <= 0.0 or num_gaps <= 0.0:
+            continue
+        budget_s = charge.slo.tpot_s * num_gaps
+        slack_s = budget_s - num_gaps * decode.step_s
+        softness_s = SOFTNESS * budget_s
+        weight = class_weight(charge.slo_class, ask.request.slo_class)
+        total += weight * (logistic((stall_s - slack_s) / softness_s) - logistic(-slack_s / softness_s))
+    return total

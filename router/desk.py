@@ -1,0 +1,84 @@
+"""The Scheduler's desk: who asks for a placement waits here until RouterState has decided. The same under Ray and in the
+simulator; the clock is the event loop's.
+"""
+
+import asyncio
+
+from cluster.types import (
+    KvEvents,
+    Placement,
+    PlacementRequest,
+    Rejection,
+    ReportReply,
+    RequestClosed,
+    RequestId,
+    SchedulerEvent,
+    WorkerReport,
+)
+from router.state import RouterState
+
+DECIDE_INTERVAL_S = 0.005
+"""Those that wait are looked at no more often."""
+
+
+class PlacementDesk:
+    def __init__(self, state: RouterState) -> None:
+        self.state = state
+        self._loop = asyncio.get_running_loop()
+        self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._decided_at = float("-inf")
+
+    async def place(self, request: PlacementRequest, asker: object = None) -> Placement | Rejection:
+        """Charges the request; who stops waiting for the answer must tell that the request is closed."""
+        answer = self.state.place(request, self._loop.time(), asker)
+        if answer is not None:
+            return answer
+        future = self._answers[request.request_id] = self._loop.create_future()
+        self._look_later()
+        try:
+            return await future
+        finally:
+            if self._answers.get(request.request_id) is future:
+                del self._answers[request.request_id]
+
+    def tell(self, event: SchedulerEvent) -> None:
+        self.state.handle(event, self._loop.time())
+        if isinstance(event, RequestClosed) and (future := self._answers.pop(event.request_id, None)):
+            future.cancel()
+        self._look_later()
+
+    def report(self, report: WorkerReport) -> ReportReply:
+        now = self._loop.time()
+        self.state.handle(report, now)
+        self._look_later()
+        return self.state.reply_to(report, now)
+
+    def kv_events(self, events: KvEvents) -> bool:
+        """True: a snapshot of what the worker caches is wanted."""
+        return self.state.handle_kv_events(events, self._loop.time())
+
+    def asker_gone(self, asker: object) -> None:
+        self.state.asker_gone(asker, self._loop.time())
+        self._look_later()
+
+    def _look_later(self) -> None:
+        """Decide soon, and at the next deadline."""
+        if not self._answers:
+            return
+        soon = self._decided_at + DECIDE_INTERVAL_S
+        if self._timer is None or self._timer.when() > soon:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(soon, self._decide)
+
+    def _decide(self) -> None:
+        self._timer = None
+        self._decided_at = now = self._loop.time()
+        for request_id, answer in self.state.decide(now):
+            future = self._answers.pop(request_id, None)
+            if future is not None and not future.done():
+                future.set_result(answer)
+        next_at = self.state.next_decision_at()
+        if self._answers and next_at is not None:
+            self._timer = self._loop.call_at(max(next_at, now + DECIDE_INTERVAL_S), self._decide)

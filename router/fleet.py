@@ -1,0 +1,334 @@
+"""What each worker has to do, as far as the Scheduler knows: the requests charged to it, and what follows from them.
+
+Self-accounting comes first: a request counts from the moment at which it is placed, whatever the worker's reports say and
+however old they are. A report adds what nobody here has charged (requests from before a restart of the Scheduler), and
+says that the worker lives.
+
+Times are monotonic seconds, of the caller.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+
+from cluster.types import (
+    Placement,
+    Pool,
+    RequestId,
+    Slo,
+    SloClass,
+    WorkerId,
+    WorkerReport,
+)
+from router.latency import LatencyModel
+from router.outlook import CLASS_RANK, NOTHING, Outlook, Resident, look_ahead
+from router.output_lengths import LengthHistogram
+
+OUTLOOK_AGE_S = 0.05
+"""How old a worker's outlook may get. Its residents' slack changes by no more than that in the meantime."""
+DUTY_WINDOW_S = 10.0
+"""Over which the share of time is averaged that local prefills take from decoding."""
+MAX_DUTY = 0.9
+MIN_STEP_S = 1e-6
+PREFILL_SHARE = 0.05
+"""A worker that computes prompts for a second is avoided like one whose steps are so many seconds longer."""
+
+
+class Stage(IntEnum):
+    """How far a request has come."""
+
+    PREFILLING = 0
+    HANDED_OVER = 1
+    """Path P->D: prefilled, and not decoding yet."""
+    DECODING = 2
+
+
+class Charge:
+    """One open request, as it is charged to its workers."""
+
+    __slots__ = (
+        "arrived_at",
+        "asker",
+        "charged_at",
+        "first_at",
+        "joins_at",
+        "kv_tokens",
+        "lengths",
+        "num_prompt",
+        "num_sequences",
+        "placement",
+        "prefill_s",
+        "request_id",
+        "slo",
+        "slo_class",
+        "stage",
+        "start_step",
+        "tenant",
+        "transfer_s",
+    )
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        placement: Placement,
+        slo: Slo,
+        slo_class: SloClass,
+        lengths: LengthHistogram,
+        now: float,
+    ) -> None:
+        self.request_id = request_id
+        self.placement = placement
+        self.slo = slo
+        self.slo_class = slo_class
+        self.lengths = lengths
+        self.charged_at = now
+        self.arrived_at = now
+        self.tenant = ""
+        self.asker: object = None
+        self.num_prompt = 0
+        self.num_sequences = 1
+        self.kv_tokens = 0
+        """Reserved on the worker that generates."""
+        self.prefill_s = 0.0
+        """Predicted, of the worker that prefills."""
+        self.transfer_s = 0.0
+        """Predicted time on the link."""
+        self.joins_at = now
+        """When it is predicted to start decoding."""
+        self.stage = Stage.PREFILLING
+        self.first_at = now
+        """When it started decoding."""
+        self.start_step = 0.0
+        """The decode clock of its worker then."""
+
+
+class WorkerState:
+    """One worker. Created by its first report."""
+
+    __slots__ = (
+        "_clock_at",
+        "_context_base",
+        "_duty_at",
+        "_duty_s",
+        "_outlook",
+        "_outlook_at",
+        "_prefill_free_at",
+        "_report_gap_s",
+        "_step_s",
+        "_steps",
+        "charges",
+        "inbound",
+        "kv_reserved",
+        "link_free_at",
+        "model",
+        "inbound_prompt",
+        "num_unknown",
+        "outbound",
+        "pool",
+        "prefilling",
+        "report",
+        "reported_at",
+        "residents",
+        "unknown_context",
+        "worker",
+    )
+
+    def __init__(self, report: WorkerReport, model: LatencyModel, now: float) -> None:
+        self.worker = report.worker
+        self.pool = report.pool
+        self.report = report
+        self.reported_at = now
+        self.model = model
+        self.charges: dict[RequestId, Charge] = {}
+        """All open requests that occupy this worker."""
+        self.prefilling: dict[RequestId, Charge] = {}
+        """Those whose prompt it is to compute, oldest first."""
+        self.inbound: dict[RequestId, Charge] = {}
+        """Those that it will decode and does not yet."""
+        self.outbound: dict[RequestId, Charge] = {}
+        """Those that it has prefilled, or will, for another worker."""
+        self.residents: dict[RequestId, Charge] = {}
+        """Those that it decodes."""
+        self.kv_reserved = 0
+        """KV tokens of what it decodes or will."""
+        self.link_free_at = now
+        """When the hand-overs that are charged to it will have passed its link."""
+        self.num_unknown = 0
+        """Requests that it reports and nobody here has placed."""
+        self.unknown_context = 0.0
+        self.inbound_prompt = 0
+        """Prompt tokens of those that it will decode."""
+        self._prefill_free_at = now
+        self._steps = 0.0
+        self._clock_at = now
+        self._step_s = MIN_STEP_S
+        self._context_base = 0.0
+        self._duty_s = 0.0
+        self._duty_at = now
+        self._report_gap_s = 1.0
+        self._outlook = NOTHING
+        self._outlook_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.report.pool} {self.worker}: {len(self.prefilling)} prefilling, {len(self.inbound)} inbound, "
+            f"{len(self.residents)} decoding, {self.kv_reserved} KV tokens>"
+        )
+
+    @property
+    def num_placed(self) -> int:
+        return len(self.charges)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.charges) + self.num_unknown >= self.report.max_requests
+
+    @property
+    def num_decoding(self) -> int:
+        return len(self.residents) + self.num_unknown
+
+    @property
+    def kv_capacity(self) -> float:
+        return self.report.shape.kv_capacity_tokens or float("inf")
+
+    def reported(self, report: WorkerReport, now: float) -> None:
+        self._advance(now)
+        self._report_gap_s += 0.2 * (min(now - self.reported_at, 5.0) - self._report_gap_s)
+        self.report = report
+        self.reported_at = now
+        num_reported = report.load.num_running + report.load.num_waiting
+        self.num_unknown = max(0, num_reported - len(self.charges))
+        capacity = report.shape.kv_capacity_tokens
+        used = report.load.kv_cache_usage * capacity
+        self.unknown_context = max(0.0, used - self.kv_reserved) if self.num_unknown else 0.0
+        self._changed()
+
+    def is_stale(self, now: float) -> bool:
+        """It has missed several reports: it may be gone."""
+        return now - self.reported_at > max(1.0, 3.0 * self._report_gap_s)
+
+    def queue_s(self, now: float) -> float:
+        """Until the prompts that are charged to it are computed. One that is late already is expected to be late for as
+        long again.
+        """
+        if not self.prefilling:
+            return 0.0
+        left = self._prefill_free_at - now
+        return left if left > 0 else -left
+
+    def context_tokens(self, now: float) -> float:
+        """Of the requests that it decodes, all together."""
+        self._advance(now)
+        return max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
+
+    def step_s(self, now: float) -> float:
+        """Of a step with the requests that it decodes."""
+        self._advance(now)
+        return self._step_s
+
+    def crowding_s(self, now: float) -> float:
+        """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
+        expected = len(self.residents) + self.num_unknown + len(self.inbound)
+        step_s = self._step_s * (expected + 1) / (len(self.residents) + self.num_unknown + 1)
+        return step_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else step_s
+
+    def duty(self, now: float) -> float:
+        """Share of the last seconds that local prefills have taken from decoding, in [0, MAX_DUTY]."""
+        left = self._duty_s * _decay(now - self._duty_at)
+        return min(MAX_DUTY, left / DUTY_WINDOW_S)
+
+    def outlook(self, now: float) -> Outlook:
+        """What its residents can still afford, at most OUTLOOK_AGE_S old."""
+        if not self.residents:
+            return NOTHING
+        if now - self._outlook_at > OUTLOOK_AGE_S:
+            self._advance(now)
+            self._outlook = look_ahead(self._residents(now), self._step_s / (1.0 - self.duty(now)))
+            self._outlook_at = now
+        return self._outlook
+
+    def queue_prefill(self, charge: Charge, stall_s: float, now: float) -> None:
+        """`stall_s`: what it takes from the requests that decode here."""
+        self.charges[charge.request_id] = charge
+        free_at = now + self.queue_s(now)
+        self.prefilling[charge.request_id] = charge
+        self._prefill_free_at = free_at + charge.prefill_s
+        if stall_s:
+            self._duty_s = self._duty_s * _decay(now - self._duty_at) + stall_s
+            self._duty_at = now
+
+    def prefilled(self, request_id: RequestId, now: float) -> None:
+        """No-op when it was not prefilling here."""
+        if self.prefilling.pop(request_id, None) is not None:
+            self._prefill_free_at = now + sum(charge.prefill_s for charge in self.prefilling.values())
+
+    def expect(self, charge: Charge) -> None:
+        """It is to decode this request."""
+        self.charges[charge.request_id] = charge
+        self.inbound[charge.request_id] = charge
+        self.inbound_prompt += charge.num_prompt
+        self.kv_reserved += charge.kv_tokens
+
+    def join(self, charge: Charge, now: float) -> None:
+        """It decodes it from now on."""
+        if self.inbound.pop(charge.request_id, None) is None:
+            return
+        self.inbound_prompt -= charge.num_prompt
+        self._advance(now)
+        charge.start_step = self._steps
+        charge.first_at = now
+        self.residents[charge.request_id] = charge
+        self._context_base += charge.num_prompt - charge.start_step
+        self._changed()
+
+    def release(self, charge: Charge, now: float) -> None:
+        """The request is over here."""
+        if self.charges.pop(charge.request_id, None) is None:
+            return
+        self.prefilled(charge.request_id, now)
+        self.outbound.pop(charge.request_id, None)
+        is_decoding = self.inbound.pop(charge.request_id, None) is not None
+        if is_decoding:
+            self.inbound_prompt -= charge.num_prompt
+        if self.residents.pop(charge.request_id, None) is not None:
+            self._advance(now, 1)
+            self._context_base -= charge.num_prompt - charge.start_step
+            if not self.residents:
+                self._context_base = 0.0
+            is_decoding = True
+        if is_decoding:
+            self.kv_reserved -= charge.kv_tokens
+        if not self.inbound and not self.outbound:
+            self.link_free_at = now
+        self._changed()
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        for part in (self.prefilling, self.inbound, self.outbound, self.residents):
+            assert part.keys() <= self.charges.keys()
+        assert not self.inbound.keys() & self.residents.keys()
+        held = [*self.inbound.values(), *self.residents.values()]
+        assert self.kv_reserved == sum(charge.kv_tokens for charge in held)
+        assert self.inbound_prompt == sum(charge.num_prompt for charge in self.inbound.values())
+
+    def _residents(self, now: float) -> Iterator[Resident]:
+        for charge in self.residents.values():
+            num_generated = max(1.0, self._steps - charge.start_step + 1.0)
+            num_left = charge.lengths.residual(int(num_generated))
+            budget_s = charge.slo.tpot_s * (num_generated + num_left - 1.0)
+            context = charge.num_prompt + num_generated
+            yield budget_s, now - charge.first_at, num_left, context, CLASS_RANK[charge.slo_class]
+
+    def _changed(self) -> None:
+        if self.num_decoding:
+            context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
+            self._step_s = max(MIN_STEP_S, self.model.decode_s(self.num_decoding, int(context)))
+
+    def _advance(self, now: float, num_leaving: int = 0) -> None:
+        """Move the decode clock: it counts the steps that each resident got a token from."""
+        if self.residents or num_leaving:
+            self._steps += max(0.0, now - self._clock_at) * (1.0 - self.duty(now)) / self._step_s
+        self._clock_at = now
+
+
+def _decay(age_s: float) -> float:
+    return max(0.0, 1.0 - age_s / (2 * DUTY_WINDOW_S))

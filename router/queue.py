@@ -1,0 +1,62 @@
+"""Who waits for a placement, and in what order they are served: by SLO class, then by deadline."""
+
+from cluster.types import PlacementRequest, RequestId
+from router.admission import band
+
+
+class Waiting:
+    """One request that waits."""
+
+    __slots__ = ("asker", "gives_up_at", "request", "since", "ttft_s", "why")
+
+    def __init__(self, request: PlacementRequest, asker: object, now: float) -> None:
+        self.request = request
+        self.asker = asker
+        self.since = now
+        self.gives_up_at = now
+        """When its objective cannot be met any more. Known once it has been considered."""
+        self.ttft_s = 1.0
+        """Its TTFT objective."""
+        self.why = ""
+
+
+class WaitingQueue:
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[RequestId, Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, waiting: Waiting) -> None:
+        self._waiting[waiting.request.request_id] = waiting
+
+    def remove(self, request_id: RequestId) -> None:
+        self._waiting.pop(request_id, None)
+
+    def remove_of(self, asker: object) -> None:
+        self._waiting = {r: waiting for r, waiting in self._waiting.items() if waiting.asker is not asker}
+
+    def in_order(self, now: float) -> list[Waiting]:
+        return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))
+
+    def position(self, request_id: RequestId, now: float) -> int | None:
+        """How many are served before it."""
+        own = self._waiting.get(request_id)
+        if own is None:
+            return None
+        rank = self._rank(own, now)
+        return sum(self._rank(other, now) < rank for other in self._waiting.values())
+
+    def next_deadline(self) -> float | None:
+        return min((waiting.gives_up_at for waiting in self._waiting.values()), default=None)
+
+    def num_before(self, waiting: Waiting, now: float) -> int:
+        """Of those that wait, how many are served before one that does not wait yet."""
+        rank = self._rank(waiting, now)
+        return sum(self._rank(other, now) < rank for other in self._waiting.values())
+
+    def _rank(self, waiting: Waiting, now: float) -> tuple[int, float]:
+        waited_s = now - waiting.since
+        return band(waiting.request.slo_class, waited_s, waiting.ttft_s), waiting.gives_up_at

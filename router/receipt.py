@@ -1,0 +1,64 @@
+"""What a session is told of its request beside the request itself, and what it says of it in the end."""
+
+from typing import Protocol
+
+import msgspec
+
+from cluster import slo
+from cluster.types import Outcome, Path, Placement, PromptTokenSources, RequestId, SloClass, WorkerId
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request is to be served."""
+
+    arrived_at: float | None = None
+    """At the ingress, in seconds of the event loop's clock. None: when its session starts."""
+    slo_class: SloClass = SloClass.STANDARD
+    ttft_s: float | None = None
+    """A tighter TTFT objective than the class's."""
+    tpot_s: float | None = None
+    """A tighter TPOT objective than the class's."""
+    path: Path | None = None
+    """Forces where it runs; None lets the Scheduler decide."""
+
+
+class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a request ran, what was expected of it, and how it ended."""
+
+    request_id: RequestId
+    outcome: Outcome
+    slo_class: SloClass
+    placement: Placement | None
+    """The last one: what its SLO was, what was predicted, and why. None when it was never placed."""
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_attempts: int
+    """Placements that it took."""
+    ttft_s: float | None
+    """Since it arrived; None without a token."""
+    tpot_s: float | None
+    """None without a second token."""
+    prefill_sources: PromptTokenSources | None
+    """Of the prompt on the prefill worker of path P->D."""
+    sources: PromptTokenSources | None
+    """Of the prompt on the worker that generated, and of what had been generated before it took over."""
+
+    @property
+    def path(self) -> Path | None:
+        return self.placement.path if self.placement else None
+
+    @property
+    def result(self) -> slo.Result | None:
+        """As goodput counts it; None where it does not."""
+        objectives = self.placement.slo if self.placement else None
+        return slo.result(objectives, self.outcome, self.ttft_s, self.tpot_s)
+
+
+class RequestObserver(Protocol):
+    def closed(self, receipt: RouteReceipt) -> None:
+        """Called exactly once per session."""
+        ...
+
+    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+        """A hand-over was checked (kvtransfer/verify.py)."""
+        ...

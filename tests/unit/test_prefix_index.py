@@ -1,0 +1,203 @@
+"""The prefix index: what it says of workers after their KV events, and when it does not trust itself."""
+
+from collections.abc import Sequence
+
+from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
+
+A, B = WorkerId("a"), WorkerId("b")
+
+
+def blocks(*numbers: int) -> list[bytes]:
+    return [number.to_bytes(8, "big") for number in numbers]
+
+
+def stored(*numbers: int, tier: KvTier = KvTier.GPU) -> KvChange:
+    return KvChange(tier, True, blocks(*numbers))
+
+
+def removed(*numbers: int, tier: KvTier = KvTier.GPU) -> KvChange:
+    return KvChange(tier, False, blocks(*numbers))
+
+
+CLEARED = KvChange(KvTier.GPU, False, None)
+
+
+def events(worker: WorkerId, number: int, *changes: KvChange, is_exact: bool = True) -> KvEvents:
+    return KvEvents(worker, number, False, is_exact, list(changes))
+
+
+def snapshot(worker: WorkerId, number: int, *changes: KvChange, is_exact: bool = True) -> KvEvents:
+    return KvEvents(worker, number, True, is_exact, list(changes))
+
+
+def an_index(*messages: KvEvents, max_blocks: int = 1000) -> PrefixIndex:
+    index = PrefixIndex(max_blocks)
+    for message in messages:
+        index.handle(message, 0.0)
+    index.validate()
+    return index
+
+
+def longest(index: PrefixIndex, numbers: Sequence[int], now: float = 0.0) -> dict[WorkerId, Hit]:
+    index.validate()
+    return index.longest(blocks(*numbers), now)
+
+
+def test_hit_ends_at_the_first_block_that_the_worker_lacks():
+    index = an_index(snapshot(A, 1, stored(1, 2, 4)), snapshot(B, 1, stored(1)))
+    assert longest(index, [1, 2, 3, 4]) == {A: Hit(2, 2), B: Hit(1, 1)}
+
+
+def test_worker_without_the_first_block_has_no_hit():
+    assert longest(an_index(snapshot(A, 1, stored(2, 3))), [1, 2, 3]) == {}
+
+
+def test_blocks_of_lower_tiers_count_apart():
+    index = an_index(snapshot(A, 1, stored(1, 2), stored(2, 3, tier=KvTier.HOST), stored(4, tier=KvTier.DISK)))
+    assert longest(index, [1, 2, 3, 4, 5]) == {A: Hit(4, 2)}
+
+
+def test_block_that_is_back_in_memory_after_a_lower_tier_is_not_counted_as_leading():
+    index = an_index(snapshot(A, 1, stored(1, tier=KvTier.HOST), stored(2)))
+    assert longest(index, [1, 2]) == {A: Hit(2, 0)}
+
+
+def test_evicted_block_stays_known_in_its_lower_tier():
+    index = an_index(snapshot(A, 1, stored(1, 2), stored(1, tier=KvTier.HOST)), events(A, 2, removed(1, 2)))
+    assert longest(index, [1, 2]) == {A: Hit(1, 0)}
+
+
+def test_cleared_worker_holds_nothing_and_is_still_exact():
+    index = an_index(snapshot(A, 1, stored(1)), snapshot(B, 1, stored(1)), events(A, 2, CLEARED, stored(2)))
+    assert longest(index, [1]) == {B: Hit(1, 1)}
+    assert longest(index, [2]) == {A: Hit(1, 1)}
+    assert index.is_exact(A)
+
+
+def test_unknown_worker_is_asked_for_a_snapshot_and_its_events_count_already():
+    index = PrefixIndex()
+    assert index.handle(events(A, 7, stored(1)), 0.0)
+    assert longest(index, [1]) == {A: Hit(1, 1)}
+    assert not index.is_exact(A)
+
+
+def test_gap_degrades_until_a_snapshot_replaces_everything():
+    index = an_index(snapshot(A, 1, stored(1)))
+    assert index.handle(events(A, 3, stored(3)), 0.0)
+    assert not index.is_exact(A)
+    assert index.handle(events(A, 4, stored(4)), 0.0)
+    assert not index.handle(snapshot(A, 5, stored(3)), 0.0)
+    assert index.is_exact(A)
+    assert longest(index, [1]) == longest(index, [4]) == {}
+    assert longest(index, [3]) == {A: Hit(1, 1)}
+
+
+def test_message_that_is_said_twice_or_too_late_changes_nothing():
+    index = an_index(snapshot(A, 1, stored(1)), events(A, 2, removed(1)), snapshot(A, 1, stored(1)))
+    assert longest(index, [1]) == {}
+    assert index.is_exact(A)
+
+
+def test_worker_that_is_unsure_itself_is_degraded_and_not_asked():
+    index = an_index(snapshot(A, 1, stored(1)))
+    assert not index.handle(events(A, 2, stored(2), is_exact=False), 0.0)
+    assert not index.handle(events(A, 3), 0.0)
+    assert not index.is_exact(A)
+    index.handle(snapshot(A, 4, stored(1), is_exact=False), 0.0)
+    assert not index.is_exact(A)
+    index.handle(snapshot(A, 5, stored(1)), 0.0)
+    assert index.is_exact(A)
+
+
+def test_report_of_more_than_was_heard_asks_for_a_snapshot():
+    index = an_index(snapshot(A, 1))
+    assert not index.check(A, 1)
+    assert index.check(A, 2)
+    assert not index.is_exact(A)
+    assert index.check(B, 0)
+    assert not index.check(B, None)
+
+
+def test_prediction_counts_as_memory_until_its_time_is_over():
+    index = an_index()
+    index.predict(A, blocks(1, 2), 5.0)
+    assert longest(index, [1, 2, 3], 5.0 + PREDICTION_TTL_S - 0.1) == {A: Hit(2, 2)}
+    assert longest(index, [1, 2, 3], 5.0 + PREDICTION_TTL_S) == {}
+    assert index.num_blocks == 0
+    assert not index.is_exact(A)
+
+
+def test_stored_block_outlives_its_prediction():
+    index = an_index(snapshot(A, 1))
+    index.predict(A, blocks(1, 2), 0.0)
+    index.handle(events(A, 2, stored(1)), 1.0)
+    assert longest(index, [1, 2], 1.0) == {A: Hit(2, 2)}
+    assert longest(index, [1, 2], PREDICTION_TTL_S) == {A: Hit(1, 1)}
+
+
+def test_evicted_block_is_not_predicted_any_more():
+    index = an_index(snapshot(A, 1))
+    index.predict(A, blocks(1), 0.0)
+    index.handle(events(A, 2, stored(1)), 1.0)
+    index.handle(events(A, 3, removed(1)), 2.0)
+    assert longest(index, [1], 2.0) == {}
+
+
+def test_snapshot_ends_predictions():
+    index = an_index(snapshot(A, 1))
+    index.predict(A, blocks(1), 0.0)
+    index.handle(snapshot(A, 2), 0.0)
+    assert longest(index, [1]) == {}
+
+
+def test_forgotten_worker_holds_nothing_and_its_place_is_used_again():
+    index = an_index(snapshot(A, 1, stored(1)), snapshot(B, 1, stored(1)))
+    index.forget(A)
+    assert longest(index, [1]) == {B: Hit(1, 1)}
+    for turn in range(300):
+        worker = WorkerId(f"w{turn}")
+        index.handle(snapshot(worker, 1, stored(1, turn)), 0.0)
+        assert longest(index, [1]) == {B: Hit(1, 1), worker: Hit(1, 1)}
+        index.forget(worker)
+    assert index.num_blocks < 10
+
+
+def test_old_prediction_of_a_forgotten_worker_ends_nothing_of_its_successor():
+    index = an_index(snapshot(A, 1))
+    index.predict(A, blocks(1), 0.0)
+    index.forget(A)
+    for number in range(1, 4):  # sweeps free the slot
+        index.handle(snapshot(B, number), 1.0)
+    index.predict(B, blocks(1), 1.0)
+    index.predict(WorkerId("c"), blocks(1), 1.0)
+    assert longest(index, [1], PREDICTION_TTL_S + 0.5).keys() == {B, "c"}
+
+
+def test_full_index_takes_no_more_and_says_so():
+    index = an_index(snapshot(A, 1, stored(*range(100))), max_blocks=100)
+    assert index.is_exact(A)
+    assert not index.handle(snapshot(B, 1, stored(50, 1000)), 0.0), "a snapshot would fit no better"
+    assert not index.is_exact(B)
+    assert longest(index, [50, 1000]) == {A: Hit(1, 1), B: Hit(1, 1)}
+    index.handle(events(A, 2, removed(*range(50))), 0.0)
+    index.handle(snapshot(B, 2, stored(50, 1000)), 0.0)
+    assert index.is_exact(B)
+    assert index.is_exact(A)
+
+
+def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first():
+    index = an_index(snapshot(A, 1, stored(*range(60), tier=KvTier.DISK)), max_blocks=100)
+    for number in range(2, 12):
+        index.handle(events(A, number, stored(*range(number * 100, number * 100 + 10))), 0.0)
+    assert longest(index, range(1100, 1110)) == {A: Hit(10, 10)}
+    assert index.longest(blocks(0), 0.0) == {}
+    assert not index.is_exact(A)
+
+
+def test_predictions_take_but_a_part_of_the_index():
+    index = an_index(max_blocks=100)
+    for start in range(0, 1000, 10):
+        index.predict(A, blocks(*range(start, start + 10)), 0.0)
+    assert index.num_blocks <= 40
+    assert longest(index, range(990, 1000)) == {A: Hit(10, 10)}

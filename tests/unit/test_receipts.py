@@ -1,0 +1,72 @@
+import pytest
+from factories import a_receipt
+from prometheus_client import REGISTRY
+
+from api.receipts import Receipts
+from cluster.types import Outcome, Path, Placement, Prediction, PromptTokenSources, Slo, SloClass, WorkerId
+
+PREDICTED = Prediction(Path.DECODE, None, WorkerId("d0"), 0.5, 0.02, 0.1, 0.0, 0.2, 0.3)
+PLACED = Placement(
+    path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="", slo=Slo(1.0, 0.05), predicted=PREDICTED
+)
+
+
+def counted(name: str, receipt, **labels: str) -> float:
+    """How much a receipt adds to a metric."""
+    before = REGISTRY.get_sample_value(name, labels) or 0.0
+    Receipts(0).closed(receipt)
+    return (REGISTRY.get_sample_value(name, labels) or 0.0) - before
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "result"),
+    [
+        ({"ttft_s": 0.5, "tpot_s": 0.01}, "D", "good"),
+        ({"ttft_s": 1.5, "tpot_s": 0.01}, "D", "ttft_missed"),
+        ({"outcome": Outcome.REJECTED, "placement": None}, "none", "rejected"),
+        ({"outcome": Outcome.FAILED}, "D", "failed"),
+    ],
+    ids=str,
+)
+def test_request_counts_for_goodput_by_class_path_and_result(fields, path, result):
+    receipt = a_receipt(**({"placement": PLACED, "slo_class": SloClass.BATCH} | fields))
+    assert counted("baton_goodput_requests_total", receipt, slo_class="batch", path=path, result=result) == 1
+
+
+def test_request_that_its_client_ended_is_nothing_to_goodput():
+    receipt = a_receipt(placement=PLACED, outcome=Outcome.ABORTED)
+    before = _total("baton_goodput_requests_total")
+    Receipts(0).closed(receipt)
+    assert _total("baton_goodput_requests_total") == before
+
+
+def test_prediction_is_compared_with_what_came():
+    receipt = a_receipt(placement=PLACED, ttft_s=0.6, tpot_s=0.01)
+    assert counted("baton_prediction_ratio_sum", receipt, path="D", of="ttft") == pytest.approx(1.2)
+    assert counted("baton_prediction_ratio_sum", receipt, path="D", of="tpot") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("fields", [{"num_attempts": 2}, {"ttft_s": None, "tpot_s": None}], ids=str)
+def test_prediction_of_another_placement_or_without_a_token_is_compared_with_nothing(fields):
+    receipt = a_receipt(**({"placement": PLACED} | fields))
+    assert counted("baton_prediction_ratio_count", receipt, path="D", of="ttft") == 0
+
+
+def test_prompt_tokens_are_counted_per_request_by_role_and_source():
+    receipt = a_receipt(prefill_sources=PromptTokenSources(5, 3, 0, 2), sources=PromptTokenSources(1, 0, 9))
+    name = "baton_request_prompt_tokens_total"
+    assert counted(name, receipt, role="prefill", source="computed") == 5
+    assert counted(name, receipt, role="prefill", source="offloaded") == 2
+    assert counted(name, receipt, role="decode", source="pulled") == 9
+
+
+def test_last_receipts_are_kept():
+    receipts = Receipts(2)
+    for number in range(3):
+        receipts.closed(a_receipt(f"r{number}"))
+    assert [receipt.request_id for receipt in receipts.last(5)] == ["r2", "r1"]
+    assert receipts.last(0) == []
+
+
+def _total(name: str) -> float:
+    return sum(s.value for metric in REGISTRY.collect() for s in metric.samples if s.name == name)
