@@ -300,8 +300,6 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: RequestId
     num_prompt_tokens: int
-    prefix_chain: list[bytes] = []
-    """By which the prompt is known again (router/prefix_memory.py)."""
     block_hashes: list[bytes] = []
     """Of the prompt's full KV blocks, chained from its start, as the engines hash them."""
     has_early_token: bool = False

@@ -2,7 +2,8 @@
 
 A request that is expected to meet its SLO, and to cost those that run no more than it brings, is let in. Others wait as
 long as they can still make it: the queue is ordered by SLO class, then by deadline, and a request that has waited long
-rises by a class. What cannot make it any more is refused. The highest class is let in even when it will be somewhat late.
+rises by a class. What cannot make it any more is refused. The highest class is let in even when it will be late, up to
+a point.
 
 The prediction looks at the moment at which the request would decode, not at the load of now: judging by that makes
 prefill and decode load swing in anti-phase (Mooncake, prediction-based early rejection).
@@ -32,7 +33,7 @@ class Verdict(Enum):
 
 
 def judge(ask: Ask, choice: Choice, excess: float, is_contended: bool) -> Verdict:
-    """`excess`: what its tenant has used, as a multiple of its share. `is_contended`: others have had to wait lately."""
+    """`excess`: what its tenant has used, as a multiple of its share. `is_contended`: others had to wait lately."""
     prediction = choice.prediction
     if prediction is None or is_exempt(ask.request):
         return Verdict.ADMIT

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import msgspec
-
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
@@ -20,16 +18,16 @@ from cluster.types import (
     WorkerId,
     WorkerReport,
 )
+from router.desk import PlacementDesk
 from router.state import RouterState
 
 
 class Scheduler:
     async def __init__(self, slo: SloConfig) -> None:  # type: ignore[misc]  # Serve awaits it
-        self._slo = slo
-        self._state = RouterState()
+        self._desk = PlacementDesk(RouterState(slo))
         service = Service()
         service.on_call_of(PLACE, self._place)
-        service.when_closed(self._state.asker_gone)
+        service.when_closed(self._desk.asker_gone)
         service.on_call(TELL, self._tell)
         service.on_post(NOTE, self._note)
         service.on_call(REPORT, self._report)
@@ -42,7 +40,7 @@ class Scheduler:
         return self._listener.address
 
     async def scrape(self) -> metrics.Scrape:
-        view = self._state.view(_now())
+        view = self._desk.state.view(_now())
         metrics.WORKERS.labels("prefill").set(view.num_prefill)
         metrics.WORKERS.labels("decode").set(view.num_decode)
         metrics.LINKS.set(view.num_links)
@@ -53,27 +51,22 @@ class Scheduler:
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
-        answer = self._state.place(request, _now(), connection)
-        if isinstance(answer, Rejection) or answer.slo is not None:
-            return answer
-        slo = self._slo.of(request.slo_class).resolve(0.0, request.ttft_s, request.tpot_s)
-        return msgspec.structs.replace(answer, slo=slo)
+        return await self._desk.place(request, connection)
 
     async def _tell(self, event: SchedulerEvent) -> None:
-        self._state.handle(event, _now())
+        self._desk.tell(event)
 
     def _note(self, _: Connection, event: SchedulerEvent) -> None:
-        self._state.handle(event, _now())
+        self._desk.tell(event)
 
     async def _report(self, report: WorkerReport) -> ReportReply:
-        self._state.handle(report, _now())
-        return ReportReply(prefill_workers=self._state.prefill_workers(_now()))
+        return self._desk.report(report)
 
     async def _view(self, _: None) -> ClusterView:
-        return self._state.view(_now())
+        return self._desk.state.view(_now())
 
     async def _locate(self, worker: WorkerId) -> Address | None:
-        return self._state.address_of(worker)
+        return self._desk.state.address_of(worker)
 
 
 def _now() -> float:

@@ -1,5 +1,5 @@
-"""The Scheduler's desk: who asks for a placement waits here until RouterState has decided. The same under Ray and in the
-simulator; the clock is the event loop's.
+"""The Scheduler's desk: who asks for a placement waits here until RouterState has decided. The same under Ray and in
+the simulator; the clock is the event loop's.
 """
 
 import asyncio

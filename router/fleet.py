@@ -1,8 +1,8 @@
 """What each worker has to do, as far as the Scheduler knows: the requests charged to it, and what follows from them.
 
-Self-accounting comes first: a request counts from the moment at which it is placed, whatever the worker's reports say and
-however old they are. A report adds what nobody here has charged (requests from before a restart of the Scheduler), and
-says that the worker lives.
+Self-accounting comes first: a request counts from the moment at which it is placed, whatever the worker's reports say
+and however old they are. A report adds what nobody here has charged (requests from before a restart of the Scheduler),
+and says that the worker lives.
 
 Times are monotonic seconds, of the caller.
 """
@@ -12,11 +12,9 @@ from enum import IntEnum
 
 from cluster.types import (
     Placement,
-    Pool,
     RequestId,
     Slo,
     SloClass,
-    WorkerId,
     WorkerReport,
 )
 from router.latency import LatencyModel
@@ -117,10 +115,10 @@ class WorkerState:
         "_steps",
         "charges",
         "inbound",
+        "inbound_prompt",
         "kv_reserved",
         "link_free_at",
         "model",
-        "inbound_prompt",
         "num_unknown",
         "outbound",
         "pool",
@@ -279,6 +277,19 @@ class WorkerState:
         self.residents[charge.request_id] = charge
         self._context_base += charge.num_prompt - charge.start_step
         self._changed()
+
+    def resume(self, charge: Charge, now: float) -> None:
+        """The worker was lost and has come back: it still has this request."""
+        is_generating = charge.placement.generating == self.worker
+        if not is_generating and charge.stage is Stage.DECODING:
+            return
+        self.charges[charge.request_id] = charge
+        if charge.stage is Stage.PREFILLING and (charge.placement.prefill or charge.placement.decode) == self.worker:
+            self.queue_prefill(charge, 0.0, now)
+        if is_generating:
+            self.expect(charge)
+            if charge.stage is Stage.DECODING:
+                self.join(charge, now)
 
     def release(self, charge: Charge, now: float) -> None:
         """The request is over here."""

@@ -23,8 +23,8 @@ NUM_BINS = 16
 CLASS_RANK = {SloClass.BATCH: 0, SloClass.STANDARD: 1, SloClass.INTERACTIVE: 2}
 
 Resident = tuple[float, float, float, float, int]
-"""A request that decodes: its budget and what it has used of it (seconds), tokens still to come, KV tokens, and the rank
-of its class.
+"""A request that decodes: its budget and what it has used of it (seconds), tokens still to come, KV tokens, and the
+rank of its class.
 """
 
 

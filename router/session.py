@@ -52,7 +52,6 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.deadline import Deadline, now
 from router.handoff_check import HandoffCheck
 from router.ports import DecodePort, PrefillPort, SchedulerPort
-from router.prefix_memory import prefix_chain
 from router.receipt import RequestObserver, RouteReceipt, Terms
 from router.timing import Timing
 
@@ -174,7 +173,6 @@ class Session:
         return PlacementRequest(
             request_id=request.request_id,
             num_prompt_tokens=len(request.prompt_token_ids) + len(self._released),
-            prefix_chain=prefix_chain(request.prompt_token_ids),
             has_early_token=request.is_resumable,
             num_output_tokens=len(self._released),
             max_output_tokens=request.max_output_tokens,

@@ -1,11 +1,11 @@
 """RouterState: what the Scheduler knows of the workers, the placements it has charged to them, and who waits.
 
 `handle`, `place`, `decide` and `asker_gone` are the only mutators; `now` is monotonic seconds. A worker exists by its
-reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is whole again after
-one report interval. A lost worker is out at once, until it reports again. A request is charged when it is placed (anew, if
-it was placed before), moves on with what its session tells, and is released when it is closed, or when the ingress that
-asked is gone. One that has to wait is answered by `decide`, which whoever owns this calls after every event and at
-`next_decision_at`.
+reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is whole again
+after one report interval. A lost worker is out at once, until it reports again. A request is charged when it is placed
+(anew, if it was placed before), moves on with what its session tells, and is released when it is closed, or when the
+ingress that asked is gone. One that has to wait is answered by `decide`, which whoever owns this (router/desk.py) calls
+after every event and at `next_decision_at`.
 """
 
 from collections.abc import Iterable
@@ -205,9 +205,12 @@ class RouterState:
         known = self._workers.get(report.worker)
         model = self.models.model(report.shape.kind)
         if known is None:
-            self._workers[report.worker] = WorkerState(report, model, now)
+            known = self._workers[report.worker] = WorkerState(report, model, now)
             self._roster = NOBODY
-        self._workers[report.worker].reported(report, now)
+            for made in self._charges.values():
+                if report.worker in (made.placement.prefill, made.placement.decode):
+                    known.resume(made, now)
+        known.reported(report, now)
         for sample in report.steps:
             model.observe(sample)
         for transfer in report.transfers:

@@ -17,7 +17,6 @@ SOURCES = sorted(file.relative_to(ROOT).as_posix() for package in PACKAGES for f
 PURE = (
     "router/state.py",
     "router/placement.py",
-    "router/prefix_memory.py",
     "router/prefix_index.py",
     "router/block_table.py",
     "router/catalogue.py",

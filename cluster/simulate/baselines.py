@@ -9,11 +9,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from router.latency import LatencyModels
+
 from cluster.types import Path
 from router.choice import Candidates, Choice, Policy
 from router.cost import Ask, prefill_s
 from router.fleet import WorkerState
-from router.latency import LatencyModels
 from router.lmetric import score
 from router.placement import goodput
 
@@ -100,7 +101,7 @@ def pd_mooncake(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choi
 
 
 def pd_threshold(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """llm-d's decider: the decode worker first, by prefix and requests; prefill elsewhere where it misses 512 tokens."""
+    """llm-d's decider: a decode worker first, by prefix and requests; prefill elsewhere where it misses 512 tokens."""
     if not candidates.decodes:
         return None
     decode = min(

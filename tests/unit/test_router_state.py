@@ -17,7 +17,6 @@ from cluster.types import (
     WorkerLost,
     WorkerReport,
 )
-from router.prefix_memory import prefix_chain
 from router.state import CHARGE_TIMEOUT_S, QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -37,6 +36,11 @@ def a_state(num_prefill: int = 2, num_decode: int = 2) -> RouterState:
 
 def load(state: RouterState, now: float = 0.0) -> dict[str, int]:
     return {w.worker: w.num_placed for w in state.view(now).workers if w.num_placed}
+
+
+def a_pair_request(request_id: str = "r", **fields: object) -> PlacementRequest:
+    """It runs on a pair."""
+    return a_placement_request(request_id, **({"path": Path.PREFILL_DECODE} | fields))
 
 
 def closed(request_id: str) -> RequestClosed:
@@ -67,7 +71,7 @@ def test_worker_without_a_fresh_report_gets_no_request():
 
 def test_placed_request_is_charged_to_both_workers_until_it_is_closed():
     state = a_state(num_prefill=1, num_decode=1)
-    state.place(a_placement_request("r"), now=0.0)
+    state.place(a_pair_request("r"), now=0.0)
     assert load(state) == {"p0": 1, "d0": 1}
     state.handle(closed("r"), now=0.0)
     assert load(state) == {}
@@ -75,21 +79,21 @@ def test_placed_request_is_charged_to_both_workers_until_it_is_closed():
 
 def test_request_that_is_placed_again_is_charged_once():
     state = a_state(num_prefill=2, num_decode=1)
-    state.place(a_placement_request("r"), now=0.0)
-    state.place(a_placement_request("r", excluded=ids("p0")), now=0.0)
+    state.place(a_pair_request("r"), now=0.0)
+    state.place(a_pair_request("r", excluded=ids("p0")), now=0.0)
     assert load(state) == {"p1": 1, "d0": 1}
 
 
 def test_request_that_is_refused_the_second_time_is_charged_no_more():
     state = a_state(num_prefill=1, num_decode=1)
-    state.place(a_placement_request("r"), now=0.0)
-    state.place(a_placement_request("r", excluded=ids("p0 d0")), now=0.0)
+    state.place(a_pair_request("r"), now=0.0)
+    state.place(a_pair_request("r", excluded=ids("p0 d0")), now=0.0)
     assert load(state) == {}
 
 
 def test_charge_outlives_a_gap_in_the_reports():
     state = a_state(num_prefill=1, num_decode=1)
-    state.place(a_placement_request("r"), now=0.0)
+    state.place(a_pair_request("r"), now=0.0)
     state.handle(WorkerLost(worker=WorkerId("d0")), now=1.0)
     state.handle(a_decode_report("d0", "p0"), now=2.0)
     assert load(state, now=2.0) == {"p0": 1, "d0": 1}
@@ -98,16 +102,16 @@ def test_charge_outlives_a_gap_in_the_reports():
 def test_charges_of_an_ingress_end_with_it():
     state = a_state(num_prefill=1, num_decode=1)
     one, other = object(), object()
-    state.place(a_placement_request("r"), now=0.0, asker=one)
-    state.place(a_placement_request("s"), now=0.0, asker=one)
-    state.place(a_placement_request("t"), now=0.0, asker=other)
-    state.asker_gone(one)
+    state.place(a_pair_request("r"), now=0.0, asker=one)
+    state.place(a_pair_request("s"), now=0.0, asker=one)
+    state.place(a_pair_request("t"), now=0.0, asker=other)
+    state.asker_gone(one, 0.0)
     assert load(state) == {"p0": 1, "d0": 1}
 
 
 def test_charge_whose_end_was_never_told_does_not_stay_forever():
     state = a_state(1, 1)
-    state.place(a_placement_request(), now=0.0)
+    state.place(a_pair_request(), now=0.0)
     state.handle(a_prefill_report(PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
     state.handle(a_decode_report(DECODES[0], PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
     assert load(state, now=CHARGE_TIMEOUT_S + 1) == {}
@@ -116,25 +120,12 @@ def test_charge_whose_end_was_never_told_does_not_stay_forever():
 def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0")), now=0.0)
-    paths = []
+    is_used = []
     for now in (1.0, QUARANTINE_S + 1):
         for report in (a_prefill_report("p0"), a_decode_report("d0", "p0")):
             state.handle(report, now)
-        answer = state.place(a_placement_request(), now)
-        assert isinstance(answer, Placement)
-        paths.append(answer.path)
-    assert paths == [Path.DECODE, Path.PREFILL_DECODE]
-
-
-def test_next_turn_of_a_chat_goes_to_the_worker_of_the_turn_before():
-    state = a_state(num_prefill=1, num_decode=3)
-    turns = [prefix_chain(range(100 * (number + 1))) for number in range(4)]
-    placed = [
-        state.place(a_placement_request(f"r{i}", num_prompt_tokens=100 * (i + 1), prefix_chain=chain), now=0.0)
-        for i, chain in enumerate(turns)
-    ]
-    assert len({placement.generating for placement in placed if isinstance(placement, Placement)}) == 1
-    assert [p.path for p in placed if isinstance(p, Placement)] == [Path.PREFILL_DECODE] + [Path.DECODE] * 3
+        is_used.append(isinstance(state.place(a_pair_request(), now), Placement))
+    assert is_used == [False, True]
 
 
 def test_closing_an_unknown_request_changes_nothing():
@@ -143,19 +134,10 @@ def test_closing_an_unknown_request_changes_nothing():
     assert load(state) == {}
 
 
-@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from([None, Path.DECODE]), st.integers(1, 5))
-def test_open_requests_spread_evenly(num_prefill, num_decode, path, rounds):
-    state = a_state(num_prefill, num_decode)
-    for i in range(rounds * num_prefill * num_decode):
-        state.place(a_placement_request(f"r{i}", path=path), now=0.0)
-    decodes = [count for worker, count in load(state).items() if worker in DECODES]
-    assert decodes == [rounds * num_prefill] * num_decode
-
-
 def test_requests_that_end_at_once_take_turns_over_all_pairs():
     state, used = a_state(num_prefill=2, num_decode=3), Counter()
     for i in range(12):
-        answer = state.place(a_placement_request(f"r{i}"), now=0.0)
+        answer = state.place(a_pair_request(f"r{i}"), now=0.0)
         assert isinstance(answer, Placement)
         used[answer.prefill, answer.decode] += 1
         state.handle(closed(f"r{i}"), now=0.0)

@@ -1,0 +1,184 @@
+"""What the placement policy does with requests and fleets whose right treatment is known."""
+
+from collections import Counter
+
+import pytest
+from fleets import a_fleet, a_report, ask, decoding, ended, prefilled, put
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.types import FirstToken, LinkSpeed, Path, Placement, Rejection, WorkerId
+from router.cost import DecodePart, alone, ask_of
+from router.fleet import WorkerState
+from router.latency import LatencyModels
+from router.output_lengths import LengthHistogram, OutputLengths
+
+PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
+
+
+def test_short_prompt_stays_on_an_idle_decode_worker():
+    assert put(a_fleet(4, 4), ask("r", 200), 1.0).path is ALONE
+
+
+def test_long_prompt_keeps_away_from_a_worker_whose_residents_have_little_time_left():
+    state = a_fleet(1, 1)
+    for number in range(100):  # steps of about 42 ms, of 50
+        decoding(state, f"resident{number}", 2000, "d0", 1.0)
+    placed = put(state, ask("r", 32_000), 2.0)
+    assert placed.path is PAIR
+    stayed = next(way for way in placed.considered if way.path is ALONE)
+    assert stayed.victims > 10
+
+
+def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another():
+    state = a_fleet(1, 2)
+    for number in range(3):
+        decoding(state, f"big{number}", 100_000, "d0", 1.0)
+    assert put(state, ask("r", 20_000, tpot_s=None), 2.0).decode == "d1"
+
+
+def test_link_that_carries_nothing_is_not_used():
+    state = a_fleet(2, 2, link=LinkSpeed(0.001, 1e5))
+    assert put(state, ask("r", 20_000), 1.0).path is ALONE
+
+
+def test_backlog_of_a_slow_link_is_counted():
+    state = a_fleet(4, 1, link=LinkSpeed(0.001, 1e9))
+    gaps = []
+    for number in range(4):
+        placed = put(state, ask(f"r{number}", 4000, path="P->D"), 1.0)
+        assert placed.predicted is not None
+        gaps.append(placed.predicted.tpot_s)
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 2 * gaps[0]
+
+
+def test_fleet_without_decode_workers_prefills_and_decodes_on_prefill_workers():
+    assert put(a_fleet(2, 0), ask("r", 500), 1.0).path is Path.PREFILL
+
+
+def test_fleet_without_prefill_workers_stays_on_decode_workers():
+    assert put(a_fleet(0, 2), ask("r", 20_000), 1.0).path is ALONE
+
+
+def test_one_token_answer_ends_where_it_is_prefilled():
+    state = a_fleet(2, 2)
+    for number in range(60):
+        decoding(state, f"resident{number}", 2000, f"d{number % 2}", 1.0)
+    assert put(state, ask("r", 8000, max_output_tokens=1), 2.0).path is Path.PREFILL
+
+
+def test_a_thousand_requests_that_share_one_block_are_spread():
+    state = a_fleet(8, 2)
+    shared, used = b"\0" * 8, Counter()
+    for number in range(1000):
+        hashes = [shared, *(number.to_bytes(4, "big") + block.to_bytes(4, "big") for block in range(1, 440))]
+        request = ask(f"r{number}", 7040, block_hashes=hashes, path="P->D", max_output_tokens=8)
+        used[put(state, request, 1.0 + number / 1000).prefill] += 1
+        if number % 100 == 99:
+            report_all(state, 1.0 + number / 1000)
+    assert max(used.values()) <= 1.5 * 1000 / 8
+
+
+def report_all(state, now):
+    for worker in state.view(now).workers:
+        state.handle(a_report(worker.worker, dict(worker.links)), now)
+
+
+def test_arrivals_between_two_reports_are_spread_by_our_own_accounting():
+    state, used = a_fleet(4, 4), Counter()
+    for number in range(100):
+        placed = put(state, ask(f"r{number}", 3000, path="P->D"), 1.0 + number / 100)
+        used[placed.prefill] += 1
+    assert max(used.values()) <= 2 * 100 / 4
+
+
+def test_queued_prompts_free_their_worker_when_they_are_done():
+    state = a_fleet(1, 1)
+    first = put(state, ask("one", 16_000, path="P->D"), 1.0)
+    second = put(state, ask("two", 16_000, path="P->D"), 1.0)
+    prefilled(state, "one", 1.3)
+    prefilled(state, "two", 1.4)
+    third = put(state, ask("three", 16_000, path="P->D"), 1.5)
+    ttfts = [placed.predicted.ttft_s for placed in (first, second, third) if placed.predicted]
+    assert ttfts[1] == pytest.approx(2 * ttfts[0], rel=0.01)
+    assert ttfts[2] == pytest.approx(ttfts[0], rel=0.01)
+
+
+def test_next_turn_of_a_chat_goes_to_the_worker_that_holds_it():
+    state = a_fleet(2, 4)
+    workers = set()
+    for turn in range(1, 6):
+        hashes = [block.to_bytes(8, "big") for block in range(turn * 100)]
+        placed = put(state, ask(f"turn{turn}", turn * 1600 + 10, block_hashes=hashes), float(turn))
+        workers.add(placed.generating)
+        state.handle(FirstToken(request_id=placed_id(turn)), turn + 0.2)
+        ended(state, f"turn{turn}", turn + 0.5, num_output_tokens=20)
+        report_all(state, turn + 0.5)
+    assert len(workers) == 1
+
+
+def placed_id(turn):
+    return f"turn{turn}"
+
+
+def test_conversation_leaves_a_worker_that_is_much_busier():
+    state = a_fleet(1, 2)
+    hashes = [block.to_bytes(8, "big") for block in range(20)]
+    first = put(state, ask("turn1", 320, block_hashes=hashes), 1.0)
+    for number in range(150):
+        decoding(state, f"resident{number}", 2000, first.generating, 1.0)
+    assert put(state, ask("turn2", 330, block_hashes=hashes), 1.1).generating != first.generating
+
+
+def test_decision_explains_itself():
+    placed = put(a_fleet(2, 2), ask("r", 4000), 1.0)
+    assert placed.predicted == placed.considered[0]
+    assert {way.path for way in placed.considered} == {PAIR, ALONE}
+    assert placed.predicted.cost == min(way.cost for way in placed.considered)
+    assert placed.slo is not None
+    assert placed.slo.tpot_s == 0.05
+
+
+def test_when_most_workers_have_gone_silent_their_own_load_decides():
+    state = a_fleet(0, 4)
+    for number in range(6):
+        put(state, ask(f"r{number}", 2000, path="D"), 0.1)
+    placed = put(state, ask("r", 2000), 4.0)
+    assert placed.predicted is None
+    assert "LMetric" in placed.why
+
+
+@given(
+    num_prompt=st.integers(1, 200_000),
+    more=st.integers(0, 50_000),
+    queued=st.lists(st.integers(1, 50_000), max_size=5),
+    num_residents=st.integers(0, 40),
+)
+def test_more_work_is_never_predicted_to_be_done_sooner(num_prompt, more, queued, num_residents):
+    def predict(num_prompt, queued):
+        state = a_fleet(1, 1)
+        for number in range(num_residents):
+            decoding(state, f"resident{number}", 1000, "d0", 0.5)
+        for number, size in enumerate(queued):
+            put(state, ask(f"queued{number}", size, path="D"), 1.0)
+        placed = put(state, ask("r", num_prompt, path="D"), 1.0)
+        assert placed.predicted is not None
+        return placed.predicted
+
+    base = predict(num_prompt, queued)
+    assert predict(num_prompt + more, queued).ttft_s >= base.ttft_s - 1e-9
+    assert predict(num_prompt, [*queued, 1000]).ttft_s >= base.ttft_s - 1e-9
+    assert 0 <= base.risk <= 1
+    assert base.cost < float("inf")
+
+
+@pytest.mark.parametrize("usage", [0.0, 1.0, 7.0, float("nan")])
+@pytest.mark.parametrize("num_running", [0, 10_000])
+def test_reports_that_cannot_be_true_do_not_stop_placement(usage, num_running):
+    state = a_fleet(2, 2)
+    state.handle(a_report("d0", {"p0": None}, kv_cache_usage=usage, num_running=num_running), 1.0)
+    answer = state.place(ask("r", 2000), 1.1)
+    assert isinstance(answer, Placement)
+    assert answer.predicted is not None
+    assert answer.predicted.cost < float("inf")
