@@ -74,11 +74,12 @@ class Engine:
         if len(self._waiting) == 1:  # behind others it waits for what they wait for
             self._interrupt(now)
 
-    def pulled(self, request: EngineRequest, now: float) -> None:
-        """All of the KV that it was handed has come."""
+    def pulled(self, request: EngineRequest, num_tokens: int, now: float) -> None:
+        """The KV of so many of its prompt tokens is here; of none: the transfer has failed, and it is computed."""
         if request.phase is Phase.PULLING:
             self._num_pulling -= 1
-            self._is_ready(request, request.num_pulled, now)
+            request.num_pulled = num_tokens
+            self._is_ready(request, num_tokens, now)
 
     def release(self, request: EngineRequest, now: float) -> None:
         """Of a prefill: nobody needs its KV any longer."""

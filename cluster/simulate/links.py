@@ -8,21 +8,21 @@ from cluster.types import LinkSpeed
 
 
 class Links:
-    __slots__ = ("_bytes_per_s", "_free_at", "_latency_s", "_slow")
+    __slots__ = ("_free_at", "_slow", "_speed")
 
     def __init__(self, speed: LinkSpeed, slow: dict[tuple[str, str], LinkSpeed] | None = None) -> None:
         """`slow`: pairs of a prefill and a decode worker that have a speed of their own."""
-        self._latency_s, self._bytes_per_s = speed.latency_s, speed.bytes_per_s
+        self._speed = speed
         self._slow = slow or {}
         self._free_at: dict[str, float] = {}
 
-    def send(self, prefill: str, decode: str, num_bytes: int, now: float) -> float:
-        """When it has come."""
+    def speed(self, prefill: str, decode: str) -> LinkSpeed:
+        return self._slow.get((prefill, decode), self._speed)
+
+    def send(self, prefill: str, decode: str, num_bytes: int, now: float) -> tuple[float, float]:
+        """When the transfer begins, and when it has come."""
         begins_at = max(now, self._free_at.get(prefill, 0.0), self._free_at.get(decode, 0.0))
-        speed = self._slow.get((prefill, decode))
-        if speed is None:
-            ends_at = begins_at + self._latency_s + num_bytes / self._bytes_per_s
-        else:
-            ends_at = begins_at + speed.latency_s + num_bytes / speed.bytes_per_s
+        speed = self.speed(prefill, decode)
+        ends_at = begins_at + speed.latency_s + num_bytes / speed.bytes_per_s
         self._free_at[prefill] = self._free_at[decode] = ends_at
-        return ends_at
+        return begins_at, ends_at

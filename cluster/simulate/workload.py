@@ -70,6 +70,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry_after_s: float | None = None
     """What it was told when it was rejected."""
     num_attempts: int = 1
+    """Placements that its last try took."""
+    num_tries: int = 1
+    """Times that it came, after having been told when to come again."""
 
     @property
     def is_good(self) -> bool:

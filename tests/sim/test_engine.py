@@ -147,7 +147,7 @@ def test_handed_over_request_needs_memory_first_and_then_decodes_without_prefill
     driver.run()
     transfer_at = driver.moments["pulled", Moment.TRANSFER]
     assert transfer_at == driver.moments["resident", Moment.FINISHED]
-    driver.engine.pulled(pulled, transfer_at + 0.3)
+    driver.engine.pulled(pulled, 700, transfer_at + 0.3)
     driver.run()
     assert driver.first_at(pulled) == pytest.approx(transfer_at + 0.3 + MODEL.decode_run_s(1, 701, 1))
     assert driver.last_at(pulled) == pytest.approx(transfer_at + 0.3 + MODEL.decode_run_s(1, 701, 10))
@@ -258,4 +258,4 @@ def serve_others(driver: Driver, requests: list[EngineRequest], now: float) -> N
         if request.phase is Phase.KEPT:
             driver.engine.release(request, now)
         elif request.phase is Phase.PULLING:
-            driver.engine.pulled(request, now)
+            driver.engine.pulled(request, request.num_pulled, now)

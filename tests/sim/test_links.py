@@ -7,18 +7,18 @@ FAST = LinkSpeed(latency_s=0.001, bytes_per_s=1000.0)
 
 
 def test_transfer_takes_its_latency_and_its_bytes():
-    assert Links(FAST).send("p0", "d0", 500, now=2.0) == pytest.approx(2.501)
+    assert Links(FAST).send("p0", "d0", 500, now=2.0) == pytest.approx((2.0, 2.501))
 
 
 def test_transfers_queue_at_either_end():
     links = Links(FAST)
-    first = links.send("p0", "d0", 1000, now=0.0)
-    assert links.send("p0", "d1", 1000, now=0.0) == pytest.approx(first + 1.001)
-    assert links.send("p1", "d0", 1000, now=0.0) == pytest.approx(first + 1.001)
-    assert links.send("p2", "d2", 1000, now=0.0) == pytest.approx(first)
+    _, first = links.send("p0", "d0", 1000, now=0.0)
+    assert links.send("p0", "d1", 1000, now=0.0)[1] == pytest.approx(first + 1.001)
+    assert links.send("p1", "d0", 1000, now=0.0)[1] == pytest.approx(first + 1.001)
+    assert links.send("p2", "d2", 1000, now=0.0)[1] == pytest.approx(first)
 
 
 def test_slow_pair_is_slow_alone():
     links = Links(FAST, {("p0", "d0"): LinkSpeed(latency_s=0.0, bytes_per_s=10.0)})
-    assert links.send("p0", "d0", 100, now=0.0) == pytest.approx(10.0)
-    assert links.send("p1", "d1", 100, now=0.0) == pytest.approx(0.101)
+    assert links.send("p0", "d0", 100, now=0.0) == pytest.approx((0.0, 10.0))
+    assert links.send("p1", "d1", 100, now=0.0) == pytest.approx((0.0, 0.101))

@@ -1,0 +1,153 @@
+"""Fleet: the simulated workers, as the ports that a session runs a request with.
+
+A generated token has no value, and only the first and the last of an answer have a time: a stream gives the first
+token, and all others with the last one.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from cluster.errors import WorkerUnreachable
+from cluster.simulate.links import Links
+from cluster.simulate.reports import Desk, Reporter
+from cluster.simulate.setting import Fault, PoolSetting, Setting, worker_name
+from cluster.simulate.worker import Run, SimWorker, hand_over, kept_by
+from cluster.types import FinishReason, GenerateRequest, Pool, RequestId, TokenDelta, TransferSample, WorkerId
+from kvtransfer.handoff import KVHandoff, PrefillResult
+
+TOKEN = 0
+
+
+class Fleet:
+    """PrefillPort and DecodePort."""
+
+    def __init__(self, setting: Setting, desk: Desk) -> None:
+        self._setting = setting
+        self._loop = asyncio.get_running_loop()
+        self._links = Links(
+            setting.link,
+            {
+                (worker_name(Pool.PREFILL, prefill), worker_name(Pool.DECODE, decode)): speed
+                for (prefill, decode), speed in setting.slow_links.items()
+            },
+        )
+        self._reporter = Reporter(setting, desk, self._links)
+        self._places: dict[str, int] = {}
+        """Of every name, how many workers have had it."""
+        self._workers: dict[WorkerId, SimWorker] = {}
+        """The living."""
+        for pool in Pool:
+            for index in range(self._pool(pool).number):
+                self._begin(pool, index)
+        for fault in setting.faults:
+            self._loop.call_at(fault.at_s, self._die, fault)
+
+    @property
+    def workers(self) -> list[SimWorker]:
+        return list(self._workers.values())
+
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
+        there = self._find(worker)
+        run = Run(request, is_prefill=True)
+        there.start(run)
+        try:
+            await run.first_token()
+        except BaseException:
+            there.abort(run)
+            raise
+        if not run.keeps_kv:
+            there.abort(run)
+            first = TokenDelta(0, [TOKEN], FinishReason.LENGTH, prompt_sources=run.sources)
+            return PrefillResult(handoff=None, first=first)
+        there.keep(run)
+        first = TokenDelta(0, [TOKEN], prompt_sources=run.sources)
+        return PrefillResult(handoff=hand_over(run, worker), first=first)
+
+    def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
+        if there := self._workers.get(worker):
+            there.release(request_id)
+
+    async def generate(
+        self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
+    ) -> AsyncGenerator[TokenDelta, None]:
+        there = self._find(worker)
+        run = Run(request, handoff)
+        there.start(run)
+        try:
+            await run.first_token()
+            num_left = run.num_output - 1
+            yield TokenDelta(0, [TOKEN], None if num_left else FinishReason.LENGTH, prompt_sources=run.sources)
+            if num_left:
+                await run.end()
+                yield TokenDelta(0, [TOKEN] * num_left, FinishReason.LENGTH)
+        except WorkerUnreachable:
+            if run.num_lost > 1:
+                yield TokenDelta(0, [TOKEN] * (run.num_lost - 1))
+            raise
+        finally:
+            there.abort(run)
+
+    def distrust(self, worker: WorkerId) -> None:
+        """Nothing is wrong with what simulated workers cache."""
+
+    def _find(self, worker: WorkerId) -> SimWorker:
+        there = self._workers.get(worker)
+        if there is None:
+            raise WorkerUnreachable(f"worker {worker} is dead", worker)
+        return there
+
+    def _pool(self, pool: Pool) -> PoolSetting:
+        return self._setting.prefill if pool is Pool.PREFILL else self._setting.decode
+
+    # ---- hand-overs
+
+    def _transfer(self, to: SimWorker, run: Run) -> None:
+        assert run.handoff is not None
+        source = self._holder(run.handoff)
+        if source is None:
+            self._loop.call_soon(to.pulled, run, 0)
+            return
+        now = self._loop.time()
+        num_tokens = max(run.num_pulled - run.num_hit_tokens, 0)
+        began_at, ends_at = self._links.send(source.place, to.place, num_tokens * self._setting.kv_bytes_per_token, now)
+        sample = TransferSample(source.id, num_tokens, ends_at - began_at)
+        self._loop.call_at(ends_at, self._transferred, to, run, sample)
+
+    def _transferred(self, to: SimWorker, run: Run, sample: TransferSample) -> None:
+        assert run.handoff is not None
+        source = self._holder(run.handoff)
+        if source is None:
+            to.pulled(run, 0)
+            return
+        kept = kept_by(run.handoff)
+        source.release(kept.request_id)
+        self._reporter.note_transfer(to, sample)
+        to.pulled(run, kept.num_prompt)
+
+    def _holder(self, handoff: KVHandoff) -> SimWorker | None:
+        """The worker that granted it, if it still keeps the KV."""
+        there = self._workers.get(handoff.worker)
+        return there if there is not None and there.keeps(kept_by(handoff)) else None
+
+    # ---- life and death
+
+    def _begin(self, pool: Pool, index: int) -> None:
+        place = worker_name(pool, index)
+        generation = self._places.get(place, 0)
+        self._places[place] = generation + 1
+        name = WorkerId(f"{place}.{generation}" if generation else place)
+        worker = SimWorker(
+            name, place, pool, self._pool(pool), on_transfer=self._transfer, on_cache_change=self._reporter.tell_changes
+        )
+        self._workers[name] = worker
+        self._reporter.begin(worker)
+
+    def _die(self, fault: Fault) -> None:
+        place = worker_name(fault.pool, fault.index)
+        for worker in self.workers:
+            if worker.place == place:
+                del self._workers[worker.id]
+                self._reporter.end(worker)
+                worker.die()
+        if fault.back_after_s is not None:
+            self._loop.call_later(fault.back_after_s, self._begin, fault.pool, fault.index)

@@ -1,0 +1,144 @@
+"""A whole run: a workload, against simulated workers, through the production session and Scheduler, on a virtual clock.
+
+Every request is one client: it asks once, or comes again when its Retry-After says so, and has one record. The same
+workload, setting and Scheduler give the same records.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import cast
+
+import msgspec
+
+from cluster.errors import Overloaded, ServingError
+from cluster.simulate.clock import VirtualLoop
+from cluster.simulate.fleet import Fleet
+from cluster.simulate.reports import Desk
+from cluster.simulate.setting import Setting
+from cluster.simulate.worker import Prompt
+from cluster.simulate.workload import RequestRecord, SimRequest
+from cluster.types import (
+    GenerateRequest,
+    Outcome,
+    Placement,
+    PlacementRequest,
+    Rejection,
+    RequestId,
+    SchedulerEvent,
+    WorkerId,
+)
+from router.receipt import RouteReceipt, Terms
+from router.session import Session, SessionPorts
+
+
+def simulate(workload: Sequence[SimRequest], setting: Setting, make_desk: Callable[[], Desk]) -> list[RequestRecord]:
+    """The records are in the order of the workload, which is that of its arrivals. `make_desk` is called on the virtual
+    loop.
+    """
+
+    async def run() -> list[RequestRecord]:
+        return await serve(workload, setting, make_desk())
+
+    return VirtualLoop().run(run())
+
+
+async def serve(workload: Sequence[SimRequest], setting: Setting, desk: Desk) -> list[RequestRecord]:
+    fleet, loop = Fleet(setting, desk), asyncio.get_running_loop()
+    tasks = []
+    for number, sim in enumerate(workload):
+        if (wait_s := sim.arrival_s - loop.time()) > 0:
+            await asyncio.sleep(wait_s)
+        tasks.append(loop.create_task(_Client(number, sim, setting, fleet, desk).run()))
+    return [await task for task in tasks]
+
+
+class _Client:
+    """Of one request; also its sessions' SchedulerPort and observer."""
+
+    def __init__(self, number: int, sim: SimRequest, setting: Setting, fleet: Fleet, desk: Desk) -> None:
+        self._number = number
+        self._sim = sim
+        self._setting = setting
+        self._desk = desk
+        self._ports = SessionPorts(scheduler=self, prefill=fleet, decode=fleet, observer=self)
+        self._receipt: RouteReceipt | None = None
+
+    async def run(self) -> RequestRecord:
+        loop = asyncio.get_running_loop()
+        num_tries, retry_after_s = 0, None
+        while True:
+            num_tries += 1
+            began_at = loop.time()
+            try:
+                await self._ask(num_tries)
+            except Overloaded as error:
+                retry_after_s = error.retry_after_s
+                if num_tries < self._setting.max_tries:
+                    await asyncio.sleep(retry_after_s)
+                    continue
+            except ServingError:
+                pass  # its receipt says so
+            return self._record(began_at - self._sim.arrival_s, num_tries, retry_after_s)
+
+    async def _ask(self, num_tries: int) -> None:
+        sim = self._sim
+        request = GenerateRequest(
+            request_id=RequestId(f"{self._number}.{num_tries}"),
+            prompt_token_ids=cast("list[int]", Prompt(sim, sim.num_prompt)),
+            sampling_params=b"",
+            is_resumable=True,
+        )
+        terms = Terms(slo_class=sim.slo_class, ttft_s=sim.slo.ttft_s, tpot_s=sim.slo.tpot_s)
+        session = Session(request, self._ports, terms, first_token_timeout_s=self._setting.first_token_timeout_s)
+        self._receipt = None
+        async with aclosing(session.run()) as deltas:
+            async for _ in deltas:
+                pass
+
+    def _record(self, waited_s: float, num_tries: int, retry_after_s: float | None) -> RequestRecord:
+        """`waited_s`: before the last try."""
+        sim, receipt = self._sim, self._receipt
+        assert receipt is not None, "every session is closed"
+        assert receipt.outcome is not Outcome.FINISHED or receipt.num_output_tokens == sim.num_output
+        predicted = receipt.placement.predicted if receipt.placement else None
+        sources = receipt.prefill_sources or receipt.sources
+        return RequestRecord(
+            arrival_s=sim.arrival_s,
+            num_prompt=sim.num_prompt,
+            num_output=sim.num_output,
+            tenant=sim.tenant,
+            slo_class=sim.slo_class,
+            slo=sim.slo,
+            path=receipt.path,
+            ttft_s=None if receipt.ttft_s is None else receipt.ttft_s + waited_s,
+            tpot_s=receipt.tpot_s,
+            outcome=receipt.outcome,
+            num_hit_tokens=sources.local + sources.offloaded if sources else 0,
+            predicted_ttft_s=predicted.ttft_s if predicted else None,
+            predicted_tpot_s=predicted.tpot_s if predicted else None,
+            retry_after_s=retry_after_s,
+            num_attempts=receipt.num_attempts,
+            num_tries=num_tries,
+        )
+
+    # ---- SchedulerPort
+
+    async def place(self, request: PlacementRequest) -> Placement | Rejection:
+        known = msgspec.structs.replace(request, block_hashes=self._sim.block_hashes, tenant=self._sim.tenant)
+        return await self._desk.place(known)
+
+    async def tell(self, event: SchedulerEvent) -> None:
+        self._desk.tell(event)
+
+    def note(self, event: SchedulerEvent) -> None:
+        self._desk.tell(event)
+
+    # ---- RequestObserver
+
+    def closed(self, receipt: RouteReceipt) -> None:
+        assert self._receipt is None, "a session is closed once"
+        self._receipt = receipt
+
+    def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
+        """Simulated hand-overs are not checked."""
