@@ -1,22 +1,23 @@
 """The highest rate at which a share of all requests still meets its objectives. Pure: a trial is a callable.
 
-Attainment falls with the rate, steeply at capacity. So the search first brackets the target from a guess, then narrows
-the bracket on the logarithm of the rate: by interpolation between the log odds of both ends, which are nearly straight
-there, and by halves where an end was not measured or the last step shrank the bracket by less than that. A trial need
-not finish when its misses already say that it is above (`None`).
+Rates are powers of RATIO, so that one search finds what another one with another guess would find, and their trials can
+be shared. Attainment falls with the rate, steeply at capacity. So a search first brackets the target from a guess, then
+narrows the bracket: by interpolation between the log odds of both ends, which are nearly straight there, and by halves
+where an end was not measured or the last step shrank the bracket by less than that. A trial need not finish when its
+misses already say that it is above (`None`).
 """
 
-from collections.abc import Callable
-from math import exp, log
+from collections.abc import Callable, Sequence
+from math import inf, log
 
 import msgspec
 
-RESOLUTION = 0.01
-"""Of the rate that is found, relative."""
-WIDEST = 2.0**8
-"""The target is not looked for further from the first guess than this factor."""
-FIRST_STEP, WIDER = 1.25, 1.4
-"""From the guess to the next rate, and how much each step is wider than the one before."""
+RATIO = 1.01
+"""Of two neighbouring rates: what a search resolves."""
+REACH = 560
+"""The target is not looked for further from the first guess than so many rates: a factor of 263."""
+FIRST_STEP, WIDER = 22, 1.5
+"""From the guess to the next rate tried (a factor of 1.24), and how much each such step is wider than the last one."""
 MARGIN = 0.1
 """Interpolated steps keep so much of the bracket from its ends."""
 LEAST_ODDS = 1e-3
@@ -31,54 +32,86 @@ class MaxRate(msgspec.Struct, frozen=True):
     """0: even the lowest rate tried misses the target."""
     attainment: float
     """At that rate."""
-    tried: tuple[tuple[float, float | None], ...]
-    """Rates and what they attained, in the order of the search."""
+    num_trials: int
+
+
+class BestSplit(msgspec.Struct, frozen=True):
+    """Of a number of workers into prefill and decode workers."""
+
+    num_prefill: int
+    found: MaxRate
 
 
 class _Search:
-    """The highest rate known to attain the target, and the lowest known not to."""
+    """The highest rate known to attain the target, and the lowest known not to, by their numbers."""
 
     def __init__(self, trial: Trial, target: float) -> None:
         self._trial = trial
         self._target = target
-        self.low, self.at_low = 0.0, 0.0
-        self.high: float | None = None
+        self.low, self.high = -inf, inf
+        self.at_low = 0.0
         self._at_high: float | None = None
-        self.tried: list[tuple[float, float | None]] = []
+        self.num_trials = 0
 
-    def attains(self, rate: float) -> bool:
-        attainment = self._trial(rate)
-        self.tried.append((rate, attainment))
+    def attains(self, number: int) -> bool:
+        attainment = self._trial(_rate(number))
+        self.num_trials += 1
         if attainment is not None and attainment >= self._target:
-            self.low, self.at_low = rate, attainment
+            self.low, self.at_low = number, attainment
             return True
-        self.high, self._at_high = rate, attainment
+        self.high, self._at_high = number, attainment
         return False
 
+    @property
     def interpolated(self) -> float:
-        """Share of the bracket, in logarithms, where the target should be."""
+        """Share of the bracket where the target should be."""
         if self._at_high is None:
             return 0.5
         at_low, target, at_high = (_log_odds(a) for a in (self.at_low, self._target, self._at_high))
         return min(max((at_low - target) / max(at_low - at_high, 1e-9), MARGIN), 1 - MARGIN)
 
+    @property
+    def found(self) -> MaxRate:
+        return MaxRate(_rate(self.low) if self.low > -inf else 0.0, self.at_low, self.num_trials)
 
-def max_rate(trial: Trial, target: float, guess: float, resolution: float = RESOLUTION) -> MaxRate:
+
+def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
     """The highest rate with attainment of at least `target`, starting from `guess`."""
     search = _Search(trial, target)
-    rate, step = guess, FIRST_STEP
-    is_rising = search.attains(rate)
-    while not (search.low and search.high) and guess / WIDEST < rate < guess * WIDEST:
-        rate = rate * step if is_rising else rate / step
+    start = round(log(guess) / log(RATIO))
+    number, step = start, float(FIRST_STEP)
+    is_rising = search.attains(number)
+    while search.high - search.low == inf and abs(number - start) < REACH:
+        number += round(step) if is_rising else -round(step)
         step *= WIDER
-        search.attains(rate)
-    share = search.interpolated()
-    while search.low and search.high and search.high / search.low > 1 + resolution:
-        width = log(search.high / search.low)
-        search.attains(search.low * exp(share * width))
-        has_halved = log(search.high / search.low) <= width / 2
-        share = search.interpolated() if has_halved else 0.5
-    return MaxRate(search.low, search.at_low, tuple(search.tried))
+        search.attains(number)
+    share = search.interpolated
+    while 1 < search.high - search.low < inf:
+        width = search.high - search.low
+        search.attains(int(search.low + min(max(round(share * width), 1), width - 1)))
+        has_halved = search.high - search.low <= width / 2 + 1
+        share = search.interpolated if has_halved else 0.5
+    return search.found
+
+
+def best_split(trial_of: Callable[[int], Trial], splits: Sequence[int], target: float, guess: float) -> BestSplit:
+    """The split with the highest rate, looking first at the one in the middle, then at the others from there outwards.
+
+    Another split is searched only if it attains the target at the next higher rate: most cost one hopeless trial.
+    """
+    order = sorted(splits, key=lambda split: abs(split - splits[len(splits) // 2]))
+    best = BestSplit(order[0], max_rate(trial_of(order[0]), target, guess))
+    for split in order[1:]:
+        trial, better = trial_of(split), best.found.rate * RATIO
+        attainment = trial(better) if better else None
+        if not better or (attainment is not None and attainment >= target):
+            found = max_rate(trial, target, better * RATIO**FIRST_STEP or guess)
+            best = BestSplit(split, found) if found.rate > best.found.rate else best
+    return best
+
+
+def _rate(number: float) -> float:
+    return float(f"{RATIO**number:.6g}")
 
 
 def _log_odds(attainment: float) -> float:
