@@ -1,7 +1,6 @@
 from collections import Counter
 
 from factories import a_decode_report, a_placement_request, a_prefill_report, ids
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
