@@ -1,4 +1,4 @@
-"""The predictors, devices and links that we have figures for: data of the roofline model (router/roofline.py). Pure.
+"""The models, devices and links that we have figures for: data of the roofline model (router/roofline.py). Pure.
 
 Peak rates are the vendors' dense ones; where an efficiency differs from the default, its source is beside it.
 `tests/unit/test_roofline.py` and `tests/sim/test_calibration.py` hold them against published measurements.

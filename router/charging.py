@@ -4,7 +4,7 @@ from cluster.types import Placement
 from router.choice import Choice
 from router.cost import Ask, num_chunks, over_link, prefill_s
 from router.fleet import Charge, WorkerState
-from router.predictors import Predictors
+from router.latency import LatencyModels
 
 
 def placement_of(ask: Ask, choice: Choice) -> Placement:
@@ -21,20 +21,17 @@ def placement_of(ask: Ask, choice: Choice) -> Placement:
     )
 
 
-def charge(ask: Ask, choice: Choice, predictors: Predictors, asker: object) -> Charge:
+def charge(ask: Ask, choice: Choice, models: LatencyModels, asker: object) -> Charge:
     """Charge the request to its workers, until `release`."""
     request, now = ask.request, ask.now
     made = Charge(request.request_id, placement_of(ask, choice), ask.slo, request.slo_class, ask.lengths, now)
     made.tenant = request.tenant
-    made.age_s = ask.age_s
-    if choice.prediction is not None:
-        made.by_engines = predictors.by_engines(choice.prediction, ask.age_s)
     made.asker = asker
     made.num_prompt = request.num_prompt_tokens
     made.num_sequences = request.num_sequences
     made.kv_tokens = ask.kv_tokens
     if choice.prefill is not None and choice.decode is not None:
-        _charge_pair(ask, made, choice.prefill, choice.decode, predictors)
+        _charge_pair(ask, made, choice.prefill, choice.decode, models)
     else:
         worker = choice.decode or choice.prefill
         assert worker is not None
@@ -48,10 +45,10 @@ def engine_s(made: Charge) -> float:
     return predicted.gpu_s if predicted else made.prefill_s
 
 
-def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerState, predictors: Predictors) -> None:
+def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerState, models: LatencyModels) -> None:
     made.prefill_s = prefill_s(ask, prefill)
     prefilled_s = prefill.queue_s(ask.now) + made.prefill_s
-    made.transfer_s, there_s = over_link(ask, prefill, decode, predictors, prefilled_s)
+    made.transfer_s, there_s = over_link(ask, prefill, decode, models, prefilled_s)
     made.joins_at = ask.now + there_s
     prefill.queue_prefill(made, 0.0, ask.now)
     prefill.outbound[made.request_id] = made

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from cluster.types import Path, Pool, Prediction, WorkerId
 from router.cost import Ask
 from router.fleet import WorkerState
-from router.predictors import Predictors
+from router.latency import LatencyModels
 
 ROSTER_AGE_S = 0.05
 
@@ -44,7 +44,7 @@ class Candidates(NamedTuple):
         return prefill.worker in decode.report.links and (prefill.worker, decode.worker) not in self.suspects
 
 
-Policy = Callable[[Ask, Candidates, Predictors], Choice | None]
+Policy = Callable[[Ask, Candidates, LatencyModels], Choice | None]
 """None: nobody can take the request."""
 
 

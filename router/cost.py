@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from cluster.types import Path, PlacementRequest, Prediction, Slo, SloClass, WorkerId
 from router.fleet import WorkerState
+from router.latency import LatencyModels
 from router.outlook import SOFTNESS, class_weight, logistic
 from router.output_lengths import LengthHistogram
-from router.predictors import Predictors
 
 MARGIN = 0.9
 """A prediction of this share of the objective counts as missed half."""
@@ -159,18 +159,18 @@ class DecodePart:
 
 
 def over_link(
-    ask: Ask, prefill: WorkerState, decode: WorkerState, predictors: Predictors, ready_s: float
+    ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float
 ) -> tuple[float, float]:
     """The hand-over: seconds on the link, and when it is done, from now."""
     num_bytes = (ask.num_prompt - min(ask.hit(decode), ask.num_prompt)) * prefill.report.shape.kv_bytes_per_token
-    seconds = predictors.transfers.seconds(prefill.worker, decode.worker, num_bytes)
+    seconds = models.transfer(prefill.worker, decode.worker, decode.report.links.get(prefill.worker)).seconds(num_bytes)
     free_s = max(prefill.link_free_at, decode.link_free_at) - ask.now
     return seconds, max(ready_s, free_s) + seconds
 
 
-def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, predictors: Predictors) -> Prediction:
+def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Prediction:
     """Path P->D."""
-    _, there_s = over_link(ask, prefill.worker, decode.worker, predictors, prefill.done_s)
+    _, there_s = over_link(ask, prefill.worker, decode.worker, models, prefill.done_s)
     joins_s = there_s + decode.memory_wait_s()
     step_s = decode.step_with(ask, joins_s)
     # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.
@@ -186,11 +186,11 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, predictors: Pr
         Path.PREFILL_DECODE,
         (prefill.worker, decode.worker),
         _Times(ttft_s, gap_s, step_s, victims, engine_s),
-        predictors,
+        models,
     )
 
 
-def alone(ask: Ask, decode: DecodePart, predictors: Predictors, path: Path = Path.DECODE) -> Prediction:
+def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path.DECODE) -> Prediction:
     """The whole request on one worker: path D, or path P on a prefill worker."""
     worker = decode.worker
     hit = ask.hit(worker)
@@ -206,7 +206,7 @@ def alone(ask: Ask, decode: DecodePart, predictors: Predictors, path: Path = Pat
     victims += _inbound_victims(ask, decode, done_s - seconds, done_s)
     engine_s = (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1]
     prefill, generating = (worker, None) if path is Path.PREFILL else (None, worker)
-    return _priced(ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, victims, engine_s), predictors)
+    return _priced(ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, victims, engine_s), models)
 
 
 def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
@@ -224,10 +224,11 @@ class _Times(NamedTuple):
 
 
 def _priced(
-    ask: Ask, path: Path, workers: tuple[WorkerState | None, WorkerState | None], times: _Times, predictors: Predictors
+    ask: Ask, path: Path, workers: tuple[WorkerState | None, WorkerState | None], times: _Times, models: LatencyModels
 ) -> Prediction:
-    ttft_s = ask.age_s + predictors.ttft_s(path, times.ttft_s)
-    step_s = predictors.tpot_s(path, times.step_s)
+    engine_ttft_s = ask.age_s + times.ttft_s
+    ttft_s = models.bias.ttft_s(path, engine_ttft_s)
+    step_s = models.bias.tpot_s(path, times.step_s)
     slo = ask.slo
     late = logistic((ttft_s / slo.ttft_s - MARGIN) / SOFTNESS)
     slow = 0.0
@@ -236,7 +237,8 @@ def _priced(
             slow += logistic(((step_s + times.gap_s / (num_output - 1.0)) / slo.tpot_s - MARGIN) / SOFTNESS)
     slow /= len(ask.outputs)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
-    tpot_s = step_s + times.gap_s / max(1.0, ask.outputs[1] - 1.0)
+    gap_share_s = times.gap_s / max(1.0, ask.outputs[1] - 1.0)
+    tpot_s = step_s + gap_share_s
     cost = (
         risk
         + VICTIM_WEIGHT * times.victims
@@ -255,6 +257,8 @@ def _priced(
         times.victims,
         times.engine_s,
         cost,
+        engine_ttft_s,
+        times.step_s + gap_share_s,
     )
 
 

@@ -44,9 +44,7 @@ class Charge:
     """One open request, as it is charged to its workers."""
 
     __slots__ = (
-        "age_s",
         "asker",
-        "by_engines",
         "charged_at",
         "first_at",
         "joins_at",
@@ -80,10 +78,6 @@ class Charge:
         self.slo_class = slo_class
         self.lengths = lengths
         self.charged_at = now
-        self.age_s = 0.0
-        """Since it arrived at the ingress, when it was placed."""
-        self.by_engines: tuple[float, float] | None = None
-        """TTFT from `charged_at` and TPOT as the engine models predict them."""
         self.tenant = ""
         self.asker: object = None
         self.num_prompt = 0

@@ -6,13 +6,13 @@ from cluster.types import Path
 from router.choice import Candidates, Choice
 from router.cost import Ask
 from router.fleet import WorkerState
-from router.predictors import Predictors
+from router.latency import LatencyModels
 
 LOCAL_TOKENS = 512
 """A decode worker computes so many prompt tokens itself sooner than a prefill worker hands them over."""
 
 
-def choose(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def choose(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     decode = min(candidates.decodes, key=lambda worker: score(ask, worker), default=None)
     if decode is None or not (candidates.may_stay or candidates.may_hand_over):
         return None

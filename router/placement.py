@@ -16,7 +16,7 @@ from router import lmetric
 from router.choice import Candidates, Choice
 from router.cost import Ask, DecodePart, PrefillPart, alone, hand_over, prefill_s
 from router.fleet import WorkerState
-from router.predictors import Predictors
+from router.latency import LatencyModels
 
 NUM_PREFILL_CANDIDATES = 3
 NUM_DECODE_CANDIDATES = 4
@@ -28,13 +28,13 @@ HARMLESS = 0.02
 """Victims."""
 
 
-def goodput(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """The policy of production."""
     if candidates.stale_share > STALE_SHARE:
-        return lmetric.choose(ask, candidates, predictors)
+        return lmetric.choose(ask, candidates, models)
     prefills = _best_prefills(ask, candidates) if candidates.may_hand_over or candidates.may_prefill_alone else []
     decodes = _best_decodes(ask, candidates)
-    ways = _ways(ask, candidates, prefills, decodes, predictors)
+    ways = _ways(ask, candidates, prefills, decodes, models)
     if not ways:
         return None
     best = min(ways, key=_cost)
@@ -78,33 +78,33 @@ def _other_paths(best: Prediction, ways: Sequence[Prediction]) -> list[Predictio
 
 
 def _ways(
-    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], predictors: Predictors
+    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
 ) -> list[Prediction]:
     ways = []
     if candidates.may_hand_over and prefills:
-        ways += _pairs(ask, candidates, prefills, decodes, predictors)
+        ways += _pairs(ask, candidates, prefills, decodes, models)
     if candidates.may_stay:
-        ways += [alone(ask, decode, predictors) for decode in decodes]
+        ways += [alone(ask, decode, models) for decode in decodes]
     if candidates.may_prefill_alone and prefills and _prefill_alone_pays(ask, candidates, prefills):
-        ways += [alone(ask, DecodePart(ask, part.worker), predictors, Path.PREFILL) for part in prefills]
+        ways += [alone(ask, DecodePart(ask, part.worker), models, Path.PREFILL) for part in prefills]
     return ways
 
 
 def _pairs(
-    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], predictors: Predictors
+    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
 ) -> list[Prediction]:
     """Each decode worker with the soonest prefill worker that is connected, and the best of them with the others."""
     ways: list[tuple[Prediction, DecodePart, int]] = []
     for decode in decodes:
         for number, prefill in enumerate(prefills):
             if candidates.can_pair(prefill.worker, decode.worker):
-                ways.append((hand_over(ask, prefill, decode, predictors), decode, number))
+                ways.append((hand_over(ask, prefill, decode, models), decode, number))
                 break
     if not ways:
         return []
     _, best, first = min(ways, key=lambda way: way[0].cost)
     others = [p for p in prefills[first + 1 :] if candidates.can_pair(p.worker, best.worker)]
-    return [way for way, _, _ in ways] + [hand_over(ask, prefill, best, predictors) for prefill in others]
+    return [way for way, _, _ in ways] + [hand_over(ask, prefill, best, models) for prefill in others]
 
 
 def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[PrefillPart]) -> bool:

@@ -39,9 +39,9 @@ from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, cand
 from router.cost import Ask, ask_of, prefill_s
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState
+from router.latency import LatencyModels
 from router.output_lengths import OutputLengths
 from router.placement import goodput
-from router.predictors import Predictors
 from router.prefix_index import PrefixIndex
 from router.queue import Waiting, WaitingQueue
 from router.retry import MOST_RETRY_S, retry_after_s, wait_s
@@ -74,7 +74,7 @@ class RouterState:
         self._policy = policy
         self._admits_all = admits_all
         self._num_refused = 0
-        self.predictors = Predictors()
+        self.models = LatencyModels()
         self.index = PrefixIndex()
         self._workers: dict[WorkerId, WorkerState] = {}
         self._charges: dict[RequestId, Charge] = {}
@@ -203,7 +203,7 @@ class RouterState:
 
     def _on_report(self, report: WorkerReport, now: float) -> None:
         known = self._workers.get(report.worker)
-        model = self.predictors.engines.model(report.shape.kind)
+        model = self.models.model(report.shape.kind)
         if known is None:
             known = self._workers[report.worker] = WorkerState(report, model, now)
             self._roster = NOBODY
@@ -211,14 +211,18 @@ class RouterState:
                 if report.worker in (made.placement.prefill, made.placement.decode):
                     known.resume(made, now)
         known.reported(report, now)
-        self.predictors.learn(report)
+        for step in report.steps:
+            known.model.observe(step)
+        for transfer in report.transfers:
+            link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
+            link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
         self._forget_the_silent(now)
 
     def _on_lost(self, worker: WorkerId) -> None:
         self._workers.pop(worker, None)
         self._roster = NOBODY
         self.index.forget(worker)
-        self.predictors.forget(worker)
+        self.models.forget(worker)
 
     def _on_prefilled(self, request_id: RequestId, now: float) -> None:
         made = self._charges.get(request_id)
@@ -249,19 +253,9 @@ class RouterState:
             return
         if event.num_output_tokens is not None:
             self._lengths.add((made.tenant, made.slo_class), event.num_output_tokens)
-        self._compare(made, event)
+            if made.placement.predicted is not None:
+                self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s)
         self._release(event.request_id, now)
-
-    def _compare(self, made: Charge, event: RequestClosed) -> None:
-        """What was predicted with what came."""
-        path = made.placement.path
-        if made.by_engines is None or event.num_output_tokens is None:
-            return
-        ttft_s, tpot_s = made.by_engines
-        if event.ttft_s is not None:
-            self.predictors.paths.ttft(path).observe(ttft_s, event.ttft_s - made.age_s)
-        if event.tpot_s is not None:
-            self.predictors.paths.tpot(path).observe(tpot_s, event.tpot_s)
 
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
         """None: it has to wait."""
@@ -270,7 +264,7 @@ class RouterState:
             self._roster = roster_of(self._live(now), now)
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
         candidates = candidates_of(ask, self._roster, suspects, self._turn)
-        choice = self._policy(ask, candidates, self.predictors)
+        choice = self._policy(ask, candidates, self.models)
         if choice is None:
             return self._nobody(waiting.request, candidates)
         if self._admits_all:
@@ -311,7 +305,7 @@ class RouterState:
         return worker.model.times.prefill_s(num_prompt, 0, worker.report.shape.max_step_tokens)
 
     def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
-        made = charge(ask, choice, self.predictors, asker)
+        made = charge(ask, choice, self.models, asker)
         self._charges[made.request_id] = made
         for worker in (made.placement.prefill, made.placement.decode):
             if worker is not None:

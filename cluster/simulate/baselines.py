@@ -13,9 +13,9 @@ from cluster.types import Path
 from router.choice import Candidates, Choice, Policy
 from router.cost import Ask, prefill_s
 from router.fleet import WorkerState
+from router.latency import LatencyModels
 from router.lmetric import score
 from router.placement import goodput
-from router.predictors import Predictors
 
 AFFINITY_SHARE = 0.3
 """Of the prompt, that a worker must hold to be preferred for it."""
@@ -34,7 +34,7 @@ def _fixed(policy: Policy) -> Callable[[int], Policy]:
     return lambda seed: policy
 
 
-def round_robin(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def round_robin(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(candidates.decodes[0]) if candidates.decodes else None
 
 
@@ -42,7 +42,7 @@ def power_of_two(seed: int) -> Policy:
     """The one with fewer requests of two at random: Ray Serve's default."""
     chance = random.Random(seed)
 
-    def choose(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+    def choose(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
         if not candidates.decodes:
             return None
         two = chance.sample(candidates.decodes, min(2, len(candidates.decodes)))
@@ -51,11 +51,11 @@ def power_of_two(seed: int) -> Policy:
     return choose
 
 
-def least_requests(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def least_requests(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(min(candidates.decodes, key=_num_requests)) if candidates.decodes else None
 
 
-def prefix_affinity(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def prefix_affinity(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """The best match, if it is one; else the fewest requests."""
     if not candidates.decodes:
         return None
@@ -64,27 +64,27 @@ def prefix_affinity(ask: Ask, candidates: Candidates, predictors: Predictors) ->
     return _stay(best if is_match else min(candidates.decodes, key=_num_requests))
 
 
-def lmetric(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def lmetric(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(min(candidates.decodes, key=lambda worker: score(ask, worker))) if candidates.decodes else None
 
 
-def min_ttft(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def min_ttft(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     if not candidates.decodes:
         return None
     return _stay(min(candidates.decodes, key=lambda worker: worker.queue_s(ask.now) + _beside_decodes_s(ask, worker)))
 
 
-def pd_round_robin(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def pd_round_robin(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _pair(candidates, candidates.prefills, candidates.decodes)
 
 
-def pd_least(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def pd_least(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """The fewest prompts queued, the fewest requests."""
     prefills = sorted(candidates.prefills, key=lambda worker: len(worker.prefilling))
     return _pair(candidates, prefills, sorted(candidates.decodes, key=_num_requests))
 
 
-def pd_mooncake(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def pd_mooncake(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """Mooncake's Algorithm 1 with local caches: least predicted TTFT, then least predicted TBT; refused where either
     exceeds its objective.
     """
@@ -99,7 +99,7 @@ def pd_mooncake(ask: Ask, candidates: Candidates, predictors: Predictors) -> Cho
     return choice
 
 
-def pd_threshold(ask: Ask, candidates: Candidates, predictors: Predictors) -> Choice | None:
+def pd_threshold(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """llm-d's decider: a decode worker first, by prefix and requests; prefill elsewhere where it misses 512 tokens."""
     if not candidates.decodes:
         return None
