@@ -46,6 +46,7 @@ PURE = (
     "cluster/simulate/engine_request.py",
     "cluster/simulate/engine_setting.py",
     "cluster/simulate/links.py",
+    "cluster/simulate/setting.py",
     "cluster/simulate/workload.py",
     "api/wire/fields.py",
     "api/wire/slo.py",

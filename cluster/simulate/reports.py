@@ -159,7 +159,7 @@ class Reporter:
             links=voice.links,
         )
         voice.transfers = []
-        if self._reporting.delay_s:
+        if self._reporting.delay_s and voice.timer is not None:  # a worker's first report is its start
             self._loop.call_later(self._reporting.delay_s, self._deliver, voice, report)
         else:
             self._deliver(voice, report)
