@@ -171,6 +171,12 @@ def test_client_without_a_first_token_in_time_is_refused():
     run.check_settled()
 
 
+def test_request_that_no_worker_could_ever_hold_fails():
+    run = Outcomes([a_request(prompt=99_950, output=51)], a_setting())
+    assert run.records[0].outcome is Outcome.FAILED
+    run.check_settled()
+
+
 def test_refused_client_comes_again_when_it_was_told_to():
     requests = [a_request(output=50), a_request(output=50)]
     once = Outcomes(requests, a_setting(), max_open=1).records[1]
