@@ -9,12 +9,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from router.latency import LatencyModels
-
 from cluster.types import Path
 from router.choice import Candidates, Choice, Policy
 from router.cost import Ask, prefill_s
 from router.fleet import WorkerState
+from router.latency import LatencyModels
 from router.lmetric import score
 from router.placement import goodput
 

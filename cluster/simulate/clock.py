@@ -59,24 +59,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Cancelled timers leave the heap when their time comes."""
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run `main` to its end. Tasks that it leaves behind are cancelled.
+        """Run `main` to its end, or to an error that nobody waits for. Tasks that are left then are cancelled.
 
         Raises:
             Deadlock: nothing can happen any more and `main` has not ended.
         """
         asyncio.events._set_running_loop(self)
+        task = self.create_task(main)
         try:
-            task = self.create_task(main)
             self._run_until(task)
-            left = [other for other in asyncio.all_tasks(self) if other is not task]
-            for other in left:
-                other.cancel()
-            for other in left:
-                self._run_until(other)
             return task.result()
         finally:
+            self._cancel_others()
             asyncio.events._set_running_loop(None)
             self.close()
+
+    def _cancel_others(self) -> None:
+        self._error = None
+        left = [task for task in asyncio.all_tasks(self) if task.cancel()]
+        for task in left:
+            self._run_until(task)
 
     def _run_until(self, task: "asyncio.Task[Any]") -> None:
         ready, timers = self._ready_handles, self._timers
