@@ -16,6 +16,7 @@ from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
 
 from api.vllm_errors import serving_error
+from cluster.block_hashes import BlockHasher
 from cluster.errors import ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
 from cluster.types import GenerateRequest, Placement, PromptTokenSources, RequestId, TokenDelta
@@ -28,10 +29,11 @@ SessionFactory = Callable[[GenerateRequest, Terms], Session]
 class Call:
     """One HTTP request."""
 
-    def __init__(self, **terms: Any) -> None:
-        """`terms`: of router/receipt.py."""
+    def __init__(self, *, tenant: str = "", **terms: Any) -> None:
+        """`tenant`: whose it is; nobody else's requests find its KV blocks. `terms`: of router/receipt.py."""
         self.id = uuid.uuid4().hex
         self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
+        self.tenant = tenant
         self.placement: Placement | None = None
         """Where it runs, why, and what is expected; set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
@@ -79,11 +81,13 @@ class Generation:
         return request
 
     async def deltas(
-        self, request: EngineCoreRequest, start_session: SessionFactory
+        self, request: EngineCoreRequest, hasher: BlockHasher, start_session: SessionFactory
     ) -> AsyncGenerator[TokenDelta, None]:
         """What the workers generate for the processed request. Raises GenerationError, and says why in the call."""
         call = self._call
-        session = start_session(self._to_generate_request(request), call.terms)
+        generate = self._to_generate_request(request)
+        block_hashes = await hasher.of_prompt(generate.prompt_token_ids, generate.cache_salt)
+        session = start_session(generate, msgspec.structs.replace(call.terms, block_hashes=block_hashes))
         try:
             async with aclosing(session.run()) as deltas:
                 async for delta in deltas:
@@ -100,6 +104,7 @@ class Generation:
             request_id=RequestId(str(request.external_req_id)),
             prompt_token_ids=request.prompt_token_ids or [],
             sampling_params=encode_sampling_params(params),
+            cache_salt=self._call.tenant or None,
             num_sequences=params.n,
             max_output_tokens=params.max_tokens,
             needs_prompt_logprobs=params.prompt_logprobs is not None,

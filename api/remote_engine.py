@@ -20,6 +20,7 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackDecoder
 
 from api.generation import CALL, Generation, SessionFactory
+from cluster.block_hashes import BlockHasher
 from cluster.types import TokenDelta
 
 DETOKENIZER_CONTEXT = 32
@@ -31,12 +32,13 @@ class RemoteEngine:
 
     errored = False
 
-    def __init__(self, arguments: argparse.Namespace, start_session: SessionFactory) -> None:
+    def __init__(self, arguments: argparse.Namespace, hasher: BlockHasher, start_session: SessionFactory) -> None:
         self.vllm_config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
         self.model_config = self.vllm_config.model_config
         self.renderer = renderer_from_config(self.vllm_config)
         self.input_processor = InputProcessor(self.vllm_config, self.renderer)
         self._outputs = OutputProcessor(self.renderer.tokenizer, log_stats=False)
+        self._hasher = hasher
         self._start_session = start_session
         self._decoder = MsgpackDecoder(EngineCoreOutput)
 
@@ -69,7 +71,7 @@ class RemoteEngine:
     def prepare(self, generation: Generation) -> tuple[EngineCoreRequest, AsyncGenerator[TokenDelta, None]]:
         """The generation as the engine's processor has it, and what the workers answer. Raises GenerationError."""
         request = generation.processed(self.input_processor)
-        return request, generation.deltas(request, self._start_session)
+        return request, generation.deltas(request, self._hasher, self._start_session)
 
     def detokenizer(self, request: EngineCoreRequest) -> IncrementalDetokenizer:
         """A detokenizer that knows the end of the prompt: given all of it, it decodes all of it at the first token."""

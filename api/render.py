@@ -27,6 +27,7 @@ from api.remote_engine import RemoteEngine
 from api.text_streams import TextChat, TextCompletion
 from api.vllm_errors import error_of_response, serving_error
 from api.wire.fields import check_fields
+from cluster.block_hashes import BlockHasher
 from cluster.config import AppConfig, resolve_model
 from cluster.errors import InvalidRequest
 
@@ -87,7 +88,7 @@ class Frontend:
 async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
     """vLLM's serving objects as its own server builds them, over the cluster."""
     arguments = _arguments(config)
-    engine = RemoteEngine(arguments, start_session)
+    engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session)
     state = State()
     await init_app_state(cast(EngineClient, engine), state, arguments, ("generate",))
     return state

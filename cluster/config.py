@@ -54,6 +54,21 @@ class TiersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
+BLOCK_HASH_ALGORITHM = "sha256"
+"""vLLM's `prefix_caching_hash_algo`, of the engines and of the ingress. Gives the same in all processes of one version
+of Python and of vLLM, as those of a Ray cluster must be. Nobody can make collisions, as with vLLM's xxhash; takes a
+third of the time of its sha256_cbor.
+"""
+DEFAULT_BLOCK_SIZE = 16
+"""vLLM's own for most models on GPUs."""
+
+_BATON_SETS = frozenset(
+    {"model", "kv_transfer_config", "served_model_name", "kv_events_config", "prefix_caching_hash_algo"}
+)
+_HASHED_ALIKE = frozenset({"block_size", "prefix_match_unit"})
+"""What the ingress and all engines must agree on to know a prompt's KV blocks by the same hashes."""
+
+
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One pool of workers."""
 
@@ -166,10 +181,17 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         for name, engine in (("engine", self.engine), ("prefill", self.prefill.engine), ("decode", self.decode.engine)):
-            if owned := engine.keys() & {"model", "kv_transfer_config", "served_model_name", "kv_events_config"}:
+            if owned := engine.keys() & _BATON_SETS:
                 raise ValueError(f"{name}: {', '.join(sorted(owned))} cannot be set here, Baton sets it")
             if engine.get("nnodes", 1) != 1:
                 raise ValueError(f"{name}: nnodes: an engine must be on one machine, whose clock its hand-overs need")
+        for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
+            if shared := pool.engine.keys() & _HASHED_ALIKE:
+                raise ValueError(f"{name}: {', '.join(sorted(shared))} must be the same everywhere: set it in `engine`")
+            if "PYTHONHASHSEED" in pool.env:
+                raise ValueError(f"{name}: env: with PYTHONHASHSEED nobody else knows a KV block by the same hash")
+        if "prefix_match_unit" in self.engine:
+            raise ValueError("engine: prefix_match_unit: the ingress knows KV blocks of block_size tokens only")
 
     @property
     def model_name(self) -> str:
@@ -177,8 +199,13 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def shared_engine(self) -> dict[str, Any]:
-        """Engine arguments of the ingress: what the pools have in common."""
-        return {**self.engine, "model": self.model}
+        """What the engine arguments of both pools and the ingress have in common."""
+        return {**self.engine, "model": self.model, "prefix_caching_hash_algo": BLOCK_HASH_ALGORITHM}
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per KV block, as the ingress hashes prompts. A worker whose engine has chosen another size says so."""
+        return int(self.engine.get("block_size", DEFAULT_BLOCK_SIZE))
 
     def pool(self, pool: PoolConfig) -> PoolConfig:
         """The pool's part with the shared engine arguments filled in."""

@@ -22,9 +22,12 @@ from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.version import __version__ as vllm_version
 
+from cluster.block_hashes import use_fixed_seed
 from cluster.config import PoolConfig, resolve_model
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
+from cluster.engine_shape import shape_of
 from cluster.engine_steps import EngineSteps
 from cluster.errors import InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed, merged
@@ -35,6 +38,7 @@ from cluster.types import (
     Pool,
     PromptTokenSources,
     RequestId,
+    StepSample,
     TokenDelta,
     WorkerId,
     WorkerLoad,
@@ -77,6 +81,7 @@ class Engine:
         self._max_requests = config.max_ongoing_requests
         self.transport = _transport(config)
         os.environ.update(_environment(config, self.transport, rank, node_ip))
+        use_fixed_seed()
         engine_id = str(uuid.uuid4())
         arguments = AsyncEngineArgs(
             **{
@@ -94,6 +99,7 @@ class Engine:
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
         self._reaping: set[asyncio.Future[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
+        self.shape = shape_of(self._llm.vllm_config, pool, *_names(config))
         self._max_model_len = int(self._llm.model_config.max_model_len)
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
@@ -122,6 +128,15 @@ class Engine:
 
     def load(self) -> WorkerLoad:
         return self._steps.load
+
+    def take_samples(self) -> list[StepSample]:
+        """Of the steps since the last time."""
+        return self._steps.take_samples()
+
+    def pull_seconds(self, request_id: RequestId) -> float | None:
+        """How long the blocks of a request took to come, told once, from its first token on. None: nothing came."""
+        running = self._tap.find(request_id)
+        return self._steps.pulls.pop(running.sequence_ids[0]) if running and running.sequence_ids else None
 
     async def check_health(self) -> None:
         """Raises EngineDeadError when the engine core is gone; the worker cannot recover from it."""
@@ -290,7 +305,7 @@ class Engine:
         try:
             collector = await self._llm.add_request(
                 request.request_id,
-                {"type": "token", "prompt_token_ids": request.prompt_token_ids},
+                _prompt(request),
                 params,
                 reasoning_ended=request.reasoning_ended,
                 reasoning_parser_kwargs=request.reasoning_parser_kwargs,
@@ -315,12 +330,24 @@ class Engine:
                 return error
 
 
+def _prompt(request: GenerateRequest) -> dict[str, Any]:
+    salt = {"cache_salt": request.cache_salt} if request.cache_salt else {}
+    return {"type": "token", "prompt_token_ids": request.prompt_token_ids, **salt}
+
+
 def _kv_transfer_config(pool: Pool, config: PoolConfig, engine_id: str) -> KVTransferConfig:
     return KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id))
 
 
 def _device() -> Device:
     return Device.CPU if current_platform.is_cpu() else Device.CUDA
+
+
+def _names(config: PoolConfig) -> tuple[str, str, str]:
+    """What an engine's speed depends on, beside how it is configured."""
+    is_cpu = current_platform.is_cpu()
+    device = f"cpu-x{config.cpu_threads}" if is_cpu else str(current_platform.get_device_name())
+    return config.engine["model"], device, f"vllm-{vllm_version}"
 
 
 def _transport(config: PoolConfig) -> WorkerTransport:

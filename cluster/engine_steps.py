@@ -1,13 +1,17 @@
-"""What an engine says of itself after each step: its load, the transfers that have ended, the leases that are over."""
+"""What an engine says of itself after each step: its load, how long steps took, the transfers that have ended, the
+leases that are over.
+"""
 
+from collections import deque
 from collections.abc import Callable
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from cluster.types import WorkerLoad
+from cluster.step_samples import MAX_SAMPLES, samples_in
+from cluster.types import StepSample, WorkerLoad
 from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
-from kvtransfer.telemetry import TransferLog
+from kvtransfer.telemetry import PullLog, TransferLog
 
 
 class EngineSteps(StatLoggerBase):
@@ -18,6 +22,14 @@ class EngineSteps(StatLoggerBase):
         self.load = WorkerLoad()
         """After the last step."""
         self.transfers = TransferLog()
+        self.pulls = PullLog()
+        self._samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
+
+    def take_samples(self) -> list[StepSample]:
+        """Of the steps since the last time; the latest, where there were many."""
+        samples = list(self._samples)
+        self._samples.clear()
+        return samples
 
     def record(
         self,
@@ -32,10 +44,13 @@ class EngineSteps(StatLoggerBase):
             num_running=scheduler_stats.num_running_reqs,
             num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
             kv_cache_usage=scheduler_stats.kv_cache_usage,
+            num_steps=self.load.num_steps + (iteration_stats is not None),  # absent where a step gave no token
         )
         stats = scheduler_stats.kv_connector_stats or {}
         nixl = stats.get("NixlConnector", stats)  # one entry per connector where there are tiers beside it
         self.transfers.record(nixl)
+        self.pulls.record(nixl)
+        self._samples.extend(samples_in(nixl))
         if ended := ended_leases(nixl):
             self._on_ended_leases(ended)
 

@@ -73,6 +73,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int]
     sampling_params: bytes
     """vLLM's SamplingParams, encoded by its own serializer (cluster/engine.py)."""
+    cache_salt: str | None = None
+    """KV blocks are found again by requests of the same salt alone. None: by all that have none."""
     num_sequences: int = 1
     """`n` of the API: sequences that share this prompt."""
     max_output_tokens: int | None = None

@@ -16,12 +16,25 @@ from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
 from cluster.peers import SchedulerPeer
-from cluster.types import LinkSpeed, Pool, PromptTokenSources, ReportReply, WorkerId, WorkerLost, WorkerReport
+from cluster.types import (
+    Address,
+    LinkSpeed,
+    Pool,
+    PromptTokenSources,
+    ReportReply,
+    TransferSample,
+    WorkerId,
+    WorkerLost,
+    WorkerReport,
+)
 from kvtransfer.lease import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
 
-REPORT_INTERVAL_S = 1.0
+REPORT_INTERVAL_S = 0.25
+"""What the Scheduler does not hear from the sessions it knows so late. Longer makes its picture of queues, memory and
+progress older, shorter costs workers and the Scheduler CPU.
+"""
 
 
 class Worker:
@@ -55,16 +68,20 @@ class Worker:
         self._watch = EngineWatch(self.engine, config.stall_timeout_s, self._say_lost)
 
     async def start(
-        self, links: Callable[[], dict[WorkerId, LinkSpeed | None]], on_reply: Callable[[ReportReply], None]
+        self,
+        on_reply: Callable[[ReportReply], None],
+        links: Callable[[], dict[WorkerId, LinkSpeed | None]] = dict,
+        transfers: Callable[[], list[TransferSample]] = list,
     ) -> None:
-        """Listen, and report from now on. `links` gives the proved links to report; `on_reply` takes the Scheduler's
-        answer to each report.
+        """Listen, and report from now on: the proved `links`, and the `transfers` since the last report. `on_reply`
+        takes the Scheduler's answer to each report.
         """
+        self._links, self._transfers, self._on_reply = links, transfers, on_reply
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await Listener.start(own_node_ip(), self.service)
         self._tasks = [
-            asyncio.create_task(self._report_forever(self._listener, links, on_reply)),
+            asyncio.create_task(self._report_forever(self._listener.address)),
             asyncio.create_task(self._watch.run()),
         ]
 
@@ -104,30 +121,30 @@ class Worker:
         for source in ("computed", "local", "pulled", "offloaded"):
             metrics.PROMPT_TOKENS.labels(self._pool, source).inc(getattr(sources, source))
 
-    async def _report_forever(
-        self,
-        listener: Listener,
-        links: Callable[[], dict[WorkerId, LinkSpeed | None]],
-        on_reply: Callable[[ReportReply], None],
-    ) -> None:
+    async def _report_forever(self, address: Address) -> None:
         """Ends when the engine dies: a worker that cannot serve must not be placed on."""
         while True:
             await self.engine.check_health()
             if not self._watch.is_stalled:
-                report = WorkerReport(
-                    worker=self.id,
-                    pool=self._pool,
-                    address=listener.address,
-                    load=self.engine.load(),
-                    max_requests=self._max_requests,
-                    transport=self.engine.transport,
-                    links=links(),
-                )
                 try:
-                    on_reply(await self._scheduler.report(report))
+                    self._on_reply(await self._scheduler.report(self._report(address)))
                 except ServingError as error:
-                    logger.warning("report not delivered, the next one is due in %.0f s: %s", REPORT_INTERVAL_S, error)
+                    logger.warning("a report was not delivered: %s", error)
             await asyncio.sleep(REPORT_INTERVAL_S)
+
+    def _report(self, address: Address) -> WorkerReport:
+        return WorkerReport(
+            worker=self.id,
+            pool=self._pool,
+            address=address,
+            load=self.engine.load(),
+            max_requests=self._max_requests,
+            shape=self.engine.shape,
+            steps=self.engine.take_samples(),
+            transfers=self._transfers(),
+            transport=self.engine.transport,
+            links=self._links(),
+        )
 
     async def _say_lost(self) -> None:
         with suppress(ServingError):  # the Scheduler may be away, or leaving as well

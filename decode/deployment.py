@@ -36,7 +36,9 @@ class DecodeWorker:
         self._worker.on_step = self._streams.flush
         self._worker.service.on_post(FORGET, self._forget)
         self._forgetting: asyncio.Task[None] | None = None
-        await self._worker.start(links=lambda: self._links.proved, on_reply=self._on_reply)
+        await self._worker.start(
+            on_reply=self._on_reply, links=lambda: self._links.proved, transfers=self._puller.take_samples
+        )
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()

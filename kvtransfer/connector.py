@@ -1,9 +1,10 @@
 """The NIXL connector that the engines load (`kv_connector_module_path`), in every process of an engine.
 
-It is vLLM's own pull connector with three additions. On a prefill engine, leases can be ended at once and extended, and
+It is vLLM's own pull connector with four additions. On a prefill engine, leases can be ended at once and extended, and
 each end is told (`ended_leases`). On a decode engine, a pull counts only until its deadline: blocks that arrive later
 may already hold another prompt, so they are computed instead. And a decode engine takes a prompt that is longer than
-the hand-over: the first token, which the prefill engine has sampled, follows the prompt.
+the hand-over: the first token, which the prefill engine has sampled, follows the prompt. And every engine says how long
+its steps and pulls take (`HandoffStats`).
 
 Importing this module additionally makes the engine's process behave on a shared host: the process ends with the worker
 that owns it, NIXL's progress thread sleeps between polls instead of spinning on a core (CPU only: on GPU nodes the spin
@@ -34,8 +35,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
+from cluster.step_samples import STATS_KEY, StepSampler
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key
+from kvtransfer.telemetry import PULLS_KEY
 
 PROGRESS_THREAD_DELAY_US = 100
 """Pause between polls: idle CPU falls from 95 % of a core to 2 %; adds at most this to each transfer step."""
@@ -60,24 +63,48 @@ class NixlConnector(NixlPullConnector):
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
-        return LeaseStats(data=data) if data is not None else LeaseStats()
+        return HandoffStats(data=data) if data is not None else HandoffStats()
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        """vLLM asks both halves once per step, the scheduler's at the very end of the step."""
+        if isinstance(self.connector_scheduler, HandoffScheduler):
+            return self.connector_scheduler.step_stats()
+        return super().get_kv_connector_stats()
 
 
-class LeaseStats(NixlKVConnectorStats):
-    """vLLM's, and the leases that have ended, by cause."""
+_OUR_KEYS = (*map(stats_key, LeaseEnd), PULLS_KEY, STATS_KEY)
+
+
+class HandoffStats(NixlKVConnectorStats):
+    """vLLM's, and: the leases that have ended, by cause; how long pulls took; samples of the engine's steps."""
 
     def reset(self) -> None:
         super().reset()
-        self.data |= {stats_key(how): [] for how in LeaseEnd}
+        self.data |= {key: [] for key in _OUR_KEYS}
 
     def is_empty(self) -> bool:
-        return super().is_empty() and not any(self.data[stats_key(how)] for how in LeaseEnd)
+        return super().is_empty() and not any(self.data[key] for key in _OUR_KEYS)
 
-    def record_ended(self, how: LeaseEnd, lease: str) -> None:
-        cast(list[Any], self.data[stats_key(how)]).append(lease)
+    def record(self, key: str, value: Any) -> None:
+        cast(list[Any], self.data[key]).append(value)
 
 
 class HandoffScheduler(NixlPullConnectorScheduler):
+    def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, engine_id, kv_cache_config)
+        self._steps = StepSampler()
+
+    def step_stats(self) -> KVConnectorStats | None:
+        """A step is done."""
+        now = time.monotonic()
+        self._steps.done(now)
+        samples = self._steps.take(now)
+        if samples is None:
+            return None
+        stats = HandoffStats()
+        stats.data[STATS_KEY] = samples
+        return stats
+
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         params = request.kv_transfer_params or {}
         num_remote = params.get("remote_num_tokens") or 0
@@ -95,13 +122,14 @@ class HandoffScheduler(NixlPullConnectorScheduler):
         metadata = super().build_connector_meta(scheduler_output)
         assert isinstance(metadata, NixlConnectorMetadata)
         setattr(metadata, PULL_DEADLINE, deadlines)
+        self._steps.scheduled(scheduler_output, time.monotonic())
         return metadata
 
 
 class LeasingWorker(NixlPullConnectorWorker):
     def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
-        self.xfer_stats = LeaseStats()
+        self.xfer_stats = HandoffStats()
         self._ending: set[str] = set()
         self._deadlines: dict[str, float] = {}
         self._reading_since: dict[str, float] = {}
@@ -141,8 +169,11 @@ class LeasingWorker(NixlPullConnectorWorker):
         """A pull that is late already does not start."""
         if req_id in self._recving_metadata and self._is_late(req_id, time.monotonic()):
             self._handle_failed_transfer(req_id, None, self._recv_failures, record_failed_transfer=False)
-        else:
-            super()._read_blocks_for_req(req_id, meta)
+            return
+        began_at = time.monotonic()
+        super()._read_blocks_for_req(req_id, meta)
+        if req_id in self._recving_transfers:  # and not first connecting, or found in the cache
+            self._reading_since[req_id] = began_at
 
     def get_transfer_results(self) -> Any:
         results = super().get_transfer_results()
@@ -174,11 +205,14 @@ class LeasingWorker(NixlPullConnectorWorker):
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
         done, failed = super()._pop_done_transfers(transfers)
         now = time.monotonic()
+        failed |= {request_id for request_id in done if self._is_late(request_id, now)}
         for request_id in transfers:
             self._reading_since.setdefault(request_id, now)
         for request_id in done:
-            self._reading_since.pop(request_id, None)
-        return done, failed | {request_id for request_id in done if self._is_late(request_id, now)}
+            since = self._reading_since.pop(request_id, None)
+            if since is not None and request_id not in failed and self.tp_rank == 0:
+                self.xfer_stats.record(PULLS_KEY, (request_id, now - since))
+        return done, failed
 
     def _is_late(self, request_id: str, now: float) -> bool:
         """So is a pull of which nobody knows until when it counts."""
@@ -196,7 +230,7 @@ class LeasingWorker(NixlPullConnectorWorker):
 
     def _record(self, how: LeaseEnd, lease: str) -> None:
         if self.tp_rank == 0:
-            self.xfer_stats.record_ended(how, lease)
+            self.xfer_stats.record(stats_key(how), lease)
 
 
 class LeaseCalls:

@@ -8,13 +8,14 @@ a request sees nothing of all this but its tokens.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from cluster import metrics
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
-from cluster.types import GenerateRequest, RequestId, TokenDelta, WorkerId
+from cluster.types import GenerateRequest, RequestId, TokenDelta, TransferSample, WorkerId
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import Promise, Refusal
 
@@ -24,6 +25,8 @@ REDEEM_TIMEOUT_S = 1.0
 WATCH_INTERVAL_S = 1.0
 """A pull takes milliseconds: only what waits for a place in the engine, or hangs, is ever looked at."""
 EXTEND_TIMEOUT_S = 1.0
+MAX_SAMPLES = 16
+"""Of transfers, kept for the next report."""
 NEVER = 0.0
 """A deadline that has always passed."""
 
@@ -41,6 +44,10 @@ class PullingEngine(Protocol):
 
     async def renew_pulls(self, deadlines: dict[RequestId, float]) -> dict[RequestId, float]:
         """New deadlines of pulls; returns for how many seconds each has been reading. Raises ServingError."""
+        ...
+
+    def pull_seconds(self, request_id: RequestId) -> float | None:
+        """How long a pull took, told once, from the first token on. None: nothing was pulled."""
         ...
 
 
@@ -77,8 +84,15 @@ class Puller:
         self._on_suspect = on_suspect
         self._pulls: dict[RequestId, _Pull] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._samples: deque[TransferSample] = deque(maxlen=MAX_SAMPLES)
         self.is_paused = False
         """No pull starts: what would be pulled is computed."""
+
+    def take_samples(self) -> list[TransferSample]:
+        """Of the pulls since the last time; the latest, where there were many."""
+        samples = list(self._samples)
+        self._samples.clear()
+        return samples
 
     async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
         """Raises ServingError."""
@@ -90,7 +104,7 @@ class Puller:
         if handoff is None or deadline is None:
             await self._engine.start(request, None, sink)
             return
-        pull = _Pull(request, handoff, deadline, sink, lambda: self._pulls.pop(request.request_id, None))
+        pull = _Pull(request, handoff, deadline, sink, self._measure, lambda: self._pulls.pop(request.request_id, None))
         self._pulls[request.request_id] = pull
         try:
             await self._engine.start(request, handoff, pull, deadline)
@@ -129,6 +143,11 @@ class Puller:
         )
         metrics.PULLS.labels("refused").inc()
         return None
+
+    def _measure(self, pull: "_Pull", first: TokenDelta) -> None:
+        seconds = self._engine.pull_seconds(pull.request.request_id)
+        if seconds is not None and first.prompt_sources is not None and first.prompt_sources.pulled:
+            self._samples.append(TransferSample(pull.handoff.worker, first.prompt_sources.pulled, seconds))
 
     async def _watch(self) -> None:
         """Look after all pulls that are waited for, while there are any."""
@@ -199,6 +218,7 @@ class _Pull:
         handoff: KVHandoff,
         deadline: float,
         sink: DeltaSink,
+        on_first: Callable[["_Pull", TokenDelta], None],
         on_end: Callable[[], object],
     ) -> None:
         self.request = request
@@ -211,6 +231,7 @@ class _Pull:
         self.is_lost = False
         """The prefill worker is gone."""
         self._sink = sink
+        self._on_first = on_first
         self._on_end = on_end
         self._started_at = _now()
         self._giving_up: asyncio.Future[None] | None = None
@@ -226,6 +247,7 @@ class _Pull:
     def put(self, delta: TokenDelta) -> None:
         if self.is_pending:
             metrics.HANDOVER.labels("first_token").observe(_now() - self._started_at)
+            self._on_first(self, delta)
             self.end()
         self._sink.put(delta)
 

@@ -1,10 +1,10 @@
 """What the decode engine says of its transfers: the statistics of its NIXL connector, one dictionary per step. Pure.
 
-It does not say which request or which peer a transfer belongs to. So live traffic cannot be put down to a link, and a
-link's speed is measured with hand-overs of our own (kvtransfer/probe.py).
+vLLM's own part does not say which request or which peer a transfer belongs to, and leaves out what is spent around it.
+Ours (kvtransfer/connector.py) says how long each request waited for its blocks.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -45,3 +45,25 @@ class TransferLog:
         """Those recorded after the first `num_recorded`, as far as they are kept."""
         num_new = min(self._num_recorded - num_recorded, len(self._kept))
         return list(islice(self._kept, len(self._kept) - num_new, None))
+
+
+PULLS_KEY = "pulls"
+"""Of the pulls that have ended well, in an engine's connector statistics: pairs of request and seconds."""
+
+
+class PullLog:
+    """How long the engine's last pulls took, from the read's start until the engine noticed its end, by its own ids of
+    the requests. An engine notices between two steps.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: OrderedDict[str, float] = OrderedDict()
+
+    def record(self, stats: Mapping[str, Any]) -> None:
+        """`stats`: the NIXL connector's, of one step."""
+        self._seconds.update(stats.get(PULLS_KEY, ()))
+        while len(self._seconds) > _MAX_KEPT:
+            self._seconds.popitem(last=False)
+
+    def pop(self, engine_request_id: str) -> float | None:
+        return self._seconds.pop(engine_request_id, None)

@@ -21,7 +21,7 @@ class PrefillWorker:
         self._worker.on_ended_leases = self._lender.on_ended
         self._streams = StepStreams(self._worker.engine, self._worker.service)
         self._worker.on_step = self._streams.flush
-        await self._worker.start(links=dict, on_reply=lambda reply: None)
+        await self._worker.start(on_reply=lambda reply: None)
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()

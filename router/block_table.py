@@ -206,20 +206,21 @@ class BlockTable:
             self._free += self._swept_slots
             self._swept_slots = []
             return
-        blocks, closed, kept_near = self._blocks, sum(ALL << s * _SLOT_BITS for s in self._swept_slots), self._near
-        room_from = self.max_blocks * 3 // 4
-        for block in part:
-            mask = blocks.get(block)
+        blocks = self._blocks
+        closed = sum(ALL << slot * _SLOT_BITS for slot in self._swept_slots)
+        is_crowded = len(blocks) > self.max_blocks * 3 // 4
+        for block, mask in zip(part, map(blocks.get, part), strict=True):
             if mask is None:
                 continue
-            kept = mask & ~closed
-            if kept and not kept & kept_near and len(blocks) > room_from:
-                self._cut(kept)
-                kept = 0
-            if not kept:
+            if mask & closed:
+                if kept := mask & ~closed:
+                    blocks[block] = mask = kept
+                else:
+                    del blocks[block]
+                    continue
+            if is_crowded and not mask & self._near:
+                self._cut(mask)
                 del blocks[block]
-            elif kept != mask:
-                blocks[block] = kept
 
     def validate(self) -> None:
         """Assert every invariant."""
@@ -257,10 +258,11 @@ class BlockTable:
         """These slots hold so many leading blocks and not the next one."""
         if not depth:
             return
-        for unit in [u for u in behind if u & units]:
-            (worker,) = self._workers_of(unit)
-            hits[worker] = Hit(depth, behind.pop(unit))
-            units ^= unit
+        if behind:
+            for unit in [u for u in behind if u & units]:
+                (worker,) = self._workers_of(unit)
+                hits[worker] = Hit(depth, behind.pop(unit))
+                units ^= unit
         hits.update(dict.fromkeys(self._workers_of(units), Hit(depth, depth)))
 
     def _workers_of(self, units: int) -> tuple[WorkerId, ...]:

@@ -4,10 +4,16 @@ Peak rates are the vendors' dense ones; where an efficiency differs from the def
 `tests/unit/test_roofline.py` and `tests/sim/test_calibration.py` hold them against published measurements.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
 
 from cluster.types import LinkSpeed
-from router.roofline import Hardware, ModelShape
+from router.roofline import Hardware, ModelShape, step_model
+from router.step_model import StepModel
+
+T = TypeVar("T")
 
 _GIB = 2**30
 
@@ -177,3 +183,22 @@ LINKS: Final[dict[str, LinkSpeed]] = {
 """What a hand-over reaches between two workers: NVLink peer to peer; eight RoCE cards as Mooncake measured them; one
 InfiniBand or RoCE card; UCX over TCP from GPU memory, and from host memory.
 """
+
+
+def prior(kind: str) -> StepModel | None:
+    """Of a kind of engine that is written as "<model>|<device>|tp<devices>|...": fields after these, such as the
+    engine's version and pool, make other kinds with the same prior. None: there are no figures for it.
+    """
+    model, device, *rest = [*kind.lower().split("|"), "", ""]
+    shape, hardware = _longest(MODELS, model), _longest(DEVICES, device)
+    if shape is None or hardware is None:
+        return None
+    if "fp8" in model:
+        shape = msgspec.structs.replace(shape, bytes_per_weight=1.0)
+    sizes = [int(field[2:]) for field in rest if field.startswith("tp") and field[2:].isdecimal()]
+    return step_model(shape, hardware, max(1, *sizes, 1))
+
+
+def _longest(named: Mapping[str, T], text: str) -> T | None:
+    """Whose name is in the text: the longest, for some names are parts of others."""
+    return named.get(max((name for name in named if name in text), key=len, default=""))

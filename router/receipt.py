@@ -18,6 +18,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """A tighter TTFT objective than the class's."""
     tpot_s: float | None = None
     """A tighter TPOT objective than the class's."""
+    block_hashes: list[bytes] = []
+    """Of the prompt's full KV blocks (cluster/block_hashes.py)."""
     path: Path | None = None
     """Forces where it runs; None lets the Scheduler decide."""
 

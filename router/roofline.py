@@ -99,19 +99,21 @@ def step_model(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) 
     memory_rate = tp * hardware.memory_bytes_per_s
     read_rate = memory_rate * hardware.weight_read_efficiency / model.bytes_per_weight  # weights per second
     experts_s = model.num_experts * model.expert_weights / read_rate
-    read_s = (model.attention_weights + model.vocab * model.hidden) / read_rate + experts_s
+    always_read_s = (model.attention_weights + model.vocab * model.hidden) / read_rate
     compute_s = 2 * model.active_weights / (tp * peak * hardware.compute_efficiency)
-    fixed_s = hardware.step_s + model.layers * hardware.layer_s + read_s
+    fixed_s = hardware.step_s + model.layers * hardware.layer_s + always_read_s
     token_s = 0.0
     if tp > 1:
         activation_bytes = model.hidden * 2 * 2 * (tp - 1) / tp  # bf16; a ring sends each byte almost twice
         fixed_s += 2 * model.layers * hardware.all_reduce_s
         token_s = 2 * model.layers * activation_bytes / hardware.all_reduce_bytes_per_s
     is_mixture = model.num_experts > 1
+    if not is_mixture:
+        fixed_s += experts_s
     return StepModel(
         fixed_s=fixed_s,
         token_s=token_s,
-        knee_tokens=read_s / compute_s,
+        knee_tokens=(always_read_s + experts_s) / compute_s,
         beyond_knee_s=compute_s,
         attended_s=4
         * model.layers

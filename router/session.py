@@ -173,6 +173,8 @@ class Session:
         return PlacementRequest(
             request_id=request.request_id,
             num_prompt_tokens=len(request.prompt_token_ids) + len(self._released),
+            block_hashes=terms.block_hashes,
+            tenant=request.cache_salt or "",
             has_early_token=request.is_resumable,
             num_output_tokens=len(self._released),
             max_output_tokens=request.max_output_tokens,

@@ -3,10 +3,10 @@
 A step that computes `num_new` prompt tokens and gives a token to `num_decoding` requests takes
 
     fixed_s                                                    launching, reading the weights once
+    + experts_s * (1 - unrouted ** tokens)                     reading the experts that some token is routed to
     + token_s * tokens + beyond_knee_s * max(0, tokens - knee_tokens)          computing; tokens = new + decoding
     + attended_s * attended                                    attention of the prompt tokens
     + request_s * num_decoding + context_s * context_tokens    attention of the decoding requests
-    - experts_s * unrouted ** tokens                           experts that no token was routed to need no reading
 
 The knee is where computing takes as long as reading the weights: below it tokens are nearly free, which is why a small
 prefill beside a decode batch costs little. Attention over a prompt is quadratic, so the chunks that it is cut into do
@@ -35,7 +35,7 @@ class StepModel(msgspec.Struct, frozen=True, kw_only=True):
     request_s: float
     context_s: float
     experts_s: float = 0.0
-    """Reading all experts of a mixture; part of `fixed_s`."""
+    """Reading all experts of a mixture."""
     unrouted: float = 0.0
     """Share of the experts that one token is not routed to."""
 
@@ -52,7 +52,7 @@ class StepModel(msgspec.Struct, frozen=True, kw_only=True):
         if tokens > self.knee_tokens:
             seconds += (tokens - self.knee_tokens) * self.beyond_knee_s
         if self.experts_s:
-            seconds -= self.experts_s * self.unrouted**tokens
+            seconds += self.experts_s * (1 - self.unrouted**tokens)
         return seconds
 
     def decode_s(self, num_decoding: float, context_tokens: float) -> float:

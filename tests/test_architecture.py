@@ -20,6 +20,10 @@ PURE = (
     "router/prefix_index.py",
     "router/block_table.py",
     "router/catalogue.py",
+    "router/latency.py",
+    "router/path_bias.py",
+    "router/rls.py",
+    "router/transfer.py",
     "router/roofline.py",
     "router/step_model.py",
     "router/session.py",
@@ -37,7 +41,9 @@ PURE = (
     "kvtransfer/probe.py",
     "kvtransfer/telemetry.py",
     "kvtransfer/topology.py",
+    "cluster/engine_shape.py",
     "cluster/slo.py",
+    "cluster/step_samples.py",
     "cluster/types.py",
     "cluster/errors.py",
     "cluster/feed.py",
@@ -64,6 +70,7 @@ PURE = (
 
 ALLOWED = {
     "vllm": (
+        "cluster/block_hashes.py",
         "cluster/engine.py",
         "cluster/engine_outputs.py",
         "cluster/engine_steps.py",

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions and /v1/completions."""
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -47,6 +48,7 @@ router.add_route("/v1/completions", create_completion, methods=["POST"])
 
 async def _answered(request: Request, answer: Answer) -> Response:
     call = Call(
+        tenant=_tenant(request),
         path=_forced_path(request),
         ttft_s=seconds_of(request.headers, TTFT_HEADER),
         tpot_s=seconds_of(request.headers, TPOT_HEADER),
@@ -96,6 +98,14 @@ def _forced_path(request: Request) -> Path | None:
     if wanted not in set(Path):
         raise InvalidRequest(f"{PATH_HEADER} must be one of {', '.join(Path)}", None, "invalid_value")
     return Path(wanted)
+
+
+def _tenant(request: Request) -> str:
+    """Whoever has the same API key is the same tenant. Its name does not give the key away."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        return ""
+    return hashlib.sha256(key.strip().encode()).hexdigest()[:16]
 
 
 async def _json(request: Request) -> Any:

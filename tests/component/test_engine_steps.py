@@ -1,19 +1,25 @@
 import pytest
-from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from cluster.engine_steps import EngineSteps
-from cluster.types import WorkerLoad
+from cluster.step_samples import MAX_SAMPLES, STATS_KEY
+from cluster.types import StepSample, WorkerLoad
 from kvtransfer.lease import LeaseEnd, stats_key
-from kvtransfer.telemetry import Transfer
+from kvtransfer.telemetry import PULLS_KEY, Transfer
 
-NIXL = {"bytes_transferred": [100], "transfer_duration": [0.1], stats_key(LeaseEnd.READ): ["a"]}
+NIXL = {
+    "bytes_transferred": [100],
+    "transfer_duration": [0.1],
+    stats_key(LeaseEnd.READ): ["a"],
+    PULLS_KEY: [["r", 0.3]],
+}
 
 
-def record(steps: EngineSteps, connector_stats=None) -> None:
+def record(steps: EngineSteps, connector_stats=None, iteration_stats=None) -> None:
     stats = SchedulerStats(
         num_running_reqs=2, num_waiting_reqs=3, kv_cache_usage=0.5, kv_connector_stats=connector_stats
     )
-    steps.record(stats, None)
+    steps.record(stats, iteration_stats)
 
 
 def test_load_is_that_of_the_last_step():
@@ -36,3 +42,20 @@ def test_transfers_and_ended_leases_are_found(connector_stats):
     record(steps, connector_stats)
     assert steps.transfers.since(0) == [Transfer(100, 0.1)]
     assert ended == [("a", LeaseEnd.READ)]
+    assert steps.pulls.pop("r") == 0.3
+
+
+def test_steps_that_give_tokens_are_counted():
+    steps = EngineSteps(lambda ended: None)
+    for iteration_stats in (IterationStats(), None, IterationStats()):
+        record(steps, iteration_stats=iteration_stats)
+    assert steps.load.num_steps == 2
+
+
+def test_samples_of_steps_are_taken_once_and_only_the_latest_are_kept():
+    steps = EngineSteps(lambda ended: None)
+    for number in range(MAX_SAMPLES + 1):
+        record(steps, {STATS_KEY: [[number, 0, 1, 10, 0.01]]})
+    samples = steps.take_samples()
+    assert (len(samples), samples[-1]) == (MAX_SAMPLES, StepSample(MAX_SAMPLES, 0, 1, 10, 0.01))
+    assert steps.take_samples() == []

@@ -23,6 +23,7 @@ from router.receipt import Terms
 
 MODEL = "conf/models/baton-demo"
 MAX_MODEL_LEN = 128
+BLOCK_SIZE = 16
 END_OF_TURN = 2
 
 pytestmark = [
@@ -42,6 +43,7 @@ class FakeEngines:
         self.says("Paris is nice.")
         self.error: Exception | None = None
         self.requests: list[GenerateRequest] = []
+        self.block_hashes: list[list[bytes]] = []
         self.forced_paths: list[Path | None] = []
         self.num_ended = 0
 
@@ -62,6 +64,7 @@ class FakeEngines:
 
     def start_session(self, request: GenerateRequest, terms: Terms) -> "FakeSession":
         self.requests.append(request)
+        self.block_hashes.append(terms.block_hashes)
         self.forced_paths.append(terms.path)
         return FakeSession(self)
 
@@ -349,3 +352,24 @@ async def test_beam_search_is_refused(client, ask):
 )
 async def test_refused_field_is_named_as_the_client_wrote_it(client, fields, param):
     assert refusal(await chat(client, **fields))["param"] == param
+
+
+async def test_each_tenant_has_its_own_kv_blocks(client, engines):
+    prompt = list(range(100, 100 + 2 * BLOCK_SIZE + 1))
+    for key in ("Bearer one", "Bearer one", "Bearer two", None):
+        headers = {"authorization": key} if key else {}
+        await client.post(COMPLETION, json={"model": "baton-demo", "prompt": prompt}, headers=headers)
+    one, again, two, nobody = (request.cache_salt for request in engines.requests)
+    assert one == again
+    assert len({one, two, nobody}) == 3
+    assert nobody is None
+    hashes = engines.block_hashes
+    assert [len(of_prompt) for of_prompt in hashes] == [2] * 4
+    assert hashes[0] == hashes[1]
+    assert len({*hashes[0], *hashes[2], *hashes[3]}) == 6
+
+
+async def test_client_cannot_choose_whose_kv_blocks_it_finds(client, engines):
+    response = await complete(client, cache_salt="mine")
+    assert response.status_code == 400
+    assert engines.requests == []

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
-from kvtransfer.connector import DEADLINES_KEPT_S, LeasingWorker
+from kvtransfer.connector import DEADLINES_KEPT_S, HandoffStats, LeasingWorker
 from kvtransfer.handoff import PULL_DEADLINE
+from kvtransfer.telemetry import PULLS_KEY
 
 
 class Worker(LeasingWorker):
@@ -22,6 +23,9 @@ class Worker(LeasingWorker):
         self._deadlines: dict[str, float] = {}
         self._reading_since: dict[str, float] = {}
         self._ready_requests = queue.Queue()
+        self._recving_transfers: dict[str, list[int]] = {}
+        self.tp_rank = 0
+        self.xfer_stats = HandoffStats()
 
     def _handle_failed_transfer(self, req_id, handle, failures, record_failed_transfer=True):
         self.failed.append(req_id)
@@ -36,10 +40,19 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
             self._read_blocks_for_req(request_id, object())
 
     monkeypatch.setattr(NixlPullConnectorWorker, "start_load_kv", start_load_kv)
-    monkeypatch.setattr(
-        NixlPullConnectorWorker, "_read_blocks_for_req", lambda self, req_id, meta: self.started.append(req_id)
-    )
-    monkeypatch.setattr(NixlPullConnectorWorker, "_pop_done_transfers", lambda self, transfers: (set(transfers), set()))
+
+    def read_blocks(self: Worker, req_id: str, meta: object) -> None:
+        self.started.append(req_id)
+        if req_id != "in the cache":
+            self._recving_transfers[req_id] = [1]
+
+    def pop_done_transfers(self: Worker, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
+        done = set(transfers)
+        transfers.clear()
+        return done, set()
+
+    monkeypatch.setattr(NixlPullConnectorWorker, "_read_blocks_for_req", read_blocks)
+    monkeypatch.setattr(NixlPullConnectorWorker, "_pop_done_transfers", pop_done_transfers)
     return Worker()
 
 
@@ -93,3 +106,12 @@ def test_reading_time_is_told_with_the_renewal(worker, monkeypatch):
     worker._pop_done_transfers({"r": [1]})
     assert worker.renew_pulls({"r": 1.0, "queued": 1.0})["queued"] == 0.0
     assert worker.renew_pulls({"r": 1.0})["r"] > 0.0
+
+
+def test_pulls_that_count_say_how_long_they_took(worker):
+    step(worker, **{name: time.monotonic() + 60 for name in ("good", "in the cache")}, late=time.monotonic() + 0.01)
+    time.sleep(0.02)  # noqa: TID251
+    assert ended(worker, "good", "late", "in the cache") == {"late"}
+    ((request_id, seconds),) = worker.xfer_stats.data[PULLS_KEY]
+    assert (request_id, 0.02 <= seconds < 10) == ("good", True)
+    assert not worker.xfer_stats.is_empty()

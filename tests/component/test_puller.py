@@ -7,7 +7,15 @@ import pytest
 
 from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed
-from cluster.types import FinishReason, GenerateRequest, RequestId, TokenDelta, WorkerId
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    PromptTokenSources,
+    RequestId,
+    TokenDelta,
+    TransferSample,
+    WorkerId,
+)
 from kvtransfer import puller as puller_module
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import Promise, Refusal
@@ -43,6 +51,7 @@ class PullingEngine:
         """A request was started without a hand-over."""
         self.num_stopped = 0
         self.reading_s = 0.0
+        self.pulled_in_s: float | None = None
         self.refusal: Exception | None = None
         self.renewal_error: Exception | None = None
 
@@ -67,8 +76,11 @@ class PullingEngine:
             raise self.renewal_error
         return dict.fromkeys(deadlines, self.reading_s)
 
-    def finish(self) -> None:
-        self.sinks.pop(R).put(TokenDelta(0, [9], FinishReason.STOP))
+    def pull_seconds(self, request_id: RequestId) -> float | None:
+        return self.pulled_in_s
+
+    def finish(self, sources: PromptTokenSources | None = None) -> None:
+        self.sinks.pop(R).put(TokenDelta(0, [9], FinishReason.STOP, prompt_sources=sources))
 
 
 class PrefillWorker:
@@ -132,6 +144,28 @@ async def test_promised_blocks_are_pulled_until_the_promise_ends():
     assert await worker.token() == 9
     await asyncio.sleep(3 * INTERVAL_S)
     assert worker.lender.num_extended == 0
+
+
+async def test_pull_is_a_sample_of_its_link():
+    worker = Worker()
+    worker.engine.pulled_in_s = 0.02
+    await worker.start()
+    worker.engine.finish(PromptTokenSources(computed=1, local=0, pulled=700))
+    assert await worker.token() == 9
+    assert worker.puller.take_samples() == [TransferSample(WorkerId("p"), 700, 0.02)]
+    assert worker.puller.take_samples() == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sources"), [(None, PromptTokenSources(1, 0, 700)), (0.02, PromptTokenSources(701, 0, 0))], ids=str
+)
+async def test_pull_that_did_not_come_is_no_sample(seconds, sources):
+    worker = Worker()
+    worker.engine.pulled_in_s = seconds
+    await worker.start()
+    worker.engine.finish(sources)
+    assert await worker.token() == 9
+    assert worker.puller.take_samples() == []
 
 
 async def test_request_without_a_hand_over_asks_nobody():

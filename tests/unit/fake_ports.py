@@ -28,6 +28,7 @@ from router.receipt import RouteReceipt, Terms
 from router.session import Session, SessionPorts
 from router.state import RouterState
 
+BLOCK_HASHES = [b"12345678"]
 SERVED = [10, 11, 12]
 """What every request is answered with."""
 

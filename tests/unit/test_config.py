@@ -76,7 +76,9 @@ def test_args_without_a_model_are_refused():
         parse({})
 
 
-@pytest.mark.parametrize("key", ["model", "kv_transfer_config", "served_model_name", "kv_events_config"])
+@pytest.mark.parametrize(
+    "key", ["model", "kv_transfer_config", "served_model_name", "kv_events_config", "prefix_caching_hash_algo"]
+)
 def test_engine_arguments_that_baton_sets_are_refused(key):
     with pytest.raises(ValueError, match=f"engine: {key} cannot be set here"):
         a_config(engine={key: "x"})
@@ -92,7 +94,27 @@ def test_pool_has_the_shared_engine_arguments_under_its_own():
         "served_model_name": ["model"],
         "dtype": "bfloat16",
         "max_num_seqs": 64,
+        "prefix_caching_hash_algo": "sha256",
     }
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ({"decode": {"engine": {"block_size": 32}}}, "decode: block_size must be the same everywhere"),
+        ({"prefill": {"engine": {"prefix_match_unit": 8}}}, "prefill: prefix_match_unit must be the same everywhere"),
+        ({"engine": {"prefix_match_unit": 8}}, "engine: prefix_match_unit"),
+        ({"prefill": {"env": {"PYTHONHASHSEED": "0"}}}, "prefill: env: with PYTHONHASHSEED"),
+    ],
+)
+def test_what_would_make_engines_and_ingress_hash_prompts_differently_is_refused(args, why):
+    with pytest.raises(ValueError, match=why):
+        a_config(**args)
+
+
+def test_ingress_hashes_blocks_of_the_engines_size():
+    assert a_config(engine={"block_size": 32}).block_size == 32
+    assert a_config().block_size == 16
 
 
 def test_pool_keeps_what_is_not_the_engine_s():

@@ -3,7 +3,7 @@ from contextlib import aclosing
 
 import pytest
 from factories import a_request
-from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+from fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
 from cluster.types import FirstToken, Outcome, Path, PrefillDone, PromptTokenSources, Rejection, SloClass, TokenDelta
@@ -344,3 +344,10 @@ async def test_deadline_of_the_first_token_is_none_of_the_next_ones():
         await asyncio.wait_for(asyncio.shield(task), 0.03)
     cluster.decode.gate.open()
     assert tokens(await task) == SERVED
+
+
+async def test_scheduler_is_told_whose_prompt_it_is_and_which_blocks_it_has():
+    cluster = FakeCluster()
+    await read(cluster.session(a_request(cache_salt="tenant")))
+    (placed,) = cluster.scheduler.requests
+    assert (placed.tenant, placed.block_hashes) == ("tenant", BLOCK_HASHES)

@@ -1,0 +1,32 @@
+"""What does not change about an engine while it lives, read from vLLM's configuration. Pure: knows it by its fields."""
+
+from typing import Any
+
+from cluster.types import EngineShape, Pool
+
+
+def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:
+    """`config`: a VllmConfig, of an engine that has started. `names` tell kinds of engines apart beyond it: the same
+    ones on all nodes.
+    """
+    cache, parallel, scheduling = config.cache_config, config.parallel_config, config.scheduler_config
+    degrees = f"tp{parallel.tensor_parallel_size}", f"pp{parallel.pipeline_parallel_size}"
+    return EngineShape(
+        kind="|".join((*names, *degrees, pool)),
+        kv_capacity_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
+        block_size=cache.block_size,
+        max_step_tokens=scheduling.max_num_batched_tokens,
+        max_decoding=scheduling.max_num_seqs,
+        kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
+    )
+
+
+def _kv_bytes_per_token(model: Any, cache: Any) -> int:
+    """Of all the engine's ranks, without copies: keys and values of every layer, or MLA's one latent for both. Where a
+    value has fewer than 8 bits, an upper bound.
+    """
+    num_vectors = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
+    num_values = model.get_total_num_hidden_layers() * num_vectors * model.get_head_size()
+    if cache.cache_dtype == "auto":
+        return int(num_values * model.dtype.itemsize)
+    return int(num_values * (2 if "float16" in cache.cache_dtype else 1))

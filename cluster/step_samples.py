@@ -1,0 +1,135 @@
+"""How long an engine's steps take, and what they compute: samples for the latency models. Pure.
+
+Runs in the engine core's process, which alone knows both (kvtransfer/connector.py). A step begins when it is scheduled,
+or when the step before it is done if that is later or if it goes on with requests of that step: so the samples of a
+busy engine add up to its time, whether it schedules ahead of its outputs (asynchronously, as on GPUs) or not (as on
+CPUs), and what it does between two steps is in them. Requests that get one token count as decoding, their cost is the
+same whether that token is the prompt's last or the answer's; those that get more, unless they are guesses of
+speculative decoding, are prompts.
+
+Looking at a step costs time in proportion to its requests. So every step that computes prompts is looked at, of those
+that only decode one in DECODE_INTERVAL_S, which resemble each other. All others cost two reads of a clock.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from cluster.types import StepSample
+
+DECODE_INTERVAL_S = 0.03
+TAKE_INTERVAL_S = 0.1
+"""Samples leave together: each message costs the engine's front some time."""
+MAX_SAMPLES = 16
+"""Per interval."""
+
+
+class NewRequest(Protocol):
+    req_id: str
+    num_computed_tokens: int
+
+
+class CachedRequests(Protocol):
+    req_ids: list[str]
+    num_computed_tokens: list[int]
+
+
+class Step(Protocol):
+    """What is read of vLLM's SchedulerOutput."""
+
+    scheduled_new_reqs: Sequence[NewRequest]
+    scheduled_cached_reqs: CachedRequests
+    num_scheduled_tokens: Mapping[str, int]
+    total_num_scheduled_tokens: int
+    scheduled_spec_decode_tokens: Mapping[str, Sequence[int]]
+
+
+class _Work(NamedTuple):
+    num_prefill: int
+    attended: int
+    num_decoding: int
+    context_tokens: int
+
+
+class _Pending(NamedTuple):
+    """A step that is scheduled and not done."""
+
+    at: float
+    goes_on: bool
+    """It has requests of the step before."""
+    work: _Work | None
+    """None: not sampled."""
+
+
+class StepSampler:
+    __slots__ = ("_decode_sampled_at", "_done_at", "_pending", "_samples", "_taken_at")
+
+    def __init__(self) -> None:
+        self._pending: deque[_Pending] = deque()
+        self._samples: list[tuple[int, int, int, int, float]] = []
+        self._done_at = 0.0
+        self._decode_sampled_at = 0.0
+        self._taken_at = 0.0
+
+    def scheduled(self, step: Step, now: float) -> None:
+        num_requests = len(step.num_scheduled_tokens)
+        goes_on = bool(step.scheduled_cached_reqs.req_ids)
+        work = _work_of(step) if num_requests and self._is_sampled(step, num_requests, now) else None
+        self._pending.append(_Pending(now, goes_on, work))
+
+    def done(self, now: float) -> None:
+        """The output of the oldest step that is not done has come."""
+        if not self._pending:
+            return
+        step = self._pending.popleft()
+        if step.work is not None:
+            began_at = self._done_at if step.goes_on else max(step.at, self._done_at)
+            self._samples.append((*step.work, now - began_at))
+        self._done_at = now
+
+    def take(self, now: float) -> list[tuple[int, int, int, int, float]] | None:
+        """The samples since the last time; None while there are none or it is too soon."""
+        if not self._samples or now - self._taken_at < TAKE_INTERVAL_S:
+            return None
+        taken, self._samples, self._taken_at = self._samples, [], now
+        return taken
+
+    def _is_sampled(self, step: Step, num_requests: int, now: float) -> bool:
+        if len(self._samples) + len(self._pending) >= MAX_SAMPLES:
+            return False
+        num_guessed = sum(map(len, step.scheduled_spec_decode_tokens.values()))
+        if step.total_num_scheduled_tokens - num_guessed > num_requests:
+            return True
+        if now - self._decode_sampled_at < DECODE_INTERVAL_S:
+            return False
+        self._decode_sampled_at = now
+        return True
+
+
+def samples_in(stats: Mapping[str, Any]) -> list[StepSample]:
+    """Those in the connector's statistics of one step, which have gone through a serializer."""
+    return [StepSample(*values) for values in stats.get(STATS_KEY, ())]
+
+
+STATS_KEY = "steps"
+"""Of the samples in an engine's connector statistics."""
+
+
+def _work_of(step: Step) -> _Work:
+    num_scheduled, guesses, cached = (
+        step.num_scheduled_tokens,
+        step.scheduled_spec_decode_tokens,
+        step.scheduled_cached_reqs,
+    )
+    new_past_of = {request.req_id: request.num_computed_tokens for request in step.scheduled_new_reqs}
+    context_tokens = sum(cached.num_computed_tokens) + sum(new_past_of.values()) + step.total_num_scheduled_tokens
+    prompts = [name for name, num_new in num_scheduled.items() if num_new > 1 and name not in guesses]
+    num_prefill = attended = 0
+    if prompts:
+        past_of = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True)) | new_past_of
+        for name in prompts:
+            num_new, past = num_scheduled[name], past_of[name]
+            num_prefill += num_new
+            attended += num_new * past + num_new * (num_new + 1) // 2
+            context_tokens -= past + num_new
+    return _Work(num_prefill, attended, len(num_scheduled) - len(prompts), context_tokens)

@@ -1,0 +1,61 @@
+"""How predictions differ from what clients see, by path: learned from closed requests. Pure.
+
+Tokenizer, HTTP, hops between processes and whatever else the engine models leave out add time that does not grow with
+the work, and what they get wrong grows with it. So both are learned, `actual = overhead + factor * predicted`: alone, a
+factor makes long requests of a small model wrong, and an overhead long requests of a large one.
+"""
+
+from cluster.types import Path
+from router.rls import RecursiveLeastSquares
+
+FACTOR = (0.5, 2.0)
+"""Bounds: what is further off is not a bias."""
+_NOISE = 0.25
+"""Queues and other requests are hard to foresee."""
+_DOUBT = 0.3
+_TTFT_OVERHEAD_S, _TPOT_OVERHEAD_S = 50e-3, 5e-3
+"""Units of the overheads."""
+_ERROR_SHARE = 0.05
+
+
+class Bias:
+    """Of one figure on one path."""
+
+    __slots__ = ("_estimate", "_unit_s", "error", "factor", "overhead_s")
+
+    error: float | None
+    """Moving average of the relative error of corrected predictions."""
+
+    def __init__(self, unit_s: float) -> None:
+        self._unit_s = unit_s
+        self._estimate = RecursiveLeastSquares([0.0, 1.0], own_doubt=_DOUBT, common_doubt=0.0, noise=_NOISE)
+        self.overhead_s, self.factor = 0.0, 1.0
+        self.error = None
+
+    def corrected(self, predicted_s: float) -> float:
+        return self.overhead_s + self.factor * predicted_s
+
+    def observe(self, predicted_s: float, actual_s: float) -> None:
+        """`predicted_s`: as the engine models gave it, before correction."""
+        if not (0 < predicted_s < float("inf") and 0 < actual_s < float("inf")):
+            return
+        error = abs(self.corrected(predicted_s) - actual_s) / actual_s
+        self.error = error if self.error is None else self.error + _ERROR_SHARE * (error - self.error)
+        self._estimate.update([self._unit_s, predicted_s], actual_s, least=self._unit_s / 50)
+        overhead, factor = self._estimate.coefficients
+        self.overhead_s = overhead * self._unit_s
+        self.factor = min(max(factor, FACTOR[0]), FACTOR[1])
+
+
+class PathBias:
+    """Of TTFT and TPOT on every path."""
+
+    def __init__(self) -> None:
+        self._ttft = {path: Bias(_TTFT_OVERHEAD_S) for path in Path}
+        self._tpot = {path: Bias(_TPOT_OVERHEAD_S) for path in Path}
+
+    def ttft(self, path: Path) -> Bias:
+        return self._ttft[path]
+
+    def tpot(self, path: Path) -> Bias:
+        return self._tpot[path]

@@ -1,0 +1,42 @@
+from types import SimpleNamespace
+
+import pytest
+
+from cluster.engine_shape import shape_of
+from cluster.types import Pool
+
+
+def a_config(*, use_mla: bool = False, cache_dtype: str = "auto", num_gpu_blocks: int | None = 100) -> SimpleNamespace:
+    """Llama-3.1-8B."""
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            dtype=SimpleNamespace(itemsize=2),
+            use_mla=use_mla,
+            get_total_num_hidden_layers=lambda: 32,
+            get_total_num_kv_heads=lambda: 8,
+            get_head_size=lambda: 128,
+        ),
+        cache_config=SimpleNamespace(cache_dtype=cache_dtype, num_gpu_blocks=num_gpu_blocks, block_size=16),
+        parallel_config=SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, max_num_seqs=64),
+    )
+
+
+def test_shape_is_what_the_engine_was_started_with():
+    shape = shape_of(a_config(), Pool.DECODE, "org/model", "H100", "vllm-0.32.0")
+    assert shape.kind == "org/model|H100|vllm-0.32.0|tp2|pp1|decode"
+    assert (shape.kv_capacity_tokens, shape.block_size) == (1600, 16)
+    assert (shape.max_step_tokens, shape.max_decoding) == (8192, 64)
+
+
+@pytest.mark.parametrize(("cache_dtype", "num_bytes"), [("auto", 131_072), ("bfloat16", 131_072), ("fp8_e4m3", 65_536)])
+def test_kv_bytes_per_token_are_those_of_all_ranks(cache_dtype, num_bytes):
+    assert shape_of(a_config(cache_dtype=cache_dtype), Pool.DECODE).kv_bytes_per_token == num_bytes
+
+
+def test_mla_keeps_one_latent_per_layer():
+    assert shape_of(a_config(use_mla=True), Pool.DECODE).kv_bytes_per_token == 32 * 128 * 2
+
+
+def test_capacity_that_the_engine_does_not_say_is_not_known():
+    assert shape_of(a_config(num_gpu_blocks=None), Pool.DECODE).kv_capacity_tokens == 0

@@ -1,0 +1,62 @@
+"""Host overheads and wrong models are told apart, and both are corrected."""
+
+import random
+from math import exp, inf, isfinite, log, nan
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.types import Path
+from router.path_bias import PathBias
+
+
+@pytest.mark.parametrize(
+    ("factor", "overhead_s"), [(1.0, 0.0), (1.0, 0.010), (1.3, 0.0), (0.8, 0.0), (1.2, 0.020), (0.8, 0.010)]
+)
+def test_factor_and_overhead_are_learned_together(factor, overhead_s):
+    bias, rng, errors = PathBias().ttft(Path.DECODE), random.Random(1), []
+    for _ in range(100):
+        predicted_s = exp(rng.uniform(log(0.004), log(1.0)))  # a small model's short prompts and its long ones
+        noise = rng.lognormvariate(0, 0.1) * (5 if rng.random() < 0.02 else 1)
+        bias.observe(predicted_s, (overhead_s + factor * predicted_s) * noise)
+    for predicted_s in (0.005, 0.02, 0.1, 1.0):
+        errors.append(abs(bias.corrected(predicted_s) / (overhead_s + factor * predicted_s) - 1))
+    assert fmean(errors) < 0.06
+    assert 0.03 < bias.error < 0.3
+
+
+def test_paths_and_figures_are_corrected_apart():
+    bias = PathBias()
+    for _ in range(50):
+        bias.ttft(Path.DECODE).observe(0.1, 0.15)
+    assert bias.ttft(Path.DECODE).corrected(0.1) == pytest.approx(0.15, rel=0.05)
+    assert bias.ttft(Path.PREFILL_DECODE).corrected(0.1) == 0.1
+    assert bias.tpot(Path.DECODE).corrected(0.1) == 0.1
+    assert bias.tpot(Path.DECODE).error is None
+
+
+def test_factor_is_bounded():
+    bias = PathBias().tpot(Path.DECODE)
+    for _ in range(500):
+        bias.observe(0.1, 10.0)
+        bias.observe(1.0, 100.0)
+    assert bias.factor == 2.0
+
+
+@given(st.lists(st.tuples(st.floats() | st.floats(1e-3, 10), st.floats() | st.floats(1e-3, 10)), max_size=60))
+def test_correction_stays_finite_and_grows_with_the_prediction_whatever_was_observed(pairs):
+    bias = PathBias().ttft(Path.PREFILL)
+    for predicted_s, actual_s in pairs:
+        bias.observe(predicted_s, actual_s)
+    corrected = [bias.corrected(predicted_s) for predicted_s in (0.001, 0.1, 10.0)]
+    assert all(isfinite(s) and s > 0 for s in corrected)
+    assert corrected == sorted(corrected)
+
+
+@pytest.mark.parametrize(("predicted_s", "actual_s"), [(nan, 1), (1, nan), (inf, 1), (1, inf), (0, 1), (1, 0), (-1, 1)])
+def test_pair_of_no_meaning_teaches_nothing(predicted_s, actual_s):
+    bias = PathBias().ttft(Path.DECODE)
+    bias.observe(predicted_s, actual_s)
+    assert bias.corrected(0.2) == 0.2 and bias.error is None

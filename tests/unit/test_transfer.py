@@ -1,0 +1,72 @@
+"""What a hand-over takes is learned per link, and a link without a measurement takes what the others do."""
+
+import random
+from math import inf, isfinite, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.types import LinkSpeed, WorkerId
+from router.transfer import TransferModel, TransferModels
+
+P, D, D2 = WorkerId("p"), WorkerId("d"), WorkerId("d2")
+FAST = LinkSpeed(latency_s=1e-3, bytes_per_s=10e9)
+SLOW = LinkSpeed(latency_s=5e-3, bytes_per_s=0.5e9)
+
+
+def takes(speed, num_bytes):
+    return speed.latency_s + num_bytes / speed.bytes_per_s
+
+
+def teach(observe, truth, num_samples=50, seed=1):
+    rng = random.Random(seed)
+    for _ in range(num_samples):
+        num_bytes = 10 ** rng.uniform(6, 9.3)
+        observe(num_bytes, takes(truth, num_bytes) * rng.gauss(1, 0.08) * (5 if rng.random() < 0.02 else 1))
+
+
+@pytest.mark.parametrize("prior", [None, FAST, SLOW])
+@pytest.mark.parametrize("truth", [FAST, SLOW])
+def test_link_is_learned(prior, truth):
+    model = TransferModel(prior)
+    teach(model.observe, truth)
+    for num_bytes in (20e6, 200e6, 2e9):
+        assert model.seconds(num_bytes) == pytest.approx(takes(truth, num_bytes), rel=0.1)
+
+
+def test_link_that_was_proved_is_believed_before_its_first_hand_over():
+    models = TransferModels()
+    models.proved(P, D, FAST)
+    assert models.seconds(P, D, 1e9) == pytest.approx(takes(FAST, 1e9))
+    teach(lambda *sample: models.observe(P, D, *sample), SLOW)
+    models.proved(P, D, FAST)  # the same proof again
+    assert models.seconds(P, D, 1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+    models.proved(P, D, SLOW)
+    assert models.seconds(P, D, 1e9) == pytest.approx(takes(SLOW, 1e9))
+
+
+def test_unknown_link_takes_what_the_others_do():
+    models = TransferModels()
+    teach(lambda *sample: models.observe(P, D, *sample), SLOW)
+    assert models.seconds(P, D2, 1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+    models.proved(P, D2, FAST)
+    models.forget(D2)
+    assert models.seconds(P, D2, 1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats()), max_size=50), st.sampled_from([None, FAST, SLOW]))
+def test_transfers_stay_finite_and_grow_with_the_bytes_whatever_was_observed(samples, prior):
+    model = TransferModel(prior)
+    for sample in samples:
+        model.observe(*sample)
+    seconds = [model.seconds(num_bytes) for num_bytes in (1, 1e6, 1e9)]
+    assert all(isfinite(s) and s > 0 for s in seconds)
+    assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize(("num_bytes", "seconds"), [(1e9, nan), (1e9, inf), (1e9, 0), (1e9, -1), (0, 1), (nan, 1)])
+def test_sample_of_no_meaning_teaches_nothing(num_bytes, seconds):
+    model = TransferModel(FAST)
+    model.observe(num_bytes, seconds)
+    assert model.speed == FAST
