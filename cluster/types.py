@@ -343,6 +343,9 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
     """Engine time that it takes."""
     cost: float
     """What placement minimizes: risk, victims and the smaller terms."""
+    engine_ttft_s: float = 0.0
+    """By the engine models alone, before the path's bias is corrected (router/path_bias.py). 0: not by prediction."""
+    engine_tpot_s: float = 0.0
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):

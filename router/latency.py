@@ -13,10 +13,12 @@ from statistics import median
 
 import msgspec
 
-from cluster.types import StepSample
+from cluster.types import LinkSpeed, StepSample, WorkerId
 from router import catalogue
+from router.path_bias import PathBias
 from router.rls import RecursiveLeastSquares
 from router.step_model import StepModel
+from router.transfer import TransferModel, TransferModels
 
 NEUTRAL = StepModel(
     fixed_s=10e-3,
@@ -178,10 +180,12 @@ class LatencyModel:
 
 
 class LatencyModels:
-    """Of all kinds of engines that have been heard of."""
+    """Of all kinds of engines that have been heard of, of the links between them, and of what clients see of both."""
 
     def __init__(self) -> None:
         self._models: dict[str, LatencyModel] = {}
+        self._transfers = TransferModels()
+        self.bias = PathBias()
 
     def model(self, kind: str) -> LatencyModel:
         model = self._models.get(kind)
@@ -189,7 +193,16 @@ class LatencyModels:
             model = self._models[kind] = LatencyModel(catalogue.prior(kind))
         return model
 
+    def transfer(self, prefill: WorkerId, decode: WorkerId, proved: LinkSpeed | None) -> TransferModel:
+        """`proved`: the speed of the link between them, when it was measured."""
+        return self._transfers.link(prefill, decode, proved)
+
+    def forget(self, worker: WorkerId) -> None:
+        """A worker that is gone has no links any more; its kind is remembered."""
+        self._transfers.forget(worker)
+
     def errors(self) -> dict[str, StepErrors]:
+        """By kind of engine."""
         return {kind: model.errors() for kind, model in self._models.items()}
 
     def snapshot(self) -> dict[str, tuple[float, ...]]:

@@ -5,7 +5,9 @@ the work, and what they get wrong grows with it. So both are learned, `actual = 
 factor makes long requests of a small model wrong, and an overhead long requests of a large one.
 """
 
-from cluster.types import Path
+import msgspec
+
+from cluster.types import Path, Prediction
 from router.rls import RecursiveLeastSquares
 
 FACTOR = (0.5, 2.0)
@@ -15,7 +17,15 @@ _NOISE = 0.25
 _DOUBT = 0.3
 _TTFT_OVERHEAD_S, _TPOT_OVERHEAD_S = 50e-3, 5e-3
 """Units of the overheads."""
+_LONGEST_S = 3600.0
 _ERROR_SHARE = 0.05
+
+
+class PathErrors(msgspec.Struct, frozen=True):
+    """Moving averages of the relative error of what clients were predicted to see. None: nothing seen yet."""
+
+    ttft: float | None = None
+    tpot: float | None = None
 
 
 class Bias:
@@ -36,8 +46,10 @@ class Bias:
         return self.overhead_s + self.factor * predicted_s
 
     def observe(self, predicted_s: float, actual_s: float) -> None:
-        """`predicted_s`: as the engine models gave it, before correction."""
-        if not (0 < predicted_s < float("inf") and 0 < actual_s < float("inf")):
+        """`predicted_s`: before correction. Learning from what was corrected would chase its own tail: dozens of
+        requests are placed before the first of them is closed.
+        """
+        if not (0 < predicted_s < _LONGEST_S and 0 < actual_s < _LONGEST_S):
             return
         error = abs(self.corrected(predicted_s) - actual_s) / actual_s
         self.error = error if self.error is None else self.error + _ERROR_SHARE * (error - self.error)
@@ -54,8 +66,19 @@ class PathBias:
         self._ttft = {path: Bias(_TTFT_OVERHEAD_S) for path in Path}
         self._tpot = {path: Bias(_TPOT_OVERHEAD_S) for path in Path}
 
-    def ttft(self, path: Path) -> Bias:
-        return self._ttft[path]
+    def ttft_s(self, path: Path, predicted_s: float) -> float:
+        """The engine models' prediction, corrected."""
+        return self._ttft[path].corrected(predicted_s)
 
-    def tpot(self, path: Path) -> Bias:
-        return self._tpot[path]
+    def tpot_s(self, path: Path, predicted_s: float) -> float:
+        return self._tpot[path].corrected(predicted_s)
+
+    def observe(self, predicted: Prediction, ttft_s: float | None, tpot_s: float | None) -> None:
+        """What became of a request. None: it had no such figure."""
+        if ttft_s is not None:
+            self._ttft[predicted.path].observe(predicted.engine_ttft_s, ttft_s)
+        if tpot_s is not None:
+            self._tpot[predicted.path].observe(predicted.engine_tpot_s, tpot_s)
+
+    def errors(self) -> dict[Path, PathErrors]:
+        return {path: PathErrors(self._ttft[path].error, self._tpot[path].error) for path in Path}

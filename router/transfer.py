@@ -1,8 +1,8 @@
 """What the hand-over of KV blocks takes on each link, learned from the hand-overs that were. Pure.
 
 A transfer takes `latency_s + num_bytes / bytes_per_s` when nothing queues before it; who places requests adds the
-backlog. A link starts from the speed that it was proved with, or from what all links together have taught, and then
-follows its own hand-overs.
+backlog. A link starts from the speed that it was proved with and then follows its own hand-overs; one that was not
+proved takes what all links together have taught.
 """
 
 from cluster.types import LinkSpeed, WorkerId
@@ -23,11 +23,12 @@ _NOISE = 0.15
 class TransferModel:
     """Of one link, or of all together."""
 
-    __slots__ = ("_estimate", "_units", "latency_s", "prior", "s_per_byte")
+    __slots__ = ("_all", "_estimate", "_units", "latency_s", "prior", "s_per_byte")
 
-    def __init__(self, prior: LinkSpeed | None) -> None:
-        """None: nothing is known about the link."""
+    def __init__(self, prior: LinkSpeed | None, all_links: "TransferModel | None" = None) -> None:
+        """None: nothing is known about the link. `all_links` is taught what this one learns."""
         self.prior = prior
+        self._all = all_links
         known = prior or UNKNOWN
         doubt = _PROVED_DOUBT if prior else _UNKNOWN_DOUBT
         self.latency_s, self.s_per_byte = known.latency_s, 1 / known.bytes_per_s
@@ -35,10 +36,6 @@ class TransferModel:
         self._estimate = RecursiveLeastSquares(
             [self.latency_s / self._units[0], 1.0], own_doubt=doubt, common_doubt=doubt, noise=_NOISE
         )
-
-    @property
-    def speed(self) -> LinkSpeed:
-        return LinkSpeed(latency_s=self.latency_s, bytes_per_s=1 / self.s_per_byte)
 
     def seconds(self, num_bytes: float) -> float:
         return self.latency_s + num_bytes * self.s_per_byte
@@ -50,6 +47,8 @@ class TransferModel:
         latency, per_byte = self._estimate.coefficients
         self.latency_s = latency * self._units[0]
         self.s_per_byte = max(per_byte, 1e-6) * self._units[1]  # no link is infinitely fast
+        if self._all is not None:
+            self._all.observe(num_bytes, seconds)
 
 
 class TransferModels:
@@ -59,21 +58,16 @@ class TransferModels:
         self._all = TransferModel(None)
         self._links: dict[tuple[WorkerId, WorkerId], TransferModel] = {}
 
-    def seconds(self, prefill: WorkerId, decode: WorkerId, num_bytes: float) -> float:
-        return self._links.get((prefill, decode), self._all).seconds(num_bytes)
-
-    def proved(self, prefill: WorkerId, decode: WorkerId, speed: LinkSpeed) -> None:
-        """Begin again from a measured speed, unless it is the one that the link began from."""
+    def link(self, prefill: WorkerId, decode: WorkerId, proved: LinkSpeed | None) -> TransferModel:
+        """`proved`: the speed that was measured when the link was. A new one begins anew; without one, the link is as
+        all links together.
+        """
         link = self._links.get((prefill, decode))
-        if link is None or link.prior != speed:
-            self._links[prefill, decode] = TransferModel(speed)
-
-    def observe(self, prefill: WorkerId, decode: WorkerId, num_bytes: float, seconds: float) -> None:
-        link = self._links.get((prefill, decode))
-        if link is None:
-            link = self._links[prefill, decode] = TransferModel(self._all.speed)
-        link.observe(num_bytes, seconds)
-        self._all.observe(num_bytes, seconds)
+        if proved is None:
+            return link or self._all
+        if link is None or link.prior != proved:
+            link = self._links[prefill, decode] = TransferModel(proved, self._all)
+        return link
 
     def forget(self, worker: WorkerId) -> None:
         """It is gone, and its id never comes back."""

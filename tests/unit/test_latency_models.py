@@ -19,7 +19,7 @@ from latency_truth import (
     times,
 )
 
-from cluster.types import StepSample
+from cluster.types import LinkSpeed, StepSample, WorkerId
 from router import catalogue
 from router.latency import LatencyModel, LatencyModels
 
@@ -125,6 +125,15 @@ def test_kinds_are_learned_apart_from_the_prior_of_their_names():
     taught(known, CPU, decode_step, 10, 1)
     assert models.model("Qwen/Qwen3-32B|NVIDIA H100 80GB HBM3|tp2|0.32.0|prefill").times == GPU
     assert set(models.errors()) == set(models.snapshot()) and len(models.errors()) == 2
+
+
+def test_links_of_a_worker_that_is_gone_are_forgotten():
+    models, proved = LatencyModels(), LinkSpeed(latency_s=1e-3, bytes_per_s=1e9)
+    p, d = WorkerId("p"), WorkerId("d")
+    link = models.transfer(p, d, proved)
+    assert models.transfer(p, d, None) is link
+    models.forget(d)
+    assert models.transfer(p, d, None) is not link
 
 
 @pytest.mark.parametrize(

@@ -8,46 +8,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.types import Path
-from router.path_bias import PathBias
+from cluster.types import Path, Prediction
+from router.path_bias import Bias, PathBias
+
+
+def taught(bias, factor, overhead_s, num_requests, *, noise=0.1):
+    rng = random.Random(1)
+    for _ in range(num_requests):
+        predicted_s = exp(rng.uniform(log(0.004), log(1.0)))  # a small model's short prompts and its long ones
+        outlier = 5 if rng.random() < 0.02 else 1
+        bias.observe(predicted_s, (overhead_s + factor * predicted_s) * rng.lognormvariate(0, noise) * outlier)
+    return bias
 
 
 @pytest.mark.parametrize(
     ("factor", "overhead_s"), [(1.0, 0.0), (1.0, 0.010), (1.3, 0.0), (0.8, 0.0), (1.2, 0.020), (0.8, 0.010)]
 )
 def test_factor_and_overhead_are_learned_together(factor, overhead_s):
-    bias, rng, errors = PathBias().ttft(Path.DECODE), random.Random(1), []
-    for _ in range(100):
-        predicted_s = exp(rng.uniform(log(0.004), log(1.0)))  # a small model's short prompts and its long ones
-        noise = rng.lognormvariate(0, 0.1) * (5 if rng.random() < 0.02 else 1)
-        bias.observe(predicted_s, (overhead_s + factor * predicted_s) * noise)
-    for predicted_s in (0.005, 0.02, 0.1, 1.0):
-        errors.append(abs(bias.corrected(predicted_s) / (overhead_s + factor * predicted_s) - 1))
+    bias = taught(Bias(0.05), factor, overhead_s, 100)
+    errors = [
+        abs(bias.corrected(predicted_s) / (overhead_s + factor * predicted_s) - 1)
+        for predicted_s in (0.005, 0.02, 0.1, 1.0)
+    ]
     assert fmean(errors) < 0.06
     assert 0.03 < bias.error < 0.3
+
+
+def predicted(path, ttft_s, tpot_s):
+    return Prediction(path, None, None, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, ttft_s, tpot_s)
 
 
 def test_paths_and_figures_are_corrected_apart():
     bias = PathBias()
     for _ in range(50):
-        bias.ttft(Path.DECODE).observe(0.1, 0.15)
-    assert bias.ttft(Path.DECODE).corrected(0.1) == pytest.approx(0.15, rel=0.05)
-    assert bias.ttft(Path.PREFILL_DECODE).corrected(0.1) == 0.1
-    assert bias.tpot(Path.DECODE).corrected(0.1) == 0.1
-    assert bias.tpot(Path.DECODE).error is None
+        bias.observe(predicted(Path.DECODE, 0.1, 0.02), 0.15, None)
+    assert bias.ttft_s(Path.DECODE, 0.1) == pytest.approx(0.15, rel=0.05)
+    assert bias.ttft_s(Path.PREFILL_DECODE, 0.1) == 0.1
+    assert bias.tpot_s(Path.DECODE, 0.02) == 0.02
+    assert bias.errors()[Path.DECODE].tpot is None
+    assert bias.errors()[Path.DECODE].ttft < 0.2
+    bias.observe(predicted(Path.DECODE, 0.1, 0.02), None, 0.03)
+    assert bias.tpot_s(Path.DECODE, 0.02) > 0.02
 
 
 def test_factor_is_bounded():
-    bias = PathBias().tpot(Path.DECODE)
-    for _ in range(500):
-        bias.observe(0.1, 10.0)
-        bias.observe(1.0, 100.0)
+    bias = taught(Bias(0.005), 100.0, 0.0, 1000)
     assert bias.factor == 2.0
 
 
 @given(st.lists(st.tuples(st.floats() | st.floats(1e-3, 10), st.floats() | st.floats(1e-3, 10)), max_size=60))
 def test_correction_stays_finite_and_grows_with_the_prediction_whatever_was_observed(pairs):
-    bias = PathBias().ttft(Path.PREFILL)
+    bias = Bias(0.05)
     for predicted_s, actual_s in pairs:
         bias.observe(predicted_s, actual_s)
     corrected = [bias.corrected(predicted_s) for predicted_s in (0.001, 0.1, 10.0)]
@@ -57,6 +68,6 @@ def test_correction_stays_finite_and_grows_with_the_prediction_whatever_was_obse
 
 @pytest.mark.parametrize(("predicted_s", "actual_s"), [(nan, 1), (1, nan), (inf, 1), (1, inf), (0, 1), (1, 0), (-1, 1)])
 def test_pair_of_no_meaning_teaches_nothing(predicted_s, actual_s):
-    bias = PathBias().ttft(Path.DECODE)
+    bias = Bias(0.05)
     bias.observe(predicted_s, actual_s)
     assert bias.corrected(0.2) == 0.2 and bias.error is None

@@ -37,22 +37,21 @@ def test_link_is_learned(prior, truth):
 
 def test_link_that_was_proved_is_believed_before_its_first_hand_over():
     models = TransferModels()
-    models.proved(P, D, FAST)
-    assert models.seconds(P, D, 1e9) == pytest.approx(takes(FAST, 1e9))
-    teach(lambda *sample: models.observe(P, D, *sample), SLOW)
-    models.proved(P, D, FAST)  # the same proof again
-    assert models.seconds(P, D, 1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
-    models.proved(P, D, SLOW)
-    assert models.seconds(P, D, 1e9) == pytest.approx(takes(SLOW, 1e9))
+    assert models.link(P, D, FAST).seconds(1e9) == pytest.approx(takes(FAST, 1e9))
+    teach(models.link(P, D, FAST).observe, SLOW)
+    assert models.link(P, D, FAST).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)  # the same proof again
+    assert models.link(P, D, None) is models.link(P, D, FAST)
+    assert models.link(P, D, SLOW).seconds(1e9) == pytest.approx(takes(SLOW, 1e9))
 
 
-def test_unknown_link_takes_what_the_others_do():
+def test_link_that_was_not_proved_takes_what_the_others_do():
     models = TransferModels()
-    teach(lambda *sample: models.observe(P, D, *sample), SLOW)
-    assert models.seconds(P, D2, 1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
-    models.proved(P, D2, FAST)
+    teach(models.link(P, D, FAST).observe, SLOW)
+    assert models.link(P, D2, None).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+    models.link(P, D2, FAST)
     models.forget(D2)
-    assert models.seconds(P, D2, 1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+    assert models.link(P, D2, None).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
+    assert models.link(P, D, None) is models.link(P, D, FAST)
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=50), st.sampled_from([None, FAST, SLOW]))
@@ -69,4 +68,4 @@ def test_transfers_stay_finite_and_grow_with_the_bytes_whatever_was_observed(sam
 def test_sample_of_no_meaning_teaches_nothing(num_bytes, seconds):
     model = TransferModel(FAST)
     model.observe(num_bytes, seconds)
-    assert model.speed == FAST
+    assert model.seconds(1e9) == pytest.approx(takes(FAST, 1e9))
