@@ -60,6 +60,7 @@ PURE = (
     "cluster/simulate/report.py",
     "cluster/simulate/search.py",
     "cluster/simulate/slos.py",
+    "cluster/simulate/setting.py",
     "cluster/simulate/workload.py",
     "api/wire/fields.py",
     "api/wire/slo.py",

@@ -235,9 +235,9 @@ class Engine:
             if request.phase is Phase.PREFILLING:
                 budget -= self._compute(request, budget)
         self._start = now
-        self._plan(now)
+        self._plan(now, has_preempted)
 
-    def _plan(self, now: float) -> None:
+    def _plan(self, now: float, has_preempted: bool) -> None:
         decoding = self._decodes.number
         if self._chunks:
             self._steps_planned = 1
@@ -248,8 +248,8 @@ class Engine:
                 steps = 1
             self._steps_planned = steps
             self._end = now + self._model.decode_run_s(decoding, self._decodes.context_tokens, steps)
-        else:
-            self._steps_planned, self._end = 0, inf
+        else:  # with the last to run preempted, others may have a seat
+            self._steps_planned, self._end = 0, now if has_preempted else inf
 
     def _work_of_chunks(self) -> tuple[int, float]:
         """Tokens, and tokens that they attend to."""

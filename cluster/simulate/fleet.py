@@ -22,7 +22,7 @@ class Fleet:
     """PrefillPort and DecodePort."""
 
     def __init__(self, setting: Setting, desk: Desk) -> None:
-        self._setting = setting
+        self.setting = setting
         self._loop = asyncio.get_running_loop()
         self._links = Links(
             setting.link,
@@ -97,7 +97,7 @@ class Fleet:
         return there
 
     def _pool(self, pool: Pool) -> PoolSetting:
-        return self._setting.prefill if pool is Pool.PREFILL else self._setting.decode
+        return self.setting.prefill if pool is Pool.PREFILL else self.setting.decode
 
     # ---- hand-overs
 
@@ -109,7 +109,7 @@ class Fleet:
             return
         now = self._loop.time()
         num_tokens = max(run.num_pulled - run.num_hit_tokens, 0)
-        began_at, ends_at = self._links.send(source.place, to.place, num_tokens * self._setting.kv_bytes_per_token, now)
+        began_at, ends_at = self._links.send(source.place, to.place, num_tokens * self.setting.kv_bytes_per_token, now)
         sample = TransferSample(source.id, num_tokens, ends_at - began_at)
         self._loop.call_at(ends_at, self._transferred, to, run, sample)
 
