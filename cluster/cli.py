@@ -27,6 +27,7 @@ import psutil
 import yaml
 
 from cluster.config import REPO_ROOT, parse
+from cluster.simulate import command as simulate
 from kvtransfer.link_table import LinkTable, render
 
 ALL_INTERFACES, LOOPBACK = "0.0.0.0", "127.0.0.1"
@@ -69,6 +70,7 @@ def main() -> None:
     probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (%(default)s)")
     probe.add_argument("--json", action="store_true", help="print what GET /baton/links answers")
     probe.set_defaults(run=_probe)
+    simulate.add_parser(commands)
     arguments = parser.parse_args()
     sys.exit(arguments.run(arguments))
 

@@ -44,10 +44,10 @@ MIXES = MappingProxyType(
     {
         "poisson": Mix(
             what="single requests, log-normal lengths, Poisson arrivals",
-            rate_per_s=6.0,
+            rate_per_s=28.0,
             streams=(Stream(prompts=log_normal(1_500, 6_000, 32_768), outputs=log_normal(180, 500, 2_000)),),
         ),
-        "chat": Mix(what="conversations that grow behind four system prompts", rate_per_s=12.0, streams=(CHAT,)),
+        "chat": Mix(what="conversations that grow behind four system prompts", rate_per_s=48.0, streams=(CHAT,)),
         "code-bursts": Mix(
             what="short outputs in heavy bursts, as in Azure's code trace of 2023",
             rate_per_s=2.57,
@@ -79,13 +79,13 @@ MIXES = MappingProxyType(
         ),
         "reasoning": Mix(
             what="short prompts, long chains of thought, uneven arrivals",
-            rate_per_s=4.0,
+            rate_per_s=20.0,
             arrivals=Renewal(cv=2.28),
             streams=(Stream(prompts=log_normal(400, 3_000, 16_000), outputs=log_normal(900, 4_000, 16_000)),),
         ),
         "tenants": Mix(
             what="interactive chat, a standard API and a batch job, each of another tenant",
-            rate_per_s=6.0,
+            rate_per_s=24.0,
             streams=(
                 Stream(
                     share=5,

@@ -212,8 +212,8 @@ def _error(pairs: list[tuple[float | None, float | None]]) -> PredictionError | 
 
 def _retries(records: list[RequestRecord]) -> Retries:
     told = [r.retry_after_s for r in records if r.outcome is Outcome.REJECTED and r.retry_after_s is not None]
-    retried = [record for record in records if record.num_attempts > 1]
-    at_once = [record for record in retried if record.num_attempts == 2 and record.outcome is not Outcome.REJECTED]
+    retried = [record for record in records if record.num_tries > 1]
+    at_once = [record for record in retried if record.num_tries == 2 and record.outcome is not Outcome.REJECTED]
     return Retries(
         num_told=len(told),
         told_p50_s=median(told) if told else 0.0,

@@ -8,6 +8,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -32,28 +33,42 @@ from cluster.types import (
 from router.receipt import RouteReceipt, Terms
 from router.session import Session, SessionPorts
 
+Watch = Callable[[RequestRecord], None]
 
-def simulate(workload: Sequence[SimRequest], setting: Setting, make_desk: Callable[[], Desk]) -> list[RequestRecord]:
+
+def simulate(
+    workload: Sequence[SimRequest], setting: Setting, make_desk: Callable[[], Desk], watch: Watch | None = None
+) -> list[RequestRecord]:
     """The records are in the order of the workload, which is that of its arrivals. `make_desk` is called on the virtual
-    loop.
+    loop. `watch` gets each record when its request has ended; what it raises ends the run.
     """
 
     async def run() -> list[RequestRecord]:
         desk = make_desk()
-        return await serve(workload, Fleet(setting, desk), desk)
+        return await serve(workload, Fleet(setting, desk), desk, watch)
 
     with _uncollected():
         return VirtualLoop().run(run())
 
 
-async def serve(workload: Sequence[SimRequest], fleet: Fleet, desk: Desk) -> list[RequestRecord]:
+async def serve(
+    workload: Sequence[SimRequest], fleet: Fleet, desk: Desk, watch: Watch | None = None
+) -> list[RequestRecord]:
     loop = asyncio.get_running_loop()
     tasks = []
     for number, sim in enumerate(workload):
         if (wait_s := sim.arrival_s - loop.time()) > 0:
             await asyncio.sleep(wait_s)
-        tasks.append(loop.create_task(_Client(number, sim, fleet, desk).run()))
+        task = loop.create_task(_Client(number, sim, fleet, desk).run())
+        if watch is not None:
+            task.add_done_callback(partial(_show, watch))
+        tasks.append(task)
     return [await task for task in tasks]
+
+
+def _show(watch: Watch, task: "asyncio.Task[RequestRecord]") -> None:
+    if not task.cancelled() and task.exception() is None:
+        watch(task.result())
 
 
 @contextmanager

@@ -4,7 +4,7 @@ A workload is a list of `SimRequest` in order of arrival. Prompts have no tokens
 prompts share a prefix as far as their hashes are equal.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Self
 
@@ -85,7 +85,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-def at_rate(rows: list[Arrival], scale: float, slo_of: Callable[[Arrival], Slo]) -> list[SimRequest]:
+def at_rate(rows: Sequence[Arrival], scale: float, slo_of: Callable[[Arrival], Slo]) -> list[SimRequest]:
     """The workload that comes `scale` times as fast as recorded."""
     return [
         SimRequest(
@@ -101,7 +101,7 @@ def at_rate(rows: list[Arrival], scale: float, slo_of: Callable[[Arrival], Slo])
     ]
 
 
-def rate_per_s(rows: list[Arrival]) -> float:
+def rate_per_s(rows: Sequence[Arrival]) -> float:
     """Mean arrivals per second."""
     return (len(rows) - 1) / (rows[-1].arrival_s - rows[0].arrival_s) if len(rows) > 1 else 0.0
 

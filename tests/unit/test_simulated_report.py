@@ -98,7 +98,7 @@ def test_classes_are_told_apart():
 
 def test_retry_after_is_judged_by_the_first_retry():
     records = [a_rejected(t, retry_after_s=4.0) for t in range(5)]
-    records += [a_record(5.0 + t, num_attempts=2) for t in range(3)] + [a_record(9, num_attempts=4)]
+    records += [a_record(5.0 + t, num_tries=2) for t in range(3)] + [a_record(9, num_tries=4)]
     retries = summary(records).retries
     assert (retries.num_told, retries.told_p50_s, retries.num_retried) == (4, 4.0, 4)
     assert retries.first_retry_share == 0.75

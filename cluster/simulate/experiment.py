@@ -1,0 +1,167 @@
+"""An experiment: a workload, a cluster and objectives, under which any policy, split and rate can be run and compared.
+
+The same experiment, policy, split, rate and seed give the same records. Workers are alike; a policy without a prefill
+pool has all of them prefill and decode.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+import msgspec
+
+from cluster.simulate.baselines import BASELINES
+from cluster.simulate.engine_setting import EngineSetting
+from cluster.simulate.report import WARM_UP
+from cluster.simulate.run import simulate
+from cluster.simulate.setting import Fault, PoolSetting, Reporting, Setting
+from cluster.simulate.slos import slo_of
+from cluster.simulate.workload import Arrival, RequestRecord, at_rate, rate_per_s
+from cluster.slo import SloConfig
+from cluster.types import LinkSpeed, Pool
+from router.catalogue import DEVICES, LINKS, MODELS
+from router.desk import PlacementDesk
+from router.roofline import kv_capacity_tokens, step_model
+from router.state import RouterState
+from router.step_model import StepModel
+
+HOST_BYTES_PER_S = 40e9
+"""From host memory to one device, as PCIe 5 gives it."""
+DEFAULT_LINK = LinkSpeed(latency_s=0.5e-3, bytes_per_s=90e9)
+"""Two 400 Gb cards, one for each device of a worker."""
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """What the workers are. Checked when it is built."""
+
+    model: str = "qwen3-32b"
+    """Of router/catalogue.py."""
+    device: str = "h100"
+    tensor_parallel: int = 2
+    """Devices per worker."""
+    num_workers: int = 8
+    link: LinkSpeed = DEFAULT_LINK
+    """Into and out of a worker."""
+    host_tokens: int = 0
+    """That each worker caches in host memory."""
+    prefill_step_tokens: int = 2048
+    decode_step_tokens: int = 512
+    """Most tokens of a step: fewer disturb decodes less and make weights be read more often."""
+    max_decoding: int = 256
+    reporting: Reporting = Reporting()
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, name, known in (("model", self.model, MODELS), ("device", self.device, DEVICES)):
+            if name not in known:
+                raise ValueError(f"{name!r} is no {kind} that we have figures for: {', '.join(known)}")
+        if self.kv_capacity_tokens < self.prefill_step_tokens:
+            raise ValueError(f"{self.model} leaves no memory for KV on {self.tensor_parallel} {self.device}")
+
+    @property
+    def step_model(self) -> StepModel:
+        return step_model(MODELS[self.model], DEVICES[self.device], self.tensor_parallel)
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return kv_capacity_tokens(MODELS[self.model], DEVICES[self.device], self.tensor_parallel)
+
+    @property
+    def isolated_prefill_s(self) -> Callable[[int], float]:
+        """What a prompt takes alone on an idle prefill worker, none of it cached."""
+        model, most = self.step_model, self.prefill_step_tokens
+        return lambda num_prompt: model.prefill_s(num_prompt, 0, most)
+
+    def split(self, num_prefill: int) -> Setting:
+        """With so many prefill workers."""
+        return Setting(
+            prefill=self._pool(Pool.PREFILL, num_prefill, self.prefill_step_tokens),
+            decode=self._pool(Pool.DECODE, self.num_workers - num_prefill, self.decode_step_tokens),
+            kv_bytes_per_token=MODELS[self.model].kv_bytes_per_token,
+            link=self.link,
+            reporting=self.reporting,
+            faults=self.faults,
+        )
+
+    def _pool(self, pool: Pool, number: int, max_step_tokens: int) -> PoolSetting:
+        kv_bytes_per_token = MODELS[self.model].kv_bytes_per_token
+        engine = EngineSetting(
+            kv_capacity_tokens=self.kv_capacity_tokens,
+            max_step_tokens=max_step_tokens,
+            max_decoding=self.max_decoding,
+            host_tokens=self.host_tokens,
+            host_tokens_per_s=self.tensor_parallel * HOST_BYTES_PER_S / kv_bytes_per_token,
+        )
+        kind = f"{self.model}|{self.device}|tp{self.tensor_parallel}|{pool}"
+        return PoolSetting(number=number, engine=engine, model=self.step_model, kind=kind)
+
+
+class OutOfReach(Exception):
+    """So many requests have missed their SLO that the target cannot be attained any more."""
+
+
+class Experiment:
+    """A workload on a cluster."""
+
+    def __init__(self, rows: Sequence[Arrival], cluster: Cluster, slos: SloConfig) -> None:
+        self.cluster = cluster
+        self.own_rate_per_s = rate_per_s(rows)
+        self.num_requests = len(rows)
+        self._rows = rows
+        self._slos = slos
+
+    def run(
+        self,
+        policy: str,
+        num_prefill: int,
+        rate: float,
+        seed: int = 0,
+        *,
+        target: float | None = None,
+        on_record: Callable[[RequestRecord], None] | None = None,
+    ) -> list[RequestRecord]:
+        """All requests at so many per second on average.
+
+        Raises:
+            OutOfReach: the target attainment is.
+        """
+        workload = at_rate(self._rows, rate / self.own_rate_per_s, slo_of(self._slos, self.cluster.isolated_prefill_s))
+        warm_up_until_s = workload[round(WARM_UP * len(workload))].arrival_s
+        misses_left = inf if target is None else (1 - target) * (1 - WARM_UP) * len(workload)
+
+        def watch(record: RequestRecord) -> None:
+            nonlocal misses_left
+            if on_record is not None:
+                on_record(record)
+            misses_left -= record.arrival_s >= warm_up_until_s and not record.is_good
+            if misses_left < 0:
+                raise OutOfReach
+
+        baseline = BASELINES[policy]
+
+        def make_desk() -> PlacementDesk:
+            return PlacementDesk(RouterState(self._slos, baseline.make(seed), admits_all=not baseline.has_admission))
+
+        setting = self.cluster.split(num_prefill if baseline.has_prefill_pool else 0)
+        return simulate(workload, setting, make_desk, watch)
+
+    def split_name(self, policy: str, num_prefill: int) -> str:
+        if not BASELINES[policy].has_prefill_pool:
+            return f"{self.cluster.num_workers}"
+        return f"{num_prefill}P{self.cluster.num_workers - num_prefill}D"
+
+
+def parse_link(text: str) -> LinkSpeed:
+    """A name of the catalogue, or GB/s.
+
+    Raises:
+        ValueError: neither.
+    """
+    if link := LINKS.get(text):
+        return link
+    try:
+        gb_per_s = float(text)
+    except ValueError:
+        gb_per_s = 0.0
+    if gb_per_s <= 0:
+        raise ValueError(f"{text!r} is no link: give GB/s or {', '.join(LINKS)}")
+    return LinkSpeed(latency_s=DEFAULT_LINK.latency_s, bytes_per_s=1e9 * gb_per_s)
