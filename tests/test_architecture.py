@@ -20,6 +20,7 @@ PURE = (
     "router/prefix_memory.py",
     "router/session.py",
     "router/handoff_check.py",
+    "router/last_resort.py",
     "router/ports.py",
     "router/receipt.py",
     "router/timing.py",
