@@ -28,6 +28,7 @@ PURE = (
     "router/step_model.py",
     "router/session.py",
     "router/handoff_check.py",
+    "router/last_resort.py",
     "router/ports.py",
     "router/receipt.py",
     "router/timing.py",
