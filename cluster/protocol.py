@@ -8,6 +8,7 @@ from cluster.types import (
     Address,
     ClusterView,
     GenerateRequest,
+    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
@@ -24,6 +25,8 @@ from kvtransfer.lease import LeaseId, Promise, Refusal
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
 TELL = Method[SchedulerEvent, None]("tell", SchedulerEvent)
 REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
+KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
+"""What a worker's caches have gained and lost. One that is lost is missed by its number."""
 VIEW = Method[None, ClusterView]("view", None, ClusterView)
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Where a worker listens; None when the Scheduler does not know it."""

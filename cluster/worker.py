@@ -15,6 +15,7 @@ from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
+from cluster.kv_events import KvEventFeed
 from cluster.peers import SchedulerPeer
 from cluster.types import LinkSpeed, Pool, PromptTokenSources, ReportReply, WorkerId, WorkerLost, WorkerReport
 from kvtransfer.lease import LeaseEnd, LeaseId
@@ -52,6 +53,7 @@ class Worker:
             on_step=lambda: self.on_step(),
             on_ended_leases=lambda ended: self.on_ended_leases(ended),
         )
+        self._kv_events = KvEventFeed(self.id, self.engine.kv_events, scheduler.send_kv_events)
         self._watch = EngineWatch(self.engine, config.stall_timeout_s, self._say_lost)
 
     async def start(
@@ -66,7 +68,14 @@ class Worker:
         self._tasks = [
             asyncio.create_task(self._report_forever(self._listener, links, on_reply)),
             asyncio.create_task(self._watch.run()),
+            asyncio.create_task(self._kv_events.run()),
         ]
+
+    async def forget_prefixes(self) -> None:
+        """What the engine caches cannot be trusted. Raises ServingError where it cannot be emptied."""
+        self._kv_events.mirror.expect_clear()
+        await self.engine.forget_prefixes()
+        self._kv_events.mirror.clear()
 
     def fail(self, why: str) -> None:
         """Have this replica replaced."""
@@ -122,9 +131,13 @@ class Worker:
                     max_requests=self._max_requests,
                     transport=self.engine.transport,
                     links=links(),
+                    kv_events_through=self._kv_events.mirror.sent_through,
                 )
                 try:
-                    on_reply(await self._scheduler.report(report))
+                    reply = await self._scheduler.report(report)
+                    if reply.wants_kv_snapshot:
+                        self._kv_events.mirror.want_snapshot()
+                    on_reply(reply)
                 except ServingError as error:
                     logger.warning("report not delivered, the next one is due in %.0f s: %s", REPORT_INTERVAL_S, error)
             await asyncio.sleep(REPORT_INTERVAL_S)

@@ -5,7 +5,7 @@ import asyncio
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
-from cluster.protocol import LOCATE, PLACE, REPORT, TELL, VIEW
+from cluster.protocol import KV_EVENTS, LOCATE, PLACE, REPORT, TELL, VIEW
 from cluster.types import (
     Address,
     ClusterView,
@@ -28,6 +28,7 @@ class Scheduler:
         service.when_closed(self._state.asker_gone)
         service.on_call(TELL, self._tell)
         service.on_call(REPORT, self._report)
+        service.on_post(KV_EVENTS, lambda _, events: self._state.handle_kv_events(events, _now()))
         service.on_call(VIEW, self._view)
         service.on_call(LOCATE, self._locate)
         self._listener = await Listener.start(own_node_ip(), service)
@@ -55,7 +56,10 @@ class Scheduler:
 
     async def _report(self, report: WorkerReport) -> ReportReply:
         self._state.handle(report, _now())
-        return ReportReply(prefill_workers=self._state.prefill_workers(_now()))
+        return ReportReply(
+            prefill_workers=self._state.prefill_workers(_now()),
+            wants_kv_snapshot=self._state.wants_kv_snapshot(report),
+        )
 
     async def _view(self, _: None) -> ClusterView:
         return self._state.view(_now())

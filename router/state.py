@@ -1,10 +1,10 @@
 """RouterState: what the Scheduler knows of the workers, and the placements it has charged to them.
 
-`handle(event, now)`, `place(request, now)` and `asker_gone(asker)` are the only mutators; `now` is monotonic seconds. A
-worker exists by its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted
-Scheduler is whole again after one report interval. A lost worker is out at once, until it reports again. A request is
-charged when it is placed (anew, if it was placed before) and released when it is closed, or when the ingress that asked
-is gone.
+`handle(event, now)`, `handle_kv_events(events, now)`, `place(request, now)` and `asker_gone(asker)` are the only
+mutators; `now` is monotonic seconds. A worker exists by its reports: the first one adds it, REPORT_TIMEOUT_S without
+one removes it, so that a restarted Scheduler is whole again after one report interval. A lost worker is out at once,
+until it reports again. A request is charged when it is placed (anew, if it was placed before) and released when it is
+closed, or when the ingress that asked is gone.
 """
 
 from collections import Counter
@@ -14,6 +14,7 @@ from cluster.types import (
     Address,
     ClusterView,
     FirstToken,
+    KvEvents,
     PairSuspected,
     Path,
     Placement,
@@ -30,6 +31,7 @@ from cluster.types import (
     WorkerView,
 )
 from router import placement
+from router.prefix_index import PrefixIndex
 from router.prefix_memory import PrefixMemory
 
 REPORT_TIMEOUT_S = 6.0
@@ -49,7 +51,7 @@ class _Charge(NamedTuple):
 
 
 class RouterState:
-    __slots__ = ("_charges", "_prefixes", "_reports", "_suspects", "_turn")
+    __slots__ = ("_charges", "_index", "_prefixes", "_reports", "_suspects", "_turn")
 
     def __init__(self) -> None:
         self._reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
@@ -57,6 +59,7 @@ class RouterState:
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
         self._prefixes = PrefixMemory()
+        self._index = PrefixIndex()
         self._turn = 0
 
     def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
@@ -66,6 +69,7 @@ class RouterState:
                 self._forget_the_silent(now)
             case WorkerLost():
                 self._reports.pop(event.worker, None)
+                self._index.forget(event.worker)
             case RequestClosed():
                 self._charges.pop(event.request_id, None)
             case PrefillDone() | FirstToken():
@@ -74,6 +78,14 @@ class RouterState:
                 self._suspects[event.prefill, event.decode] = now + QUARANTINE_S
             case _:
                 assert_never(event)
+
+    def handle_kv_events(self, events: KvEvents, now: float) -> None:
+        if events.worker in self._reports:  # nobody would forget what others cache
+            self._index.handle(events, now)
+
+    def wants_kv_snapshot(self, report: WorkerReport) -> bool:
+        """We have not heard all that this worker has sent of its caches."""
+        return self._index.check(report.worker, report.kv_events_through)
 
     def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection:
         """Choose workers and charge the request to them. `asker`: whose end (`asker_gone`) ends the request too."""
@@ -125,6 +137,7 @@ class RouterState:
         """Assert every invariant. Tests call it after each event."""
         for worker, (report, _) in self._reports.items():
             assert worker == report.worker
+        self._index.validate()
         for charged, _, _ in self._charges.values():
             assert (charged.prefill is None) == (charged.path is Path.DECODE)
             assert (charged.decode is None) == (charged.path is Path.PREFILL)
@@ -132,6 +145,7 @@ class RouterState:
     def _forget_the_silent(self, now: float) -> None:
         for worker in [w for w, (_, at) in self._reports.items() if now - at > REPORT_TIMEOUT_S]:
             del self._reports[worker]
+            self._index.forget(worker)
         for request_id in [r for r, charge in self._charges.items() if now - charge.charged_at > CHARGE_TIMEOUT_S]:
             del self._charges[request_id]
         for pair in [p for p, until in self._suspects.items() if now >= until]:

@@ -33,6 +33,7 @@ PURE = (
     "kvtransfer/probe.py",
     "kvtransfer/telemetry.py",
     "kvtransfer/topology.py",
+    "cluster/kv_mirror.py",
     "cluster/types.py",
     "cluster/errors.py",
     "cluster/feed.py",

@@ -1,11 +1,13 @@
 from collections import Counter
 
+import msgspec
 from factories import a_decode_report, a_placement_request, a_prefill_report, ids
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.types import (
+    KvEvents,
     PairSuspected,
     Path,
     Placement,
@@ -135,6 +137,21 @@ def test_next_turn_of_a_chat_goes_to_the_worker_of_the_turn_before():
     ]
     assert len({placement.generating for placement in placed if isinstance(placement, Placement)}) == 1
     assert [p.path for p in placed if isinstance(p, Placement)] == [Path.PREFILL_DECODE] + [Path.DECODE] * 3
+
+
+def test_kv_events_of_workers_count_while_they_report():
+    state = a_state(num_prefill=1, num_decode=1)
+    first = KvEvents(DECODES[0], 1, True, True, [])
+    report = msgspec.structs.replace(a_decode_report(DECODES[0], "p0"), kv_events_through=1)
+    assert state.wants_kv_snapshot(report)
+    state.handle_kv_events(first, 0.0)
+    assert not state.wants_kv_snapshot(report)
+    assert not state.wants_kv_snapshot(a_decode_report(DECODES[0], "p0")), "it sends none"
+    state.handle(WorkerLost(worker=DECODES[0]), 0.0)
+    state.handle_kv_events(first, 0.0)
+    state.handle(report, 0.0)
+    assert state.wants_kv_snapshot(report)
+    state.validate()
 
 
 def test_closing_an_unknown_request_changes_nothing():
