@@ -15,6 +15,7 @@ from cluster.protocol import (
     EXTEND,
     FORGET,
     GIVE_BACK,
+    KV_EVENTS,
     LOCATE,
     NOTE,
     PLACE,
@@ -31,6 +32,7 @@ from cluster.types import (
     Address,
     ClusterView,
     GenerateRequest,
+    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
@@ -79,6 +81,18 @@ class SchedulerPeer:
 
     async def report(self, report: WorkerReport) -> ReportReply:
         return await self._ask(REPORT, report)
+
+    async def send_kv_events(self, messages: list[KvEvents]) -> None:
+        """Raises WorkerUnreachable; some of them may have been heard then."""
+        try:
+            async with asyncio.timeout(_SCHEDULER_TIMEOUT_S):
+                connection = await self._link.open()
+            if not connection.is_writable:
+                raise WorkerUnreachable("the Scheduler does not read", "scheduler")
+            for message in messages:
+                connection.post(KV_EVENTS, message)
+        except (ConnectionLost, TimeoutError) as error:
+            raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def view(self) -> ClusterView:
         return await self._ask(VIEW, None)

@@ -5,7 +5,7 @@ import asyncio
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
-from cluster.protocol import LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
+from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
@@ -31,6 +31,7 @@ class Scheduler:
         service.on_call(TELL, self._tell)
         service.on_post(NOTE, self._note)
         service.on_call(REPORT, self._report)
+        service.on_post(KV_EVENTS, lambda _, events: self._desk.kv_events(events))
         service.on_call(VIEW, self._view)
         service.on_call(LOCATE, self._locate)
         self._listener = await Listener.start(own_node_ip(), service)

@@ -106,6 +106,8 @@ class RouterState:
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """True: a snapshot of what the worker caches is wanted."""
+        if events.worker not in self._workers:  # nobody would forget what it caches
+            return True
         return self.index.handle(events, now)
 
     def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection | None:

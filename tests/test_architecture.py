@@ -45,6 +45,7 @@ PURE = (
     "cluster/engine_shape.py",
     "cluster/slo.py",
     "cluster/step_samples.py",
+    "cluster/kv_mirror.py",
     "cluster/types.py",
     "cluster/errors.py",
     "cluster/feed.py",

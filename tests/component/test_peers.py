@@ -10,11 +10,14 @@ from cluster import peers
 from cluster.channel import Connection, ConnectionLost, Listener, Service, connect
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import LOCATE, NOTE, PLACE, PREFILL, REPORT
+from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, PREFILL, REPORT
 from cluster.types import (
     Address,
     FirstToken,
     GenerateRequest,
+    KvChange,
+    KvEvents,
+    KvTier,
     LinkSpeed,
     PlacementRequest,
     Pool,
@@ -65,6 +68,7 @@ class FakeScheduler:
         self.addresses: dict[WorkerId, Address] = {}
         self.num_located = 0
         self.noted: list[SchedulerEvent] = []
+        self.kv_events: list[KvEvents] = []
         self.listener: Listener | None = None
 
     async def start(self) -> "FakeScheduler":
@@ -73,6 +77,7 @@ class FakeScheduler:
         service.on_post(NOTE, lambda _, event: self.noted.append(event))
         service.on_call(LOCATE, self._locate)
         service.on_call(REPORT, self._report)
+        service.on_post(KV_EVENTS, lambda _, events: self.kv_events.append(events))
         self.listener = await Listener.start("127.0.0.1", service)
         return self
 
@@ -227,3 +232,24 @@ async def test_links_to_workers_that_are_gone_are_not_kept():
         (await all_peers.to(WorkerId(f"p{number}"))).connection.close()
         await asyncio.sleep(0.05)
     assert list(all_peers._links) == ["p2"]
+
+
+async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatch):
+    scheduler = await FakeScheduler().start()
+    peer = SchedulerPeer(scheduler.address)
+    changes = [KvChange(KvTier.HOST, True, [b"12345678"]), KvChange(KvTier.GPU, False, [b"12345678"])]
+    messages = [KvEvents(WORKER, 1, True, True, []), KvEvents(WORKER, 2, False, False, changes)]
+    await peer.send_kv_events(messages)
+    report = WorkerReport(
+        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
+    )
+    await peer.report(report)
+    assert scheduler.kv_events == messages
+    assert scheduler.listener is not None
+    await scheduler.listener.close()
+    scheduler.listener = None
+    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.05)
+    with pytest.raises(WorkerUnreachable):
+        for _ in range(100):  # until it has noticed
+            await peer.send_kv_events(messages)
+            await asyncio.sleep(0)
