@@ -10,6 +10,7 @@ from cluster.slo import SloConfig
 from cluster.types import (
     Address,
     ClusterView,
+    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
@@ -31,7 +32,7 @@ class Scheduler:
         service.on_call(TELL, self._tell)
         service.on_post(NOTE, self._note)
         service.on_call(REPORT, self._report)
-        service.on_post(KV_EVENTS, lambda _, events: self._desk.kv_events(events))
+        service.on_post(KV_EVENTS, self._kv_events)
         service.on_call(VIEW, self._view)
         service.on_call(LOCATE, self._locate)
         self._listener = await Listener.start(own_node_ip(), service)
@@ -59,6 +60,9 @@ class Scheduler:
 
     def _note(self, _: Connection, event: SchedulerEvent) -> None:
         self._desk.tell(event)
+
+    def _kv_events(self, _: Connection, events: KvEvents) -> None:
+        self._desk.kv_events(events)  # the answer to the worker's next report asks for what was missed
 
     async def _report(self, report: WorkerReport) -> ReportReply:
         return self._desk.report(report)

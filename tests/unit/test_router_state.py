@@ -133,14 +133,14 @@ def test_kv_events_of_workers_count_while_they_report():
     state = a_state(num_prefill=1, num_decode=1)
     first = KvEvents(DECODES[0], 1, True, True, [])
     report = msgspec.structs.replace(a_decode_report(DECODES[0], "p0"), kv_events_through=1)
-    assert state.wants_kv_snapshot(report)
+    assert state.reply_to(report, 0.0).wants_kv_snapshot
     state.handle_kv_events(first, 0.0)
-    assert not state.wants_kv_snapshot(report)
+    assert not state.reply_to(report, 0.0).wants_kv_snapshot
     assert not state.wants_kv_snapshot(a_decode_report(DECODES[0], "p0")), "it sends none"
     state.handle(WorkerLost(worker=DECODES[0]), 0.0)
     state.handle_kv_events(first, 0.0)
     state.handle(report, 0.0)
-    assert state.wants_kv_snapshot(report)
+    assert state.reply_to(report, 0.0).wants_kv_snapshot
     state.validate()
 
 
