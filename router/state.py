@@ -34,9 +34,10 @@ from cluster.types import (
     WorkerView,
 )
 from router.admission import MAX_QUEUE, Verdict, judge
+from router.arrivals import ArrivalRate
 from router.charging import charge, engine_s
 from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
-from router.cost import Ask, ask_of, prefill_s
+from router.cost import Ask, Others, ask_of, prefill_s
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState
 from router.latency import LatencyModels
@@ -83,6 +84,7 @@ class RouterState:
         self._queue = WaitingQueue()
         self._lengths = OutputLengths()
         self._shares = TenantShares()
+        self._arrivals = ArrivalRate()
         self._contended_at = float("-inf")
         self._turn = 0
         self._roster = NOBODY
@@ -116,6 +118,7 @@ class RouterState:
         """
         self._release(request.request_id, now)
         waiting = Waiting(request, asker, now)
+        self._arrivals.note(now)
         answer = self._consider(waiting, now)
         if answer is None:
             self._queue.add(waiting)
@@ -256,14 +259,14 @@ class RouterState:
         if event.num_output_tokens is not None:
             self._lengths.add((made.tenant, made.slo_class), event.num_output_tokens)
             if made.placement.predicted is not None:
-                self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s)
+                self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
         self._release(event.request_id, now)
 
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
         """None: it has to wait."""
-        ask = self._ask(waiting, now)
         if now - self._roster.made_at > ROSTER_AGE_S:
             self._roster = roster_of(self._live(now), now)
+        ask = self._ask(waiting, now)
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
         candidates = candidates_of(ask, self._roster, suspects, self._turn)
         choice = self._policy(ask, candidates, self.models)
@@ -296,7 +299,11 @@ class RouterState:
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
         age_s = request.age_s + now - waiting.since
-        return ask_of(request, slo, hits, lengths, age_s, now)
+        return ask_of(request, slo, hits, lengths, age_s, self._others(now), now)
+
+    def _others(self, now: float) -> Others:
+        num_decodes, num_prefills = len(self._roster.decodes), len(self._roster.prefills)
+        return Others(self._arrivals.per_s(now), max(1, num_decodes), max(1, num_prefills))
 
     def _isolated_prefill_s(self, num_prompt: int) -> float:
         """What the prompt takes alone, with nothing cached, on the kind of worker that would prefill it."""
