@@ -51,7 +51,7 @@ class _Charge(NamedTuple):
 
 
 class RouterState:
-    __slots__ = ("_charges", "_index", "_prefixes", "_reports", "_suspects", "_turn")
+    __slots__ = ("_charges", "_prefixes", "_reports", "_suspects", "_turn", "index")
 
     def __init__(self) -> None:
         self._reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
@@ -59,7 +59,8 @@ class RouterState:
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
         self._prefixes = PrefixMemory()
-        self._index = PrefixIndex()
+        self.index = PrefixIndex()
+        """To be read only."""
         self._turn = 0
 
     def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
@@ -69,7 +70,7 @@ class RouterState:
                 self._forget_the_silent(now)
             case WorkerLost():
                 self._reports.pop(event.worker, None)
-                self._index.forget(event.worker)
+                self.index.forget(event.worker)
             case RequestClosed():
                 self._charges.pop(event.request_id, None)
             case PrefillDone() | FirstToken():
@@ -81,11 +82,11 @@ class RouterState:
 
     def handle_kv_events(self, events: KvEvents, now: float) -> None:
         if events.worker in self._reports:  # nobody would forget what others cache
-            self._index.handle(events, now)
+            self.index.handle(events, now)
 
     def wants_kv_snapshot(self, report: WorkerReport) -> bool:
         """We have not heard all that this worker has sent of its caches."""
-        return self._index.check(report.worker, report.kv_events_through)
+        return self.index.check(report.worker, report.kv_events_through)
 
     def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection:
         """Choose workers and charge the request to them. `asker`: whose end (`asker_gone`) ends the request too."""
@@ -137,7 +138,7 @@ class RouterState:
         """Assert every invariant. Tests call it after each event."""
         for worker, (report, _) in self._reports.items():
             assert worker == report.worker
-        self._index.validate()
+        self.index.validate()
         for charged, _, _ in self._charges.values():
             assert (charged.prefill is None) == (charged.path is Path.DECODE)
             assert (charged.decode is None) == (charged.path is Path.PREFILL)
@@ -145,7 +146,7 @@ class RouterState:
     def _forget_the_silent(self, now: float) -> None:
         for worker in [w for w, (_, at) in self._reports.items() if now - at > REPORT_TIMEOUT_S]:
             del self._reports[worker]
-            self._index.forget(worker)
+            self.index.forget(worker)
         for request_id in [r for r, charge in self._charges.items() if now - charge.charged_at > CHARGE_TIMEOUT_S]:
             del self._charges[request_id]
         for pair in [p for p, until in self._suspects.items() if now >= until]:
