@@ -59,10 +59,15 @@ def test_scheduler_knows_what_the_workers_cache(service: Service, client: openai
 
 
 def test_prompt_of_one_api_key_is_not_cached_for_another(service: Service, client: openai.OpenAI, model: str) -> None:
-    sent = {"model": model, "prompt": _prompt(320, seed=61), "max_tokens": 1}
     cached = []
     for key in ("one", "one", "two"):
-        usage = client.with_options(api_key=key).completions.create(**sent).usage
+        usage = (
+            client.with_options(api_key=key)
+            .completions.create(
+                model=model, prompt=_prompt(320, seed=61), max_tokens=1, extra_headers={"x-baton-path": "D"}
+            )
+            .usage
+        )
         assert usage is not None and usage.prompt_tokens_details is not None
         cached.append((usage.prompt_tokens_details.cached_tokens or 0) > 0)
     assert cached == [False, True, False]
