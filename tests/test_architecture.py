@@ -20,6 +20,7 @@ PURE = (
     "router/prefix_memory.py",
     "router/prefix_index.py",
     "router/block_table.py",
+    "router/predictions.py",
     "router/session.py",
     "router/handoff_check.py",
     "router/ports.py",
