@@ -50,6 +50,8 @@ class Scheduler:
         for worker in view.workers:
             metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
         metrics.set_link_speeds(view)
+        metrics.INDEX_BLOCKS.set(self._state.index.num_blocks)
+        metrics.INDEX_EXACT.set(sum(self._state.index.is_exact(worker.worker) for worker in view.workers))
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:

@@ -26,6 +26,7 @@ PURE = (
     "router/transfer.py",
     "router/roofline.py",
     "router/step_model.py",
+    "router/predictions.py",
     "router/session.py",
     "router/handoff_check.py",
     "router/last_resort.py",
