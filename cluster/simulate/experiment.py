@@ -49,6 +49,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     max_decoding: int = 256
     reporting: Reporting = Reporting()
     faults: tuple[Fault, ...] = ()
+    max_tries: int = 1
+    """Times that a client comes, as told by Retry-After."""
 
     def __post_init__(self) -> None:
         for kind, name, known in (("model", self.model, MODELS), ("device", self.device, DEVICES)):
@@ -80,6 +82,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             link=self.link,
             reporting=self.reporting,
             faults=self.faults,
+            max_tries=self.max_tries,
         )
 
     def _pool(self, pool: Pool, number: int, max_step_tokens: int) -> PoolSetting:
