@@ -21,7 +21,9 @@ from cluster.config import AppConfig, IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
+from cluster.scheduling import Scheduling
 from cluster.types import GenerateRequest
+from router.last_resort import LastResort
 from router.receipt import Terms
 from router.session import Session, SessionPorts
 
@@ -54,16 +56,17 @@ class Ingress:
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
         self._config = config.ingress
-        scheduling = SchedulerPeer(lambda: scheduler_address(scheduler))
-        peers = Peers(scheduling, config.ingress.max_unread_tokens)
+        scheduler_peer = SchedulerPeer(lambda: scheduler_address(scheduler))
+        peers = Peers(scheduler_peer, config.ingress.max_unread_tokens)
         receipts = Receipts(config.ingress.keep_receipts)
+        self._scheduling = Scheduling(scheduler_peer, peers, LastResort(config.slo))
         self._ports = SessionPorts(
-            scheduler=scheduling,
+            scheduler=self._scheduling,
             prefill=PrefillPeers(peers),
             decode=DecodePeers(peers),
             observer=receipts,
         )
-        cluster = ClusterHandle(scheduling, [scheduler, prefill, decode])
+        cluster = ClusterHandle(scheduler_peer, [scheduler, prefill, decode])
         frontend = await Frontend.start(config, self._start_session)
         http_app = build_http_app(frontend, cluster, receipts, config.ingress)
         gc.collect()
@@ -80,6 +83,7 @@ class Ingress:
     async def __del__(self) -> None:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
+            self._scheduling.close()
 
     def _start_session(self, request: GenerateRequest, terms: Terms) -> Session:
         return Session(

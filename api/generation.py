@@ -10,6 +10,7 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
+import msgspec
 from vllm.exceptions import GenerationError, VLLMClientError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 from vllm import envs
-from vllm.config import KVTransferConfig
+from vllm.config import KVEventsConfig, KVTransferConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.platforms import current_platform
@@ -25,12 +25,13 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
 from cluster.block_hashes import use_fixed_seed
-from cluster.config import PoolConfig, resolve_model
+from cluster.config import DEFAULT_BLOCK_SIZE, PoolConfig, resolve_model
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_shape import shape_of
 from cluster.engine_steps import EngineSteps
 from cluster.errors import InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed, merged
+from cluster.kv_events import KvEventSockets
 from cluster.sampling import decode_sampling_params, encode_sampling_params
 from cluster.types import (
     FinishReason,
@@ -83,12 +84,14 @@ class Engine:
         os.environ.update(_environment(config, self.transport, rank, node_ip))
         use_fixed_seed()
         engine_id = str(uuid.uuid4())
+        self.kv_events = KvEventSockets()
         arguments = AsyncEngineArgs(
             **{
                 **config.engine,
                 "model": resolve_model(config.engine["model"]),
                 "disable_log_stats": False,
                 "kv_transfer_config": _kv_transfer_config(pool, config, engine_id),
+                "kv_events_config": KVEventsConfig(**self.kv_events.arguments),
                 "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
             }
         )
@@ -100,6 +103,12 @@ class Engine:
         self._reaping: set[asyncio.Future[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
         self.shape = shape_of(self._llm.vllm_config, pool, *_names(config))
+        if self._block_size != config.engine.get("block_size", DEFAULT_BLOCK_SIZE):
+            logger.error(
+                "the engine has chosen KV blocks of %d tokens: set `engine.block_size` to it, or the ingress, which "
+                "hashes other blocks, finds no prompt in any cache",
+                self._block_size,
+            )
         self._max_model_len = int(self._llm.model_config.max_model_len)
         envs.enable_envs_cache()  # vLLM reads its environment for every request and output
 
@@ -158,6 +167,7 @@ class Engine:
 
     def shutdown(self) -> None:
         self._llm.shutdown()
+        self.kv_events.close()
 
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
         """Compute the prompt and pin its KV blocks; also gives the moment from which they are pinned, in seconds of

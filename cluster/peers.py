@@ -1,11 +1,11 @@
-"""The session's ports (router/ports.py) over connections to the Scheduler and the workers.
+"""The Scheduler and the workers over connections, as ports of a session (router/ports.py) and otherwise.
 
 Workers are found through the Scheduler and connected to when they are first needed; a connection stays until one side
 ends. Translates what can go wrong with a connection into cluster/errors.py.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Generic, TypeVar
 
@@ -15,6 +15,7 @@ from cluster.protocol import (
     EXTEND,
     FORGET,
     GIVE_BACK,
+    KV_EVENTS,
     LOCATE,
     NOTE,
     PLACE,
@@ -31,6 +32,7 @@ from cluster.types import (
     Address,
     ClusterView,
     GenerateRequest,
+    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
@@ -49,7 +51,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _SCHEDULER_TIMEOUT_S = 5.0
-"""A call to a Scheduler that is away would wait for its successor: better to refuse a request, or to close without."""
+"""A call to a Scheduler that is away would wait for its successor."""
 _TELL_TIMEOUT_S = 0.5
 """A client's last frame waits for it."""
 _SCHEDULER_RETRY_S = 0.1
@@ -62,10 +64,11 @@ class SchedulerPeer:
         self._link = _Link(self._connect, lambda connection: connection.is_open)
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        try:
-            return await self._ask(PLACE, request)
-        except WorkerFailed as error:
-            raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
+        """Takes as long as the Scheduler has the request queue. Raises ConnectionLost where none is connected to."""
+        connection = self._link.opened
+        if connection is None:
+            raise ConnectionLost("the Scheduler is away")
+        return await connection.call(PLACE, request)
 
     async def tell(self, event: SchedulerEvent) -> None:
         """Does not wait long: what is not heard, the next reports and a charge's own end put right."""
@@ -78,6 +81,18 @@ class SchedulerPeer:
 
     async def report(self, report: WorkerReport) -> ReportReply:
         return await self._ask(REPORT, report)
+
+    async def send_kv_events(self, messages: list[KvEvents]) -> None:
+        """Raises WorkerUnreachable; some of them may have been heard then."""
+        try:
+            async with asyncio.timeout(_SCHEDULER_TIMEOUT_S):
+                connection = await self._link.open()
+            if not connection.is_writable:
+                raise WorkerUnreachable("the Scheduler does not read", "scheduler")
+            for message in messages:
+                connection.post(KV_EVENTS, message)
+        except (ConnectionLost, TimeoutError) as error:
+            raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def view(self) -> ClusterView:
         return await self._ask(VIEW, None)
@@ -127,6 +142,18 @@ class Peers:
         self._scheduler = scheduler
         self._max_unread_tokens = max_unread_tokens
         self._links: dict[WorkerId, _Link[WorkerPeer]] = {}
+        self._addresses: dict[WorkerId, Address] = {}
+        """Of workers that may live. A worker keeps its address for life."""
+
+    async def learn(self, workers: Sequence[WorkerId]) -> None:
+        """Know where these workers are, and forget the others: they can then be found while the Scheduler is away.
+        Raises WorkerUnreachable when it is now.
+        """
+        live = frozenset(workers)
+        self._addresses = {worker: address for worker, address in self._addresses.items() if worker in live}
+        for worker in workers:
+            if worker not in self._addresses:
+                await self._address_of(worker)
 
     def connected(self, worker: WorkerId) -> WorkerPeer | None:
         """The worker, if its connection is open: what needs it per token is then spared a layer."""
@@ -149,13 +176,23 @@ class Peers:
 
     async def _connect(self, worker: WorkerId) -> WorkerPeer:
         try:
-            address = await self._scheduler.address_of(worker)
+            address = self._addresses.get(worker) or await self._address_of(worker)
         except WorkerFailed as error:  # of no worker's making
             raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
         if address is None:
             raise ConnectionLost(f"worker {worker} is not known to the Scheduler")
         steps = StepReader(worker, self._max_unread_tokens)
-        return WorkerPeer(worker, await connect(address, steps.service), steps)
+        try:
+            return WorkerPeer(worker, await connect(address, steps.service), steps)
+        except ConnectionLost:
+            self._addresses.pop(worker, None)
+            raise
+
+    async def _address_of(self, worker: WorkerId) -> Address | None:
+        address = await self._scheduler.address_of(worker)
+        if address is not None:
+            self._addresses[worker] = address
+        return address
 
 
 class PrefillPeers:

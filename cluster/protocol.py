@@ -8,6 +8,7 @@ from cluster.types import (
     Address,
     ClusterView,
     GenerateRequest,
+    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
@@ -26,6 +27,8 @@ TELL = Method[SchedulerEvent, None]("tell", SchedulerEvent)
 NOTE = Method[SchedulerEvent, None]("note", SchedulerEvent)
 """As `tell`, unanswered."""
 REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
+KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
+"""What a worker's caches have gained and lost. One that is lost is missed by its number."""
 VIEW = Method[None, ClusterView]("view", None, ClusterView)
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Where a worker listens; None when the Scheduler does not know it."""

@@ -2,7 +2,7 @@
 
 A request is good when it has finished and its TTFT and its TPOT met its SLO (DistServe). TTFT counts from its arrival
 at the ingress to its first token, whatever it waited for; an answer of one token has no TPOT to miss. Attainment is
-good requests over all that were offered: who was refused or failed counts as bad, who left by himself does not count.
+good requests over all that were offered: one that is refused or fails counts as bad, one whose client left not at all.
 """
 
 from enum import StrEnum

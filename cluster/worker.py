@@ -15,6 +15,7 @@ from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
+from cluster.kv_events import KvEventFeed
 from cluster.peers import SchedulerPeer
 from cluster.types import (
     Address,
@@ -65,6 +66,7 @@ class Worker:
             on_step=lambda: self.on_step(),
             on_ended_leases=lambda ended: self.on_ended_leases(ended),
         )
+        self._kv_events = KvEventFeed(self.id, self.engine.kv_events, scheduler.send_kv_events)
         self._watch = EngineWatch(self.engine, config.stall_timeout_s, self._say_lost)
 
     async def start(
@@ -83,7 +85,14 @@ class Worker:
         self._tasks = [
             asyncio.create_task(self._report_forever(self._listener.address)),
             asyncio.create_task(self._watch.run()),
+            asyncio.create_task(self._kv_events.run()),
         ]
+
+    async def forget_prefixes(self) -> None:
+        """What the engine caches cannot be trusted. Raises ServingError where it cannot be emptied."""
+        self._kv_events.mirror.expect_clear()
+        await self.engine.forget_prefixes()
+        self._kv_events.mirror.clear()
 
     def fail(self, why: str) -> None:
         """Have this replica replaced."""
@@ -127,7 +136,10 @@ class Worker:
             await self.engine.check_health()
             if not self._watch.is_stalled:
                 try:
-                    self._on_reply(await self._scheduler.report(self._report(address)))
+                    reply = await self._scheduler.report(self._report(address))
+                    if reply.wants_kv_snapshot:
+                        self._kv_events.mirror.want_snapshot()
+                    self._on_reply(reply)
                 except ServingError as error:
                     logger.warning("a report was not delivered: %s", error)
             await asyncio.sleep(REPORT_INTERVAL_S)
@@ -144,6 +156,7 @@ class Worker:
             transfers=self._transfers(),
             transport=self.engine.transport,
             links=self._links(),
+            kv_events_through=self._kv_events.mirror.sent_through,
         )
 
     async def _say_lost(self) -> None:

@@ -57,7 +57,7 @@ class DecodeWorker:
     async def _forget_prefixes(self) -> None:
         self._puller.is_paused = True  # the cache cannot be emptied while blocks are pulled into it
         try:
-            await self._worker.engine.forget_prefixes()
+            await self._worker.forget_prefixes()
         except ServingError as error:
             self._worker.fail(str(error))
         else:

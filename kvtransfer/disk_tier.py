@@ -9,13 +9,15 @@ import hashlib
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import vllm
 from huggingface_hub import try_to_load_from_cache
-from vllm.v1.kv_offload.base import OffloadingSpec
+from vllm.v1.kv_offload.base import OffloadingEvent, OffloadingSpec, OffloadKey
 from vllm.v1.kv_offload.tiering.base import TransferJob
 from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
 
@@ -45,7 +47,9 @@ class DiskTier(FileSystemTierManager):
         self._unpruned_bytes = 0
         self._pruning: subprocess.Popen[bytes] | None = None
         self._namespace = self._folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
-        super().__init__(offloading_spec, root_dir=str(self._namespace), **by_vllm)
+        self._kept: dict[OffloadKey, None] = {}
+        """Blocks that this worker has written, oldest first: no more than fit."""
+        super().__init__(offloading_spec, root_dir=str(self._namespace), enable_kv_events=True, **by_vllm)
         self._prune()
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -54,11 +58,28 @@ class DiskTier(FileSystemTierManager):
             self._prune()
         super().submit_store(job_metadata)
 
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """vLLM's tier says what it writes. What pruning removes nobody says, so it is taken to be what was written
+        first. Blocks that others wrote to the same disk come as a surprise.
+        """
+        for event in super().take_events():
+            for key in event.keys:
+                self._kept.pop(key, None)
+                self._kept[key] = None
+            yield event
+        num_gone = len(self._kept) - self._capacity_bytes // self.block_size_bytes
+        if num_gone > 0:
+            gone = list(islice(self._kept, num_gone))
+            for key in gone:
+                del self._kept[key]
+            yield OffloadingEvent(keys=gone, medium=self.medium, removed=True)
+
     def drain_jobs(self) -> None:
         """vLLM calls this when it empties the DRAM tier on request, since what that holds cannot be trusted, and leaves
         the disk as it is. It holds the same: nobody looks for it under another name, and pruning finds it in time.
         """
         super().drain_jobs()
+        self._kept.clear()
         with suppress(FileNotFoundError):  # another worker on this disk was first
             self._namespace.rename(f"{self._namespace}.distrusted-{time.time_ns()}")
 

@@ -226,7 +226,8 @@ class _Times(NamedTuple):
 def _priced(
     ask: Ask, path: Path, workers: tuple[WorkerState | None, WorkerState | None], times: _Times, models: LatencyModels
 ) -> Prediction:
-    ttft_s = ask.age_s + models.bias.ttft_s(path, times.ttft_s)
+    engine_ttft_s = ask.age_s + times.ttft_s
+    ttft_s = models.bias.ttft_s(path, engine_ttft_s)
     step_s = models.bias.tpot_s(path, times.step_s)
     slo = ask.slo
     late = logistic((ttft_s / slo.ttft_s - MARGIN) / SOFTNESS)
@@ -236,7 +237,8 @@ def _priced(
             slow += logistic(((step_s + times.gap_s / (num_output - 1.0)) / slo.tpot_s - MARGIN) / SOFTNESS)
     slow /= len(ask.outputs)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
-    tpot_s = step_s + times.gap_s / max(1.0, ask.outputs[1] - 1.0)
+    gap_share_s = times.gap_s / max(1.0, ask.outputs[1] - 1.0)
+    tpot_s = step_s + gap_share_s
     cost = (
         risk
         + VICTIM_WEIGHT * times.victims
@@ -255,6 +257,8 @@ def _priced(
         times.victims,
         times.engine_s,
         cost,
+        engine_ttft_s,
+        times.step_s + gap_share_s,
     )
 
 

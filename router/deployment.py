@@ -5,11 +5,12 @@ import asyncio
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
-from cluster.protocol import LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
+from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
     ClusterView,
+    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
@@ -31,6 +32,7 @@ class Scheduler:
         service.on_call(TELL, self._tell)
         service.on_post(NOTE, self._note)
         service.on_call(REPORT, self._report)
+        service.on_post(KV_EVENTS, self._kv_events)
         service.on_call(VIEW, self._view)
         service.on_call(LOCATE, self._locate)
         self._listener = await Listener.start(own_node_ip(), service)
@@ -58,6 +60,9 @@ class Scheduler:
 
     def _note(self, _: Connection, event: SchedulerEvent) -> None:
         self._desk.tell(event)
+
+    def _kv_events(self, _: Connection, events: KvEvents) -> None:
+        self._desk.kv_events(events)  # the answer to the worker's next report asks for what was missed
 
     async def _report(self, report: WorkerReport) -> ReportReply:
         return self._desk.report(report)

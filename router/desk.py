@@ -17,7 +17,7 @@ from cluster.types import (
 )
 from router.state import RouterState
 
-DECIDE_INTERVAL_S = 0.005
+DECIDE_INTERVAL_S = 0.02
 """Those that wait are looked at no more often."""
 
 

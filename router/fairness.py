@@ -29,7 +29,7 @@ class TenantShares:
         self._total_s += engine_s
 
     def excess(self, tenant: str, now: float) -> float:
-        """What a tenant has used lately, as a multiple of an equal share; LARGEST_EXCESS at most, 1 where it is alone."""
+        """What a tenant has used lately, as a multiple of an equal share; at most LARGEST_EXCESS."""
         self._age(now)
         if self._total_s <= 0.0:
             return 1.0

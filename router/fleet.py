@@ -44,7 +44,6 @@ class Charge:
     """One open request, as it is charged to its workers."""
 
     __slots__ = (
-        "arrived_at",
         "asker",
         "charged_at",
         "first_at",
@@ -79,7 +78,6 @@ class Charge:
         self.slo_class = slo_class
         self.lengths = lengths
         self.charged_at = now
-        self.arrived_at = now
         self.tenant = ""
         self.asker: object = None
         self.num_prompt = 0

@@ -121,7 +121,7 @@ def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
     """Those that have it computed first. Most workers hold nothing of a prompt: for these one prediction does."""
     now, hits = ask.now, ask.hits
     seconds: dict[int, float] = {}
-    parts = []
+    parts: list[tuple[float, int, float, WorkerState]] = []
     for worker in candidates.prefills:
         if worker.worker in hits:
             takes_s = prefill_s(ask, worker)

@@ -106,6 +106,8 @@ class RouterState:
 
     def handle_kv_events(self, events: KvEvents, now: float) -> bool:
         """True: a snapshot of what the worker caches is wanted."""
+        if events.worker not in self._workers:  # nobody would forget what it caches
+            return True
         return self.index.handle(events, now)
 
     def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection | None:
@@ -211,8 +213,8 @@ class RouterState:
                 if report.worker in (made.placement.prefill, made.placement.decode):
                     known.resume(made, now)
         known.reported(report, now)
-        for sample in report.steps:
-            model.observe(sample)
+        for step in report.steps:
+            known.model.observe(step)
         for transfer in report.transfers:
             link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
             link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
@@ -222,6 +224,7 @@ class RouterState:
         self._workers.pop(worker, None)
         self._roster = NOBODY
         self.index.forget(worker)
+        self.models.forget(worker)
 
     def _on_prefilled(self, request_id: RequestId, now: float) -> None:
         made = self._charges.get(request_id)
@@ -250,11 +253,10 @@ class RouterState:
         made = self._charges.get(event.request_id)
         if made is None:
             return
-        predicted = made.placement.predicted
         if event.num_output_tokens is not None:
             self._lengths.add((made.tenant, made.slo_class), event.num_output_tokens)
-        if predicted is not None:
-            self.models.bias.observe(predicted, event.ttft_s, event.tpot_s)
+            if made.placement.predicted is not None:
+                self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s)
         self._release(event.request_id, now)
 
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:

@@ -28,6 +28,7 @@ CHANGES: dict[str, Any] = {
     "ingress": {
         "allow_path_header": True,
         "verified_share": 1.0,
+        "keep_receipts": 10,
         # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
         "max_unread_tokens": 500,
     },

@@ -229,3 +229,32 @@ def test_requests_are_counted_by_path_and_outcome(service: Service, client: open
     before = service.metric("baton_requests_total", path="P->D", outcome="finished")
     client.chat.completions.create(model=model, messages=QUESTION, max_tokens=4)
     assert service.metric("baton_requests_total", path="P->D", outcome="finished") == before + 1
+
+
+def test_service_tier_and_headers_say_how_a_request_is_served(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    good = {"slo_class": "batch", "path": "P->D", "result": "good"}
+    before = service.metric("baton_goodput_requests_total", **good)
+    response = client.chat.completions.with_raw_response.create(
+        model=model,
+        messages=QUESTION,
+        max_tokens=8,
+        service_tier="flex",
+        extra_headers={"x-baton-ttft-slo-ms": "20000", "x-baton-tpot-slo-ms": "150"},
+    )
+    answer = response.parse()
+    assert answer.service_tier == "flex"
+    assert response.headers["x-baton-slo"] == "class=batch, ttft_ms=20000, tpot_ms=150.0"
+    assert service.metric("baton_goodput_requests_total", **good) == before + 1
+    (receipt,) = service.get("/baton/receipts?last=1").json()["receipts"]
+    assert receipt["request_id"] == answer.id
+    assert (receipt["result"], receipt["slo_class"], receipt["placement"]["path"]) == ("good", "batch", "P->D")
+    assert 0 < receipt["tpot_s"] < receipt["ttft_s"] < 20
+    assert receipt["sources"]["pulled"] > 0
+
+
+def test_objective_that_is_no_time_is_a_400(service: Service, client: openai.OpenAI, model: str) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=model, messages=QUESTION, extra_headers={"x-baton-ttft-slo-ms": "soon"})
+    assert error.value.param == "x-baton-ttft-slo-ms"

@@ -41,7 +41,8 @@ def an_offloading_spec(model: Path) -> Any:
         canonical_layout=False,
         replicated_layout=False,
     )
-    return SimpleNamespace(config=config, blocks_per_chunk=1)
+    events = SimpleNamespace(enable_kv_cache_events=True)
+    return SimpleNamespace(config=config, blocks_per_chunk=1, kv_events_config=events)
 
 
 class Tier:
@@ -185,3 +186,14 @@ def test_hits_are_told_from_those_of_other_tiers(tiers):
 def test_weights_that_cannot_be_identified_are_refused():
     with pytest.raises(ValueError, match="no/such-model is neither"):
         weights_identity("no/such-model", None)
+
+
+def test_what_is_written_is_said_and_what_no_longer_fits_is_taken_to_be_removed(tiers):
+    tier = tiers()
+    assert tier.store(range(15)) and tier.store(range(3))
+    assert [(event.removed, len(event.keys)) for event in tier.tier.take_events()] == [(False, 15), (False, 3)]
+    assert tier.store(range(15, 25))
+    stored, removed = tier.tier.take_events()
+    assert (stored.removed, removed.removed, removed.medium) == (False, True, stored.medium)
+    assert removed.keys == [key_of(block) for block in range(3, 8)]
+    assert list(tier.tier.take_events()) == []

@@ -10,16 +10,22 @@ from cluster import peers
 from cluster.channel import Connection, ConnectionLost, Listener, Service, connect
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import LOCATE, PLACE, PREFILL, REPORT
+from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, PREFILL, REPORT
 from cluster.types import (
     Address,
+    FirstToken,
     GenerateRequest,
+    KvChange,
+    KvEvents,
+    KvTier,
     LinkSpeed,
     PlacementRequest,
     Pool,
+    PrefillDone,
     Rejection,
     ReportReply,
     RequestId,
+    SchedulerEvent,
     WorkerId,
     WorkerLoad,
     WorkerReport,
@@ -61,13 +67,17 @@ class FakeScheduler:
     def __init__(self) -> None:
         self.addresses: dict[WorkerId, Address] = {}
         self.num_located = 0
+        self.noted: list[SchedulerEvent] = []
+        self.kv_events: list[KvEvents] = []
         self.listener: Listener | None = None
 
     async def start(self) -> "FakeScheduler":
         service = Service()
         service.on_call(PLACE, self._place)
+        service.on_post(NOTE, lambda _, event: self.noted.append(event))
         service.on_call(LOCATE, self._locate)
         service.on_call(REPORT, self._report)
+        service.on_post(KV_EVENTS, lambda _, events: self.kv_events.append(events))
         self.listener = await Listener.start("127.0.0.1", service)
         return self
 
@@ -122,36 +132,72 @@ async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable():
             await anext(deltas)
 
 
-async def test_worker_that_comes_back_elsewhere_is_found_again():
+async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew():
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses[WORKER] = worker.address
     prefill = PrefillPeers(Peers(SchedulerPeer(scheduler.address)))
     await prefill.prefill(WORKER, REQUEST)
     await worker.close()
-    with pytest.raises(WorkerUnreachable):
-        await prefill.prefill(WORKER, REQUEST)
     scheduler.addresses[WORKER] = (await a_prefill_worker()).address
+    await asyncio.sleep(0.05)  # until the end of the connection is noticed
+    with pytest.raises(WorkerUnreachable, match="cannot connect"):
+        await prefill.prefill(WORKER, REQUEST)
     assert await prefill.prefill(WORKER, REQUEST) is None
 
 
-async def test_request_waits_for_the_successor_of_a_dead_scheduler():
+async def test_call_waits_for_the_successor_of_a_dead_scheduler():
     scheduler = await FakeScheduler().start()
     peer = SchedulerPeer(scheduler.address)
-    assert isinstance(await peer.place(PLACEMENT), Rejection)
+    assert await peer.address_of(WORKER) is None
     assert scheduler.listener is not None
     await scheduler.listener.close()
     scheduler.listener = None
-    placing = asyncio.create_task(peer.place(PLACEMENT))
+    asking = asyncio.create_task(peer.address_of(WORKER))
     await asyncio.sleep(0)
     await scheduler.start()
-    assert isinstance(await placing, Rejection)
+    assert await asking is None
 
 
-async def test_request_is_refused_when_the_scheduler_stays_away(monkeypatch):
+async def test_request_is_placed_by_a_connected_scheduler_alone():
+    scheduler = await FakeScheduler().start()
+    peer = SchedulerPeer(scheduler.address)
+    with pytest.raises(ConnectionLost, match="Scheduler is away"):
+        await peer.place(PLACEMENT)
+    await peer.address_of(WORKER)
+    assert isinstance(await peer.place(PLACEMENT), Rejection)
+
+
+async def test_what_is_noted_is_heard_in_order_before_what_is_asked_next():
+    scheduler = await FakeScheduler().start()
+    peer = SchedulerPeer(scheduler.address)
+    peer.note(PrefillDone(request_id=RequestId("nobody hears this")))
+    await peer.address_of(WORKER)
+    notes = [PrefillDone(request_id=RequestId("r")), FirstToken(request_id=RequestId("r"))]
+    for event in notes:
+        peer.note(event)
+    await peer.address_of(WORKER)
+    assert scheduler.noted == notes
+
+
+async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch):
+    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.2)
+    scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
+    scheduler.addresses |= {WORKER: worker.address, WorkerId("old"): worker.address}
+    all_peers = Peers(SchedulerPeer(scheduler.address))
+    await all_peers.learn([WORKER, WorkerId("old")])
+    await all_peers.learn([WORKER])
+    assert scheduler.num_located == 2
+    assert scheduler.listener is not None
+    await scheduler.listener.close()
+    scheduler.listener = None
+    assert await PrefillPeers(all_peers).prefill(WORKER, REQUEST) is None
+    with pytest.raises(Overloaded, match="Scheduler is away"):
+        await PrefillPeers(all_peers).prefill(WorkerId("old"), REQUEST)
+
+
+async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch):
     monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.3)
     peer = SchedulerPeer(FakeScheduler().address)
-    with pytest.raises(Overloaded, match="Scheduler is away"):
-        await peer.place(PLACEMENT)
     report = WorkerReport(
         worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
     )
@@ -186,3 +232,24 @@ async def test_links_to_workers_that_are_gone_are_not_kept():
         (await all_peers.to(WorkerId(f"p{number}"))).connection.close()
         await asyncio.sleep(0.05)
     assert list(all_peers._links) == ["p2"]
+
+
+async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatch):
+    scheduler = await FakeScheduler().start()
+    peer = SchedulerPeer(scheduler.address)
+    changes = [KvChange(KvTier.HOST, True, [b"12345678"]), KvChange(KvTier.GPU, False, [b"12345678"])]
+    messages = [KvEvents(WORKER, 1, True, True, []), KvEvents(WORKER, 2, False, False, changes)]
+    await peer.send_kv_events(messages)
+    report = WorkerReport(
+        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
+    )
+    await peer.report(report)
+    assert scheduler.kv_events == messages
+    assert scheduler.listener is not None
+    await scheduler.listener.close()
+    scheduler.listener = None
+    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.05)
+    with pytest.raises(WorkerUnreachable):
+        for _ in range(100):  # until it has noticed
+            await peer.send_kv_events(messages)
+            await asyncio.sleep(0)

@@ -24,11 +24,30 @@ from cluster.types import (
     WorkerLost,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
+from router.choice import Candidates, Choice
+from router.cost import Ask
+from router.latency import LatencyModels
 from router.receipt import RouteReceipt, Terms
 from router.session import Session, SessionPorts
 from router.state import RouterState
 
 BLOCK_HASHES = [b"12345678"]
+
+
+def pairs_first(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Path P->D where it can be, then D, then P: a request of a few tokens would not be handed over otherwise."""
+    if candidates.may_hand_over:
+        for prefill in candidates.prefills:
+            for decode in candidates.decodes:
+                if candidates.can_pair(prefill, decode):
+                    return Choice(Path.PREFILL_DECODE, prefill, decode, "a pair")
+    if candidates.may_stay and candidates.decodes:
+        return Choice(Path.DECODE, None, candidates.decodes[0], "no pair")
+    if candidates.may_prefill_alone and candidates.prefills:
+        return Choice(Path.PREFILL, candidates.prefills[0], None, "no decode worker")
+    return None
+
+
 SERVED = [10, 11, 12]
 """What every request is answered with."""
 
@@ -69,7 +88,7 @@ class FakeScheduler:
         """Its answer to every request."""
         self.tell_error: Exception | None = None
         self.delay_turns = delay_turns
-        self._state = RouterState()
+        self._state = RouterState(policy=pairs_first, admits_all=True)
         prefills = [f"p{i}" for i in range(num_prefill)]
         for worker in prefills:
             self._state.handle(a_prefill_report(worker), now=0.0)
@@ -81,6 +100,7 @@ class FakeScheduler:
         await self.gate.passed()
         await turns(self.delay_turns)
         answer = self.refusal or self._state.place(request, now=0.0)
+        assert answer is not None
         self.answers.append(answer)
         await self.answer_gate.passed()
         return answer
@@ -292,7 +312,7 @@ class FakeCluster:
         return Session(
             request,
             ports,
-            Terms(path=path, **terms),
+            Terms(path=path, block_hashes=BLOCK_HASHES, **terms),
             first_token_timeout_s=first_token_timeout_s,
             verifies=verifies,
         )

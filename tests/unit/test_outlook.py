@@ -14,7 +14,9 @@ def a_resident(slack_s: float, num_left: float = 100.0, rank: int = 1) -> Reside
     return (10.0, 10.0 - num_left * STEP_S - slack_s, num_left, 1000.0, rank)
 
 
-def victims(*several: Resident, stall_s: float = 0.0, slowdown_s: float = 0.0, of: SloClass = SloClass.STANDARD) -> float:
+def victims(
+    *several: Resident, stall_s: float = 0.0, slowdown_s: float = 0.0, of: SloClass = SloClass.STANDARD
+) -> float:
     return look_ahead(several, STEP_S).victims(stall_s, slowdown_s, of)
 
 
@@ -42,7 +44,9 @@ def test_victim_of_a_higher_class_counts_more_than_one():
 def test_longer_stall_has_more_victims(several, stall_s, more_s):
     outlook = look_ahead(several, STEP_S)
     fewer = outlook.victims(stall_s, 0.0, SloClass.STANDARD)
-    assert -0.01 * len(several) <= fewer <= outlook.victims(stall_s + more_s, 0.0, SloClass.STANDARD) + 1e-3 * len(several)
+    assert (
+        -0.01 * len(several) <= fewer <= outlook.victims(stall_s + more_s, 0.0, SloClass.STANDARD) + 1e-3 * len(several)
+    )
 
 
 @given(residents, st.floats(0.1, 50.0), st.floats(0.0, 20.0))
@@ -50,7 +54,10 @@ def test_more_slack_never_makes_a_victim(resident, more_s, stall_s):
     budget_s, elapsed_s, *rest = resident
     with_more = (budget_s, elapsed_s - more_s, *rest)
     missed = [look_ahead([r], STEP_S).bins[0].miss for r in (resident, with_more)]
-    risks = [m + victims(r, stall_s=stall_s, of=SloClass.INTERACTIVE) for m, r in zip(missed, (resident, with_more), strict=True)]
+    risks = [
+        m + victims(r, stall_s=stall_s, of=SloClass.INTERACTIVE)
+        for m, r in zip(missed, (resident, with_more), strict=True)
+    ]
     assert risks[1] <= risks[0] + 1e-3
 
 

@@ -1,11 +1,12 @@
 from collections import Counter
 
+import msgspec
 from factories import a_decode_report, a_placement_request, a_prefill_report, ids
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.types import (
+    KvEvents,
     PairSuspected,
     Path,
     Placement,
@@ -126,6 +127,21 @@ def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():
             state.handle(report, now)
         is_used.append(isinstance(state.place(a_pair_request(), now), Placement))
     assert is_used == [False, True]
+
+
+def test_kv_events_of_workers_count_while_they_report():
+    state = a_state(num_prefill=1, num_decode=1)
+    first = KvEvents(DECODES[0], 1, True, True, [])
+    report = msgspec.structs.replace(a_decode_report(DECODES[0], "p0"), kv_events_through=1)
+    assert state.reply_to(report, 0.0).wants_kv_snapshot
+    state.handle_kv_events(first, 0.0)
+    assert not state.reply_to(report, 0.0).wants_kv_snapshot
+    assert not state.wants_kv_snapshot(a_decode_report(DECODES[0], "p0")), "it sends none"
+    state.handle(WorkerLost(worker=DECODES[0]), 0.0)
+    state.handle_kv_events(first, 0.0)
+    state.handle(report, 0.0)
+    assert state.reply_to(report, 0.0).wants_kv_snapshot
+    state.validate()
 
 
 def test_closing_an_unknown_request_changes_nothing():

@@ -1,0 +1,167 @@
+"""A worker's KV events: read from its engine over ZeroMQ, kept as a mirror, sent on to the Scheduler.
+
+The engine publishes on sockets in a private folder. It numbers its batches and keeps the last ones, from which those
+that were lost on the way are replayed. The sockets' names are removed once they are connected: nothing is left behind
+by whatever way the processes end.
+"""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import zmq
+
+from cluster.errors import ServingError
+from cluster.kv_mirror import EventBatch, EventOrder, KvMirror
+from cluster.types import KvEvents, WorkerId
+
+logger = logging.getLogger("baton.kv_events")
+
+INTERVAL_S = 0.03
+"""Between two looks at the engine's events. Longer tells the Scheduler later of what changed, shorter sends more
+messages.
+"""
+RETRY_S = 1.0
+"""A Scheduler that cannot be told is told everything then."""
+REPLAY_TIMEOUT_S = 5.0
+"""The engine looks for requests ten times a second."""
+REPLAYED_BATCHES = 10_000
+"""That the engine keeps. Some minutes of steps."""
+MAX_BATCHES_AT_ONCE = 1000
+
+_END_OF_REPLAY = -1
+
+_decode = msgspec.msgpack.Decoder(EventBatch).decode
+
+
+class KvEventSockets:
+    """Where an engine publishes, and the worker's end of it."""
+
+    def __init__(self) -> None:
+        folder = tempfile.mkdtemp(prefix="baton-kv-")
+        self.remove_names = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        """Once all are connected, nobody needs them any more."""
+        self.arguments: dict[str, Any] = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"ipc://{folder}/events",
+            "replay_endpoint": f"ipc://{folder}/replay",
+            "buffer_steps": REPLAYED_BATCHES,
+        }
+        """Of vLLM's KVEventsConfig."""
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    def connect(self) -> None:
+        """To the engine, which has started."""
+        self._context = zmq.Context()
+        self._events = self._context.socket(zmq.SUB)
+        self._replay = self._context.socket(zmq.DEALER)
+        self._events.subscribe(b"")
+        self._events.connect(self.arguments["endpoint"])
+        self._replay.connect(self.arguments["replay_endpoint"])
+
+    def ask_for_replay(self, first: int) -> None:
+        self._replay.send_multipart([b"", first.to_bytes(8, "big")])
+
+    def event(self) -> tuple[int, bytes] | None:
+        """The next batch and its number, if one has come."""
+        with suppress(zmq.Again):
+            _, number, batch = self._events.recv_multipart(zmq.NOBLOCK)
+            return int.from_bytes(number, "big"), batch
+        return None
+
+    def replayed(self) -> tuple[int, bytes] | None:
+        """As `event`, of a replay, which ends with the number -1."""
+        with suppress(zmq.Again):
+            _, _, number, batch = self._replay.recv_multipart(zmq.NOBLOCK)
+            return int.from_bytes(number, "big", signed=True), batch
+        return None
+
+    def close(self) -> None:
+        self.remove_names()
+        if self._context is not None:
+            self._context.destroy(linger=0)
+
+
+class KvEventFeed:
+    """One worker's events on their way from its engine to the Scheduler."""
+
+    def __init__(
+        self, worker: WorkerId, sockets: KvEventSockets, send: Callable[[list[KvEvents]], Awaitable[None]]
+    ) -> None:
+        """`send` raises ServingError where the Scheduler cannot be told."""
+        self._worker = worker
+        self._sockets = sockets
+        self._send = send
+        self.mirror = KvMirror(worker)
+        self._order: EventOrder[bytes] = EventOrder()
+        self._replay_until: float | None = None
+        """A replay has been asked for, and is waited for until then."""
+        self._replay_from = 0
+
+    async def run(self) -> None:
+        self._sockets.connect()
+        self._ask_for_replay(0)  # whatever was published before we were there; and its end says that we are
+        while True:
+            self.read()
+            if messages := self.mirror.take():
+                try:
+                    await self._send(messages)
+                except ServingError as error:
+                    logger.info("the Scheduler has not heard of KV events: %s", error)
+                    self.mirror.want_snapshot()
+                    await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(INTERVAL_S)
+
+    def read(self) -> None:
+        """Take what has come from the engine."""
+        for _ in range(MAX_BATCHES_AT_ONCE):
+            if (event := self._sockets.event()) is None:
+                break
+            self._apply(self._order.take(*event))
+        self._read_replay()
+        now = asyncio.get_running_loop().time()
+        if self._replay_until is None:
+            if (first := self._order.missing_from) is not None:
+                self._ask_for_replay(first)
+        elif now > self._replay_until or self._order.is_hopeless:
+            self._replay_until = None
+            self._lose()
+
+    def _ask_for_replay(self, first: int) -> None:
+        self._sockets.ask_for_replay(first)
+        self._replay_from = first
+        self._replay_until = asyncio.get_running_loop().time() + REPLAY_TIMEOUT_S
+
+    def _read_replay(self) -> None:
+        while (event := self._sockets.replayed()) is not None:
+            number, batch = event
+            if number == _END_OF_REPLAY:
+                self._sockets.remove_names()
+                self._replay_until = None
+                if self._order.missing_from == self._replay_from:  # the engine does not have it any more
+                    self._lose()
+            else:
+                self._apply(self._order.take(number, batch))
+
+    def _lose(self) -> None:
+        if (first := self._order.missing_from) is not None:
+            logger.warning(
+                "KV events of worker %s are lost from number %d on: a guess from now on", self._worker, first
+            )
+            self._apply(self._order.give_up())
+            self.mirror.lose()
+
+    def _apply(self, batches: list[bytes]) -> None:
+        for batch in batches:
+            try:
+                self.mirror.apply(_decode(batch))
+            except msgspec.MsgspecError as error:
+                logger.warning("KV events of worker %s cannot be read: %s", self._worker, error)
+                self.mirror.lose()

@@ -1,0 +1,241 @@
+"""What an engine caches, from its KV events, and what the Scheduler is to be told of it.
+
+`EventOrder` puts the engine's numbered batches in order and says what must be replayed; `KvMirror` keeps the set of
+blocks per tier, so that it can tell the Scheduler all of it at any time, and collects the changes in between. A batch
+that cannot be had any more makes the mirror unsure, which it says in every message, until the engine's caches are
+emptied.
+
+vLLM may keep one block twice in its own memory, computed by two requests at once, and then says twice that it is stored
+and twice that it is removed.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+
+T = TypeVar("T")
+
+KEY_BYTES = 8
+MAX_EARLY_BATCHES = 10_000
+"""That wait for a replay."""
+MAX_BLOCKS_PER_MESSAGE = 8192
+"""The Scheduler takes some milliseconds for so many. A snapshot of more goes on in the messages after it."""
+MAX_UNSENT_BLOCKS = 65_536
+"""Where more change before the Scheduler can be told, it is told everything instead."""
+
+
+class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
+    block_hashes: list[int | bytes]
+    medium: str | None = None
+
+
+class BlockRemoved(msgspec.Struct, frozen=True, tag="BlockRemoved", gc=False):
+    block_hashes: list[int | bytes]
+    medium: str | None = None
+
+
+class AllBlocksCleared(msgspec.Struct, frozen=True, tag="AllBlocksCleared", gc=False):
+    """The engine's own memory caches nothing any more."""
+
+
+class EventBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one step of vLLM's engine changed in its caches: the part of its message that is needed here."""
+
+    ts: float
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+
+
+_TIERS = {"GPU": KvTier.GPU, None: KvTier.GPU, "CPU": KvTier.HOST, "STORAGE": KvTier.DISK}
+
+
+class EventOrder(Generic[T]):
+    """Batches leave it in the order of their numbers, from 0 on, each once."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._early: dict[int, T] = {}
+
+    @property
+    def missing_from(self) -> int | None:
+        """The first batch that is missing, when later ones have come."""
+        return self._next if self._early else None
+
+    def take(self, number: int, batch: T) -> list[T]:
+        """Returns the batches whose turn it is."""
+        if number >= self._next:
+            self._early[number] = batch
+        return self._due()
+
+    def give_up(self) -> list[T]:
+        """What is missing cannot be had any more: go on without it."""
+        batches: list[T] = []
+        while self._early:
+            self._next = min(self._early)
+            batches += self._due()
+        return batches
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Too much waits for what is missing."""
+        return len(self._early) > MAX_EARLY_BATCHES
+
+    def _due(self) -> list[T]:
+        batches: list[T] = []
+        while (number := self._next) in self._early:
+            batches.append(self._early.pop(number))
+            self._next = number + 1
+        return batches
+
+
+class KvMirror:
+    def __init__(self, worker: WorkerId) -> None:
+        self._worker = worker
+        self._in_memory: dict[bytes, int] = {}
+        """How many times."""
+        self._below: dict[KvTier, set[bytes]] = {KvTier.HOST: set(), KvTier.DISK: set()}
+        self._unsent: list[KvChange] = []
+        self._num_unsent = 0
+        self._is_snapshot_due = True
+        self._is_unsure = False
+        self._is_clearing = False
+        """All tiers are being emptied: the engine's next word of it is of all of them."""
+        self._is_cleared = False
+        """They have been emptied, and what the engine says until it says so is older."""
+        self.sent_through = 0
+        """The number of the last message that was taken."""
+
+    def blocks(self, tier: KvTier) -> frozenset[bytes]:
+        return frozenset(self._in_memory if tier is KvTier.GPU else self._below[tier])
+
+    @property
+    def is_exact(self) -> bool:
+        return not self._is_unsure
+
+    def apply(self, batch: EventBatch) -> None:
+        ignores_below = False
+        for event in batch.events:
+            match event:
+                case AllBlocksCleared():
+                    # vLLM lists the tiers' events of a step after those of its own memory, whatever came first.
+                    ignores_below = self._is_clearing
+                    self._on_cleared()
+                case BlockStored() | BlockRemoved():
+                    tier = _TIERS.get(event.medium)
+                    if tier is None or self._is_cleared or (ignores_below and tier is not KvTier.GPU):
+                        continue
+                    keys = [_key(block_hash) for block_hash in event.block_hashes]
+                    self._change(tier, isinstance(event, BlockStored), keys)
+
+    def lose(self) -> None:
+        """Some of the engine's changes cannot be had."""
+        self._is_unsure = True
+        self._is_clearing = self._is_cleared = False
+        self.want_snapshot()
+
+    def expect_clear(self) -> None:
+        """All tiers are about to be emptied."""
+        self._is_clearing = True
+
+    def clear(self) -> None:
+        """They have been emptied. An engine that does nothing does not say so before its next step."""
+        if self._is_clearing:
+            self._is_cleared = True
+            self._empty()
+
+    def want_snapshot(self) -> None:
+        """The Scheduler does not know what this worker caches."""
+        self._is_snapshot_due = True
+        self._unsent, self._num_unsent = [], 0
+
+    def take(self) -> list[KvEvents]:
+        """What the Scheduler is to be told now."""
+        is_snapshot, changes = self._is_snapshot_due, self._unsent
+        if is_snapshot:
+            tiers = {KvTier.GPU: list(self._in_memory), **{tier: list(keys) for tier, keys in self._below.items()}}
+            changes = [KvChange(tier, True, keys) for tier, keys in tiers.items() if keys]
+        self._is_snapshot_due, self._unsent, self._num_unsent = False, [], 0
+        messages = []
+        for part in _parts(changes) or ([[]] if is_snapshot else []):
+            self.sent_through += 1
+            messages.append(KvEvents(self._worker, self.sent_through, is_snapshot, not self._is_unsure, part))
+            is_snapshot = False
+        return messages
+
+    def _on_cleared(self) -> None:
+        if self._is_clearing:
+            if not self._is_cleared:
+                self._empty()
+            self._is_clearing = self._is_cleared = False
+        elif any(self._below.values()):
+            gone = list(self._in_memory)
+            self._in_memory = {}
+            self._note(KvTier.GPU, False, gone)
+        else:
+            self._empty()
+
+    def _empty(self) -> None:
+        self._in_memory = {}
+        self._below = {tier: set() for tier in self._below}
+        self._is_unsure = False
+        self.want_snapshot()
+
+    def _change(self, tier: KvTier, is_stored: bool, keys: list[bytes]) -> None:
+        if tier is KvTier.GPU:
+            changed = [key for key in keys if (self._added(key) if is_stored else self._dropped(key))]
+        else:
+            held = self._below[tier]
+            changed = [key for key in keys if (key in held) is not is_stored]
+            (held.update if is_stored else held.difference_update)(changed)
+        if changed:
+            self._note(tier, is_stored, changed)
+
+    def _added(self, key: bytes) -> bool:
+        """Whether it was not there before."""
+        count = self._in_memory.get(key, 0)
+        self._in_memory[key] = count + 1
+        return not count
+
+    def _dropped(self, key: bytes) -> bool:
+        """Whether it is not there any more."""
+        count = self._in_memory.pop(key, 0)
+        if count > 1:
+            self._in_memory[key] = count - 1
+        return count == 1
+
+    def _note(self, tier: KvTier, is_stored: bool, keys: list[bytes]) -> None:
+        if self._is_snapshot_due or not keys:
+            return
+        self._num_unsent += len(keys)
+        if self._num_unsent > MAX_UNSENT_BLOCKS:
+            self.want_snapshot()
+            return
+        last = self._unsent[-1] if self._unsent else None
+        if last is not None and last.block_hashes is not None and (last.tier, last.is_stored) == (tier, is_stored):
+            last.block_hashes.extend(keys)
+        else:
+            self._unsent.append(KvChange(tier, is_stored, keys))
+
+
+def _parts(changes: list[KvChange]) -> list[list[KvChange]]:
+    """The changes in messages of bounded size."""
+    parts: list[list[KvChange]] = []
+    room = 0
+    for change in changes:
+        keys = change.block_hashes or []
+        start = 0
+        while start < len(keys):
+            if not room:
+                parts.append([])
+                room = MAX_BLOCKS_PER_MESSAGE
+            taken = keys[start : start + room]
+            parts[-1].append(KvChange(change.tier, change.is_stored, taken))
+            start += len(taken)
+            room -= len(taken)
+    return parts
+
+
+def _key(block_hash: int | bytes) -> bytes:
+    """vLLM gives the last 8 bytes of a hash as a number, or where the environment says so all of it."""
+    return block_hash.to_bytes(KEY_BYTES, "big") if isinstance(block_hash, int) else block_hash[-KEY_BYTES:]

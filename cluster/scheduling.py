@@ -1,0 +1,128 @@
+"""The Scheduler as sessions ask it: the Scheduler itself, or while it is away a choice of our own.
+
+A request waits for a Scheduler that has just gone, for PATIENCE_S at most; once it has been away for longer, nobody
+waits. It is away when its connection is lost (a process that hangs loses it after some seconds, cluster/channel.py) and
+back when it has told us of the workers: its successor must first hear from them. As long as it is there its answer is
+waited for, because it may have the request queue.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from cluster.channel import ConnectionLost
+from cluster.errors import ServingError
+from cluster.peers import Peers, SchedulerPeer
+from cluster.types import (
+    ClusterView,
+    Placement,
+    PlacementRequest,
+    Rejection,
+    RequestClosed,
+    SchedulerEvent,
+)
+from router.last_resort import LastResort
+
+logger = logging.getLogger("baton.scheduling")
+
+PATIENCE_S = 1.0
+"""Longer delays requests whenever the Scheduler is replaced, shorter has more of them placed without its knowledge."""
+LOOK_INTERVAL_S = 5.0
+"""At who lives, for the time when nobody tells."""
+RETRY_INTERVAL_S = 0.1
+GRACE_S = 1.0
+"""A new Scheduler that knows no worker after so long is right: there is none."""
+
+
+class Scheduling:
+    """The port of router/ports.py."""
+
+    def __init__(self, scheduler: SchedulerPeer, peers: Peers, last_resort: LastResort) -> None:
+        self._scheduler = scheduler
+        self._peers = peers
+        self._last_resort = last_resort
+        self._is_back = asyncio.Event()
+        self._away_since = _now()
+        self._reached_at: float | None = None
+        self._look_now = asyncio.Event()
+        self._looking = asyncio.create_task(self._look_forever())
+
+    def close(self) -> None:
+        self._looking.cancel()
+
+    async def place(self, request: PlacementRequest) -> Placement | Rejection:
+        answer = await self._ask(request)
+        if answer is None:
+            answer = self._last_resort.place(request)
+        if isinstance(answer, Placement):
+            self._last_resort.placed(request.request_id, answer.generating)
+        return answer
+
+    async def tell(self, event: SchedulerEvent) -> None:
+        """What happens while the Scheduler is away its successor need not know: it starts without our requests."""
+        if isinstance(event, RequestClosed):
+            self._last_resort.closed(event.request_id)
+        if not self._is_back.is_set():
+            return
+        try:
+            await self._scheduler.tell(event)
+        except ServingError:
+            self._lost()
+            raise
+
+    def note(self, event: SchedulerEvent) -> None:
+        self._scheduler.note(event)
+
+    async def _ask(self, request: PlacementRequest) -> Placement | Rejection | None:
+        """None: the Scheduler is away."""
+        while await self._is_there():
+            try:
+                return await self._scheduler.place(request)
+            except ConnectionLost:
+                self._lost()
+        return None
+
+    async def _is_there(self) -> bool:
+        """Waits for a Scheduler that has just gone."""
+        if not self._is_back.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._away_since + PATIENCE_S):
+                    await self._is_back.wait()
+        return self._is_back.is_set()
+
+    def _lost(self) -> None:
+        if self._is_back.is_set():
+            self._is_back.clear()
+            self._away_since = _now()
+            self._look_now.set()
+            logger.warning("the Scheduler is away")
+        self._reached_at = None
+
+    async def _look_forever(self) -> None:
+        while True:
+            try:
+                self._saw(await self._scheduler.view())
+                if self._is_back.is_set():
+                    await self._peers.learn([worker.worker for worker in self._last_resort.workers])
+            except ServingError:
+                self._lost()
+            except Exception:  # whatever happened, it must be looked for again
+                logger.exception("the Scheduler cannot be looked at")
+                self._lost()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_INTERVAL_S if self._is_back.is_set() else RETRY_INTERVAL_S):
+                    await self._look_now.wait()
+            self._look_now.clear()
+
+    def _saw(self, view: ClusterView) -> None:
+        if self._reached_at is None:
+            self._reached_at = _now()
+        if view.workers or self._is_back.is_set() or _now() - self._reached_at >= GRACE_S:
+            self._last_resort.workers = view.workers
+            if not self._is_back.is_set():
+                self._is_back.set()
+                logger.warning("the Scheduler is there, and knows %d workers", len(view.workers))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

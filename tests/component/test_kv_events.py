@@ -1,0 +1,178 @@
+"""A worker's KV events, from vLLM's own publisher to the Scheduler's messages."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from vllm.distributed.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EventPublisherFactory,
+    KVCacheEvent,
+    KVEventBatch,
+    KVEventsConfig,
+)
+
+from cluster import kv_events
+from cluster.errors import WorkerUnreachable
+from cluster.kv_events import KvEventFeed, KvEventSockets
+from cluster.types import KvEvents, KvTier, WorkerId
+from router.prefix_index import Hit, PrefixIndex
+
+WORKER = WorkerId("d0")
+
+
+def keys(*numbers: int) -> list[bytes]:
+    return [number.to_bytes(8, "big") for number in numbers]
+
+
+def stored(*numbers: int, medium: str = "GPU") -> BlockStored:
+    return BlockStored(list(numbers), None, list(range(16 * len(numbers))), 16, None, medium, None, [("salt",)])
+
+
+class Engine:
+    """vLLM's publisher, and a feed that reads it into an index."""
+
+    def __init__(self, buffer_steps: int = 100) -> None:
+        self.sockets = KvEventSockets()
+        self.folder = Path(self.sockets.arguments["endpoint"].removeprefix("ipc://")).parent
+        config = KVEventsConfig(**(self.sockets.arguments | {"buffer_steps": buffer_steps}))
+        self._publisher = EventPublisherFactory.create(config)
+        self.feed = KvEventFeed(WORKER, self.sockets, self._take)
+        self.index = PrefixIndex()
+        self.error: WorkerUnreachable | None = None
+        self.messages: list[KvEvents] = []
+
+    def publish(self, *events: KVCacheEvent) -> None:
+        self._publisher.publish(KVEventBatch(0.0, list(events)))
+
+    def close(self) -> None:
+        self._publisher.shutdown()
+        self.sockets.close()
+
+    def holds(self, *numbers: int) -> Hit | None:
+        return self.index.longest(keys(*numbers), 0.0).get(WORKER)
+
+    async def _take(self, messages: list[KvEvents]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.messages += messages
+        for message in messages:
+            self.index.handle(message, 0.0)
+
+
+@pytest.fixture
+async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Engine]]:
+    monkeypatch.setattr(kv_events, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(kv_events, "RETRY_S", 0.001)
+    engines: list[Engine] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    def started(**options: int) -> Engine:
+        engines.append(engine := Engine(**options))
+        tasks.append(asyncio.create_task(engine.feed.run()))
+        return engine
+
+    yield started
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for engine in engines:
+        engine.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.002)
+    raise TimeoutError
+
+
+def lose(engine: Engine, monkeypatch: pytest.MonkeyPatch, *lost: int) -> None:
+    """Of the engine's batches, those with these numbers are not heard live."""
+    event = engine.sockets.event
+
+    def heard() -> tuple[int, bytes] | None:
+        while (found := event()) is not None and found[0] in lost:
+            pass
+        return found
+
+    monkeypatch.setattr(engine.sockets, "event", heard)
+
+
+async def test_what_the_engine_says_reaches_the_index(start):
+    engine = start()
+    engine.publish(stored(1, 2), stored(2, 3, medium="CPU"))
+    await until(lambda: engine.holds(1, 2, 3) == Hit(3, 2))
+    engine.publish(BlockRemoved([2], "GPU"))
+    await until(lambda: engine.holds(1, 2, 3) == Hit(3, 1))
+    engine.publish(BlockRemoved([2, 3], "CPU"), AllBlocksCleared())
+    await until(lambda: engine.holds(1) is None)
+    assert engine.index.is_exact(WORKER)
+    assert engine.feed.mirror.sent_through == engine.messages[-1].number
+
+
+async def test_what_was_said_before_the_worker_listened_is_replayed(monkeypatch, start):
+    engine = start()
+    lose(engine, monkeypatch, 0, 1)
+    engine.publish(stored(1))
+    engine.publish(stored(2))
+    await until(lambda: engine.holds(1, 2) == Hit(2, 2))
+    assert engine.index.is_exact(WORKER)
+
+
+async def test_gap_is_replayed(monkeypatch, start):
+    engine = start()
+    lose(engine, monkeypatch, 2)
+    for number in range(5):
+        engine.publish(stored(number))
+    await until(lambda: engine.holds(*range(5)) == Hit(5, 5))
+    assert engine.index.is_exact(WORKER)
+
+
+async def test_gap_that_the_engine_no_longer_has_is_said(monkeypatch, start):
+    engine = start(buffer_steps=2)
+    await until(lambda: not engine.folder.exists())
+    lose(engine, monkeypatch, 1)
+    for number in range(6):
+        engine.publish(stored(number))
+    await until(lambda: engine.feed.mirror.is_exact is False)
+    await until(lambda: engine.holds(5) == Hit(1, 1))
+    assert engine.holds(1) is None
+    assert not engine.index.is_exact(WORKER)
+    engine.publish(AllBlocksCleared(), stored(9))
+    await until(lambda: engine.index.is_exact(WORKER))
+    assert (engine.holds(0), engine.holds(9)) == (None, Hit(1, 1))
+
+
+async def test_scheduler_that_was_away_is_told_everything(start):
+    engine = start()
+    engine.publish(stored(1))
+    await until(lambda: engine.holds(1))
+    engine.error = WorkerUnreachable("the Scheduler cannot be reached", "scheduler")
+    engine.publish(stored(2))
+    await until(lambda: len(engine.feed.mirror.blocks(KvTier.GPU)) == 2)
+    engine.index, engine.error = PrefixIndex(), None
+    await until(lambda: engine.holds(1, 2) == Hit(2, 2))
+    assert engine.index.is_exact(WORKER)
+
+
+async def test_batch_that_cannot_be_read_makes_the_worker_unsure(start):
+    engine = start()
+    engine.publish(stored(1))
+    engine._publisher.publish(KVEventBatch(0.0, ["no event"]))
+    engine.publish(stored(2))
+    await until(lambda: engine.holds(1, 2) == Hit(2, 2))
+    assert not engine.index.is_exact(WORKER)
+
+
+async def test_sockets_are_private_and_leave_no_names(start):
+    engine = start()
+    assert os.stat(engine.folder).st_mode & 0o077 == 0
+    await until(lambda: not engine.folder.exists())
+    engine.publish(stored(1))
+    await until(lambda: engine.holds(1))

@@ -1,0 +1,225 @@
+"""Placing while the Scheduler comes and goes: real connections, on short times."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from cluster import scheduling as scheduling_module
+from cluster.channel import ConnectionLost, Listener, Service
+from cluster.peers import Peers, SchedulerPeer
+from cluster.protocol import LOCATE, PLACE, TELL, VIEW
+from cluster.scheduling import Scheduling
+from cluster.slo import SloConfig
+from cluster.types import (
+    Address,
+    ClusterView,
+    Path,
+    Placement,
+    PlacementRequest,
+    Pool,
+    Rejection,
+    RequestClosed,
+    RequestId,
+    SchedulerEvent,
+    WorkerId,
+    WorkerLoad,
+    WorkerTransport,
+    WorkerView,
+)
+from router.last_resort import LastResort
+
+PATIENCE_S, GRACE_S = 0.2, 0.3
+R = RequestId("r")
+REQUEST = PlacementRequest(request_id=R, num_prompt_tokens=1)
+PLACED = Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="by the Scheduler")
+D0 = WorkerView(
+    worker=WorkerId("d0"),
+    pool=Pool.DECODE,
+    load=WorkerLoad(),
+    num_placed=0,
+    max_requests=8,
+    host="h",
+    transport=WorkerTransport(),
+    links={},
+    report_age_s=0.0,
+)
+
+
+class FakeScheduler:
+    """Killed and started anew as a test says."""
+
+    def __init__(self) -> None:
+        self.workers = [D0]
+        self.told: list[SchedulerEvent] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.asked = asyncio.Event()
+        self._listener: Listener | None = None
+
+    async def start(self) -> None:
+        service = Service()
+        service.on_call(PLACE, self._place)
+        service.on_call(TELL, self._tell)
+        service.on_call(VIEW, self._view)
+        service.on_call(LOCATE, self._locate)
+        self._listener = await Listener.start("127.0.0.1", service)
+
+    async def kill(self) -> None:
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            await listener.close()
+
+    async def address(self) -> Address:
+        if self._listener is None:
+            raise ConnectionLost("there is no Scheduler")
+        return self._listener.address
+
+    async def _place(self, request: PlacementRequest) -> Placement | Rejection:
+        self.asked.set()
+        await self.answers.wait()
+        return PLACED
+
+    async def _tell(self, event: SchedulerEvent) -> None:
+        self.told.append(event)
+
+    async def _view(self, _: None) -> ClusterView:
+        return ClusterView(workers=self.workers)
+
+    async def _locate(self, worker: WorkerId) -> Address | None:
+        return Address("127.0.0.1", 1, "secret")
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.scheduler = FakeScheduler()
+        peer = SchedulerPeer(self.scheduler.address)
+        self.scheduling = Scheduling(peer, Peers(peer), LastResort(SloConfig()))
+
+    async def settled(self) -> None:
+        """The Scheduler has been looked at."""
+        await until(self.scheduling._is_back.is_set)
+
+
+@pytest_asyncio.fixture
+async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(scheduling_module, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(scheduling_module, "GRACE_S", GRACE_S)
+    monkeypatch.setattr(scheduling_module, "RETRY_INTERVAL_S", 0.01)
+    staged = Stage()
+    yield staged
+    staged.scheduling.close()
+    await staged.scheduler.kill()
+    for _ in range(5):
+        await asyncio.sleep(0.01)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError
+
+
+def by_whom(answer: Placement | Rejection) -> str:
+    assert isinstance(answer, Placement)
+    return "the Scheduler" if answer == PLACED else "last resort"
+
+
+async def timed(placing) -> tuple[str, float]:
+    started_at = asyncio.get_running_loop().time()
+    answer = await placing
+    return by_whom(answer), asyncio.get_running_loop().time() - started_at
+
+
+async def test_scheduler_that_is_there_decides_however_long_it_takes(stage):
+    await stage.scheduler.start()
+    await stage.settled()
+    stage.scheduler.answers.clear()
+    placing = asyncio.create_task(stage.scheduling.place(REQUEST))
+    await stage.scheduler.asked.wait()
+    await asyncio.wait([placing], timeout=2 * PATIENCE_S)
+    assert not placing.done()
+    stage.scheduler.answers.set()
+    assert by_whom(await placing) == "the Scheduler"
+
+
+async def test_request_is_placed_here_once_the_scheduler_has_been_away_for_a_while(stage):
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduler.kill()
+    whom, seconds = await timed(stage.scheduling.place(REQUEST))
+    assert (whom, PATIENCE_S / 2 < seconds < 2.0) == ("last resort", True)
+    whom, seconds = await timed(stage.scheduling.place(REQUEST))
+    assert (whom, seconds < PATIENCE_S / 2) == ("last resort", True)
+
+
+async def test_request_that_was_being_placed_when_the_scheduler_died_is_placed_here(stage):
+    await stage.scheduler.start()
+    await stage.settled()
+    stage.scheduler.answers.clear()
+    placing = asyncio.create_task(stage.scheduling.place(REQUEST))
+    await stage.scheduler.asked.wait()
+    await stage.scheduler.kill()
+    assert by_whom(await placing) == "last resort"
+
+
+async def test_request_waits_for_a_successor_that_comes_soon(stage, monkeypatch):
+    monkeypatch.setattr(scheduling_module, "PATIENCE_S", 10.0)
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduler.kill()
+    placing = asyncio.create_task(stage.scheduling.place(REQUEST))
+    await asyncio.sleep(0.05)
+    await stage.scheduler.start()
+    whom, seconds = await timed(placing)
+    assert (whom, seconds < 5.0) == ("the Scheduler", True)
+
+
+async def test_successor_decides_when_it_has_heard_from_the_workers(stage):
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduler.kill()
+    assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
+    stage.scheduler.workers = []
+    await stage.scheduler.start()
+    await until(lambda: stage.scheduling._reached_at is not None)
+    assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
+    stage.scheduler.workers = [D0]
+    await stage.settled()
+    assert by_whom(await stage.scheduling.place(REQUEST)) == "the Scheduler"
+
+
+async def test_scheduler_that_hears_from_no_worker_for_a_while_is_believed(stage):
+    stage.scheduler.workers = []
+    await stage.scheduler.start()
+    await stage.settled()
+    assert by_whom(await stage.scheduling.place(REQUEST)) == "the Scheduler"
+
+
+async def test_without_any_word_of_the_scheduler_requests_are_refused(stage):
+    refused = await stage.scheduling.place(REQUEST)
+    assert isinstance(refused, Rejection)
+    assert "away" in refused.why
+
+
+async def test_request_is_closed_whether_or_not_the_scheduler_hears_it(stage):
+    await stage.scheduler.start()
+    await stage.settled()
+    closed = RequestClosed(request_id=R)
+    await stage.scheduling.place(REQUEST)
+    await stage.scheduling.tell(closed)
+    assert stage.scheduler.told == [closed]
+    await stage.scheduler.kill()
+    for _ in range(2 * D0.max_requests):
+        assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
+        _, seconds = await timed_tell(stage, closed)
+        assert seconds < 1.0
+
+
+async def timed_tell(stage: Stage, event: SchedulerEvent) -> tuple[None, float]:
+    started_at = asyncio.get_running_loop().time()
+    await stage.scheduling.tell(event)
+    return None, asyncio.get_running_loop().time() - started_at

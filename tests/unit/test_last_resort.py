@@ -1,0 +1,106 @@
+import pytest
+from factories import MANY, a_decode_view, a_placement_request, a_prefill_view
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.slo import SloConfig
+from cluster.types import Path, Placement, Rejection, RequestId, Slo, SloClass, WorkerId
+from router.last_resort import LastResort
+
+
+def a_choice(*workers) -> LastResort:
+    choice = LastResort(SloConfig())
+    choice.workers = workers
+    return choice
+
+
+def placed(choice: LastResort, number: int, **fields) -> Placement:
+    """One more open request."""
+    request = a_placement_request(f"r{number}", **fields)
+    answer = choice.place(request)
+    assert isinstance(answer, Placement)
+    choice.placed(request.request_id, answer.generating)
+    return answer
+
+
+def test_whole_request_runs_on_a_decode_worker_with_its_objectives():
+    answer = placed(a_choice(a_prefill_view("p0"), a_decode_view("d0")), 1, slo_class=SloClass.BATCH, tpot_s=0.1)
+    assert (answer.path, answer.prefill, answer.decode) == (Path.DECODE, None, "d0")
+    assert answer.slo == Slo(SloConfig().batch.ttft_s, 0.1)
+    assert "away" in answer.why
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_open_requests_of_the_workers_never_differ_by_more_than_the_closed_ones(ends):
+    choice = a_choice(*(a_decode_view(f"d{i}") for i in range(3)))
+    open_on: dict[str, WorkerId] = {}
+    for number, is_end in enumerate(ends):
+        if is_end and open_on:
+            request_id, _ = open_on.popitem()
+            choice.closed(RequestId(request_id))
+            continue
+        least = min(list(open_on.values()).count(WorkerId(f"d{i}")) for i in range(3))
+        worker = placed(choice, number).generating
+        assert list(open_on.values()).count(worker) == least
+        open_on[f"r{number}"] = worker
+
+
+def test_equally_loaded_workers_take_turns():
+    choice = a_choice(*(a_decode_view(f"d{i}") for i in range(3)))
+    turns = [choice.place(a_placement_request()).decode for _ in range(6)]
+    assert sorted(turns[:3]) == ["d0", "d1", "d2"]
+    assert turns[3:] == turns[:3]
+
+
+def test_requests_that_the_scheduler_has_placed_count_too():
+    choice = a_choice(a_decode_view("d0"), a_decode_view("d1"))
+    for number in range(2):
+        choice.placed(RequestId(f"old{number}"), WorkerId("d0"))
+    assert [placed(choice, number).decode for number in range(2)] == ["d1", "d1"]
+
+
+def test_worker_that_failed_is_left_out():
+    choice = a_choice(a_decode_view("d0"), a_decode_view("d1"))
+    assert {placed(choice, n, excluded=frozenset({"d0"})).decode for n in range(3)} == {"d1"}
+
+
+def test_prefill_worker_serves_where_no_decode_worker_can():
+    answer = placed(a_choice(a_prefill_view("p0"), a_decode_view("d0")), 1, excluded=frozenset({"d0"}))
+    assert (answer.path, answer.prefill, answer.decode) == (Path.PREFILL, "p0", None)
+
+
+@pytest.mark.parametrize(("path", "worker"), [(Path.DECODE, "d0"), (Path.PREFILL, "p0")])
+def test_path_that_is_asked_for_is_kept(path, worker):
+    assert placed(a_choice(a_prefill_view("p0"), a_decode_view("d0")), 1, path=path).generating == worker
+
+
+def test_hand_over_that_is_asked_for_is_refused():
+    answer = a_choice(a_prefill_view("p0"), a_decode_view("d0")).place(a_placement_request(path=Path.PREFILL_DECODE))
+    assert isinstance(answer, Rejection)
+
+
+def test_workers_take_no_more_than_they_take():
+    choice = a_choice(a_decode_view("d0", max_requests=2))
+    for number in range(2):
+        placed(choice, number)
+    refused = choice.place(a_placement_request())
+    assert isinstance(refused, Rejection)
+    assert refused.is_overload
+    choice.closed(RequestId("r0"))
+    assert placed(choice, 9).decode == "d0"
+
+
+def test_without_a_word_from_the_scheduler_nobody_is_known():
+    refused = a_choice().place(a_placement_request())
+    assert isinstance(refused, Rejection)
+    assert (refused.is_overload, refused.retry_after_s >= 1) == (False, True)
+
+
+def test_request_that_is_placed_again_counts_once():
+    choice = a_choice(a_decode_view("d0", max_requests=MANY), a_decode_view("d1"))
+    choice.placed(RequestId("r"), WorkerId("d0"))
+    choice.placed(RequestId("r"), WorkerId("d1"))
+    assert placed(choice, 1).decode == "d0"
+    choice.closed(RequestId("r"))
+    choice.closed(RequestId("r"))
+    assert placed(choice, 2).decode == "d1"
