@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover demo-model lock clean
+.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ bench-overhead: $(STAMP) ## CPU and latency of the whole front against peers
 
 bench-handover: $(STAMP) ## parts of a hand-over, and how soon an abandoned one is freed, on a running service: URL=
 	$(BIN)/python bench/handover.py $(if $(URL),--url $(URL))
+
+bench-goodput: $(STAMP) ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
+	$(BIN)/python bench/goodput.py $(ARGS)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

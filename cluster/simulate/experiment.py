@@ -5,7 +5,7 @@ pool has all of them prefill and decode.
 """
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import floor, inf
 
 import msgspec
 
@@ -49,6 +49,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     max_decoding: int = 256
     reporting: Reporting = Reporting()
     faults: tuple[Fault, ...] = ()
+    max_tries: int = 1
+    """Times that a client comes, as told by Retry-After."""
 
     def __post_init__(self) -> None:
         for kind, name, known in (("model", self.model, MODELS), ("device", self.device, DEVICES)):
@@ -80,6 +82,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             link=self.link,
             reporting=self.reporting,
             faults=self.faults,
+            max_tries=self.max_tries,
         )
 
     def _pool(self, pool: Pool, number: int, max_step_tokens: int) -> PoolSetting:
@@ -125,16 +128,19 @@ class Experiment:
             OutOfReach: the target attainment is.
         """
         workload = at_rate(self._rows, rate / self.own_rate_per_s, slo_of(self._slos, self.cluster.isolated_prefill_s))
-        warm_up_until_s = workload[round(WARM_UP * len(workload))].arrival_s
-        misses_left = inf if target is None else (1 - target) * (1 - WARM_UP) * len(workload)
+        num_left_out = round(WARM_UP * len(workload))
+        counted_from_s = workload[num_left_out].arrival_s
+        most_misses = floor((1 - target) * (len(workload) - num_left_out) + 1e-9) if target is not None else inf
+        num_misses = 0
 
         def watch(record: RequestRecord) -> None:
-            nonlocal misses_left
+            nonlocal num_misses
             if on_record is not None:
                 on_record(record)
-            misses_left -= record.arrival_s >= warm_up_until_s and not record.is_good
-            if misses_left < 0:
-                raise OutOfReach
+            if record.arrival_s >= counted_from_s and not record.is_good:
+                num_misses += 1
+                if num_misses == most_misses + 1:  # once: the run is over, but some requests may yet end
+                    raise OutOfReach
 
         baseline = BASELINES[policy]
 

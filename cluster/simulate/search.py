@@ -78,7 +78,7 @@ class _Search:
 def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
     """The highest rate with attainment of at least `target`, starting from `guess`."""
     search = _Search(trial, target)
-    start = round(log(guess) / log(RATIO))
+    start = _number(guess)
     number, step = start, float(FIRST_STEP)
     is_rising = search.attains(number)
     while search.high - search.low == inf and abs(number - start) < REACH:
@@ -102,12 +102,16 @@ def best_split(trial_of: Callable[[int], Trial], splits: Sequence[int], target: 
     order = sorted(splits, key=lambda split: abs(split - splits[len(splits) // 2]))
     best = BestSplit(order[0], max_rate(trial_of(order[0]), target, guess))
     for split in order[1:]:
-        trial, better = trial_of(split), best.found.rate * RATIO
-        attainment = trial(better) if better else None
-        if not better or (attainment is not None and attainment >= target):
-            found = max_rate(trial, target, better * RATIO**FIRST_STEP or guess)
+        trial, better = trial_of(split), _number(best.found.rate or guess) + 1
+        attainment = trial(_rate(better)) if best.found.rate else target
+        if attainment is not None and attainment >= target:
+            found = max_rate(trial, target, _rate(better + FIRST_STEP))
             best = BestSplit(split, found) if found.rate > best.found.rate else best
     return best
+
+
+def _number(rate: float) -> int:
+    return round(log(rate) / log(RATIO))
 
 
 def _rate(number: float) -> float:

@@ -1,0 +1,222 @@
+"""The evaluation matrix: the highest rate at which each policy meets the SLOs of 90 % of all requests, by cell.
+
+Eight simulated workers (two H100 with Qwen3-32B each), five kinds of traffic, four SLOs, ten other policies; those with
+a prefill pool at their best split. Then rows at a fixed load with something wrong. docs/benchmarks.md says how to read
+it.
+
+Every simulated run is kept in bench/results/goodput-trials.jsonl as soon as it has ended: a matrix that was stopped
+goes on where it was.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `bench.matrix` is its name here as in its processes
+
+from bench.matrix import robust
+from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, TRAFFIC, matching
+from bench.matrix.report import OURS, REFERENCE, Matrix, heading, markdown, row, table, verdicts
+from bench.matrix.search import Job, Result, find
+from bench.matrix.trials import code_digest
+from cluster.simulate.baselines import BASELINES
+from cluster.simulate.report import aligned
+
+QUICK_CELLS = ["conversation/mid", "azure-conv/mid", "code-bursts/mid"]
+QUICK_REQUESTS, ALL_REQUESTS = 1500, 5000
+QUICK_SPLITS, ALL_SPLITS = (2, 4, 6), tuple(range(1, 8))
+RESULTS = REPO_ROOT / "bench" / "results"
+
+
+def main() -> None:
+    arguments = _arguments()
+    try:
+        cells = matching(arguments.cells)
+    except ValueError as error:
+        sys.exit(f"bench: {error}")
+    bench = _Bench(arguments, cells)
+    try:
+        bench.run()
+    except KeyboardInterrupt:
+        sys.exit("\nbench: stopped; what has been simulated is kept, the same command goes on")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three cells, three splits, 1,500 requests: minutes")
+    parser.add_argument("--cells", nargs="+", metavar="CELL", help="traffic/slo, with wildcards; `--list` names them")
+    parser.add_argument("--held-out", action="store_true", help="the held-out traffic instead of that for tuning")
+    parser.add_argument("--policies", nargs="+", choices=BASELINES, metavar="NAME", help=f"of {', '.join(BASELINES)}")
+    parser.add_argument("--splits", type=int, nargs="+", metavar="P", help="prefill workers of eight to choose from")
+    parser.add_argument("--requests", type=int, metavar="N", help="at most so many per run")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (%(default)s)")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time (%(default)s)")
+    parser.add_argument("--no-robust", action="store_true", help="leave out the rows at a fixed load")
+    parser.add_argument("--only-robust", action="store_true", help="only these")
+    parser.add_argument(
+        "--reuse",
+        nargs="+",
+        default=[],
+        choices=BASELINES,
+        metavar="NAME",
+        help="policies whose runs by older code count",
+    )
+    parser.add_argument("--verbose", action="store_true", help="a line for every run")
+    parser.add_argument("--json", type=Path, default=RESULTS / "goodput.json", metavar="FILE", help="(%(default)s)")
+    parser.add_argument("--list", action="store_true", help="name the cells and stop")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(CELLS))
+        sys.exit()
+    if arguments.cells is None:
+        kept = QUICK_CELLS if arguments.quick else [cell for cell in CELLS if HELD_OUT not in cell]
+        arguments.cells = [cell.replace("/", f"{HELD_OUT}/") for cell in kept] if arguments.held_out else kept
+    arguments.requests = arguments.requests or (QUICK_REQUESTS if arguments.quick else ALL_REQUESTS)
+    arguments.splits = tuple(arguments.splits or (QUICK_SPLITS if arguments.quick else ALL_SPLITS))
+    arguments.policies = [name for name in BASELINES if not arguments.policies or name in arguments.policies]
+    return arguments
+
+
+class _Bench:
+    def __init__(self, arguments: argparse.Namespace, cells: Sequence[str]) -> None:
+        self._arguments = arguments
+        self._cells = cells
+        self._code = code_digest()
+        self._results: list[Result] = []
+        self._began_at = time.monotonic()
+
+    def run(self) -> None:
+        fixed: list[robust.Fixed] = []
+        with self._executor() as executor:
+            try:
+                if not self._arguments.only_robust:
+                    self._search(executor, self._cells, self._arguments.policies)
+                if not self._arguments.no_robust:
+                    fixed = self._robust(executor)
+            except KeyboardInterrupt:
+                executor.shutdown(wait=False, cancel_futures=True)
+                raise
+        self._show(fixed)
+
+    def _executor(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._arguments.processes, multiprocessing.get_context("spawn"))
+
+    # ---- the matrix
+
+    def _search(self, executor: ProcessPoolExecutor, cells: Sequence[str], policies: Sequence[str]) -> None:
+        jobs = [self._job(*place) for place in self._places(cells, policies)]
+        weight_left = sum(job.weight for job in jobs)
+        weight_done, busy_s = 0.0, 0.0
+        pending: dict[Future[Result], Job] = {}
+        queue = iter(jobs)
+        while True:
+            while len(pending) < self._arguments.processes and (job := next(queue, None)):
+                guessed = msgspec.structs.replace(job, guess_per_s=self._guess(job))
+                pending[executor.submit(find, guessed, *self._trial_file())] = job
+            if not pending:
+                return
+            done, _ = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                job, result = pending.pop(future), future.result()
+                self._results.append(result)
+                weight_left -= job.weight
+                weight_done, busy_s = weight_done + job.weight, busy_s + result.took_s
+                left_s = busy_s / weight_done * weight_left / self._arguments.processes
+                self._tell(result, len(jobs), left_s)
+
+    def _places(self, cells: Sequence[str], policies: Sequence[str]) -> Iterator[tuple[str, str, int]]:
+        for cell in cells:
+            for policy in policies:
+                for seed in range(self._arguments.seeds):
+                    yield cell, policy, seed
+
+    def _job(self, cell: str, policy: str, seed: int) -> Job:
+        return Job(
+            cell=cell,
+            policy=policy,
+            seed=seed,
+            splits=self._arguments.splits,
+            most_requests=self._arguments.requests,
+            guess_per_s=TRAFFIC[cell.partition("/")[0]].guess_per_s,
+        )
+
+    def _guess(self, job: Job) -> float:
+        """A neighbour's rate, where there is one."""
+        same_cell = [result.rate for result in self._results if result.cell == job.cell and result.rate]
+        return same_cell[-1] if same_cell else job.guess_per_s
+
+    def _trial_file(self) -> tuple[Path, str, frozenset[str], bool]:
+        trials = RESULTS / "goodput-trials.jsonl"
+        return trials, self._code, frozenset(self._arguments.reuse), self._arguments.verbose
+
+    def _tell(self, result: Result, num_jobs: int, left_s: float) -> None:
+        matrix = Matrix(self._results)
+        split = f" at {result.num_prefill}P" if BASELINES[result.policy].has_prefill_pool and result.rate else ""
+        reference = matrix.rate(result.cell, REFERENCE)
+        relative = f", {result.rate / reference:.2f} x {REFERENCE}" if reference else ""
+        times = f"{_minutes(time.monotonic() - self._began_at)}, {_minutes(left_s)} left"
+        print(
+            f"[{len(self._results)}/{num_jobs}, {times}] {result.cell} {result.policy}: "
+            f"{result.rate:.2f} req/s{split}{relative} ({result.took_s:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    # ---- the rows at a fixed load
+
+    def _robust(self, executor: ProcessPoolExecutor) -> list[robust.Fixed]:
+        reference = ("conversation/mid", "pd_mooncake")
+        if Matrix(self._results).rate(*reference) is None:
+            self._search(executor, reference[:1], reference[1:])
+        rate = Matrix(self._results).rate(*reference)
+        if not rate:
+            sys.exit("bench: Mooncake's rule carries no load: there is none to fix")
+        futures: list[Future[robust.Fixed]] = []
+        for variation in robust.VARIATIONS:
+            for policy in variation.policies:
+                work: Any = (variation, policy, rate, self._arguments.requests, *self._trial_file())
+                futures.append(executor.submit(robust.measure, *work))
+        results = []
+        for number, future in enumerate(futures, 1):
+            result = future.result()
+            results.append(result)
+            attained = f"{100 * result.summary.attainment:.1f} %" if result.summary else "-"
+            print(f"[{number}/{len(futures)}] {result.name}, {result.policy}: {attained}", file=sys.stderr, flush=True)
+        return results
+
+    # ---- results
+
+    def _show(self, fixed: list[robust.Fixed]) -> None:
+        matrix = Matrix(self._results)
+        text = ""
+        if self._results:
+            print(f"\nMax rate at 90 % attainment, relative to {REFERENCE}; P: prefill workers of the best split\n")
+            print(table(matrix))
+            text = markdown([heading(matrix), *(row(matrix, cell) for cell in matrix.cells)])
+        if fixed:
+            print("\nAt a fixed load: attainment, good requests per second\n")
+            print(aligned(robust.rows(fixed)))
+            text += "\n" + markdown(robust.rows(fixed))
+        if OURS in matrix.policies and len(matrix.policies) > 1:
+            failures = verdicts(matrix)
+            print("\n" + ("\n".join(["Below what is wanted:", *failures]) if failures else "All cells are as wanted."))
+        document = {"code": self._code, "requests": self._arguments.requests, "matrix": self._results, "fixed": fixed}
+        self._arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        self._arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
+        self._arguments.json.with_suffix(".md").write_text(text)
+        print(f"\nbench: wrote {self._arguments.json} and .md in {_minutes(time.monotonic() - self._began_at)}")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Rows at a fixed load: what a policy makes of stale metrics, slow links, a wrong P:D ratio, overload and lost workers.
+
+All of them are the conversation trace at mid TPOT. The load is that of Mooncake's rule at its best split, at which it
+just attains its 90 %; so the row with nothing wrong is known, and no load favours ours.
+"""
+
+from typing import Any
+
+import msgspec
+
+from bench.matrix.trials import TrialFile, TrialKey
+from cluster.simulate.baselines import BASELINES
+from cluster.simulate.experiment import Cluster, parse_link
+from cluster.simulate.report import Summary
+from cluster.simulate.setting import Fault, Reporting
+from cluster.types import Pool
+
+CELL = "conversation/mid"
+SPLIT = 4
+"""Prefill workers of eight, where a row does not say."""
+POLICIES = ("goodput", "lmetric", "pd_least", "pd_mooncake", "pd_threshold")
+PLAIN = Cluster(host_tokens=1_000_000)
+
+
+class Variation(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    cluster: Cluster = PLAIN
+    num_prefill: int = SPLIT
+    load: float = 1.0
+    """Relative to the fixed one."""
+    policies: tuple[str, ...] = POLICIES
+
+
+def _changed(**fields: object) -> Cluster:
+    return msgspec.structs.replace(PLAIN, **fields)
+
+
+def _stale(interval_s: float) -> Cluster:
+    """A report is between one and two intervals old when the next one comes."""
+    return _changed(reporting=Reporting(interval_s=interval_s, delay_s=interval_s, kv_events_s=interval_s))
+
+
+SPLIT_POLICIES = tuple(policy for policy in POLICIES if BASELINES[policy].has_prefill_pool)
+VARIATIONS = (
+    Variation(name="nothing wrong"),
+    *(Variation(name=f"{p}P{8 - p}D", num_prefill=p, policies=SPLIT_POLICIES) for p in range(1, 8)),
+    *(Variation(name=f"metrics {age:g} s old", cluster=_stale(age)) for age in (0.25, 1.0, 3.0)),
+    *(
+        Variation(name=f"link {link} GB/s", cluster=_changed(link=parse_link(link)), policies=SPLIT_POLICIES)
+        for link in ("50", "12", "5", "1", "0.55")
+    ),
+    *(
+        Variation(name=f"load reports x{scale:g}", cluster=_changed(reporting=Reporting(load_scale=scale)))
+        for scale in (0.0, 0.5, 2.0)
+    ),
+    *(
+        Variation(name=f"step times reported x{scale:g}", cluster=_changed(reporting=Reporting(seconds_scale=scale)))
+        for scale in (0.5, 2.0)
+    ),
+    Variation(name="no KV events", cluster=_changed(reporting=Reporting(kv_events_s=None))),
+    Variation(
+        name="a decode worker dies, back after 60 s",
+        cluster=_changed(faults=(Fault(pool=Pool.DECODE, index=0, at_s=600.0, back_after_s=60.0),)),
+    ),
+    Variation(
+        name="a prefill worker dies for good",
+        cluster=_changed(faults=(Fault(pool=Pool.PREFILL, index=0, at_s=600.0),)),
+        policies=SPLIT_POLICIES,
+    ),
+    *(Variation(name=f"load x{load:g}", load=load) for load in (0.1, 2.0, 3.0)),
+    Variation(name="load x2, clients retry", load=2.0, cluster=_changed(max_tries=4)),
+)
+
+
+class Fixed(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy in one row."""
+
+    name: str
+    policy: str
+    rate: float
+    summary: Summary | None
+
+
+def measure(variation: Variation, policy: str, rate: float, most_requests: int, *trial_file: Any) -> Fixed:
+    has_pool = BASELINES[policy].has_prefill_pool
+    key = TrialKey(
+        cell=CELL,
+        policy=policy,
+        num_prefill=variation.num_prefill if has_pool else 0,
+        rate=float(f"{variation.load * rate:.6g}"),
+        seed=0,
+        most_requests=most_requests,
+        target=None,
+        cluster=variation.cluster,
+    )
+    return Fixed(name=variation.name, policy=policy, rate=key.rate, summary=TrialFile(*trial_file).get(key).summary)
+
+
+def rows(results: list[Fixed]) -> list[tuple[str, ...]]:
+    """Attainment and good requests per second, by policy."""
+    by_place = {(result.name, result.policy): result.summary for result in results}
+    names = list(dict.fromkeys(result.name for result in results))
+    table = [("conversation/mid", *POLICIES)]
+    for name in names:
+        cells = []
+        for policy in POLICIES:
+            run = by_place.get((name, policy))
+            cells.append(f"{100 * run.attainment:.1f} % {run.goodput_per_s:.2f}/s" if run else "-")
+        table.append((name, *cells))
+    return table
