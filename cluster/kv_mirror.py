@@ -13,7 +13,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from cluster.reports import KvChange, KvEvents, KvTier
+from cluster.types import WorkerId
 
 T = TypeVar("T")
 

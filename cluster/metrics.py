@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from cluster.types import ClusterView
+from cluster.reports import ClusterView
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

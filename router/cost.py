@@ -7,7 +7,14 @@ among ways which are all good: the cheapest in engine time first. Times are seco
 from math import inf
 from typing import NamedTuple
 
-from cluster.types import Path, PlacementRequest, Prediction, Slo, SloClass, WorkerId
+from cluster.types import (
+    Path,
+    PlacementRequest,
+    Prediction,
+    Slo,
+    SloClass,
+    WorkerId,
+)
 from router.duty import MOST as MOST_DUTY
 from router.duty import WINDOWS_S, share_over
 from router.fleet import WorkerState

@@ -10,12 +10,12 @@ Times are monotonic seconds, of the caller.
 from collections.abc import Iterator
 from enum import IntEnum
 
+from cluster.reports import WorkerReport
 from cluster.types import (
     Placement,
     RequestId,
     Slo,
     SloClass,
-    WorkerReport,
 )
 from router.duty import Duty, share_over
 from router.latency import LatencyModel

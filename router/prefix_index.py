@@ -16,7 +16,8 @@ the engines compare whole hashes.
 
 from collections.abc import Sequence
 
-from cluster.types import KvEvents, KvTier, WorkerId
+from cluster.reports import KvEvents, KvTier
+from cluster.types import WorkerId
 from router.block_table import DISK, GPU, HOST, BlockTable, Hit, Holder
 from router.predictions import PREDICTION_TTL_S, Predictions
 

@@ -11,12 +11,17 @@ after every event and at `next_decision_at`.
 from collections.abc import Iterable
 from typing import assert_never
 
+from cluster.reports import (
+    ClusterView,
+    KvEvents,
+    ReportReply,
+    WorkerReport,
+    WorkerView,
+)
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
-    ClusterView,
     FirstToken,
-    KvEvents,
     PairSuspected,
     Path,
     Placement,
@@ -24,14 +29,11 @@ from cluster.types import (
     Pool,
     PrefillDone,
     Rejection,
-    ReportReply,
     RequestClosed,
     RequestId,
     SchedulerEvent,
     WorkerId,
     WorkerLost,
-    WorkerReport,
-    WorkerView,
 )
 from router.admission import MAX_QUEUE, Verdict, judge
 from router.arrivals import ArrivalRate
@@ -271,7 +273,7 @@ class RouterState:
         candidates = candidates_of(ask, self._roster, suspects, self._turn)
         choice = self._policy(ask, candidates, self.models)
         if choice is None:
-            return self._nobody(waiting.request, candidates)
+            return self._nobody(waiting.request)
         if self._admits_all:
             return self._charge(ask, choice, waiting.asker)
         waiting.ttft_s = ask.slo.ttft_s
@@ -331,14 +333,17 @@ class RouterState:
             num_before = self._queue.num_before(waiting, ask.now)
             wait = wait_s(ask, choice.prediction, choice.decode, load, num_before)
         self._num_refused += 1
-        return Rejection(retry_after_s=retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0), why=why)
+        return Rejection(
+            retry_after_s=retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0), why=why, is_overload=True
+        )
 
-    def _nobody(self, request: PlacementRequest, candidates: Candidates) -> Rejection:
-        is_anybody = any(w.worker not in request.excluded for w in self._workers.values())
+    def _nobody(self, request: PlacementRequest) -> Rejection:
+        workers = [*self._roster.prefills, *self._roster.decodes]
+        is_anybody = any(worker.worker not in request.excluded for worker in workers)
         why = "all workers have as many requests as they take" if is_anybody else "no worker can be reached"
         if request.path is not None:
             why = f"path {request.path} is asked for and no worker can take it"
-        return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why)
+        return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why, is_overload=is_anybody and request.path is None)
 
     def _release(self, request_id: RequestId, now: float) -> None:
         made = self._charges.pop(request_id, None)

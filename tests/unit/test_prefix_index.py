@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from cluster.reports import KvChange, KvEvents, KvTier
+from cluster.types import WorkerId
 from router.predictions import STRIDE_BLOCKS, Predictions
 from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
 
