@@ -333,9 +333,8 @@ class RouterState:
             num_before = self._queue.num_before(waiting, ask.now)
             wait = wait_s(ask, choice.prediction, choice.decode, load, num_before)
         self._num_refused += 1
-        return Rejection(
-            retry_after_s=retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0), why=why, is_overload=True
-        )
+        seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
+        return Rejection(retry_after_s=seconds, why=why, is_overload=True)
 
     def _nobody(self, request: PlacementRequest) -> Rejection:
         workers = [*self._roster.prefills, *self._roster.decodes]

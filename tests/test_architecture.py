@@ -22,7 +22,6 @@ PURE = (
     "router/charging.py",
     "router/choice.py",
     "router/cost.py",
-    "router/desk.py",
     "router/duty.py",
     "router/fairness.py",
     "router/fleet.py",

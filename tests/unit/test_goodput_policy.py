@@ -26,7 +26,7 @@ def test_long_prompt_keeps_away_from_a_worker_whose_residents_have_little_time_l
     placed = put(state, ask("r", 32_000), 9.1)
     assert placed.path is PAIR
     stayed = next(way for way in placed.considered if way.path is ALONE)
-    assert stayed.victims > 5
+    assert stayed.victims + stayed.future_victims > 3
 
 
 def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another():
