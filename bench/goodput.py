@@ -27,6 +27,7 @@ from bench.matrix.report import OURS, REFERENCE, Matrix, heading, markdown, row,
 from bench.matrix.search import Job, Result, find
 from bench.matrix.trials import code_digest
 from cluster.simulate.baselines import BASELINES
+from cluster.simulate.experiment import Cluster
 from cluster.simulate.report import aligned
 
 QUICK_CELLS = ["conversation/mid", "azure-conv/mid", "code-bursts/mid"]
@@ -56,6 +57,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", choices=BASELINES, metavar="NAME", help=f"of {', '.join(BASELINES)}")
     parser.add_argument("--splits", type=int, nargs="+", metavar="P", help="prefill workers of eight to choose from")
     parser.add_argument("--requests", type=int, metavar="N", help="at most so many per run")
+    parser.add_argument(
+        "--step-tokens",
+        type=int,
+        default=Cluster().decode_step_tokens,
+        metavar="N",
+        help="most tokens of a step where prompts are computed beside decodes (%(default)s; vLLM has 2048 or 8192)",
+    )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time (%(default)s)")
     parser.add_argument("--no-robust", action="store_true", help="leave out the rows at a fixed load")
@@ -144,6 +152,7 @@ class _Bench:
             seed=seed,
             splits=self._arguments.splits,
             most_requests=self._arguments.requests,
+            step_tokens=self._arguments.step_tokens,
             guess_per_s=TRAFFIC[cell.partition("/")[0]].guess_per_s,
         )
 
@@ -207,7 +216,13 @@ class _Bench:
         if OURS in matrix.policies and len(matrix.policies) > 1:
             failures = verdicts(matrix)
             print("\n" + ("\n".join(["Below what is wanted:", *failures]) if failures else "All cells are as wanted."))
-        document = {"code": self._code, "requests": self._arguments.requests, "matrix": self._results, "fixed": fixed}
+        document = {
+            "code": self._code,
+            "requests": self._arguments.requests,
+            "step_tokens": self._arguments.step_tokens,
+            "matrix": self._results,
+            "fixed": fixed,
+        }
         self._arguments.json.parent.mkdir(parents=True, exist_ok=True)
         self._arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
         self._arguments.json.with_suffix(".md").write_text(text)

@@ -90,15 +90,15 @@ def matching(patterns: list[str]) -> list[str]:
     return [cell for cell in CELLS if any(fnmatch(cell, pattern) for pattern in patterns)]
 
 
+def cluster_of(cell: str, step_tokens: int) -> Cluster:
+    """Eight workers of two H100 with Qwen3-32B."""
+    return Cluster(host_tokens=TRAFFIC[cell.partition("/")[0]].host_tokens, decode_step_tokens=step_tokens)
+
+
 @cache
-def experiment(cell: str, seed: int, most_requests: int, cluster: Cluster | None = None) -> Experiment:
-    """On eight workers of two H100 with Qwen3-32B, unless another cluster is given."""
+def experiment(cell: str, seed: int, most_requests: int, cluster: Cluster) -> Experiment:
     traffic, _, slo = cell.partition("/")
-    return Experiment(
-        _rows(traffic, seed, most_requests),
-        cluster or Cluster(host_tokens=TRAFFIC[traffic].host_tokens),
-        parse_slos(slo),
-    )
+    return Experiment(_rows(traffic, seed, most_requests), cluster, parse_slos(slo))
 
 
 @cache

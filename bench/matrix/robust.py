@@ -12,7 +12,7 @@ from bench.matrix.trials import TrialFile, TrialKey
 from cluster.simulate.baselines import BASELINES
 from cluster.simulate.experiment import Cluster, parse_link
 from cluster.simulate.report import Summary
-from cluster.simulate.setting import Fault, Reporting
+from cluster.simulate.setting import Fault
 from cluster.types import Pool
 
 CELL = "conversation/mid"
@@ -35,29 +35,28 @@ def _changed(**fields: object) -> Cluster:
     return msgspec.structs.replace(PLAIN, **fields)
 
 
-def _stale(interval_s: float) -> Cluster:
-    """A report is between one and two intervals old when the next one comes."""
-    return _changed(reporting=Reporting(interval_s=interval_s, delay_s=interval_s, kv_events_s=interval_s))
+def _reporting(**fields: float | None) -> Cluster:
+    return _changed(reporting=msgspec.structs.replace(PLAIN.reporting, **fields))
 
 
 SPLIT_POLICIES = tuple(policy for policy in POLICIES if BASELINES[policy].has_prefill_pool)
 VARIATIONS = (
     Variation(name="nothing wrong"),
     *(Variation(name=f"{p}P{8 - p}D", num_prefill=p, policies=SPLIT_POLICIES) for p in range(1, 8)),
-    *(Variation(name=f"metrics {age:g} s old", cluster=_stale(age)) for age in (0.25, 1.0, 3.0)),
+    *(
+        Variation(name=f"metrics {age:g} s old", cluster=_reporting(delay_s=age, kv_events_s=age))
+        for age in (0.25, 1.0, 3.0)
+    ),
     *(
         Variation(name=f"link {link} GB/s", cluster=_changed(link=parse_link(link)), policies=SPLIT_POLICIES)
         for link in ("50", "12", "5", "1", "0.55")
     ),
+    *(Variation(name=f"load reports x{scale:g}", cluster=_reporting(load_scale=scale)) for scale in (0.0, 0.5, 2.0)),
     *(
-        Variation(name=f"load reports x{scale:g}", cluster=_changed(reporting=Reporting(load_scale=scale)))
-        for scale in (0.0, 0.5, 2.0)
-    ),
-    *(
-        Variation(name=f"step times reported x{scale:g}", cluster=_changed(reporting=Reporting(seconds_scale=scale)))
+        Variation(name=f"step times reported x{scale:g}", cluster=_reporting(seconds_scale=scale))
         for scale in (0.5, 2.0)
     ),
-    Variation(name="no KV events", cluster=_changed(reporting=Reporting(kv_events_s=None))),
+    Variation(name="no KV events", cluster=_reporting(kv_events_s=None)),
     Variation(
         name="a decode worker dies, back after 60 s",
         cluster=_changed(faults=(Fault(pool=Pool.DECODE, index=0, at_s=600.0, back_after_s=60.0),)),

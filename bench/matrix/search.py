@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from bench.matrix.cells import cluster_of
 from bench.matrix.trials import TrialFile, TrialKey
 from cluster.simulate.baselines import BASELINES
 from cluster.simulate.report import Summary
@@ -17,6 +18,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     splits: tuple[int, ...]
     """Numbers of prefill workers to choose from, if the policy has any."""
     most_requests: int
+    step_tokens: int
+    """Of decode workers."""
     target: float = 0.9
     guess_per_s: float
 
@@ -52,6 +55,7 @@ def find(job: Job, *trial_file: Any) -> Result:
             seed=job.seed,
             most_requests=job.most_requests,
             target=job.target,
+            cluster=cluster_of(job.cell, job.step_tokens),
         )
 
     def attainment(num_prefill: int, rate: float) -> float | None:

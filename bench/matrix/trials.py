@@ -29,8 +29,7 @@ class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
     most_requests: int
     target: float | None
     """None: the run goes on to its end, whatever it attains."""
-    cluster: Cluster | None = None
-    """Other than the matrix's."""
+    cluster: Cluster
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from cluster.simulate.baselines import BASELINES
 from cluster.simulate.catalogue import MIXES
-from cluster.simulate.experiment import Cluster, Experiment, OutOfReach, parse_link
+from cluster.simulate.experiment import REPORT_INTERVAL_S, Cluster, Experiment, OutOfReach, parse_link
 from cluster.simulate.figures import Run, charts
 from cluster.simulate.mixes import Renewal, generate
 from cluster.simulate.report import Summary, aligned, summary, table
@@ -21,7 +21,7 @@ from cluster.simulate.traces import read_lengths, read_trace, repeated
 from cluster.simulate.workload import Arrival, RequestRecord, rate_per_s
 from router.catalogue import DEVICES, LINKS, MODELS
 
-DEFAULT_REQUESTS = 1500
+DEFAULT_REQUESTS = 3000
 TTY_INTERVAL_S, LOG_INTERVAL_S = 0.5, 10.0
 """Between two words of progress."""
 
@@ -80,11 +80,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     cluster.add_argument("--tp", type=int, default=2, metavar="N", help="devices per worker (%(default)s)")
     cluster.add_argument("--prefill", type=int, default=4, metavar="N", help="prefill workers (%(default)s)")
     cluster.add_argument("--decode", type=int, default=4, metavar="N", help="decode workers (%(default)s)")
+    cluster.add_argument(
+        "--step-tokens", type=int, default=512, metavar="N", help="most tokens of a decode worker's step (%(default)s)"
+    )
     cluster.add_argument("--link", type=parse_link, default="90", help="of a worker (%(default)s GB/s)")
     cluster.add_argument(
         "--host-tokens", type=int, default=0, metavar="N", help="KV cache in host memory, per worker (0)"
     )
-    cluster.add_argument("--report-interval", type=float, default=1.0, metavar="S", help="of workers (%(default)s s)")
+    cluster.add_argument(
+        "--report-interval", type=float, default=REPORT_INTERVAL_S, metavar="S", help="of workers (%(default)s s)"
+    )
     parser.add_argument(
         "--policy",
         type=_policies,
@@ -259,6 +264,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
         tensor_parallel=arguments.tp,
         num_workers=arguments.prefill + arguments.decode,
         link=arguments.link,
+        decode_step_tokens=arguments.step_tokens,
         host_tokens=arguments.host_tokens,
         reporting=Reporting(interval_s=arguments.report_interval),
     )

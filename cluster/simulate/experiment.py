@@ -27,6 +27,8 @@ from router.step_model import StepModel
 
 HOST_BYTES_PER_S = 40e9
 """From host memory to one device, as PCIe 5 gives it."""
+REPORT_INTERVAL_S = 0.25
+"""Of workers in production."""
 DEFAULT_LINK = LinkSpeed(latency_s=0.5e-3, bytes_per_s=90e9)
 """Two 400 Gb cards, one for each device of a worker."""
 
@@ -48,7 +50,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     decode_step_tokens: int = 512
     """Most tokens of a step: fewer disturb decodes less and make weights be read more often."""
     max_decoding: int = 256
-    reporting: Reporting = Reporting()
+    reporting: Reporting = Reporting(interval_s=REPORT_INTERVAL_S)
     faults: tuple[Fault, ...] = ()
     max_tries: int = 1
     """Times that a client comes, as told by Retry-After."""

@@ -6,14 +6,21 @@ import msgspec
 import pytest
 
 from bench.matrix import robust
-from bench.matrix.cells import CELLS, TRAFFIC, experiment, matching
+from bench.matrix.cells import CELLS, TRAFFIC, cluster_of, experiment, matching
 from bench.matrix.report import Matrix, heading, markdown, row, verdicts
 from bench.matrix.search import Job, Result, find
 from bench.matrix.trials import Trial, TrialFile, TrialKey
 from cluster.simulate.report import Summary
 
 A_KEY = TrialKey(
-    cell="azure-conv/mid", policy="round_robin", num_prefill=0, rate=20.0, seed=0, most_requests=60, target=None
+    cell="azure-conv/mid",
+    policy="round_robin",
+    num_prefill=0,
+    rate=20.0,
+    seed=0,
+    most_requests=60,
+    target=None,
+    cluster=cluster_of("azure-conv/mid", 512),
 )
 
 
@@ -25,7 +32,7 @@ def a_result(
 
 @pytest.mark.parametrize("traffic", TRAFFIC)
 def test_traffic_of_every_cell_can_be_had_and_is_limited(traffic):
-    assert experiment(f"{traffic}/mid", 0, 50).num_requests == 50
+    assert experiment(f"{traffic}/mid", 0, 50, cluster_of(f"{traffic}/mid", 512)).num_requests == 50
 
 
 def test_held_out_traffic_shares_nothing_with_that_for_tuning():
@@ -60,7 +67,15 @@ def test_trials_of_other_code_count_only_where_that_is_said(tmp_path: Path):
 
 
 def test_search_finds_a_rate_and_the_same_one_from_its_trials(tmp_path: Path):
-    job = Job(cell="azure-conv/mid", policy="pd_least", seed=0, splits=(2, 4), most_requests=80, guess_per_s=60.0)
+    job = Job(
+        cell="azure-conv/mid",
+        policy="pd_least",
+        seed=0,
+        splits=(2, 4),
+        most_requests=80,
+        step_tokens=512,
+        guess_per_s=60.0,
+    )
     found = find(job, tmp_path / "trials.jsonl", "v1", frozenset(), False)
     assert found.rate > 0 and found.num_prefill in (2, 4)
     assert isinstance(found.summary, Summary) and found.summary.attainment >= 0.9
