@@ -3,7 +3,6 @@
 from cluster.types import PlacementRequest, RequestId
 from router.admission import band
 
-
 LOOK_SHARE = 0.05
 LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.25
 
