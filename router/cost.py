@@ -40,12 +40,15 @@ _OUTPUT_QUANTILES = (0.2, 0.5, 0.8)
 
 
 class Others(NamedTuple):
-    """Whom a placement affects beside those that run."""
+    """Whom a placement affects beside those that run: requests that are yet to come."""
 
     arrivals_per_s: float
-    """Requests that are expected after it."""
-    num_decodes: int
     num_prefills: int
+    num_decodes: int
+    prefill_use: float
+    """Share of the prefill workers' time that lately went to prompts."""
+    decode_use: float
+    """Share of the decode workers that have something to do."""
 
 
 class Ask(NamedTuple):
@@ -60,10 +63,7 @@ class Ask(NamedTuple):
     """How many tokens it may still generate, at _OUTPUT_QUANTILES."""
     age_s: float
     """Since it arrived at the ingress."""
-    arrivals_per_s: float
-    num_decodes: int
-    num_prefills: int
-    """All of `Others`."""
+    others: Others
     now: float
 
     @property
@@ -101,7 +101,7 @@ def ask_of(
     most = inf if request.max_output_tokens is None else float(request.max_output_tokens)
     done = request.num_output_tokens
     outputs = [max(1.0, min(lengths.quantile(q), most) - done) for q in _OUTPUT_QUANTILES]
-    return Ask(request, slo, hits, lengths, (outputs[0], outputs[1], outputs[2]), age_s, *others, now)
+    return Ask(request, slo, hits, lengths, (outputs[0], outputs[1], outputs[2]), age_s, others, now)
 
 
 class PrefillPart(NamedTuple):
@@ -317,6 +317,7 @@ def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -
 def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) -> float:
     """Victims among requests that are yet to come and to decode there, taken to be like this one: for as long as one of
     them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
+    Where other workers are free they go there.
     """
     total = 0.0
     for num_output in ask.outputs:
@@ -324,17 +325,18 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
         before = share_over(decode.duty, horizon_s)
         after = min(MOST_DUTY, before + seconds / horizon_s)
         late = [logistic((step_s / (1.0 - duty) / ask.slo.tpot_s - MARGIN) / SOFTNESS) for duty in (before, after)]
-        total += ask.arrivals_per_s / ask.num_decodes * horizon_s * (late[1] - late[0])
-    return total / len(ask.outputs)
+        total += ask.others.arrivals_per_s / ask.others.num_decodes * horizon_s * (late[1] - late[0])
+    return ask.others.decode_use * total / len(ask.outputs)
 
 
 def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
     """Victims among requests that are yet to come and to be prefilled there, taken to be like this one: those that come
-    while its queue lasts find it longer by this prompt.
+    while its queue lasts find it longer by this prompt, unless another worker has nothing to do.
     """
     seconds, ttft_s = prefill.seconds, ask.slo.ttft_s
     found_s = prefill.done_s / 2  # of the queue, on average
     late = [
         logistic(((queue_s + seconds) / ttft_s - MARGIN) / SOFTNESS) for queue_s in (found_s - seconds / 2, found_s)
     ]
-    return ask.arrivals_per_s / ask.num_prefills * prefill.done_s * (late[1] - late[0])
+    num_others = ask.others.arrivals_per_s / ask.others.num_prefills * prefill.done_s
+    return ask.others.prefill_use * num_others * (late[1] - late[0])

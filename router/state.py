@@ -40,6 +40,7 @@ from router.arrivals import ArrivalRate
 from router.charging import charge, engine_s
 from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
 from router.cost import Ask, Others, ask_of, prefill_s
+from router.duty import Duty, share_over
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState
 from router.latency import LatencyModels
@@ -60,6 +61,7 @@ CHARGE_TIMEOUT_S = 1800.0
 
 NO_WORKER_RETRY_S = 5.0
 """A worker's restart takes tens of seconds: sooner only adds load, much later wastes a recovered service."""
+USE_HORIZON_S = 3.0
 CONTENDED_S = 5.0
 """For so long after somebody had to wait, fairness between tenants matters."""
 GOLDEN_RATIO = 0.6180339887498949
@@ -87,6 +89,7 @@ class RouterState:
         self._lengths = OutputLengths()
         self._shares = TenantShares()
         self._arrivals = ArrivalRate()
+        self._prefill_use = Duty()
         self._contended_at = float("-inf")
         self._turn = 0
         self._roster = NOBODY
@@ -305,8 +308,14 @@ class RouterState:
         return ask_of(request, slo, hits, lengths, age_s, self._others(now), now)
 
     def _others(self, now: float) -> Others:
-        num_decodes, num_prefills = len(self._roster.decodes), len(self._roster.prefills)
-        return Others(self._arrivals.per_s(now), max(1, num_decodes), max(1, num_prefills))
+        prefills, decodes = self._roster.prefills, self._roster.decodes
+        return Others(
+            arrivals_per_s=self._arrivals.per_s(now),
+            num_prefills=max(1, len(prefills)),
+            num_decodes=max(1, len(decodes)),
+            prefill_use=share_over(self._prefill_use.shares(now), USE_HORIZON_S),
+            decode_use=sum(1 for worker in decodes if worker.charges) / max(1, len(decodes)),
+        )
 
     def _isolated_prefill_s(self, num_prompt: int) -> float:
         """What the prompt takes alone, with nothing cached, on the kind of worker that would prefill it."""
@@ -322,6 +331,8 @@ class RouterState:
         for worker in (made.placement.prefill, made.placement.decode):
             if worker is not None:
                 self.index.predict(worker, ask.request.block_hashes, ask.now)
+        if made.placement.prefill is not None:
+            self._prefill_use.note(made.prefill_s / max(1, len(self._roster.prefills)), ask.now)
         self._shares.charge(made.tenant, engine_s(made), ask.now)
         self._turn += 1
         return made.placement

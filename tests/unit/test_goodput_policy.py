@@ -62,9 +62,11 @@ def test_fleet_without_prefill_workers_stays_on_decode_workers():
 
 def test_one_token_answer_ends_where_it_is_prefilled():
     state = a_fleet(2, 2)
-    for number in range(60):
+    for number in range(30):
         decoding(state, f"resident{number}", 2000, f"d{number % 2}", 1.0)
-    assert put(state, ask("r", 8000, max_output_tokens=1), 2.0).path is Path.PREFILL
+    for now in (5.0, 9.0):
+        report_all(state, now)
+    assert put(state, ask("r", 8000, max_output_tokens=1), 9.1).path is Path.PREFILL
 
 
 def test_a_thousand_requests_that_share_one_block_are_spread():
@@ -184,3 +186,11 @@ def test_reports_that_cannot_be_true_do_not_stop_placement(usage, num_running):
     assert isinstance(answer, Placement)
     assert answer.predicted is not None
     assert answer.predicted.cost < float("inf")
+
+
+def test_long_prompt_is_let_in_by_an_idle_service_however_many_requests_came_before():
+    state = a_fleet(3, 3)
+    for number in range(50):
+        put(state, ask(f"short{number}", 50), 1.0 + number / 100)
+        ended(state, f"short{number}", 1.0 + number / 100, num_output_tokens=2)
+    put(state, ask("long", 60_000), 1.6)
