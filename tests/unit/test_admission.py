@@ -238,3 +238,43 @@ def test_longer_queue_means_a_later_retry():
         told += [answer.retry_after_s for answer in answers if isinstance(answer, Rejection)]
     assert told == sorted(told)
     assert len(told) == 3
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "ask", "close", "wait", "decide"]), st.integers(0, 19), st.floats(0, 1.0)),
+    max_size=60,
+)
+
+
+@given(STEPS, st.sampled_from(list(SloClass)))
+def test_every_request_that_waits_is_answered_once_or_withdrawn(steps, slo_class):
+    state, now = a_fleet(1, 1), 1.0
+    expected: set[str] = set()
+
+    def decide() -> None:
+        for who, _ in state.decide(now):
+            expected.remove(who)
+
+    for step, number, seconds in steps:
+        who = f"r{number}"
+        match step:
+            case "ask":
+                expected.discard(who)
+                answer = state.place(ask(who, 1000 * (number + 1), slo_class=slo_class, ttft_s=1.0 + seconds), now)
+                if answer is None:
+                    expected.add(who)
+            case "close":
+                expected.discard(who)
+                ended(state, who, now)
+            case "wait":
+                now += seconds
+            case "decide":
+                decide()
+        assert state.num_waiting == len(expected)
+        state.validate()
+    while (at := state.next_decision_at()) is not None:
+        num_waiting = state.num_waiting
+        now = max(now, at)
+        decide()
+        assert state.num_waiting < num_waiting
+    assert not expected
