@@ -12,12 +12,7 @@ prefill and decode load swing in anti-phase (Mooncake, prediction-based early re
 
 from enum import Enum
 
-from cluster.types import (
-    PlacementRequest,
-    Prediction,
-    Slo,
-    SloClass,
-)
+from cluster.types import PlacementRequest, Prediction, Slo, SloClass
 from router.choice import Choice
 from router.cost import Ask
 
@@ -43,7 +38,7 @@ class Verdict(Enum):
 def judge(ask: Ask, choice: Choice, excess: float, is_contended: bool) -> Verdict:
     """`excess`: what its tenant has used, as a multiple of its share. `is_contended`: others had to wait lately."""
     prediction = choice.prediction
-    if prediction is None or is_exempt(ask.request):
+    if prediction is None or is_exempt(ask.request) or _finds_idle(choice):
         return Verdict.ADMIT
     if ask.request.slo_class is SloClass.INTERACTIVE:
         return Verdict.ADMIT if lateness(prediction, ask.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
@@ -63,6 +58,12 @@ def gain(prediction: Prediction) -> float:
 def is_exempt(request: PlacementRequest) -> bool:
     """It was let in before, or an operator has chosen its path."""
     return bool(request.num_output_tokens or request.excluded or request.path is not None)
+
+
+def _finds_idle(choice: Choice) -> bool:
+    """Its workers have nothing else to do: there is no sooner, and nobody whom it could harm."""
+    workers = [worker for worker in (choice.prefill, choice.decode) if worker is not None]
+    return not any(worker.charges or worker.num_unknown for worker in workers)
 
 
 def lateness(prediction: Prediction, slo: Slo) -> float:

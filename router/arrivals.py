@@ -42,6 +42,5 @@ class ArrivalRate:
             self._recent *= exp(-age_s / RECENT_S)
             self._at = now
         while self._after and now - self._after[0] > HORIZON_S:
-            since = self._after.popleft()
-            num_others = sum(1 for at in self._after if at <= since + HORIZON_S)
-            self._found += SHARE * (num_others - self._found)
+            self._after.popleft()  # those behind it came while it was there: within its horizon
+            self._found += SHARE * (len(self._after) - self._found)

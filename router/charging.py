@@ -29,6 +29,8 @@ def charge(ask: Ask, choice: Choice, models: LatencyModels, asker: object) -> Ch
     made.asker = asker
     made.num_prompt = request.num_prompt_tokens
     made.num_sequences = request.num_sequences
+    if request.max_output_tokens is not None:
+        made.most_tokens = float(request.max_output_tokens - request.num_output_tokens)
     made.kv_tokens = ask.kv_tokens
     if choice.prefill is not None and choice.decode is not None:
         _charge_pair(ask, made, choice.prefill, choice.decode, models)

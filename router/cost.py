@@ -303,7 +303,7 @@ def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -
     total = 0.0
     for charge in decode.worker.inbound.values():
         stall_s = to_s - max(from_s, charge.joins_at - ask.now)
-        num_gaps = charge.lengths.quantile(_OUTPUT_QUANTILES[1]) - 1.0
+        num_gaps = min(charge.lengths.quantile(_OUTPUT_QUANTILES[1]), charge.most_tokens) - 1.0
         if stall_s <= 0.0 or num_gaps <= 0.0:
             continue
         budget_s = charge.slo.tpot_s * num_gaps

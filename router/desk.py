@@ -23,7 +23,8 @@ class PlacementDesk:
     def __init__(self, state: RouterState) -> None:
         self.state = state
         self._loop = asyncio.get_running_loop()
-        self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}
+        self._answers: dict[RequestId, tuple[asyncio.Future[Placement | Rejection], object]] = {}
+        """Of those that wait, and their askers."""
         self._timer: asyncio.TimerHandle | None = None
         self._decided_at = float("-inf")
 
@@ -32,18 +33,20 @@ class PlacementDesk:
         answer = self.state.place(request, self._loop.time(), asker)
         if answer is not None:
             return answer
-        future = self._answers[request.request_id] = self._loop.create_future()
+        self._nobody_waits(request.request_id)
+        future = self._loop.create_future()
+        self._answers[request.request_id] = future, asker
         self._look_later()
         try:
             return await future
         finally:
-            if self._answers.get(request.request_id) is future:
+            if self._answers.get(request.request_id) == (future, asker):
                 del self._answers[request.request_id]
 
     def tell(self, event: SchedulerEvent) -> None:
         self.state.handle(event, self._loop.time())
-        if isinstance(event, RequestClosed) and (future := self._answers.pop(event.request_id, None)):
-            future.cancel()
+        if isinstance(event, RequestClosed):
+            self._nobody_waits(event.request_id)
         self._look_later()
 
     def report(self, report: WorkerReport) -> ReportReply:
@@ -58,7 +61,14 @@ class PlacementDesk:
 
     def asker_gone(self, asker: object) -> None:
         self.state.asker_gone(asker, self._loop.time())
+        for request_id in [r for r, (_, its) in self._answers.items() if its is asker]:
+            self._nobody_waits(request_id)
         self._look_later()
+
+    def _nobody_waits(self, request_id: RequestId) -> None:
+        """For this answer, any more."""
+        if (waiting := self._answers.pop(request_id, None)) is not None:
+            waiting[0].cancel()
 
     def _look_later(self) -> None:
         """Decide soon, and at the next deadline."""
@@ -74,9 +84,9 @@ class PlacementDesk:
         self._timer = None
         self._decided_at = now = self._loop.time()
         for request_id, answer in self.state.decide(now):
-            future = self._answers.pop(request_id, None)
-            if future is not None and not future.done():
-                future.set_result(answer)
+            waiting = self._answers.pop(request_id, None)
+            if waiting is not None and not waiting[0].done():
+                waiting[0].set_result(answer)
         next_at = self.state.next_decision_at()
         if self._answers and next_at is not None:
             self._timer = self._loop.call_at(max(next_at, now + DECIDE_INTERVAL_S), self._decide)

@@ -48,6 +48,7 @@ class Charge:
         "joins_at",
         "kv_tokens",
         "lengths",
+        "most_tokens",
         "num_prompt",
         "num_sequences",
         "placement",
@@ -79,6 +80,8 @@ class Charge:
         self.tenant = ""
         self.asker: object = None
         self.num_prompt = 0
+        self.most_tokens = float("inf")
+        """That it may generate, of each sequence."""
         self.num_sequences = 1
         self.kv_tokens = 0
         """Reserved on the worker that generates."""
@@ -190,8 +193,8 @@ class WorkerState:
         self.reported_at = now
         num_reported = report.load.num_running + report.load.num_waiting
         self.num_unknown = max(0, num_reported - len(self.charges))
-        capacity = report.shape.kv_capacity_tokens
-        used = report.load.kv_cache_usage * capacity
+        usage = report.load.kv_cache_usage
+        used = min(usage, 1.0) * report.shape.kv_capacity_tokens if usage > 0.0 else 0.0
         self.unknown_context = max(0.0, used - self.kv_reserved) if self.num_unknown else 0.0
         self._changed()
 
@@ -313,7 +316,7 @@ class WorkerState:
     def _residents(self, now: float) -> Iterator[Resident]:
         for charge in self.residents.values():
             num_generated = max(1.0, self._steps - charge.start_step + 1.0)
-            num_left = charge.lengths.residual(int(num_generated))
+            num_left = max(1.0, min(charge.lengths.residual(int(num_generated)), charge.most_tokens - num_generated))
             budget_s = charge.slo.tpot_s * (num_generated + num_left - 1.0)
             context = charge.num_prompt + num_generated
             yield budget_s, now - charge.first_at, num_left, context, CLASS_RANK[charge.slo_class]

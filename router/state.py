@@ -122,6 +122,7 @@ class RouterState:
         end (`asker_gone`) ends the request too.
         """
         self._release(request.request_id, now)
+        self._queue.remove(request.request_id)
         waiting = Waiting(request, asker, now)
         self._arrivals.note(now)
         answer = self._consider(waiting, now)
@@ -263,7 +264,7 @@ class RouterState:
         if made is None:
             return
         if event.num_output_tokens is not None:
-            self._lengths.add((made.tenant, made.slo_class), event.num_output_tokens)
+            self._lengths.add((made.tenant, made.slo_class), round(event.num_output_tokens / made.num_sequences))
             if made.placement.predicted is not None:
                 self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
         self._release(event.request_id, now)

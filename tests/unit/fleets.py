@@ -74,12 +74,12 @@ def put(state: RouterState, request: PlacementRequest, now: float) -> Placement:
     return answer
 
 
-def decoding(state: RouterState, request_id: str, num_prompt: int, worker: str, now: float) -> None:
+def decoding(state: RouterState, request_id: str, num_prompt: int, worker: str, now: float, **fields: object) -> None:
     """The worker decodes this request, which was handed to it where there is a prefill worker."""
     workers = state.view(now).workers
     others = frozenset(w.worker for w in workers if w.pool is Pool.DECODE and w.worker != worker)
     has_prefill = any(w.pool is Pool.PREFILL for w in workers)
-    put(state, ask(request_id, num_prompt, path="P->D" if has_prefill else "D", excluded=others), now)
+    put(state, ask(request_id, num_prompt, path="P->D" if has_prefill else "D", excluded=others, **fields), now)
     state.handle(FirstToken(request_id=RequestId(request_id)), now)
 
 

@@ -2,13 +2,14 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
-from fleets import a_fleet, a_report, ask, decoding, ended, prefilled, put
+from fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.reports import LinkSpeed
-from cluster.types import FirstToken, Path, Placement
+from cluster.types import FirstToken, Path, Placement, SloClass, WorkerId, WorkerLost
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
 
@@ -194,3 +195,100 @@ def test_long_prompt_is_let_in_by_an_idle_service_however_many_requests_came_bef
         put(state, ask(f"short{number}", 50), 1.0 + number / 100)
         ended(state, f"short{number}", 1.0 + number / 100, num_output_tokens=2)
     put(state, ask("long", 60_000), 1.6)
+LOADS = st.fixed_dictionaries(
+    {
+        "num_running": st.integers(-10, 10**9),
+        "num_waiting": st.integers(-10, 10**9),
+        "kv_cache_usage": st.floats(),
+    }
+)
+
+
+@given(loads=st.lists(LOADS, min_size=4, max_size=4), num_prompt=st.integers(0, 10**7))
+def test_whatever_reports_say_there_is_an_answer(loads, num_prompt):
+    state = a_fleet(2, 2)
+    for worker, load in zip(("p0", "p1", "d0", "d1"), loads, strict=True):
+        state.handle(a_report(worker, {"p0": None, "p1": FAST} if worker[0] == "d" else None, **load), 0.5)
+    answer = state.place(ask("r", num_prompt), 1.0)
+    state.validate()
+    if isinstance(answer, Placement) and answer.predicted is not None:
+        assert answer.predicted.cost < float("inf")
+        assert answer.predicted.ttft_s >= 0.0
+    state.decide(100.0)
+
+
+@pytest.mark.parametrize("field", ["kv_capacity_tokens", "block_size", "max_step_tokens", "max_decoding"])
+@pytest.mark.parametrize("value", [0, 1, 10**12])
+def test_absurd_shapes_do_not_stop_placement(field, value):
+    state = a_fleet(0, 0)
+    for worker in ("p0", "d0"):
+        report = a_report(worker, {"p0": FAST} if worker == "d0" else None)
+        shape = msgspec.structs.replace(report.shape, kind="unheard of", **{field: value})
+        state.handle(msgspec.structs.replace(report, shape=shape), 0.0)
+    for number in range(3):
+        hashes = [block.to_bytes(8, "big") for block in range(100)]
+        assert state.place(ask(f"r{number}", 2000, block_hashes=hashes), 1.0 + number) is not None
+        state.validate()
+
+
+def test_fresh_scheduler_sees_the_load_that_it_has_not_placed():
+    state = a_fleet(2, 2)
+    for worker, links in (("d0", dict.fromkeys(("p0", "p1"), FAST)), ("p0", None)):
+        state.handle(a_report(worker, links, num_running=60, kv_cache_usage=0.7), 0.5)
+    used = Counter()
+    for number in range(6):
+        used[put(state, ask(f"r{number}", 1000), 1.0 + number / 10).generating] += 1
+    assert used["d1"] > used["d0"]
+
+
+def test_unknown_load_ends_when_the_reports_no_longer_say_it():
+    state = a_fleet(0, 1)
+    state.handle(a_report("d0", num_running=2000), 0.5)
+    assert not isinstance(state.place(ask("r", 1000), 0.6), Placement)
+    state.handle(a_report("d0"), 1.5)
+    put(state, ask("r", 1000), 1.6)
+
+
+def test_worker_that_flaps_keeps_its_charges_and_its_turn():
+    state = a_fleet(1, 2)
+    for number in range(40):
+        now = 1.0 + number / 10
+        put(state, ask(f"r{number}", 2000), now)
+        if number % 2:
+            state.handle(WorkerLost(worker=WorkerId("d0")), now)
+            state.validate()
+        else:
+            state.handle(a_report("d0", {"p0": FAST}), now)
+        state.handle(FirstToken(request_id=f"r{number}"), now)
+    for number in range(40):
+        ended(state, f"r{number}", 6.0)
+    report_all(state, 6.0)
+    assert all(worker.num_placed == 0 for worker in state.view(6.0).workers)
+
+
+def test_prefix_that_everybody_has_does_not_draw_everybody_to_one_worker():
+    state, used = a_fleet(4, 4), Counter()
+    hashes = [block.to_bytes(8, "big") for block in range(250)]
+    for number in range(200):
+        now = 1.0 + number / 50
+        placed = put(state, ask(f"r{number}", 4010, block_hashes=hashes, max_output_tokens=200), now)
+        used[placed.generating] += 1
+        state.handle(FirstToken(request_id=f"r{number}"), now + 0.01)
+        if number % 50 == 49:
+            report_all(state, now)
+    assert max(used.values()) <= 0.7 * 200
+
+
+def test_several_sequences_of_a_request_teach_the_length_of_one():
+    state = a_fleet(0, 1)
+    for number in range(25):
+        put(state, ask(f"r{number}", 100, num_sequences=8, can_hand_over=False), 1.0)
+        ended(state, f"r{number}", 2.0, num_output_tokens=800)
+    assert state._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
+
+
+def test_resident_that_may_generate_little_is_expected_to_end_soon():
+    state = a_fleet(1, 1)
+    decoding(state, "short", 2000, "d0", 1.0, max_output_tokens=4)
+    outlook = state._workers["d0"].outlook(1.1)
+    assert outlook.finish_s[0] < 0.2

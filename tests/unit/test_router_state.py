@@ -3,17 +3,21 @@ from collections import Counter
 import msgspec
 from factories import a_decode_report, a_placement_request, a_prefill_report, ids
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cluster.reports import KvEvents, WorkerReport
+from cluster.reports import EngineShape, KvEvents, WorkerLoad, WorkerReport
 from cluster.types import (
+    FirstToken,
     PairSuspected,
     Path,
     Placement,
     PlacementRequest,
     Pool,
+    PrefillDone,
+    Rejection,
     RequestClosed,
     RequestId,
+    SloClass,
     WorkerId,
     WorkerLost,
 )
@@ -21,7 +25,7 @@ from router.state import CHARGE_TIMEOUT_S, QUARANTINE_S, REPORT_TIMEOUT_S, Route
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
 workers = st.sampled_from(PREFILLS + DECODES)
-requests = st.sampled_from([RequestId(f"r{i}") for i in range(4)])
+requests = st.sampled_from([RequestId(f"r{i}") for i in range(10)])
 
 
 def a_state(num_prefill: int = 2, num_decode: int = 2) -> RouterState:
@@ -161,7 +165,9 @@ def test_requests_that_end_at_once_take_turns_over_all_pairs():
 
 
 class RouterStateMachine(RuleBasedStateMachine):
-    """Any history of reports, losses, placements, closes and silence, against a plain model of what must hold."""
+    """Any history of reports, losses, placements, progress, closes and silence, against a plain model.
+    Words may be lost, come twice or come late.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,6 +175,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.now = 100.0
         self.reports: dict[WorkerId, tuple[WorkerReport, float]] = {}
         self.charges: dict[RequestId, Placement] = {}
+        self.waiting: dict[RequestId, PlacementRequest] = {}
         self.suspects: dict[tuple[str, str], float] = {}
 
     @rule(prefill=st.sampled_from(PREFILLS), decode=st.sampled_from(DECODES))
@@ -176,9 +183,17 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.suspects[prefill, decode] = self.now + QUARANTINE_S
         self.state.handle(PairSuspected(prefill=prefill, decode=decode), self.now)
 
-    @rule(worker=workers, connected=st.frozensets(st.sampled_from(PREFILLS)))
-    def report(self, worker, connected):
+    @rule(
+        worker=workers,
+        connected=st.frozensets(st.sampled_from(PREFILLS)),
+        num_running=st.integers(0, 50),
+        usage=st.sampled_from([0.0, 0.5, 1.0, float("nan"), float("inf")]),
+    )
+    def report(self, worker, connected, num_running, usage):
         report = a_prefill_report(worker) if worker in PREFILLS else a_decode_report(worker, " ".join(connected))
+        load = WorkerLoad(num_running=num_running, kv_cache_usage=usage)
+        shape = EngineShape(kv_capacity_tokens=300_000, kv_bytes_per_token=100_000)
+        report = msgspec.structs.replace(report, load=load, shape=shape)
         self.reports[worker] = (report, self.now)
         self.state.handle(report, self.now)
 
@@ -187,12 +202,45 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.reports.pop(worker, None)
         self.state.handle(WorkerLost(worker=worker), self.now)
 
-    @rule(request_id=requests)
-    def close(self, request_id):
+    @rule(request_id=requests, num_output_tokens=st.sampled_from([None, 0, 1, 500]))
+    def close(self, request_id, num_output_tokens):
         self.charges.pop(request_id, None)
-        self.state.handle(RequestClosed(request_id=request_id), self.now)
+        self.waiting.pop(request_id, None)
+        event = RequestClosed(
+            request_id=request_id, num_output_tokens=num_output_tokens, ttft_s=0.5 if num_output_tokens else None
+        )
+        self.state.handle(event, self.now)
 
-    @rule(seconds=st.floats(0.0, 2 * REPORT_TIMEOUT_S))
+    @rule(request_id=requests)
+    def prefill_is_done(self, request_id):
+        self.state.handle(PrefillDone(request_id=request_id), self.now)
+
+    @rule(request_id=requests)
+    def has_first_token(self, request_id):
+        self.state.handle(FirstToken(request_id=request_id), self.now)
+        placed = self.charges.get(request_id)
+        if placed is not None and placed.path is Path.PREFILL_DECODE:
+            self.charges[request_id] = msgspec.structs.replace(placed, prefill=None)
+
+    @rule()
+    def decide(self):
+        for request_id, answer in self.state.decide(self.now):
+            self.answered(self.waiting.pop(request_id), answer)
+
+    @rule()
+    def deadline_comes(self):
+        while (at := self.state.next_decision_at()) is not None:
+            num_waiting = self.state.num_waiting
+            self.now = max(self.now, at)
+            self.decide()
+            assert self.state.num_waiting < num_waiting, "the one whose deadline it was is answered"
+
+    @initialize()
+    def all_report(self):
+        for worker in PREFILLS + DECODES:
+            self.report(worker, frozenset(PREFILLS), 1, 0.1)
+
+    @rule(seconds=st.one_of(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 2 * REPORT_TIMEOUT_S)))
     def wait(self, seconds):
         self.now += seconds
 
@@ -200,15 +248,31 @@ class RouterStateMachine(RuleBasedStateMachine):
         request_id=requests,
         can_hand_over=st.booleans(),
         excluded=st.frozensets(workers, max_size=3),
-        path=st.sampled_from([None, *Path]),
+        path=st.sampled_from([None, None, None, *Path]),
+        num_prompt_tokens=st.sampled_from([1, 2000, 2000, 100_000]),
+        slo_class=st.sampled_from(list(SloClass)),
+        has_early_token=st.booleans(),
+        max_output_tokens=st.sampled_from([None, 1, 100]),
+        age_s=st.sampled_from([0.0, 0.0, 5.0]),
+        ttft_s=st.sampled_from([None, 2.0, 2.0]),
     )
-    def place(self, request_id, can_hand_over, excluded, path):
-        request = a_placement_request(request_id, can_hand_over=can_hand_over, excluded=excluded, path=path)
+    def place(self, request_id, **fields):
+        request = a_placement_request(request_id, **fields)
         answer = self.state.place(request, self.now)
         self.charges.pop(request_id, None)
+        self.waiting.pop(request_id, None)
+        if answer is None:
+            self.waiting[request_id] = request
+        else:
+            self.answered(request, answer)
+
+    def answered(self, request: PlacementRequest, answer: Placement | Rejection) -> None:
+        assert request.request_id not in self.charges
         if isinstance(answer, Placement):
-            self.charges[request_id] = answer
+            self.charges[request.request_id] = answer
             self.check_placement(request, answer)
+        elif answer.is_overload:
+            assert 1.0 <= answer.retry_after_s <= 60.0
         else:
             self.check_refusal(request)
 
@@ -237,6 +301,17 @@ class RouterStateMachine(RuleBasedStateMachine):
     @invariant()
     def state_is_valid(self):
         self.state.validate()
+
+    @invariant()
+    def those_without_an_answer_wait(self):
+        assert self.state.num_waiting == len(self.waiting)
+        assert all(self.state.waiting_of(request_id, self.now) is not None for request_id in self.waiting)
+
+    @invariant()
+    def nothing_is_negative(self):
+        for worker in self.state._workers.values():
+            assert min(worker.kv_reserved, worker.inbound_prompt, worker.num_unknown) >= 0
+            assert min(worker.queue_s(self.now), worker.context_tokens(self.now), worker.step_s(self.now)) >= 0
 
     @invariant()
     def view_is_what_the_reports_say(self):

@@ -1,0 +1,280 @@
+"""Who is let in, who waits and in what order, and what the refused are told."""
+
+import msgspec
+import pytest
+from fleets import KIND, a_fleet, a_report, ask, ended, put
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.types import FirstToken, Path, Placement, Prediction, Rejection, RequestClosed, Slo, SloClass
+from router.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
+from router.choice import Choice
+from router.cost import Others, ask_of
+from router.fleet import WorkerState
+from router.latency import LatencyModels
+from router.output_lengths import LengthHistogram
+from router.queue import Waiting, WaitingQueue
+from router.retry import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
+from router.state import RouterState
+
+INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH
+
+
+def a_busy_fleet(seconds: float = 20.0) -> RouterState:
+    """One worker of each pool, with prompts queued for so long."""
+    state, number = a_fleet(1, 1), 0
+    while min(w.queue_s(0.0) for w in state._workers.values()) < seconds:
+        for path in ("P->D", "D"):
+            put(state, ask(f"queued{number} {path}", 32_000, path=path), 0.0)
+        number += 1
+    return state
+
+
+def waiting(state: RouterState, request_id: str, num_prompt: int, now: float, **fields: object) -> None:
+    assert state.place(ask(request_id, num_prompt, **fields), now) is None
+    state.validate()
+
+
+def a_waiting(request_id: str, slo_class: SloClass, since: float, gives_up_at: float, ttft_s: float = 1.0) -> Waiting:
+    made = Waiting(ask(request_id, 100, slo_class=slo_class), None, since)
+    made.gives_up_at, made.ttft_s = gives_up_at, ttft_s
+    return made
+
+
+def order(now: float, *several: Waiting) -> list[str]:
+    queue = WaitingQueue()
+    for one in several:
+        queue.add(one)
+    return [one.request.request_id for one in queue.in_order(now)]
+
+
+@pytest.mark.parametrize("age_s", [0.0, 5.0, 500.0])
+@pytest.mark.parametrize("slo_class", list(SloClass))
+def test_idle_service_lets_everybody_in_however_late(slo_class, age_s):
+    put(a_fleet(1, 1), ask("late", 2000, slo_class=slo_class, age_s=age_s), 1.0)
+
+
+@pytest.mark.parametrize("tpot_s", [1e-6, 1e-3])
+def test_idle_service_lets_in_who_wants_more_than_it_can_give(tpot_s):
+    put(a_fleet(1, 1), ask("greedy", 2000, tpot_s=tpot_s, ttft_s=1e-3), 1.0)
+
+
+def test_request_that_would_miss_its_slo_at_the_cost_of_others_waits():
+    waiting(a_busy_fleet(), "r", 2000, 0.1)
+
+
+def test_request_that_cannot_make_it_any_more_is_refused_as_overload():
+    answer = a_busy_fleet().place(ask("r", 2000, age_s=10.0), 0.1)
+    assert isinstance(answer, Rejection)
+    assert answer.is_overload
+    assert LEAST_RETRY_S <= answer.retry_after_s <= MOST_RETRY_S
+
+
+def test_request_that_was_let_in_before_is_not_judged_again():
+    state = a_busy_fleet()
+    put(state, ask("resumed", 2000, num_output_tokens=5, age_s=10.0), 0.1)
+    put(state, ask("forced", 2000, path="D", age_s=10.0), 0.1)
+    put(state, ask("retried", 2000, excluded=frozenset({"d9"}), age_s=10.0), 0.1)
+
+
+def test_gain_is_lost_by_own_risk_and_by_victims():
+    placed = put(a_fleet(1, 1), ask("r", 2000), 1.0)
+    sure = msgspec.structs.replace(placed.predicted, risk=0.0, victims=0.0, future_victims=0.0)
+    assert gain(sure) == 1.0
+    assert gain(msgspec.structs.replace(sure, risk=0.4, victims=1.0)) == pytest.approx(-0.4)
+    assert gain(msgspec.structs.replace(sure, future_victims=1.0)) > gain(msgspec.structs.replace(sure, victims=1.0))
+
+
+def test_those_that_wait_are_served_by_class_and_then_by_deadline():
+    several = [
+        a_waiting("batch", BATCH, 0.0, 2.0),
+        a_waiting("standard, later", STANDARD, 0.0, 9.0),
+        a_waiting("standard", STANDARD, 0.0, 8.0),
+        a_waiting("interactive", INTERACTIVE, 0.0, 50.0),
+    ]
+    assert order(1.0, *several) == ["interactive", "standard", "standard, later", "batch"]
+
+
+def test_batch_request_rises_until_it_is_first():
+    old, new = a_waiting("old", BATCH, 0.0, 1.0), a_waiting("new", INTERACTIVE, 4 * AGEING, 99.0)
+    assert order(4 * AGEING, new, old) == ["old", "new"]
+
+
+@given(st.sampled_from(list(SloClass)), st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0.01, 100))
+def test_nobody_falls_back_while_waiting(slo_class, waited_s, more_s, ttft_s):
+    assert 0 <= band(slo_class, waited_s + more_s, ttft_s) <= band(slo_class, waited_s, ttft_s)
+
+
+def test_position_in_the_queue_is_the_number_of_those_before():
+    state = a_busy_fleet()
+    waiting(state, "one", 2000, 0.1)
+    waiting(state, "two", 2000, 0.2)
+    waiting(state, "batch", 2000, 0.2, slo_class=BATCH, ttft_s=3.0)
+    assert [state.waiting_of(who, 0.3) for who in ("one", "two", "batch", "nobody")] == [0, 1, 2, None]
+    assert state.num_waiting == 3
+
+
+def test_first_in_order_is_let_in_when_the_queues_have_drained():
+    state = a_busy_fleet(5.0)
+    waiting(state, "batch", 2000, 0.1, slo_class=BATCH, ttft_s=1.3, tpot_s=0.05)
+    waiting(state, "standard", 2000, 0.2)
+    state.handle(FirstToken(request_id="queued0 D"), 0.3)
+    for made in [r for r in state._charges if r.startswith("queued")]:
+        ended(state, made, 0.4)
+    decided = state.decide(0.5)
+    assert [who for who, answer in decided if isinstance(answer, Placement)] == ["standard", "batch"]
+    assert state.decide(0.6) == []
+    assert state.next_decision_at() is None
+
+
+def test_request_whose_deadline_passes_in_the_queue_is_refused():
+    state = a_busy_fleet()
+    waiting(state, "r", 2000, 0.1)
+    gives_up_at = state.next_decision_at()
+    assert gives_up_at is not None
+    assert state.decide(gives_up_at - 0.01) == []
+    ((who, answer),) = state.decide(gives_up_at)
+    assert who == "r"
+    assert isinstance(answer, Rejection)
+    assert answer.is_overload
+
+
+def test_closed_request_waits_no_more():
+    state = a_busy_fleet()
+    waiting(state, "r", 2000, 0.1)
+    state.handle(RequestClosed(request_id="r"), 0.2)
+    assert (state.num_waiting, state.decide(99.0)) == (0, [])
+
+
+def test_request_that_asks_again_while_it_waits_has_one_place():
+    state = a_busy_fleet()
+    waiting(state, "r", 2000, 0.1)
+    put(state, ask("r", 2000, path="D"), 0.2)
+    assert state.num_waiting == 0
+    assert state.decide(99.0) == []
+    state.validate()
+
+
+def test_those_of_an_ingress_that_is_gone_wait_no_more():
+    state, one, other = a_busy_fleet(), object(), object()
+    assert state.place(ask("a", 2000), 0.1, one) is None
+    assert state.place(ask("b", 2000), 0.1, other) is None
+    state.asker_gone(one, 0.2)
+    assert state.waiting_of("a", 0.2) is None
+    assert state.waiting_of("b", 0.2) == 0
+
+
+def test_queue_is_bounded():
+    state = a_busy_fleet()
+    for number in range(MAX_QUEUE):
+        state._queue.add(a_waiting(f"w{number}", STANDARD, 0.0, 1.0))
+    answer = state.place(ask("r", 2000), 0.1)
+    assert isinstance(answer, Rejection)
+    assert answer.is_overload
+
+
+def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *, is_contended: bool = True) -> Verdict:
+    """Of a request with this risk and no victims, on a worker that has other work."""
+    request = ask("r", 2000, slo_class=slo_class)
+    asked = ask_of(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, 1, 1), 0.0)
+    worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), 0.0)
+    worker.num_unknown = 1
+    predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)
+    return judge(asked, Choice(Path.DECODE, None, worker, "", predicted), excess, is_contended)
+
+
+def test_highest_class_is_let_in_a_little_late_and_not_very_late():
+    assert verdict(1.0) is Verdict.WAIT
+    assert verdict(1.0, INTERACTIVE) is Verdict.ADMIT
+    assert a_busy_fleet(60.0).place(ask("late", 2000, slo_class=INTERACTIVE), 0.1) is None
+
+
+def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait():
+    assert verdict(0.8, excess=1.0) is Verdict.ADMIT
+    assert verdict(0.8, excess=2.0) is Verdict.WAIT
+    assert verdict(0.8, excess=2.0, is_contended=False) is Verdict.ADMIT
+    assert verdict(0.5, excess=4.0) is Verdict.ADMIT
+
+
+def test_hundreds_at_once_are_all_answered_and_not_all_on_one_worker():
+    state = a_fleet(4, 4)
+    answers = [state.place(ask(f"r{number}", 4000), 1.0) for number in range(400)]
+    for worker in [f"p{i}" for i in range(4)] + [f"d{i}" for i in range(4)]:
+        state.handle(a_report(worker, dict.fromkeys([f"p{i}" for i in range(4)]) if worker[0] == "d" else None), 1.5)
+    placed = [answer for answer in answers if isinstance(answer, Placement)]
+    assert 8 <= len(placed) < 400
+    assert len({answer.generating for answer in placed}) == 4
+    late = state.next_decision_at()
+    for _ in range(400):
+        if (late := state.next_decision_at()) is None:
+            break
+        state.decide(late)
+    assert state.num_waiting == 0
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1, exclude_max=True))
+def test_retry_after_is_in_whole_seconds_near_the_wait(wait_s, jitter):
+    seconds = retry_after_s(wait_s, jitter)
+    assert seconds == int(seconds)
+    assert LEAST_RETRY_S <= seconds <= MOST_RETRY_S
+    if LEAST_RETRY_S <= wait_s <= MOST_RETRY_S / 1.2:
+        assert 0.8 * wait_s <= seconds <= 1.2 * wait_s + 1.0
+
+
+def test_those_who_come_back_are_spread():
+    state = a_busy_fleet(10.0)
+    told = []
+    for number in range(20):
+        answer = state.place(ask(f"r{number}", 2000, age_s=20.0), 0.1)
+        assert isinstance(answer, Rejection)
+        told.append(answer.retry_after_s)
+    assert max(told) - min(told) >= 0.25 * max(told)
+
+
+def test_longer_queue_means_a_later_retry():
+    told = []
+    for seconds in (2.0, 8.0, 20.0):
+        answers = [a_busy_fleet(seconds).place(ask("r", 2000, age_s=20.0), 0.1)]
+        told += [answer.retry_after_s for answer in answers if isinstance(answer, Rejection)]
+    assert told == sorted(told)
+    assert len(told) == 3
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "ask", "close", "wait", "decide"]), st.integers(0, 19), st.floats(0, 1.0)),
+    max_size=60,
+)
+
+
+@given(STEPS, st.sampled_from(list(SloClass)))
+def test_every_request_that_waits_is_answered_once_or_withdrawn(steps, slo_class):
+    state, now = a_fleet(1, 1), 1.0
+    expected: set[str] = set()
+
+    def decide() -> None:
+        for who, _ in state.decide(now):
+            expected.remove(who)
+
+    for step, number, seconds in steps:
+        who = f"r{number}"
+        match step:
+            case "ask":
+                expected.discard(who)
+                answer = state.place(ask(who, 1000 * (number + 1), slo_class=slo_class, ttft_s=1.0 + seconds), now)
+                if answer is None:
+                    expected.add(who)
+            case "close":
+                expected.discard(who)
+                ended(state, who, now)
+            case "wait":
+                now += seconds
+            case "decide":
+                decide()
+        assert state.num_waiting == len(expected)
+        state.validate()
+    while (at := state.next_decision_at()) is not None:
+        num_waiting = state.num_waiting
+        now = max(now, at)
+        decide()
+        assert state.num_waiting < num_waiting
+    assert not expected

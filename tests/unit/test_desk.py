@@ -1,0 +1,151 @@
+"""Who waits at the desk gets exactly one answer, on a virtual clock."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from fleets import a_fleet, a_report, ask
+
+from cluster.simulate.clock import VirtualLoop
+from cluster.types import FirstToken, Placement, Rejection, RequestClosed
+from router.desk import DECIDE_INTERVAL_S, PlacementDesk
+
+
+class CountedDesk(PlacementDesk):
+    def __init__(self) -> None:
+        super().__init__(a_fleet(1, 1))
+        self.num_decided = 0
+
+    def _decide(self) -> None:
+        self.num_decided += 1
+        super()._decide()
+
+    async def fill(self) -> None:
+        """Both workers are busy for half a minute."""
+        for number in range(10):
+            for path in ("D", "P->D"):
+                assert isinstance(await self.place(ask(f"queued{number}{path}", 32_000, path=path)), Placement)
+
+    def empty(self) -> None:
+        for number in range(10):
+            for path in ("D", "P->D"):
+                self.tell(RequestClosed(request_id=f"queued{number}{path}"))
+
+    def start(self, request_id: str, asker: object = None, **fields: object) -> "asyncio.Task[Placement | Rejection]":
+        return asyncio.get_running_loop().create_task(self.place(ask(request_id, 2000, **fields), asker))
+
+
+def on_virtual_loop(test: Coroutine[Any, Any, None]) -> None:
+    VirtualLoop().run(test)
+
+
+async def pause(seconds: float = 0.001) -> None:
+    await asyncio.sleep(seconds)
+
+
+def test_who_waits_is_answered_when_there_is_room():
+    async def run() -> None:
+        desk = CountedDesk()
+        await desk.fill()
+        one = desk.start("one")
+        await pause()
+        assert not one.done()
+        desk.empty()
+        await pause(2 * DECIDE_INTERVAL_S)
+        assert isinstance(one.result(), Placement)
+        desk.state.validate()
+
+    on_virtual_loop(run())
+
+
+def test_who_waits_is_refused_at_its_deadline_without_any_event():
+    async def run() -> None:
+        desk = CountedDesk()
+        await desk.fill()
+        answer = await desk.start("one")
+        assert isinstance(answer, Rejection)
+        assert answer.is_overload
+        assert answer.retry_after_s >= 1.0
+        assert asyncio.get_running_loop().time() == pytest.approx(1.2, abs=0.2)  # TTFT less the prefill
+        assert desk.num_decided <= 4
+
+    on_virtual_loop(run())
+
+
+def test_hundreds_that_wait_are_looked_at_no_more_often():
+    async def run() -> None:
+        desk = CountedDesk()
+        await desk.fill()
+        several = [desk.start(f"r{number}") for number in range(300)]
+        for tick in range(500):
+            desk.tell(FirstToken(request_id=f"unknown{tick}"))
+            await pause(0.001)
+        desk.report(a_report("p0"))
+        answers = await asyncio.gather(*several)
+        assert all(isinstance(answer, Rejection) for answer in answers)
+        assert desk.num_decided <= asyncio.get_running_loop().time() / DECIDE_INTERVAL_S + 2
+
+    on_virtual_loop(run())
+
+
+def test_idle_desk_sets_no_timer():
+    async def run() -> None:
+        desk = CountedDesk()
+        await desk.place(ask("r", 2000))
+        desk.tell(RequestClosed(request_id="r"))
+        desk.report(a_report("p0"))
+        await pause(100.0)
+        assert desk.num_decided == 0
+
+    on_virtual_loop(run())
+
+
+def test_client_that_leaves_while_it_waits_frees_its_place():
+    async def run() -> None:
+        desk = CountedDesk()
+        await desk.fill()
+        one, other = desk.start("one"), desk.start("other")
+        await pause()
+        one.cancel()
+        desk.tell(RequestClosed(request_id="one"))
+        await pause()
+        assert one.cancelled()
+        assert desk.state.num_waiting == 1
+        desk.empty()
+        assert isinstance(await other, Placement)
+        desk.state.validate()
+
+    on_virtual_loop(run())
+
+
+def test_request_that_asks_again_while_it_waits_is_answered_once():
+    async def run() -> None:
+        desk = CountedDesk()
+        await desk.fill()
+        first = desk.start("one")
+        await pause()
+        again = desk.start("one")
+        await pause()
+        assert first.cancelled()
+        desk.empty()
+        assert isinstance(await again, Placement)
+        assert desk.state.num_waiting == 0
+        desk.state.validate()
+
+    on_virtual_loop(run())
+
+
+def test_nobody_waits_for_an_ingress_that_is_gone():
+    async def run() -> None:
+        desk, ingress = CountedDesk(), object()
+        await desk.fill()
+        gone, stays = desk.start("one", ingress), desk.start("two", object())
+        await pause()
+        desk.asker_gone(ingress)
+        await pause()
+        assert gone.cancelled()
+        assert not stays.done()
+        stays.cancel()
+
+    on_virtual_loop(run())
