@@ -7,7 +7,7 @@ from router.admission import band
 class Waiting:
     """One request that waits."""
 
-    __slots__ = ("asker", "gives_up_at", "request", "since", "ttft_s", "why")
+    __slots__ = ("asker", "gives_up_at", "request", "since", "ttft_s")
 
     def __init__(self, request: PlacementRequest, asker: object, now: float) -> None:
         self.request = request
@@ -17,7 +17,6 @@ class Waiting:
         """When its objective cannot be met any more. Known once it has been considered."""
         self.ttft_s = 1.0
         """Its TTFT objective."""
-        self.why = ""
 
 
 class WaitingQueue:
@@ -40,14 +39,6 @@ class WaitingQueue:
 
     def in_order(self, now: float) -> list[Waiting]:
         return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))
-
-    def position(self, request_id: RequestId, now: float) -> int | None:
-        """How many are served before it."""
-        own = self._waiting.get(request_id)
-        if own is None:
-            return None
-        rank = self._rank(own, now)
-        return sum(self._rank(other, now) < rank for other in self._waiting.values())
 
     def next_deadline(self) -> float | None:
         return min((waiting.gives_up_at for waiting in self._waiting.values()), default=None)
