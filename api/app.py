@@ -13,7 +13,7 @@ from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.receipts import Receipts
 from api.render import Frontend
-from api.routes import completions, health, links, models
+from api.routes import completions, health, links, models, queue
 from api.routes import receipts as receipts_route
 from api.wire.errors import error_response
 from cluster import metrics
@@ -41,7 +41,7 @@ def build_http_app(frontend: Frontend, cluster: ClusterPort, receipts: Receipts,
     app.state.keep_alive_s = config.keep_alive_s
     app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    for routes in (completions, models, health, links, receipts_route):
+    for routes in (completions, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)

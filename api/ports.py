@@ -3,12 +3,16 @@
 from typing import Protocol
 
 from cluster.metrics import Scrape
-from cluster.reports import ClusterView
+from cluster.reports import ClusterView, QueuedRequest
 
 
 class ClusterPort(Protocol):
     async def view(self) -> ClusterView:
         """Raises ServingError while the Scheduler is away."""
+        ...
+
+    async def queue(self) -> list[QueuedRequest]:
+        """Who waits for a placement, in the order in which they are served. Raises ServingError."""
         ...
 
     async def scrape(self) -> list[Scrape]:

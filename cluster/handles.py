@@ -13,7 +13,7 @@ from ray.util import get_node_ip_address
 from cluster.channel import ConnectionLost
 from cluster.metrics import Scrape
 from cluster.peers import SchedulerPeer
-from cluster.reports import ClusterView
+from cluster.reports import ClusterView, QueuedRequest
 from cluster.types import Address, WorkerId
 
 logger = logging.getLogger("baton.handles")
@@ -30,6 +30,9 @@ class ClusterHandle:
 
     async def view(self) -> ClusterView:
         return await self._scheduler.view()
+
+    async def queue(self) -> list[QueuedRequest]:
+        return await self._scheduler.queue()
 
     async def scrape(self) -> list[Scrape]:
         """The metrics of every deployment whose replicas answer in time."""

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_creat
 from prometheus_client.metrics_core import Metric
 
 from cluster.reports import ClusterView
+from cluster.types import Placement, Rejection
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -77,6 +78,29 @@ INDEX_BLOCKS = Gauge("baton_prefix_index_blocks", "Different KV blocks that the 
 INDEX_EXACT = Gauge(
     "baton_prefix_index_exact_workers", "Workers whose caches the Scheduler knows, with no change missed."
 )
+QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a placement.")
+PLACEMENTS = Counter(
+    "baton_placements",
+    "Answers of the Scheduler: placed by prediction, placed by fallback (the state is stale), refused for the load, or "
+    "refused because no worker could take it.",
+    ["answer"],
+)
+PLACEMENT = Histogram(
+    "baton_placement_seconds",
+    "From the question to the Scheduler's answer, time in its queue included.",
+    buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
+)
+STEP_ERROR = Gauge(
+    "baton_step_prediction_error",
+    "Moving average of the relative error of predicted engine steps: those that compute prompts, and those that only "
+    "decode (`step`).",
+    ["kind", "step"],
+)
+REQUEST_ERROR = Gauge(
+    "baton_request_prediction_error",
+    "Moving average of the relative error of predicted TTFT and TPOT (`of`).",
+    ["path", "of"],
+)
 LINK_LATENCY = Gauge(
     "baton_link_latency_seconds", "Of a hand-over of no size, as the start-up probe measured it.", ["prefill", "decode"]
 )
@@ -94,6 +118,14 @@ def set_link_speeds(view: ClusterView) -> None:
             if speed is not None:
                 LINK_LATENCY.labels(prefill, decode.worker).set(speed.latency_s)
                 LINK_BANDWIDTH.labels(prefill, decode.worker).set(speed.bytes_per_s)
+
+
+def count_placement(answer: Placement | Rejection) -> None:
+    if isinstance(answer, Placement):
+        how = "fallback" if answer.predicted is None else "predicted"
+    else:
+        how = "overload" if answer.is_overload else "no_worker"
+    PLACEMENTS.labels(how).inc()
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):

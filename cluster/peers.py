@@ -20,6 +20,7 @@ from cluster.protocol import (
     NOTE,
     PLACE,
     PREFILL,
+    QUEUE,
     REDEEM,
     REPORT,
     TELL,
@@ -31,6 +32,7 @@ from cluster.protocol import (
 from cluster.reports import (
     ClusterView,
     KvEvents,
+    QueuedRequest,
     ReportReply,
     WorkerReport,
 )
@@ -98,6 +100,9 @@ class SchedulerPeer:
 
     async def view(self) -> ClusterView:
         return await self._ask(VIEW, None)
+
+    async def queue(self) -> list[QueuedRequest]:
+        return await self._ask(QUEUE, None)
 
     async def address_of(self, worker: WorkerId) -> Address | None:
         return await self._ask(LOCATE, worker)

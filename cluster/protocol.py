@@ -7,6 +7,7 @@ from cluster.errors import ErrorMessage
 from cluster.reports import (
     ClusterView,
     KvEvents,
+    QueuedRequest,
     ReportReply,
     WorkerReport,
 )
@@ -32,6 +33,8 @@ REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
 KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
 """What a worker's caches have gained and lost. One that is lost is missed by its number."""
 VIEW = Method[None, ClusterView]("view", None, ClusterView)
+QUEUE = Method[None, list[QueuedRequest]]("queue", None, list[QueuedRequest])
+"""Who waits for a placement, and for how long yet."""
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 """Where a worker listens; None when the Scheduler does not know it."""
 

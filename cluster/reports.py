@@ -7,7 +7,13 @@ from enum import StrEnum
 
 import msgspec
 
-from cluster.types import Address, Pool, WorkerId
+from cluster.types import (
+    Address,
+    Pool,
+    RequestId,
+    SloClass,
+    WorkerId,
+)
 
 
 class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +171,20 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[WorkerId, LinkSpeed | None]
     """Decode workers only: live prefill workers that it can pull from. None: not measured yet."""
     report_age_s: float
+
+
+class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One that waits in the Scheduler for a placement."""
+
+    request_id: RequestId
+    slo_class: SloClass
+    num_before: int
+    """Requests that are served before it."""
+    waited_s: float
+    wait_s: float
+    """That it is expected to wait yet."""
+    gives_up_s: float
+    """Until it is refused, if it still waits then."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,12 @@ prefill and decode load swing in anti-phase (Mooncake, prediction-based early re
 
 from enum import Enum
 
-from cluster.types import PlacementRequest, Prediction, Slo, SloClass
+from cluster.types import (
+    PlacementRequest,
+    Prediction,
+    Slo,
+    SloClass,
+)
 from router.choice import Choice
 from router.cost import Ask
 

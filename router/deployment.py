@@ -5,10 +5,11 @@ import asyncio
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
-from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
+from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, QUEUE, REPORT, TELL, VIEW
 from cluster.reports import (
     ClusterView,
     KvEvents,
+    QueuedRequest,
     ReportReply,
     WorkerReport,
 )
@@ -22,6 +23,7 @@ from cluster.types import (
     WorkerId,
 )
 from router.desk import PlacementDesk
+from router.latency import LatencyModels
 from router.state import RouterState
 
 
@@ -36,6 +38,7 @@ class Scheduler:
         service.on_call(REPORT, self._report)
         service.on_post(KV_EVENTS, self._kv_events)
         service.on_call(VIEW, self._view)
+        service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
         self._listener = await Listener.start(own_node_ip(), service)
 
@@ -54,10 +57,16 @@ class Scheduler:
         metrics.set_link_speeds(view)
         metrics.INDEX_BLOCKS.set(self._desk.state.index.num_blocks)
         metrics.INDEX_EXACT.set(sum(self._desk.state.index.is_exact(worker.worker) for worker in view.workers))
+        metrics.QUEUE.set(self._desk.state.num_waiting)
+        _export_errors(self._desk.state.models)
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
-        return await self._desk.place(request, connection)
+        asked_at = _now()
+        answer = await self._desk.place(request, connection)
+        metrics.PLACEMENT.observe(_now() - asked_at)
+        metrics.count_placement(answer)
+        return answer
 
     async def _tell(self, event: SchedulerEvent) -> None:
         self._desk.tell(event)
@@ -74,8 +83,22 @@ class Scheduler:
     async def _view(self, _: None) -> ClusterView:
         return self._desk.state.view(_now())
 
+    async def _queue(self, _: None) -> list[QueuedRequest]:
+        return self._desk.state.queued(_now())
+
     async def _locate(self, worker: WorkerId) -> Address | None:
         return self._desk.state.address_of(worker)
+
+
+def _export_errors(models: LatencyModels) -> None:
+    for kind, steps in models.errors().items():
+        for step, error in (("prefill", steps.prefill), ("decode", steps.decode)):
+            if error is not None:
+                metrics.STEP_ERROR.labels(kind, step).set(error)
+    for path, seen in models.bias.errors().items():
+        for figure, error in (("ttft", seen.ttft), ("tpot", seen.tpot)):
+            if error is not None:
+                metrics.REQUEST_ERROR.labels(path, figure).set(error)
 
 
 def _now() -> float:

@@ -49,14 +49,6 @@ class WaitingQueue:
     def in_order(self, now: float) -> list[Waiting]:
         return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))
 
-    def position(self, request_id: RequestId, now: float) -> int | None:
-        """How many are served before it."""
-        own = self._waiting.get(request_id)
-        if own is None:
-            return None
-        rank = self._rank(own, now)
-        return sum(self._rank(other, now) < rank for other in self._waiting.values())
-
     def next_deadline(self) -> float | None:
         return min((waiting.gives_up_at for waiting in self._waiting.values()), default=None)
 

@@ -9,11 +9,13 @@ after every event and at `next_decision_at`.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import assert_never
 
 from cluster.reports import (
     ClusterView,
     KvEvents,
+    QueuedRequest,
     ReportReply,
     WorkerReport,
     WorkerView,
@@ -66,6 +68,8 @@ CONTENDED_S = 5.0
 """For so long after somebody had to wait, fairness between tenants matters."""
 GOLDEN_RATIO = 0.6180339887498949
 """Its multiples spread evenly over [0, 1)."""
+NUM_SHOWN = 50
+"""Of those that wait: the others are behind them."""
 TRIES = 4
 """Waiting requests that are looked at without success before the others are left for the next time."""
 
@@ -170,9 +174,10 @@ class RouterState:
         known = self._workers.get(worker)
         return known.report.address if known else None
 
-    def waiting_of(self, request_id: RequestId, now: float) -> int | None:
-        """How many are served before a request that waits."""
-        return self._queue.position(request_id, now)
+    def queued(self, now: float) -> list[QueuedRequest]:
+        """The first NUM_SHOWN that wait, in the order in which they are served."""
+        first = islice(self._queue.in_order(now), NUM_SHOWN)
+        return [self._queued(waiting, number, now) for number, waiting in enumerate(first)]
 
     @property
     def num_waiting(self) -> int:
@@ -274,8 +279,7 @@ class RouterState:
         if now - self._roster.made_at > ROSTER_AGE_S:
             self._roster = roster_of(self._live(now), now)
         ask = self._ask(waiting, now)
-        suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
-        candidates = candidates_of(ask, self._roster, suspects, self._turn)
+        candidates = self._candidates(ask, now)
         choice = self._policy(ask, candidates, self.models)
         if choice is None:
             return self._nobody(waiting.request)
@@ -293,6 +297,10 @@ class RouterState:
         if len(self._queue) >= MAX_QUEUE:
             return self._refusal(ask, choice, waiting, "too many requests wait")
         return None
+
+    def _candidates(self, ask: Ask, now: float) -> Candidates:
+        suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
+        return candidates_of(ask, self._roster, suspects, self._turn)
 
     def _ask(self, waiting: Waiting, now: float) -> Ask:
         request = waiting.request
@@ -340,14 +348,28 @@ class RouterState:
 
     def _refusal(self, ask: Ask, choice: Choice | None, waiting: Waiting, why: str) -> Rejection:
         """For its load."""
-        wait = MOST_RETRY_S
-        if choice is not None and choice.prediction is not None:
-            load = self._shares.seconds_per_s() / max(1, len(self._workers))
-            num_before = self._queue.num_before(waiting, ask.now)
-            wait = wait_s(ask, choice.prediction, choice.decode, load, num_before)
+        num_before = self._queue.num_before(waiting, ask.now)
         self._num_refused += 1
-        seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
+        seconds = retry_after_s(self._wait_s(ask, choice, num_before), self._num_refused * GOLDEN_RATIO % 1.0)
         return Rejection(retry_after_s=seconds, why=why, is_overload=True)
+
+    def _wait_s(self, ask: Ask, choice: Choice | None, num_before: int) -> float:
+        if choice is None or choice.prediction is None:
+            return MOST_RETRY_S
+        load = self._shares.seconds_per_s() / max(1, len(self._workers))
+        return wait_s(ask, choice.prediction, choice.decode, load, num_before)
+
+    def _queued(self, waiting: Waiting, num_before: int, now: float) -> QueuedRequest:
+        ask = self._ask(waiting, now)
+        choice = self._policy(ask, self._candidates(ask, now), self.models)
+        return QueuedRequest(
+            request_id=waiting.request.request_id,
+            slo_class=waiting.request.slo_class,
+            num_before=num_before,
+            waited_s=now - waiting.since,
+            wait_s=self._wait_s(ask, choice, num_before),
+            gives_up_s=max(0.0, waiting.gives_up_at - now),
+        )
 
     def _nobody(self, request: PlacementRequest) -> Rejection:
         workers = [*self._roster.prefills, *self._roster.decodes]

@@ -10,6 +10,7 @@ import pytest
 from tests.cluster.service import Service, wait_for
 
 FREED_WITHIN_S = 10.0
+HANDED_OVER = {"x-baton-path": "P->D"}
 LONG = {"max_tokens": 3000, "ignore_eos": True, "temperature": 1.0}
 
 
@@ -22,7 +23,7 @@ async def http(service: Service) -> AsyncIterator[httpx.AsyncClient]:
 async def test_leaving_mid_stream_frees_both_engines(service: Service, http: httpx.AsyncClient, model: str) -> None:
     aborted = service.metric("baton_requests_total", outcome="aborted")
     body = {"model": model, "prompt": _unique_prompt(600, 1), "stream": True, **LONG}
-    async with http.stream("POST", "/v1/completions", json=body) as response:
+    async with http.stream("POST", "/v1/completions", json=body, headers=HANDED_OVER) as response:
         lines = response.aiter_lines()
         for _ in range(6):
             await anext(lines)
@@ -33,7 +34,7 @@ async def test_leaving_mid_stream_frees_both_engines(service: Service, http: htt
 
 async def test_leaving_a_whole_answer_frees_both_engines(service: Service, http: httpx.AsyncClient, model: str) -> None:
     body = {"model": model, "prompt": _unique_prompt(600, 2), **LONG}
-    asking = asyncio.create_task(http.post("/v1/completions", json=body))
+    asking = asyncio.create_task(http.post("/v1/completions", json=body, headers=HANDED_OVER))
     await asyncio.to_thread(
         wait_for, lambda: service.metric("vllm:num_requests_running", deployment="decode") == 1, FREED_WITHIN_S
     )
@@ -60,7 +61,7 @@ async def test_leaving_before_the_first_token_frees_both_engines(
 async def _send(service: Service, body: dict[str, object]) -> asyncio.StreamWriter:
     _, writer = await asyncio.open_connection("127.0.0.1", service.port)
     payload = json.dumps(body).encode()
-    head = ["POST /v1/completions HTTP/1.1", "Host: x", f"Content-Length: {len(payload)}", "", ""]
+    head = ["POST /v1/completions HTTP/1.1", "Host: x", "x-baton-path: P->D", f"Content-Length: {len(payload)}", "", ""]
     writer.write("\r\n".join(head).encode() + payload)
     await writer.drain()
     return writer

@@ -227,7 +227,7 @@ def test_unknown_url_is_a_json_404(service: Service) -> None:
 
 def test_requests_are_counted_by_path_and_outcome(service: Service, client: openai.OpenAI, model: str) -> None:
     before = service.metric("baton_requests_total", path="P->D", outcome="finished")
-    client.chat.completions.create(model=model, messages=QUESTION, max_tokens=4)
+    client.chat.completions.create(model=model, messages=QUESTION, max_tokens=4, extra_headers={"x-baton-path": "P->D"})
     assert service.metric("baton_requests_total", path="P->D", outcome="finished") == before + 1
 
 
@@ -241,7 +241,7 @@ def test_service_tier_and_headers_say_how_a_request_is_served(
         messages=QUESTION,
         max_tokens=8,
         service_tier="flex",
-        extra_headers={"x-baton-ttft-slo-ms": "20000", "x-baton-tpot-slo-ms": "150"},
+        extra_headers={"x-baton-path": "P->D", "x-baton-ttft-slo-ms": "20000", "x-baton-tpot-slo-ms": "150"},
     )
     answer = response.parse()
     assert answer.service_tier == "flex"

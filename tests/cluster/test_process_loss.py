@@ -41,7 +41,7 @@ def test_killed_prefill_worker_costs_no_request(service: Service, client: openai
     assert "D" in paths
     assert service.get("/readyz").status_code == 503
     _wait_for_recovery(service)
-    assert _path_of_answer(client, model) == "P->D"
+    assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
 
@@ -56,7 +56,7 @@ def test_stream_of_a_killed_decode_worker_goes_on_elsewhere(
         assert _text([*first, *frames]) == undisturbed
     assert _path_of_answer(client, model) in ("P", "P->D")
     _wait_for_recovery(service)
-    assert _path_of_answer(client, model) == "P->D"
+    assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
 
@@ -70,7 +70,7 @@ def test_stream_that_cannot_go_on_elsewhere_ends_with_an_error(
     assert last[-1] == "[DONE]"
     assert json.loads(last[-2])["error"]["code"] == "worker_failed"
     _wait_for_recovery(service)
-    assert _path_of_answer(client, model) == "P->D"
+    assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
 
@@ -82,7 +82,7 @@ def test_request_is_refused_while_no_worker_lives(service: Service, client: open
     assert refused.value.status_code == 503
     assert int(refused.value.response.headers["retry-after"]) >= 1
     _wait_for_recovery(service)
-    assert _path_of_answer(client, model) == "P->D"
+    assert _path_of_answer(client, model, "P->D") == "P->D"
 
 
 def test_killed_scheduler_costs_no_request_and_its_streams_go_on(
@@ -96,7 +96,7 @@ def test_killed_scheduler_costs_no_request_and_its_streams_go_on(
         assert time.monotonic() - asked_at < ANSWERED_WITHIN_S
         assert len([next(frames) for _ in range(100)]) == 100
     _wait_for_recovery(service)
-    assert _path_of_answer(client, model) == "P->D"
+    assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
 
@@ -115,7 +115,7 @@ def test_requests_of_a_killed_ingress_are_aborted_on_the_workers_at_once(
     generated = service.metric("vllm:generation_tokens_total", deployment="decode") - generated
     assert released <= generated < MAX_TOKENS / 4
     assert service.is_idle()
-    assert _path_of_answer(client, model) == "P->D"
+    assert _path_of_answer(client, model, "P->D") == "P->D"
 
 
 @contextmanager
@@ -137,9 +137,14 @@ def _wait_for_recovery(service: Service) -> None:
     wait_for(lambda: service.is_ready(), RECOVERED_WITHIN_S, interval_s=0.5)
 
 
-def _path_of_answer(client: openai.OpenAI, model: str) -> str:
+def _path_of_answer(client: openai.OpenAI, model: str, path: str | None = None) -> str:
+    """`path`: it must run there."""
     response = client.chat.completions.with_raw_response.create(
-        model=model, messages=QUESTION, temperature=0, max_tokens=20
+        model=model,
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=20,
+        extra_headers={"x-baton-path": path} if path else {},
     )
     assert "Paris" in (response.parse().choices[0].message.content or "")
     return response.headers["x-baton-path"]
@@ -147,4 +152,5 @@ def _path_of_answer(client: openai.OpenAI, model: str) -> str:
 
 def _long_prompt_answer(client: openai.OpenAI, model: str, seed: int) -> str:
     prompt = [300 + (seed * 7919 + i * i * 37) % 1000 for i in range(3800)]
-    return client.completions.create(model=model, prompt=prompt, max_tokens=8).choices[0].text
+    answer = client.completions.create(model=model, prompt=prompt, max_tokens=8, extra_headers={"x-baton-path": "P->D"})
+    return answer.choices[0].text

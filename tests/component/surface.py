@@ -15,6 +15,7 @@ from cluster.metrics import Family, Sample, Scrape
 from cluster.reports import (
     ClusterView,
     LinkSpeed,
+    QueuedRequest,
     WorkerLoad,
     WorkerTransport,
     WorkerView,
@@ -23,6 +24,8 @@ from cluster.types import (
     Path,
     Placement,
     Pool,
+    RequestId,
+    SloClass,
     WorkerId,
 )
 from router.receipt import Terms
@@ -86,6 +89,18 @@ class FakeCluster:
         if self._error is not None:
             raise self._error
         return self._view
+
+    async def queue(self) -> list[QueuedRequest]:
+        return [
+            QueuedRequest(
+                request_id=RequestId("r"),
+                slo_class=SloClass.BATCH,
+                num_before=0,
+                waited_s=1.0,
+                wait_s=2.0,
+                gives_up_s=20.0,
+            )
+        ]
 
     async def scrape(self) -> list[Scrape]:
         return self.scrapes

@@ -63,6 +63,13 @@ async def test_cluster_is_not_ready_while_the_scheduler_is_away():
     assert (response.status_code, error_of(response)["code"]) == (503, "worker_failed")
 
 
+async def test_queue_says_who_waits_and_for_how_long_yet():
+    response = await asked("GET", "/baton/queue")
+    (waiting,) = response.json()["waiting"]
+    expected = {"slo_class": "batch", "num_before": 0, "waited_s": 1.0, "wait_s": 2.0, "gives_up_s": 20.0}
+    assert waiting == {"request_id": "r", **expected}
+
+
 @pytest.mark.parametrize("connected", [True, False])
 async def test_links_are_listed_whether_or_not_they_are_proved(connected):
     response = await asked("GET", "/baton/links", cluster=FakeCluster(connected=connected))

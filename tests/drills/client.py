@@ -56,6 +56,7 @@ class Client:
         return self._litany is not None
 
     def ask(self, model: str, litany: Litany, num_tokens: int) -> None:
+        """On path P->D: the drills are about the hand-over."""
         self._litany, self._num_tokens = litany, num_tokens
         self._send(
             {
@@ -114,7 +115,14 @@ class Client:
 
     def _send(self, body: dict[str, Any]) -> None:
         payload = json.dumps(body).encode()
-        head = ["POST /v1/completions HTTP/1.1", "Host: x", f"Content-Length: {len(payload)}", "", ""]
+        head = [
+            "POST /v1/completions HTTP/1.1",
+            "Host: x",
+            "x-baton-path: P->D",
+            f"Content-Length: {len(payload)}",
+            "",
+            "",
+        ]
         self.socket.sendall("\r\n".join(head).encode() + payload)
 
     def _read(self) -> None:

@@ -6,7 +6,16 @@ from fleets import KIND, a_fleet, a_report, ask, ended, put
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.types import FirstToken, Path, Placement, Prediction, Rejection, RequestClosed, Slo, SloClass
+from cluster.types import (
+    FirstToken,
+    Path,
+    Placement,
+    Prediction,
+    Rejection,
+    RequestClosed,
+    Slo,
+    SloClass,
+)
 from router.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
 from router.choice import Choice
 from router.cost import Others, ask_of

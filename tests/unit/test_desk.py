@@ -8,7 +8,12 @@ import pytest
 from fleets import a_fleet, a_report, ask
 
 from cluster.simulate.clock import VirtualLoop
-from cluster.types import FirstToken, Placement, Rejection, RequestClosed
+from cluster.types import (
+    FirstToken,
+    Placement,
+    Rejection,
+    RequestClosed,
+)
 from router.desk import DECIDE_INTERVAL_S, PlacementDesk
 
 

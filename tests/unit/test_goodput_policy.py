@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.reports import LinkSpeed
-from cluster.types import FirstToken, Path, Placement, SloClass, WorkerId, WorkerLost
+from cluster.types import (
+    FirstToken,
+    Path,
+    Placement,
+    SloClass,
+    WorkerId,
+    WorkerLost,
+)
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
 
@@ -195,6 +202,8 @@ def test_long_prompt_is_let_in_by_an_idle_service_however_many_requests_came_bef
         put(state, ask(f"short{number}", 50), 1.0 + number / 100)
         ended(state, f"short{number}", 1.0 + number / 100, num_output_tokens=2)
     put(state, ask("long", 60_000), 1.6)
+
+
 LOADS = st.fixed_dictionaries(
     {
         "num_running": st.integers(-10, 10**9),

@@ -2,7 +2,13 @@ import pickle
 
 from factories import a_decode_view, a_prefill_view, a_view
 
-from cluster.metrics import LINKS, REQUESTS, Family, Sample, Scrape, render, scrape, set_link_speeds
+from cluster.metrics import LINKS, REQUESTS, Family, Sample, Scrape, count_placement, render, scrape, set_link_speeds
+from cluster.types import (
+    Path,
+    Placement,
+    Rejection,
+    WorkerId,
+)
 
 
 def a_family(value: float = 1.0, name: str = "baton_links", **labels: str) -> Family:
@@ -61,3 +67,11 @@ def test_speed_of_a_link_is_shown_as_long_as_there_is_the_link():
     assert b'baton_link_bytes_per_second{decode="d0",deployment="scheduler",prefill="p0",replica="s"} 1e+09\n' in page
     set_link_speeds(a_view(a_prefill_view("p0"), a_decode_view("d0", connected="")))
     assert b'prefill="p0"' not in render([scrape("scheduler", "s")])
+
+
+def test_placements_are_counted_by_how_they_were_answered():
+    count_placement(Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="a test wants it"))
+    count_placement(Rejection(retry_after_s=1.0, why="a test wants it", is_overload=True))
+    page = render([scrape("scheduler", "s")])
+    for answer in (b"fallback", b"overload"):
+        assert b'baton_placements_total{answer="' + answer + b'",deployment="scheduler",replica="s"} 1.0\n' in page

@@ -1,0 +1,12 @@
+"""GET /baton/queue: who waits for a placement, in the order in which they are served, and for how long yet."""
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+router = APIRouter(prefix="/baton")
+
+
+@router.get("/queue")
+async def queue(request: Request) -> Response:
+    waiting = await request.app.state.cluster.queue()
+    return Response(msgspec.json.encode({"waiting": waiting}), media_type="application/json")
