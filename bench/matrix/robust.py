@@ -80,7 +80,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None
 
 
-def measure(variation: Variation, policy: str, rate: float, most_requests: int, *trial_file: Any) -> Fixed:
+def measure(variation: Variation, policy: str, rate: float, num_requests: int, *trial_file: Any) -> Fixed:
     has_pool = BASELINES[policy].has_prefill_pool
     key = TrialKey(
         cell=CELL,
@@ -88,7 +88,7 @@ def measure(variation: Variation, policy: str, rate: float, most_requests: int, 
         num_prefill=variation.num_prefill if has_pool else 0,
         rate=float(f"{variation.load * rate:.6g}"),
         seed=0,
-        most_requests=most_requests,
+        num_requests=num_requests,
         target=None,
         cluster=variation.cluster,
     )

@@ -26,7 +26,7 @@ class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
     num_prefill: int
     rate: float
     seed: int
-    most_requests: int
+    num_requests: int
     target: float | None
     """None: the run goes on to its end, whatever it attains."""
     cluster: Cluster
@@ -71,7 +71,7 @@ class TrialFile:
 
     def _simulated(self, key: TrialKey) -> Trial:
         began_at = time.monotonic()
-        there = experiment(key.cell, key.seed, key.most_requests, key.cluster)
+        there = experiment(key.cell, key.seed, key.num_requests, key.cluster)
         try:
             run = summary(there.run(key.policy, key.num_prefill, key.rate, key.seed, target=key.target))
         except OutOfReach:

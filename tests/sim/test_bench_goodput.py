@@ -18,7 +18,7 @@ A_KEY = TrialKey(
     num_prefill=0,
     rate=20.0,
     seed=0,
-    most_requests=60,
+    num_requests=60,
     target=None,
     cluster=cluster_of("azure-conv/mid", 512),
 )
@@ -72,7 +72,7 @@ def test_search_finds_a_rate_and_the_same_one_from_its_trials(tmp_path: Path):
         policy="pd_least",
         seed=0,
         splits=(2, 4),
-        most_requests=80,
+        num_requests=80,
         step_tokens=512,
         guess_per_s=60.0,
     )
