@@ -20,7 +20,13 @@ from api.vllm_errors import serving_error
 from cluster.block_hashes import BlockHasher
 from cluster.errors import ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
-from cluster.types import GenerateRequest, Placement, PromptTokenSources, RequestId, TokenDelta
+from cluster.types import (
+    GenerateRequest,
+    Placement,
+    PromptTokenSources,
+    RequestId,
+    TokenDelta,
+)
 from router.receipt import Terms
 from router.session import Session
 

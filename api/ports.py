@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from cluster.metrics import Scrape
-from cluster.types import ClusterView
+from cluster.reports import ClusterView
 
 
 class ClusterPort(Protocol):

@@ -10,7 +10,8 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from cluster.reports import KvChange, KvEvents, KvTier
+from cluster.types import WorkerId
 from router.prefix_index import PrefixIndex
 
 SIZES = ((64, 32), (100, 2048))

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.reports import Transport
 from cluster.slo import SloConfig
-from cluster.types import Transport
 
 Count = Annotated[int, Meta(ge=1)]
 

@@ -32,6 +32,7 @@ from cluster.engine_steps import EngineSteps
 from cluster.errors import InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed, merged
 from cluster.kv_events import KvEventSockets
+from cluster.reports import StepSample, WorkerLoad, WorkerTransport
 from cluster.sampling import decode_sampling_params, encode_sampling_params
 from cluster.types import (
     FinishReason,
@@ -39,11 +40,8 @@ from cluster.types import (
     Pool,
     PromptTokenSources,
     RequestId,
-    StepSample,
     TokenDelta,
     WorkerId,
-    WorkerLoad,
-    WorkerTransport,
 )
 from kvtransfer import topology, verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult

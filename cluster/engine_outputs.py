@@ -15,7 +15,12 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from cluster.errors import InvalidRequest
 from cluster.feed import DeltaSink
-from cluster.types import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.types import (
+    FinishReason,
+    PromptTokenSources,
+    TokenDelta,
+    TokenLogprob,
+)
 from kvtransfer.lease import LeaseId
 
 ITL_STEPS = 16

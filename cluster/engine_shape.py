@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from cluster.types import EngineShape, Pool
+from cluster.reports import EngineShape
+from cluster.types import Pool
 
 
 def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:

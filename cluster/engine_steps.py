@@ -8,8 +8,8 @@ from collections.abc import Callable
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from cluster.reports import StepSample, WorkerLoad
 from cluster.step_samples import MAX_SAMPLES, samples_in
-from cluster.types import StepSample, WorkerLoad
 from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
 from kvtransfer.telemetry import PullLog, TransferLog
 

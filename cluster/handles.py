@@ -13,7 +13,8 @@ from ray.util import get_node_ip_address
 from cluster.channel import ConnectionLost
 from cluster.metrics import Scrape
 from cluster.peers import SchedulerPeer
-from cluster.types import Address, ClusterView, WorkerId
+from cluster.reports import ClusterView
+from cluster.types import Address, WorkerId
 
 logger = logging.getLogger("baton.handles")
 

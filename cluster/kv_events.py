@@ -19,7 +19,8 @@ import zmq
 
 from cluster.errors import ServingError
 from cluster.kv_mirror import EventBatch, EventOrder, KvMirror
-from cluster.types import KvEvents, WorkerId
+from cluster.reports import KvEvents
+from cluster.types import WorkerId
 
 logger = logging.getLogger("baton.kv_events")
 

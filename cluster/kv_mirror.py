@@ -13,14 +13,15 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from cluster.reports import KvChange, KvEvents, KvTier
+from cluster.types import WorkerId
 
 T = TypeVar("T")
 
 KEY_BYTES = 8
 MAX_EARLY_BATCHES = 10_000
 """That wait for a replay."""
-MAX_BLOCKS_PER_MESSAGE = 8192
+MAX_BLOCKS_PER_MESSAGE = 4096
 """The Scheduler takes some milliseconds for so many. A snapshot of more goes on in the messages after it."""
 MAX_UNSENT_BLOCKS = 65_536
 """Where more change before the Scheduler can be told, it is told everything instead."""

@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from cluster.types import ClusterView
+from cluster.reports import ClusterView
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -73,6 +73,10 @@ VERIFICATIONS = Counter("baton_verifications", "Hand-overs that were checked aga
 WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
 LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a hand-over.")
 PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker.", ["pool", "worker"])
+INDEX_BLOCKS = Gauge("baton_prefix_index_blocks", "Different KV blocks that the Scheduler knows some worker to cache.")
+INDEX_EXACT = Gauge(
+    "baton_prefix_index_exact_workers", "Workers whose caches the Scheduler knows, with no change missed."
+)
 LINK_LATENCY = Gauge(
     "baton_link_latency_seconds", "Of a hand-over of no size, as the start-up probe measured it.", ["prefill", "decode"]
 )

@@ -28,20 +28,22 @@ from cluster.protocol import (
     Claim,
     Redeem,
 )
+from cluster.reports import (
+    ClusterView,
+    KvEvents,
+    ReportReply,
+    WorkerReport,
+)
 from cluster.types import (
     Address,
-    ClusterView,
     GenerateRequest,
-    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
-    ReportReply,
     RequestId,
     SchedulerEvent,
     TokenDelta,
     WorkerId,
-    WorkerReport,
 )
 from decode.step_stream import StepReader
 from kvtransfer.handoff import KVHandoff, PrefillResult

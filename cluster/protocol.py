@@ -4,20 +4,22 @@ import msgspec
 
 from cluster.channel import Method
 from cluster.errors import ErrorMessage
+from cluster.reports import (
+    ClusterView,
+    KvEvents,
+    ReportReply,
+    WorkerReport,
+)
 from cluster.types import (
     Address,
-    ClusterView,
     GenerateRequest,
-    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
-    ReportReply,
     RequestId,
     SchedulerEvent,
     TokenDelta,
     WorkerId,
-    WorkerReport,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseId, Promise, Refusal

@@ -13,8 +13,8 @@ from contextlib import suppress
 from cluster.channel import ConnectionLost
 from cluster.errors import ServingError
 from cluster.peers import Peers, SchedulerPeer
+from cluster.reports import ClusterView
 from cluster.types import (
-    ClusterView,
     Placement,
     PlacementRequest,
     Rejection,

@@ -17,16 +17,18 @@ from cluster.errors import ServingError
 from cluster.handles import own_node_ip, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
 from cluster.peers import SchedulerPeer
-from cluster.types import (
-    Address,
+from cluster.reports import (
     LinkSpeed,
-    Pool,
-    PromptTokenSources,
     ReportReply,
     TransferSample,
+    WorkerReport,
+)
+from cluster.types import (
+    Address,
+    Pool,
+    PromptTokenSources,
     WorkerId,
     WorkerLost,
-    WorkerReport,
 )
 from kvtransfer.lease import LeaseEnd, LeaseId
 

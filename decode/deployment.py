@@ -14,7 +14,8 @@ from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import Peers, PrefillPeers, SchedulerPeer
 from cluster.protocol import FORGET
-from cluster.types import Pool, ReportReply, WorkerId
+from cluster.reports import ReportReply
+from cluster.types import Pool, WorkerId
 from cluster.worker import Worker
 from decode.step_stream import StepStreams
 from kvtransfer.links import Links

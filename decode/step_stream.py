@@ -16,7 +16,12 @@ from cluster.channel import Connection, ConnectionLost, Service
 from cluster.errors import ErrorMessage, ServingError, WorkerUnreachable
 from cluster.feed import DeltaBuffer, DeltaSink, Feed
 from cluster.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
-from cluster.types import GenerateRequest, RequestId, TokenDelta, WorkerId
+from cluster.types import (
+    GenerateRequest,
+    RequestId,
+    TokenDelta,
+    WorkerId,
+)
 from kvtransfer.handoff import KVHandoff
 
 logger = logging.getLogger("baton.step_stream")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cluster.types import LinkSpeed
+from cluster.reports import LinkSpeed
 
 
 class Sample(msgspec.Struct, frozen=True):

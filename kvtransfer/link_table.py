@@ -4,7 +4,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cluster.types import ClusterView, Pool, Setting, Transport, WorkerId, WorkerView
+from cluster.reports import (
+    ClusterView,
+    Setting,
+    Transport,
+    WorkerView,
+)
+from cluster.types import Pool, WorkerId
 from kvtransfer.topology import between
 
 

@@ -12,7 +12,8 @@ from collections import Counter
 from typing import Protocol
 
 from cluster.errors import ServingError
-from cluster.types import LinkSpeed, WorkerId
+from cluster.reports import LinkSpeed
+from cluster.types import WorkerId
 
 logger = logging.getLogger("baton.links")
 

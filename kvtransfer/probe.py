@@ -10,7 +10,8 @@ from typing import Protocol
 
 from cluster.errors import PrefillFailed
 from cluster.feed import DeltaSink, Feed
-from cluster.types import GenerateRequest, LinkSpeed, RequestId, WorkerId
+from cluster.reports import LinkSpeed
+from cluster.types import GenerateRequest, RequestId, WorkerId
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.link_speed import Sample, fit
 from kvtransfer.telemetry import TransferLog

@@ -15,7 +15,13 @@ from typing import Protocol
 from cluster import metrics
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
-from cluster.types import GenerateRequest, RequestId, TokenDelta, TransferSample, WorkerId
+from cluster.reports import TransferSample
+from cluster.types import (
+    GenerateRequest,
+    RequestId,
+    TokenDelta,
+    WorkerId,
+)
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import Promise, Refusal
 

@@ -1,6 +1,7 @@
 """Whether a request is let in, waits in the Scheduler's queue, or is refused with an honest Retry-After.
 
-A request that is expected to meet its SLO, and to cost those that run no more than it brings, is let in. Others wait as
+A request is let in where it is expected to add goodput: its own chance to meet its SLO is larger than the number of
+others that would miss theirs because of it. So on an idle service everybody is let in, however late. Others wait as
 long as they can still make it: the queue is ordered by SLO class, then by deadline, and a request that has waited long
 rises by a class. What cannot make it any more is refused. The highest class is let in even when it will be late, up to
 a point.
@@ -11,7 +12,12 @@ prefill and decode load swing in anti-phase (Mooncake, prediction-based early re
 
 from enum import Enum
 
-from cluster.types import PlacementRequest, Prediction, Slo, SloClass
+from cluster.types import (
+    PlacementRequest,
+    Prediction,
+    Slo,
+    SloClass,
+)
 from router.choice import Choice
 from router.cost import Ask
 
@@ -19,6 +25,8 @@ HIGH_CLASS_LATENESS = 2.0
 """The highest class is let in up to this multiple of its objectives."""
 UNFAIR_MARGIN = 0.3
 """A tenant far above its share must be expected to meet its objectives with so much to spare, while others wait."""
+LATER_SHARE = 0.7
+"""Of the victims among requests yet to come, that counts against letting one in."""
 AGEING = 2.0
 """A request rises by a class for each such multiple of its TTFT objective that it has waited."""
 MAX_QUEUE = 2000
@@ -37,14 +45,19 @@ def judge(ask: Ask, choice: Choice, excess: float, is_contended: bool) -> Verdic
     prediction = choice.prediction
     if prediction is None or is_exempt(ask.request):
         return Verdict.ADMIT
-    over = lateness(prediction, ask.slo)
     if ask.request.slo_class is SloClass.INTERACTIVE:
-        return Verdict.ADMIT if over < HIGH_CLASS_LATENESS else Verdict.WAIT
-    allowed = 1.0
+        return Verdict.ADMIT if lateness(prediction, ask.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
+    least = 0.0
     if is_contended and excess > 1.0:
-        allowed -= UNFAIR_MARGIN * min(1.0, excess - 1.0)
-    is_worth_it = prediction.victims < 1.0
-    return Verdict.ADMIT if over <= allowed and is_worth_it else Verdict.WAIT
+        least = UNFAIR_MARGIN * min(1.0, excess - 1.0)
+    return Verdict.ADMIT if gain(prediction) > least else Verdict.WAIT
+
+
+def gain(prediction: Prediction) -> float:
+    """Requests within their SLO that a placement is expected to add, or to take away. Those that are yet to come may
+    find another way.
+    """
+    return 1.0 - prediction.risk - prediction.victims - LATER_SHARE * prediction.future_victims
 
 
 def is_exempt(request: PlacementRequest) -> bool:

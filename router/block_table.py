@@ -1,8 +1,9 @@
 """Which workers hold which KV blocks, and in which tier: one entry per block hash, a bit mask of its holders.
 
-A holder is a worker between two moments at which all that is known of it is thrown away. It has a slot of four bits in
-every mask. Ending a holder only takes its slot out of the live ones; its bits are cleared, and its slot used again,
-after a sweep over the table that runs a little at a time, so that no call pays for a worker with a million blocks.
+A holder is a worker between two moments at which all that is known of it is thrown away. It has a slot of one bit per
+tier in every mask. Ending a holder only takes its slot out of the live ones; its bits are cleared, and its slot used
+again, after a sweep over the table that runs a little at a time, so that no call pays for a worker with a million
+blocks.
 
 The prefix of a prompt is found for all workers in one walk: the mask of those that have held every block so far narrows
 until none is left. Blocks of one prompt mostly have the same holders, so the walk works on runs of equal masks, and
@@ -19,12 +20,10 @@ from typing import NamedTuple
 
 from cluster.types import WorkerId
 
-GPU, HOST, DISK, PREDICTED = 1, 2, 4, 8
-NEAR = GPU | PREDICTED
-"""In the engine's own memory by the time that a prompt which is placed now is computed."""
-ALL = GPU | HOST | DISK | PREDICTED
+GPU, HOST, DISK = 1, 2, 4
+ALL = GPU | HOST | DISK
 
-_SLOT_BITS = 4
+_SLOT_BITS = 3
 _KEY_BYTES = 48
 """Of a hash of 8 bytes as a Python object."""
 _SWEEP_BLOCKS = 256
@@ -54,7 +53,7 @@ class Holder:
         self.worker = worker
         self.slot = slot
         self.unit = 1 << slot * _SLOT_BITS
-        self.bits = {place: place * self.unit for place in (GPU, HOST, DISK, PREDICTED)}
+        self.bits = {place: place * self.unit for place in (GPU, HOST, DISK)}
         self.is_live = True
         self.has_blocks = False
         self.is_cut = False
@@ -69,7 +68,6 @@ class BlockTable:
         "_groups",
         "_holders",
         "_live",
-        "_near",
         "_num_joined",
         "_sweeping",
         "_swept_slots",
@@ -87,9 +85,7 @@ class BlockTable:
         self._sweeping: Iterator[bytes] | None = None
         self._swept_slots: list[int] = []
         self._live = 0
-        """The lowest bit of every live slot."""
-        self._near = 0
-        """The NEAR bits of every live slot."""
+        """The lowest bit, which is that of GPU, of every live slot."""
         self._num_joined = 0
         """Blocks since the last sweep for room began."""
         self._groups: dict[int, tuple[WorkerId, ...]] = {}
@@ -110,7 +106,6 @@ class BlockTable:
         else:
             self._holders[slot] = holder
         self._live |= holder.unit
-        self._near |= holder.unit * NEAR
         self._groups.clear()
         return holder
 
@@ -119,7 +114,6 @@ class BlockTable:
         holder.is_live = False
         self._holders[holder.slot] = None
         self._live ^= holder.unit
-        self._near ^= holder.unit * NEAR
         self._groups.clear()
         if not holder.has_blocks:
             self._free.append(holder.slot)
@@ -128,14 +122,11 @@ class BlockTable:
         while len(self._closed) > _MAX_CLOSED:
             self.sweep(len(self._blocks) + 1)
 
-    def join(self, holder: Holder, place: int, hashes: Sequence[bytes], unless: int = 0) -> list[bytes]:
-        """The holder has these blocks there. Returns those that are news; `unless` it has them in one of these places.
-        What the table has no room for is left out, and the holder is cut.
-        """
-        blocks, bits, known = self._blocks, holder.bits[place], holder.unit * (place | unless)
+    def join(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
+        """The holder has these blocks there. What the table has no room for is left out, and the holder is cut."""
+        blocks, bits = self._blocks, holder.bits[place]
         holder.has_blocks = True
         self._num_joined += len(hashes)
-        news: list[bytes] = []
         at = 0
         for mask, run in groupby(map(blocks.get, hashes)):
             start, at = at, at + len(list(run))
@@ -143,17 +134,12 @@ class BlockTable:
                 part = hashes[start : min(at, start + self.max_blocks - len(blocks))]
                 holder.is_cut |= len(part) < at - start
                 blocks.update(dict.fromkeys(part, bits))
-            elif mask & known:
-                continue
-            else:
-                part = hashes[start:at]
-                blocks.update(dict.fromkeys(part, mask | bits))
-            news += part
-        return news
+            elif not mask & bits:
+                blocks.update(dict.fromkeys(hashes[start:at], mask | bits))
 
-    def leave(self, holder: Holder, places: int, hashes: Sequence[bytes]) -> None:
+    def leave(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
         """The holder no longer has these blocks there."""
-        blocks, bits = self._blocks, holder.unit * places
+        blocks, bits = self._blocks, holder.bits[place]
         at = 0
         for mask, run in groupby(map(blocks.get, hashes)):
             start, at = at, at + len(list(run))
@@ -170,25 +156,24 @@ class BlockTable:
         """What every worker holds of a prompt. Workers that do not hold its first block are absent."""
         hits: dict[WorkerId, Hit] = {}
         alive = near = self._live
-        # The lowest bits of the slots that still hold every block, and of those that have all of them near. Whoever is
-        # in the first alone has fallen behind: `behind` says at which depth.
+        # The lowest bits of the slots that still hold every block, and of those that have all of them in memory.
+        # Whoever is in the first alone has fallen behind: `behind` says at which depth.
         behind: dict[int, int] = {}
         depth = 0
         for mask, run in groupby(map(self._blocks.get, hashes)):
             if mask is None:
                 break
-            is_near = mask | mask >> 3
-            still = alive & (is_near | mask >> 1 | mask >> 2)
+            still = alive & (mask | mask >> 1 | mask >> 2)
             if still != alive:
                 self._settle(hits, alive ^ still, depth, behind)
                 alive = still
                 near &= still
                 if not alive:
                     return hits
-            if (nearer := near & is_near) != near:
-                for unit in _bits(near ^ nearer):
+            if (ahead := near & mask) != near:
+                for unit in _bits(near ^ ahead):
                     behind[unit] = depth
-                near = nearer
+                near = ahead
             depth += len(list(run))
         self._settle(hits, alive, depth, behind)
         return hits
@@ -218,7 +203,7 @@ class BlockTable:
                 else:
                     del blocks[block]
                     continue
-            if is_crowded and not mask & self._near:
+            if is_crowded and not mask & self._live:
                 self._cut(mask)
                 del blocks[block]
 
@@ -234,7 +219,6 @@ class BlockTable:
         for holder in self._holders:
             assert holder is None or holder.is_live
         assert self._live == sum(h.unit for h in self._holders if h is not None)
-        assert self._near == self._live * NEAR
         known = [*self._free, *self._closed, *self._swept_slots, *(h.slot for h in self._holders if h is not None)]
         assert sorted(known) == list(range(len(self._holders)))
 
@@ -249,7 +233,7 @@ class BlockTable:
 
     def _cut(self, mask: int) -> None:
         """Their holders lose a block that they have."""
-        slots = {bit.bit_length() - 1 >> 2 for bit in _bits(mask)}
+        slots = {(bit.bit_length() - 1) // _SLOT_BITS for bit in _bits(mask)}
         for holder in (self._holders[slot] for slot in slots):
             if holder is not None:
                 holder.is_cut = True
@@ -270,7 +254,7 @@ class BlockTable:
         if group is None:
             if len(self._groups) >= _MAX_GROUPS:
                 self._groups.clear()
-            holders = (self._holders[(unit.bit_length() - 1) >> 2] for unit in _bits(units))
+            holders = (self._holders[(unit.bit_length() - 1) // _SLOT_BITS] for unit in _bits(units))
             group = self._groups[units] = tuple(holder.worker for holder in holders if holder is not None)
         return group
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cluster.types import LinkSpeed
+from cluster.reports import LinkSpeed
 from router.roofline import Hardware, ModelShape, step_model
 from router.step_model import StepModel
 

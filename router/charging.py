@@ -61,7 +61,7 @@ def _charge_alone(ask: Ask, made: Charge, worker: WorkerState) -> None:
     num_new, most = ask.num_prompt - hit, worker.report.shape.max_step_tokens
     made.prefill_s = worker.model.times.prefill_s(num_new, hit, most, batch, int(worker.context_tokens(ask.now)))
     made.prefill_s += ask.load_s(worker)
-    stall_s = made.prefill_s - num_chunks(num_new, most, batch) * worker.step_s(ask.now) if batch else 0.0
+    stall_s = made.prefill_s - (num_chunks(num_new, most, batch) * worker.step_s(ask.now) if batch else 0.0)
     worker.queue_prefill(made, max(0.0, stall_s), ask.now)
     made.joins_at = ask.now + worker.queue_s(ask.now)
     worker.expect(made)

@@ -3,7 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from cluster.types import Path, Pool, Prediction, WorkerId
+from cluster.types import (
+    Path,
+    Pool,
+    Prediction,
+    WorkerId,
+)
 from router.cost import Ask
 from router.fleet import WorkerState
 from router.latency import LatencyModels

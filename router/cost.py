@@ -7,7 +7,16 @@ among ways which are all good: the cheapest in engine time first. Times are seco
 from math import inf
 from typing import NamedTuple
 
-from cluster.types import Path, PlacementRequest, Prediction, Slo, SloClass, WorkerId
+from cluster.types import (
+    Path,
+    PlacementRequest,
+    Prediction,
+    Slo,
+    SloClass,
+    WorkerId,
+)
+from router.duty import MOST as MOST_DUTY
+from router.duty import WINDOWS_S, share_over
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 from router.outlook import SOFTNESS, class_weight, logistic
@@ -16,6 +25,7 @@ from router.output_lengths import LengthHistogram
 MARGIN = 0.9
 """A prediction of this share of the objective counts as missed half."""
 VICTIM_WEIGHT = 1.0
+FUTURE_WEIGHT = 1.0
 TTFT_WEIGHT = 0.3
 TPOT_WEIGHT = 0.1
 ENGINE_TIME_WEIGHT = 1.0
@@ -27,6 +37,15 @@ HIGHEST_CLASS_SHARE = 0.05
 HOST_BYTES_PER_S = 2e10
 """From DRAM to a GPU over PCIe."""
 _OUTPUT_QUANTILES = (0.2, 0.5, 0.8)
+
+
+class Others(NamedTuple):
+    """Whom a placement affects beside those that run."""
+
+    arrivals_per_s: float
+    """Requests that are expected after it."""
+    num_decodes: int
+    num_prefills: int
 
 
 class Ask(NamedTuple):
@@ -41,6 +60,10 @@ class Ask(NamedTuple):
     """How many tokens it may still generate, at _OUTPUT_QUANTILES."""
     age_s: float
     """Since it arrived at the ingress."""
+    arrivals_per_s: float
+    num_decodes: int
+    num_prefills: int
+    """All of `Others`."""
     now: float
 
     @property
@@ -72,12 +95,13 @@ def ask_of(
     hits: dict[WorkerId, tuple[int, int]],
     lengths: LengthHistogram,
     age_s: float,
+    others: Others,
     now: float,
 ) -> Ask:
     most = inf if request.max_output_tokens is None else float(request.max_output_tokens)
     done = request.num_output_tokens
     outputs = [max(1.0, min(lengths.quantile(q), most) - done) for q in _OUTPUT_QUANTILES]
-    return Ask(request, slo, hits, lengths, (outputs[0], outputs[1], outputs[2]), age_s, now)
+    return Ask(request, slo, hits, lengths, (outputs[0], outputs[1], outputs[2]), age_s, *others, now)
 
 
 class PrefillPart(NamedTuple):
@@ -103,12 +127,12 @@ class DecodePart:
     __slots__ = (
         "batch",
         "context",
+        "duty",
         "join_slowdown_s",
         "join_victims",
         "missing",
         "outlook",
         "queue_s",
-        "speed",
         "step_s",
         "worker",
     )
@@ -120,8 +144,7 @@ class DecodePart:
         self.batch = worker.num_decoding + len(worker.inbound)
         self.context = worker.context_tokens(now) + worker.inbound_prompt
         self.queue_s = worker.queue_s(now)
-        self.speed = 1.0 - worker.duty(now)
-        """Share of the time that is left for decoding."""
+        self.duty = worker.duty.shares(now)
         self.step_s = worker.step_s(now) if worker.num_decoding else 0.0
         size = ask.num_prompt + ask.outputs[1] / 2
         times = worker.model.times
@@ -155,7 +178,7 @@ class DecodePart:
         num_gone, freed = self.outlook.finished_by(joins_s)
         batch = max(0, self.batch - num_gone) + ask.request.num_sequences
         context = max(0.0, self.context - freed) + ask.num_prompt + ask.outputs[1] / 2
-        return self.worker.model.times.decode_s(batch, int(context)) / self.speed
+        return self.worker.model.times.decode_s(batch, int(context))
 
 
 def over_link(
@@ -185,7 +208,7 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
         ask,
         Path.PREFILL_DECODE,
         (prefill.worker, decode.worker),
-        _Times(ttft_s, gap_s, step_s, victims, engine_s),
+        _Times(ttft_s, gap_s, step_s, victims, engine_s, decode.duty, _later_prompts(ask, prefill)),
         models,
     )
 
@@ -204,14 +227,22 @@ def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path
     step_s = decode.step_with(ask, done_s)
     victims = decode.outlook.victims(stall_s if batch else 0.0, decode.join_slowdown_s, ask.request.slo_class)
     victims += _inbound_victims(ask, decode, done_s - seconds, done_s)
+    future = _later_decodes(ask, decode, step_s, seconds)
     engine_s = (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1]
     prefill, generating = (worker, None) if path is Path.PREFILL else (None, worker)
-    return _priced(ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, victims, engine_s), models)
+    return _priced(
+        ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, victims, engine_s, decode.duty, future), models
+    )
 
 
 def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
     """Steps that a prompt takes beside a decoding batch (Sarathi-Serve's stall-free batching)."""
     return -(-num_new // max(1, max_step_tokens - batch))
+
+
+def stretched(step_s: float, num_output: float, duty: list[float]) -> float:
+    """TPOT of so many tokens on a worker that spends these shares of its time on prompts."""
+    return step_s / (1.0 - share_over(duty, num_output * step_s))
 
 
 class _Times(NamedTuple):
@@ -221,6 +252,9 @@ class _Times(NamedTuple):
     step_s: float
     victims: float
     engine_s: float
+    duty: list[float]
+    """Of the worker that decodes (router/duty.py)."""
+    future_victims: float = 0.0
 
 
 def _priced(
@@ -231,17 +265,17 @@ def _priced(
     step_s = models.bias.tpot_s(path, times.step_s)
     slo = ask.slo
     late = logistic((ttft_s / slo.ttft_s - MARGIN) / SOFTNESS)
-    slow = 0.0
-    for num_output in ask.outputs:
-        if num_output > 1.0:
-            slow += logistic(((step_s + times.gap_s / (num_output - 1.0)) / slo.tpot_s - MARGIN) / SOFTNESS)
-    slow /= len(ask.outputs)
+    tpots = [
+        stretched(step_s, num_output, times.duty) + times.gap_s / max(1.0, num_output - 1.0)
+        for num_output in ask.outputs
+    ]
+    slow = sum([logistic((tpot_s / slo.tpot_s - MARGIN) / SOFTNESS) for tpot_s in tpots]) / len(tpots)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
-    gap_share_s = times.gap_s / max(1.0, ask.outputs[1] - 1.0)
-    tpot_s = step_s + gap_share_s
+    tpot_s = tpots[1]
     cost = (
         risk
         + VICTIM_WEIGHT * times.victims
+        + FUTURE_WEIGHT * times.future_victims
         + TTFT_WEIGHT * ttft_s / slo.ttft_s
         + TPOT_WEIGHT * tpot_s / slo.tpot_s
         + ENGINE_TIME_WEIGHT * times.engine_s / slo.ttft_s
@@ -258,16 +292,16 @@ def _priced(
         times.engine_s,
         cost,
         engine_ttft_s,
-        times.step_s + gap_share_s,
+        times.step_s,
+        times.gap_s,
+        times.future_victims,
     )
 
 
 def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -> float:
-    """Requests that join while the prompt is computed are stalled for the rest of it."""
+    """Requests that join before the prompt is computed are stalled by it, or by the rest of it."""
     total = 0.0
     for charge in decode.worker.inbound.values():
-        if charge.placement.path is not Path.PREFILL_DECODE:
-            continue
         stall_s = to_s - max(from_s, charge.joins_at - ask.now)
         num_gaps = charge.lengths.quantile(_OUTPUT_QUANTILES[1]) - 1.0
         if stall_s <= 0.0 or num_gaps <= 0.0:
@@ -278,3 +312,29 @@ def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -
         weight = class_weight(charge.slo_class, ask.request.slo_class)
         total += weight * (logistic((stall_s - slack_s) / softness_s) - logistic(-slack_s / softness_s))
     return total
+
+
+def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) -> float:
+    """Victims among requests that are yet to come and to decode there, taken to be like this one: for as long as one of
+    them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
+    """
+    total = 0.0
+    for num_output in ask.outputs:
+        horizon_s = min(max(num_output * step_s, WINDOWS_S[0]), WINDOWS_S[-1])
+        before = share_over(decode.duty, horizon_s)
+        after = min(MOST_DUTY, before + seconds / horizon_s)
+        late = [logistic((step_s / (1.0 - duty) / ask.slo.tpot_s - MARGIN) / SOFTNESS) for duty in (before, after)]
+        total += ask.arrivals_per_s / ask.num_decodes * horizon_s * (late[1] - late[0])
+    return total / len(ask.outputs)
+
+
+def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
+    """Victims among requests that are yet to come and to be prefilled there, taken to be like this one: those that come
+    while its queue lasts find it longer by this prompt.
+    """
+    seconds, ttft_s = prefill.seconds, ask.slo.ttft_s
+    found_s = prefill.done_s / 2  # of the queue, on average
+    late = [
+        logistic(((queue_s + seconds) / ttft_s - MARGIN) / SOFTNESS) for queue_s in (found_s - seconds / 2, found_s)
+    ]
+    return ask.arrivals_per_s / ask.num_prefills * prefill.done_s * (late[1] - late[0])

@@ -6,18 +6,20 @@ from cluster import metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
 from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, REPORT, TELL, VIEW
+from cluster.reports import (
+    ClusterView,
+    KvEvents,
+    ReportReply,
+    WorkerReport,
+)
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
-    ClusterView,
-    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
-    ReportReply,
     SchedulerEvent,
     WorkerId,
-    WorkerReport,
 )
 from router.desk import PlacementDesk
 from router.state import RouterState
@@ -50,6 +52,8 @@ class Scheduler:
         for worker in view.workers:
             metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
         metrics.set_link_speeds(view)
+        metrics.INDEX_BLOCKS.set(self._desk.state.index.num_blocks)
+        metrics.INDEX_EXACT.set(sum(self._desk.state.index.is_exact(worker.worker) for worker in view.workers))
         return metrics.scrape("scheduler", own_worker_id())
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:

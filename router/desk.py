@@ -4,16 +4,14 @@ the simulator; the clock is the event loop's.
 
 import asyncio
 
+from cluster.reports import KvEvents, ReportReply, WorkerReport
 from cluster.types import (
-    KvEvents,
     Placement,
     PlacementRequest,
     Rejection,
-    ReportReply,
     RequestClosed,
     RequestId,
     SchedulerEvent,
-    WorkerReport,
 )
 from router.state import RouterState
 

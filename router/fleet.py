@@ -10,22 +10,20 @@ Times are monotonic seconds, of the caller.
 from collections.abc import Iterator
 from enum import IntEnum
 
+from cluster.reports import WorkerReport
 from cluster.types import (
     Placement,
     RequestId,
     Slo,
     SloClass,
-    WorkerReport,
 )
+from router.duty import Duty, share_over
 from router.latency import LatencyModel
 from router.outlook import CLASS_RANK, NOTHING, Outlook, Resident, look_ahead
 from router.output_lengths import LengthHistogram
 
 OUTLOOK_AGE_S = 0.05
 """How old a worker's outlook may get. Its residents' slack changes by no more than that in the meantime."""
-DUTY_WINDOW_S = 10.0
-"""Over which the share of time is averaged that local prefills take from decoding."""
-MAX_DUTY = 0.9
 MIN_STEP_S = 1e-6
 PREFILL_SHARE = 0.05
 """A worker that computes prompts for a second is avoided like one whose steps are so many seconds longer."""
@@ -103,8 +101,6 @@ class WorkerState:
     __slots__ = (
         "_clock_at",
         "_context_base",
-        "_duty_at",
-        "_duty_s",
         "_outlook",
         "_outlook_at",
         "_prefill_free_at",
@@ -112,6 +108,7 @@ class WorkerState:
         "_step_s",
         "_steps",
         "charges",
+        "duty",
         "inbound",
         "inbound_prompt",
         "kv_reserved",
@@ -158,8 +155,8 @@ class WorkerState:
         self._clock_at = now
         self._step_s = MIN_STEP_S
         self._context_base = 0.0
-        self._duty_s = 0.0
-        self._duty_at = now
+        self.duty = Duty()
+        """Of the prompts that it computes beside decoding."""
         self._report_gap_s = 1.0
         self._outlook = NOTHING
         self._outlook_at = float("-inf")
@@ -227,18 +224,13 @@ class WorkerState:
         step_s = self._step_s * (expected + 1) / (len(self.residents) + self.num_unknown + 1)
         return step_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else step_s
 
-    def duty(self, now: float) -> float:
-        """Share of the last seconds that local prefills have taken from decoding, in [0, MAX_DUTY]."""
-        left = self._duty_s * _decay(now - self._duty_at)
-        return min(MAX_DUTY, left / DUTY_WINDOW_S)
-
     def outlook(self, now: float) -> Outlook:
         """What its residents can still afford, at most OUTLOOK_AGE_S old."""
         if not self.residents:
             return NOTHING
         if now - self._outlook_at > OUTLOOK_AGE_S:
             self._advance(now)
-            self._outlook = look_ahead(self._residents(now), self._step_s / (1.0 - self.duty(now)))
+            self._outlook = look_ahead(self._residents(now), self._step_s, self.duty.shares(now))
             self._outlook_at = now
         return self._outlook
 
@@ -249,8 +241,7 @@ class WorkerState:
         self.prefilling[charge.request_id] = charge
         self._prefill_free_at = free_at + charge.prefill_s
         if stall_s:
-            self._duty_s = self._duty_s * _decay(now - self._duty_at) + stall_s
-            self._duty_at = now
+            self.duty.note(stall_s, now)
 
     def prefilled(self, request_id: RequestId, now: float) -> None:
         """No-op when it was not prefilling here."""
@@ -335,9 +326,6 @@ class WorkerState:
     def _advance(self, now: float, num_leaving: int = 0) -> None:
         """Move the decode clock: it counts the steps that each resident got a token from."""
         if self.residents or num_leaving:
-            self._steps += max(0.0, now - self._clock_at) * (1.0 - self.duty(now)) / self._step_s
+            duty = share_over(self.duty.shares(now), now - self._clock_at)
+            self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self._step_s
         self._clock_at = now
-
-
-def _decay(age_s: float) -> float:
-    return max(0.0, 1.0 - age_s / (2 * DUTY_WINDOW_S))

@@ -11,7 +11,13 @@ from contextlib import aclosing
 import msgspec
 
 from cluster.errors import ServingError
-from cluster.types import GenerateRequest, RequestId, TokenDelta, TokenLogprob, WorkerId
+from cluster.types import (
+    GenerateRequest,
+    RequestId,
+    TokenDelta,
+    TokenLogprob,
+    WorkerId,
+)
 from kvtransfer import verify
 from kvtransfer.handoff import PrefillResult
 from router.ports import DecodePort

@@ -10,8 +10,17 @@ wrong, only slow.
 from collections import Counter
 from collections.abc import Sequence
 
+from cluster.reports import WorkerView
 from cluster.slo import SloConfig
-from cluster.types import Path, Placement, PlacementRequest, Pool, Rejection, RequestId, WorkerId, WorkerView
+from cluster.types import (
+    Path,
+    Placement,
+    PlacementRequest,
+    Pool,
+    Rejection,
+    RequestId,
+    WorkerId,
+)
 
 RETRY_AFTER_S = 5.0
 """Serve replaces a Scheduler in some seconds."""

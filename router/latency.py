@@ -13,7 +13,8 @@ from statistics import median
 
 import msgspec
 
-from cluster.types import LinkSpeed, StepSample, WorkerId
+from cluster.reports import LinkSpeed, StepSample
+from cluster.types import WorkerId
 from router import catalogue
 from router.path_bias import PathBias
 from router.rls import RecursiveLeastSquares

@@ -2,6 +2,8 @@
 first. It needs the Scheduler's own accounting alone and no weights, so it decides when reports are stale.
 """
 
+from collections.abc import Sequence
+
 from cluster.types import Path
 from router.choice import Candidates, Choice
 from router.cost import Ask
@@ -13,15 +15,25 @@ LOCAL_TOKENS = 512
 
 
 def choose(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    decode = min(candidates.decodes, key=lambda worker: score(ask, worker), default=None)
-    if decode is None or not (candidates.may_stay or candidates.may_hand_over):
-        return None
-    if candidates.may_hand_over and (not candidates.may_stay or ask.num_prompt - ask.hit(decode) > LOCAL_TOKENS):
-        pairs = [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)]
-        if pairs:
-            prefill = min(pairs, key=lambda worker: score(ask, worker))
+    decode = _least(ask, candidates.decodes)
+    if decode is not None and candidates.may_hand_over and not _stays(ask, candidates, decode):
+        prefill = _least(ask, [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)])
+        if prefill is not None:
             return Choice(Path.PREFILL_DECODE, prefill, decode, "least LMetric")
-    return Choice(Path.DECODE, None, decode, "least LMetric") if candidates.may_stay else None
+    if decode is not None and candidates.may_stay:
+        return Choice(Path.DECODE, None, decode, "least LMetric")
+    alone = _least(ask, candidates.prefills)
+    if alone is not None and candidates.may_prefill_alone and not (candidates.may_stay and candidates.decodes):
+        return Choice(Path.PREFILL, alone, None, "least LMetric, and no decode worker")
+    return None
+
+
+def _stays(ask: Ask, candidates: Candidates, decode: WorkerState) -> bool:
+    return candidates.may_stay and ask.num_prompt - ask.hit(decode) <= LOCAL_TOKENS
+
+
+def _least(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
+    return min(workers, key=lambda worker: score(ask, worker), default=None)
 
 
 def score(ask: Ask, worker: WorkerState) -> float:

@@ -13,6 +13,7 @@ from math import exp
 from typing import NamedTuple
 
 from cluster.types import SloClass
+from router.duty import share_over
 
 SOFTNESS = 0.2
 """Of every threshold, as a share of what it is about: predictions are not exact."""
@@ -68,12 +69,13 @@ class Outlook(NamedTuple):
 NOTHING = Outlook((), (), (0.0,))
 
 
-def look_ahead(residents: Iterable[Resident], step_s: float) -> Outlook:
-    """`step_s`: what a step is expected to take from now on."""
+def look_ahead(residents: Iterable[Resident], step_s: float, duty: list[float]) -> Outlook:
+    """`step_s`: what a step takes; `duty`: the shares of the time that prompts take (router/duty.py)."""
     bins: list[list[float] | None] = [None] * NUM_BINS
     finishing = []
     for budget_s, elapsed_s, num_left, context_tokens, rank in residents:
         rest_s = num_left * step_s
+        rest_s /= 1.0 - share_over(duty, rest_s)
         slack_s = budget_s - elapsed_s - rest_s
         finishing.append((rest_s, context_tokens + num_left))
         number = int((slack_s / budget_s + 0.5) * NUM_BINS / 1.5) if budget_s > 0.0 else 0

@@ -12,10 +12,13 @@ from router.rls import RecursiveLeastSquares
 
 FACTOR = (0.5, 2.0)
 """Bounds: what is further off is not a bias."""
+MOST_OVERHEAD = 5.0
+"""In units. A path that was unlucky for a while must not seem closed for ever: who is not used is not corrected."""
+LEAST_TOKENS = 16
 _NOISE = 0.25
 """Queues and other requests are hard to foresee."""
 _DOUBT = 0.3
-_TTFT_OVERHEAD_S, _TPOT_OVERHEAD_S = 50e-3, 5e-3
+_TTFT_OVERHEAD_S, _TPOT_OVERHEAD_S = 50e-3, 1e-3
 """Units of the overheads."""
 _LONGEST_S = 3600.0
 _ERROR_SHARE = 0.05
@@ -55,7 +58,7 @@ class Bias:
         self.error = error if self.error is None else self.error + _ERROR_SHARE * (error - self.error)
         self._estimate.update([self._unit_s, predicted_s], actual_s, least=self._unit_s / 50)
         overhead, factor = self._estimate.coefficients
-        self.overhead_s = overhead * self._unit_s
+        self.overhead_s = min(overhead, MOST_OVERHEAD) * self._unit_s
         self.factor = min(max(factor, FACTOR[0]), FACTOR[1])
 
 
@@ -73,12 +76,17 @@ class PathBias:
     def tpot_s(self, path: Path, predicted_s: float) -> float:
         return self._tpot[path].corrected(predicted_s)
 
-    def observe(self, predicted: Prediction, ttft_s: float | None, tpot_s: float | None) -> None:
-        """What became of a request. None: it had no such figure."""
+    def observe(
+        self, predicted: Prediction, ttft_s: float | None, tpot_s: float | None, num_output_tokens: int
+    ) -> None:
+        """What became of a request. None: it had no such figure. The TPOT of a few tokens says more of the gap before
+        the second one than of how the others come.
+        """
         if ttft_s is not None:
             self._ttft[predicted.path].observe(predicted.engine_ttft_s, ttft_s)
-        if tpot_s is not None:
-            self._tpot[predicted.path].observe(predicted.engine_tpot_s, tpot_s)
+        if tpot_s is not None and num_output_tokens >= LEAST_TOKENS:
+            gap_s = predicted.engine_gap_s / (num_output_tokens - 1)
+            self._tpot[predicted.path].observe(predicted.engine_step_s, tpot_s - gap_s)
 
     def errors(self) -> dict[Path, PathErrors]:
         return {path: PathErrors(self._ttft[path].error, self._tpot[path].error) for path in Path}

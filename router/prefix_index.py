@@ -3,8 +3,8 @@
 A worker is exact while every change of its caches has been heard, in order. A gap in its numbers makes it degraded, and
 so does its own word that it has missed changes of its engine: what is known of it still counts, and the next snapshot,
 which replaces all of it, makes it exact again. After a gap we ask for one; a worker that is itself unsure sends one
-when it is sure again. A prediction counts as a block in the engine's own memory, from a placement until the
-worker says that the block has gone, and for PREDICTION_TTL_S at most.
+when it is sure again. A prediction (router/predictions.py) counts as blocks in the engine's own memory until the worker
+itself speaks of them.
 
 The table of blocks is bounded (router/block_table.py). A worker whose blocks did not all fit stays degraded until it
 starts anew, and is not asked for a snapshot, which would fit no better.
@@ -14,25 +14,19 @@ that are indexed has the same ones happens to one look-up in 2^42, and costs a w
 the engines compare whole hashes.
 """
 
-from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from cluster.types import KvEvents, KvTier, WorkerId
-from router.block_table import DISK, GPU, HOST, NEAR, PREDICTED, BlockTable, Hit, Holder
+from cluster.reports import KvEvents, KvTier
+from cluster.types import WorkerId
+from router.block_table import DISK, GPU, HOST, BlockTable, Hit, Holder
+from router.predictions import PREDICTION_TTL_S, Predictions
 
 __all__ = ["PREDICTION_TTL_S", "Hit", "PrefixIndex"]
 
 MAX_BLOCKS = 1 << 22
 """About half a gigabyte. Fewer than the cell's workers cache, and longer prefixes are found too short."""
 
-PREDICTION_TTL_S = 10.0
-"""A prompt is computed, or at least begun, by then. Longer keeps more of what was aborted, or went elsewhere; shorter
-sends the copies of a prompt that waits in a queue to other workers.
-"""
-
 _PLACES = {KvTier.GPU: GPU, KvTier.HOST: HOST, KvTier.DISK: DISK}
-_LEAVES = {KvTier.GPU: NEAR, KvTier.HOST: HOST, KvTier.DISK: DISK}
 
 
 class _Worker:
@@ -48,26 +42,17 @@ class _Worker:
         """It has itself missed changes of its engine."""
 
 
-class _Predicted(NamedTuple):
-    until: float
-    holder: Holder
-    block_hashes: list[bytes]
-    """That were not known or predicted before: only this prediction's end ends them."""
-
-
 class PrefixIndex:
-    __slots__ = ("_num_predicted", "_predicted", "_table", "_workers")
+    __slots__ = ("_predictions", "_table", "_workers")
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self._table = BlockTable(max_blocks)
         self._workers: dict[WorkerId, _Worker] = {}
-        self._predicted: deque[_Predicted] = deque()
-        """Oldest first."""
-        self._num_predicted = 0
+        self._predictions = Predictions()
 
     @property
     def num_blocks(self) -> int:
-        """Different ones that are known or predicted somewhere."""
+        """Different ones that are known somewhere."""
         return len(self._table)
 
     @property
@@ -95,12 +80,14 @@ class PrefixIndex:
         for change in events.changes:
             if change.block_hashes is None:
                 self._empty(known)
-            elif change.is_stored:
+                continue
+            if change.tier is KvTier.GPU:
+                self._predictions.heard(events.worker, change.block_hashes, now)
+            if change.is_stored:
                 self._table.join(known.holder, _PLACES[change.tier], change.block_hashes)
                 num_joined += len(change.block_hashes)
             else:
-                self._table.leave(known.holder, _LEAVES[change.tier], change.block_hashes)
-        self._expire(now)
+                self._table.leave(known.holder, _PLACES[change.tier], change.block_hashes)
         self._table.sweep(num_joined)
         return known.has_missed
 
@@ -117,21 +104,22 @@ class PrefixIndex:
 
     def predict(self, worker: WorkerId, block_hashes: Sequence[bytes], now: float) -> None:
         """A prompt was placed: the worker will hold these blocks soon."""
-        self._expire(now)
-        known = self._workers.get(worker) or self._add(worker)
-        news = self._table.join(known.holder, PREDICTED, block_hashes, unless=GPU)
-        self._table.sweep(len(news))
-        if news:
-            self._predicted.append(_Predicted(now + PREDICTION_TTL_S, known.holder, news))
-            self._num_predicted += len(news)
+        self._predictions.add(worker, block_hashes, now)
 
     def longest(self, block_hashes: Sequence[bytes], now: float) -> dict[WorkerId, Hit]:
-        """What every worker caches of a prompt. Workers without its first block are absent."""
-        self._expire(now)
-        return self._table.longest(block_hashes)
+        """What every worker caches of a prompt, or will soon. Workers without its first block are absent."""
+        hits = self._table.longest(block_hashes)
+        for worker, depth in self._predictions.longest(block_hashes, now).items():
+            known = hits.get(worker)
+            if known is None:
+                hits[worker] = Hit(depth, depth)
+            elif known.num_gpu_blocks < depth:
+                hits[worker] = Hit(max(known.num_blocks, depth), depth)
+        return hits
 
     def forget(self, worker: WorkerId) -> None:
         """The worker is gone."""
+        self._predictions.forget(worker)
         known = self._workers.pop(worker, None)
         if known is not None:
             self._table.close(known.holder)
@@ -141,8 +129,7 @@ class PrefixIndex:
         self._table.validate()
         for worker, known in self._workers.items():
             assert known.holder.worker == worker and known.holder.is_live
-        assert self._num_predicted == sum(len(predicted.block_hashes) for predicted in self._predicted)
-        assert list(self._predicted) == sorted(self._predicted, key=lambda predicted: predicted.until)
+        self._predictions.validate()
 
     def _add(self, worker: WorkerId) -> _Worker:
         known = self._workers[worker] = _Worker(self._table.open(worker))
@@ -152,12 +139,3 @@ class PrefixIndex:
         """It caches nothing."""
         self._table.close(known.holder)
         known.holder = self._table.open(known.holder.worker)
-
-    def _expire(self, now: float) -> None:
-        """Also before their time, when predictions take too much of the table."""
-        most = self._table.max_blocks // 4
-        while self._predicted and (self._predicted[0].until <= now or self._num_predicted > most):
-            predicted = self._predicted.popleft()
-            self._num_predicted -= len(predicted.block_hashes)
-            if predicted.holder.is_live:
-                self._table.leave(predicted.holder, PREDICTED, predicted.block_hashes)

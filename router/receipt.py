@@ -5,7 +5,15 @@ from typing import Protocol
 import msgspec
 
 from cluster import slo
-from cluster.types import Outcome, Path, Placement, PromptTokenSources, RequestId, SloClass, WorkerId
+from cluster.types import (
+    Outcome,
+    Path,
+    Placement,
+    PromptTokenSources,
+    RequestId,
+    SloClass,
+    WorkerId,
+)
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from math import ceil
 
 from cluster.types import Prediction
-from router.cost import MARGIN, Ask, DecodePart
+from router.cost import MARGIN, Ask, DecodePart, stretched
 from router.fleet import WorkerState
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
@@ -32,6 +32,6 @@ def _until_fast(ask: Ask, decode: DecodePart) -> float:
     """Until enough residents have ended for the request's TPOT, and for its memory."""
     wait = decode.memory_wait_s()
     for finish_s in (0.0, *decode.outlook.finish_s):
-        if decode.step_with(ask, finish_s) <= MARGIN * ask.slo.tpot_s:
+        if stretched(decode.step_with(ask, finish_s), ask.outputs[1], decode.duty) <= MARGIN * ask.slo.tpot_s:
             return max(wait, finish_s)
     return max(wait, decode.outlook.finish_s[-1] if decode.outlook.finish_s else 0.0)

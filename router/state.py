@@ -11,12 +11,17 @@ after every event and at `next_decision_at`.
 from collections.abc import Iterable
 from typing import assert_never
 
+from cluster.reports import (
+    ClusterView,
+    KvEvents,
+    ReportReply,
+    WorkerReport,
+    WorkerView,
+)
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
-    ClusterView,
     FirstToken,
-    KvEvents,
     PairSuspected,
     Path,
     Placement,
@@ -24,19 +29,17 @@ from cluster.types import (
     Pool,
     PrefillDone,
     Rejection,
-    ReportReply,
     RequestClosed,
     RequestId,
     SchedulerEvent,
     WorkerId,
     WorkerLost,
-    WorkerReport,
-    WorkerView,
 )
 from router.admission import MAX_QUEUE, Verdict, judge
+from router.arrivals import ArrivalRate
 from router.charging import charge, engine_s
 from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
-from router.cost import Ask, ask_of, prefill_s
+from router.cost import Ask, Others, ask_of, prefill_s
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState
 from router.latency import LatencyModels
@@ -83,6 +86,7 @@ class RouterState:
         self._queue = WaitingQueue()
         self._lengths = OutputLengths()
         self._shares = TenantShares()
+        self._arrivals = ArrivalRate()
         self._contended_at = float("-inf")
         self._turn = 0
         self._roster = NOBODY
@@ -116,6 +120,7 @@ class RouterState:
         """
         self._release(request.request_id, now)
         waiting = Waiting(request, asker, now)
+        self._arrivals.note(now)
         answer = self._consider(waiting, now)
         if answer is None:
             self._queue.add(waiting)
@@ -256,19 +261,19 @@ class RouterState:
         if event.num_output_tokens is not None:
             self._lengths.add((made.tenant, made.slo_class), event.num_output_tokens)
             if made.placement.predicted is not None:
-                self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s)
+                self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
         self._release(event.request_id, now)
 
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
         """None: it has to wait."""
-        ask = self._ask(waiting, now)
         if now - self._roster.made_at > ROSTER_AGE_S:
             self._roster = roster_of(self._live(now), now)
+        ask = self._ask(waiting, now)
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
         candidates = candidates_of(ask, self._roster, suspects, self._turn)
         choice = self._policy(ask, candidates, self.models)
         if choice is None:
-            return self._nobody(waiting.request, candidates)
+            return self._nobody(waiting.request)
         if self._admits_all:
             return self._charge(ask, choice, waiting.asker)
         waiting.ttft_s = ask.slo.ttft_s
@@ -296,7 +301,11 @@ class RouterState:
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
         age_s = request.age_s + now - waiting.since
-        return ask_of(request, slo, hits, lengths, age_s, now)
+        return ask_of(request, slo, hits, lengths, age_s, self._others(now), now)
+
+    def _others(self, now: float) -> Others:
+        num_decodes, num_prefills = len(self._roster.decodes), len(self._roster.prefills)
+        return Others(self._arrivals.per_s(now), max(1, num_decodes), max(1, num_prefills))
 
     def _isolated_prefill_s(self, num_prompt: int) -> float:
         """What the prompt takes alone, with nothing cached, on the kind of worker that would prefill it."""
@@ -324,14 +333,16 @@ class RouterState:
             num_before = self._queue.num_before(waiting, ask.now)
             wait = wait_s(ask, choice.prediction, choice.decode, load, num_before)
         self._num_refused += 1
-        return Rejection(retry_after_s=retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0), why=why)
+        seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
+        return Rejection(retry_after_s=seconds, why=why, is_overload=True)
 
-    def _nobody(self, request: PlacementRequest, candidates: Candidates) -> Rejection:
-        is_anybody = any(w.worker not in request.excluded for w in self._workers.values())
+    def _nobody(self, request: PlacementRequest) -> Rejection:
+        workers = [*self._roster.prefills, *self._roster.decodes]
+        is_anybody = any(worker.worker not in request.excluded for worker in workers)
         why = "all workers have as many requests as they take" if is_anybody else "no worker can be reached"
         if request.path is not None:
             why = f"path {request.path} is asked for and no worker can take it"
-        return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why)
+        return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why, is_overload=is_anybody and request.path is None)
 
     def _release(self, request_id: RequestId, now: float) -> None:
         made = self._charges.pop(request_id, None)

@@ -5,7 +5,8 @@ backlog. A link starts from the speed that it was proved with and then follows i
 proved takes what all links together have taught.
 """
 
-from cluster.types import LinkSpeed, WorkerId
+from cluster.reports import LinkSpeed
+from cluster.types import WorkerId
 from router.rls import RecursiveLeastSquares
 
 UNKNOWN = LinkSpeed(latency_s=2e-3, bytes_per_s=2e9)

@@ -16,11 +16,11 @@ Invariants: a request holds memory exactly from its admission to its end; seats 
 from collections import deque
 from math import inf
 
+from cluster.reports import StepSample, WorkerLoad
 from cluster.simulate.cache import KvCache
 from cluster.simulate.decodes import Decodes
 from cluster.simulate.engine_request import EngineOutput, EngineRequest, Moment, Phase
 from cluster.simulate.engine_setting import EngineSetting, StepModel
-from cluster.types import StepSample, WorkerLoad
 
 MAX_SAMPLES = 8
 """Step samples that are kept between two reports."""

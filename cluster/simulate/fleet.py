@@ -8,11 +8,19 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from cluster.errors import WorkerUnreachable
+from cluster.reports import TransferSample
 from cluster.simulate.links import Links
 from cluster.simulate.reports import Desk, Reporter
 from cluster.simulate.setting import Fault, PoolSetting, Setting, worker_name
 from cluster.simulate.worker import Run, SimWorker, hand_over, kept_by
-from cluster.types import FinishReason, GenerateRequest, Pool, RequestId, TokenDelta, TransferSample, WorkerId
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    Pool,
+    RequestId,
+    TokenDelta,
+    WorkerId,
+)
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0

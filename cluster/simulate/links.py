@@ -4,7 +4,7 @@ A transfer holds the way out of its prefill worker and the way into its decode w
 both are free, in order of asking.
 """
 
-from cluster.types import LinkSpeed
+from cluster.reports import LinkSpeed
 
 
 class Links:

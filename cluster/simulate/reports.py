@@ -5,26 +5,28 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from cluster.reports import (
+    EngineShape,
+    KvChange,
+    KvEvents,
+    LinkSpeed,
+    ReportReply,
+    StepSample,
+    TransferSample,
+    WorkerLoad,
+    WorkerReport,
+)
 from cluster.simulate.links import Links
 from cluster.simulate.setting import Setting
 from cluster.simulate.worker import SimWorker
 from cluster.types import (
     Address,
-    EngineShape,
-    KvChange,
-    KvEvents,
-    LinkSpeed,
     Placement,
     PlacementRequest,
     Pool,
     Rejection,
-    ReportReply,
     SchedulerEvent,
-    StepSample,
-    TransferSample,
     WorkerId,
-    WorkerLoad,
-    WorkerReport,
 )
 
 Sample = TypeVar("Sample", StepSample, TransferSample)

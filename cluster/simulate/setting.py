@@ -2,8 +2,9 @@
 
 import msgspec
 
+from cluster.reports import LinkSpeed
 from cluster.simulate.engine_setting import EngineSetting, StepModel
-from cluster.types import LinkSpeed, Pool
+from cluster.types import Pool
 
 
 class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,12 @@ from cluster.simulate.engine import Engine
 from cluster.simulate.engine_request import EngineRequest, Moment, Phase
 from cluster.simulate.setting import PoolSetting
 from cluster.simulate.workload import SimRequest
-from cluster.types import GenerateRequest, Pool, PromptTokenSources, WorkerId
+from cluster.types import (
+    GenerateRequest,
+    Pool,
+    PromptTokenSources,
+    WorkerId,
+)
 from kvtransfer.handoff import KVHandoff
 
 _RUN = "run"

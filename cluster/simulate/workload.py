@@ -10,7 +10,12 @@ from typing import Self
 
 import msgspec
 
-from cluster.types import Outcome, Path, Slo, SloClass
+from cluster.types import (
+    Outcome,
+    Path,
+    Slo,
+    SloClass,
+)
 
 BLOCK_TOKENS = 512
 """Prompt tokens per block hash, as in the Mooncake traces."""

@@ -17,8 +17,14 @@ from cluster.block_hashes import BlockHasher
 from cluster.config import DiskTierConfig, TiersConfig
 from cluster.feed import Feed
 from cluster.kv_events import KvEventFeed
+from cluster.reports import KvEvents, KvTier
 from cluster.sampling import encode_sampling_params
-from cluster.types import GenerateRequest, KvEvents, KvTier, Pool, RequestId, WorkerId
+from cluster.types import (
+    GenerateRequest,
+    Pool,
+    RequestId,
+    WorkerId,
+)
 from kvtransfer.handoff import KVHandoff
 from router.prefix_index import PrefixIndex
 from tests.cluster.bare_engine import CONFIG, a_bare_engine

@@ -14,7 +14,12 @@ from vllm.sampling_params import SamplingParams
 
 from cluster.feed import Feed
 from cluster.sampling import encode_sampling_params
-from cluster.types import GenerateRequest, Pool, RequestId, TokenDelta
+from cluster.types import (
+    GenerateRequest,
+    Pool,
+    RequestId,
+    TokenDelta,
+)
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId

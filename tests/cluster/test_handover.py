@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from tests.cluster.recall import NUM_RECALL_PROMPTS, recall_prompts
-from tests.cluster.service import Service
+from tests.cluster.service import Service, wait_for
 
 LENGTHS = [1, 2, 31, 32, 33, 64, 65, 100, 300, 1000, 2500]
 """Prompt tokens: below, at and above the borders of KV blocks (32 tokens), up to many blocks."""
@@ -50,6 +50,27 @@ def test_text_is_the_same_whether_or_not_the_first_token_comes_from_the_prefill_
     decode = service.prompt_tokens("decode")
     assert texts[0] == texts[1] == _greedy(client, model, prompt, "D")
     assert _gained(decode, service.prompt_tokens("decode"))["local"] > 0
+
+
+def test_scheduler_knows_what_the_workers_cache(service: Service, client: openai.OpenAI, model: str) -> None:
+    _greedy(client, model, _prompt(320, seed=60), "P->D")
+    wait_for(lambda: service.metric("baton_prefix_index_blocks") >= 320 // KV_BLOCK, 10)
+    wait_for(lambda: service.metric("baton_prefix_index_exact_workers") == 2, 10)
+
+
+def test_prompt_of_one_api_key_is_not_cached_for_another(service: Service, client: openai.OpenAI, model: str) -> None:
+    cached = []
+    for key in ("one", "one", "two"):
+        usage = (
+            client.with_options(api_key=key)
+            .completions.create(
+                model=model, prompt=_prompt(320, seed=61), max_tokens=1, extra_headers={"x-baton-path": "D"}
+            )
+            .usage
+        )
+        assert usage is not None and usage.prompt_tokens_details is not None
+        cached.append((usage.prompt_tokens_details.cached_tokens or 0) > 0)
+    assert cached == [False, True, False]
 
 
 def test_next_turn_is_computed_where_the_turn_before_was(service: Service, client: openai.OpenAI, model: str) -> None:

@@ -19,7 +19,12 @@ from vllm.tokenizers import get_tokenizer
 from cluster.config import DiskTierConfig, TiersConfig, resolve_model
 from cluster.feed import Feed
 from cluster.sampling import encode_sampling_params
-from cluster.types import GenerateRequest, Pool, PromptTokenSources, RequestId
+from cluster.types import (
+    GenerateRequest,
+    Pool,
+    PromptTokenSources,
+    RequestId,
+)
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId
 from tests.cluster.bare_engine import CONFIG, a_bare_engine

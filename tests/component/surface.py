@@ -12,16 +12,18 @@ from api.receipts import Receipts
 from cluster.config import IngressConfig
 from cluster.errors import ServingError
 from cluster.metrics import Family, Sample, Scrape
-from cluster.types import (
+from cluster.reports import (
     ClusterView,
     LinkSpeed,
+    WorkerLoad,
+    WorkerTransport,
+    WorkerView,
+)
+from cluster.types import (
     Path,
     Placement,
     Pool,
     WorkerId,
-    WorkerLoad,
-    WorkerTransport,
-    WorkerView,
 )
 from router.receipt import Terms
 

@@ -9,7 +9,12 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
 from cluster.errors import InvalidRequest
-from cluster.types import FinishReason, PromptTokenSources, TokenDelta, WorkerId
+from cluster.types import (
+    FinishReason,
+    PromptTokenSources,
+    TokenDelta,
+    WorkerId,
+)
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 
 NUM_TOKENS = 100

@@ -18,7 +18,13 @@ from api.render import Frontend
 from cluster.config import REPO_ROOT, parse
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.sampling import decode_sampling_params
-from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    Path,
+    PromptTokenSources,
+    TokenDelta,
+)
 from router.receipt import Terms
 
 MODEL = "conf/models/baton-demo"

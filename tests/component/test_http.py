@@ -18,7 +18,16 @@ from cluster.errors import (
     TooManyRequests,
     WorkerUnreachable,
 )
-from cluster.types import Outcome, Path, Prediction, PromptTokenSources, RequestId, Slo, SloClass, WorkerId
+from cluster.types import (
+    Outcome,
+    Path,
+    Prediction,
+    PromptTokenSources,
+    RequestId,
+    Slo,
+    SloClass,
+    WorkerId,
+)
 from router.receipt import RouteReceipt
 
 FRAME = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"stop_reason":null}]}\n\n'

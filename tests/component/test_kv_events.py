@@ -19,7 +19,8 @@ from vllm.distributed.kv_events import (
 from cluster import kv_events
 from cluster.errors import WorkerUnreachable
 from cluster.kv_events import KvEventFeed, KvEventSockets
-from cluster.types import KvEvents, KvTier, WorkerId
+from cluster.reports import KvEvents, KvTier
+from cluster.types import WorkerId
 from router.prefix_index import Hit, PrefixIndex
 
 WORKER = WorkerId("d0")

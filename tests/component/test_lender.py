@@ -9,7 +9,14 @@ import pytest
 from cluster import metrics
 from cluster.channel import Connection, Listener, Service, connect
 from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
-from cluster.types import FinishReason, GenerateRequest, PromptTokenSources, RequestId, TokenDelta, WorkerId
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    PromptTokenSources,
+    RequestId,
+    TokenDelta,
+    WorkerId,
+)
 from kvtransfer import lender as lender_module
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal

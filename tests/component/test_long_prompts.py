@@ -12,7 +12,12 @@ from surface import a_placement
 from api.generation import Call
 from api.render import Frontend
 from cluster.config import parse
-from cluster.types import FinishReason, GenerateRequest, Path, TokenDelta
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    Path,
+    TokenDelta,
+)
 from router.receipt import Terms
 
 NUM_TOKENS = 32_000

@@ -11,24 +11,26 @@ from cluster.channel import Connection, ConnectionLost, Listener, Service, conne
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, PREFILL, REPORT
-from cluster.types import (
-    Address,
-    FirstToken,
-    GenerateRequest,
+from cluster.reports import (
     KvChange,
     KvEvents,
     KvTier,
     LinkSpeed,
+    ReportReply,
+    WorkerLoad,
+    WorkerReport,
+)
+from cluster.types import (
+    Address,
+    FirstToken,
+    GenerateRequest,
     PlacementRequest,
     Pool,
     PrefillDone,
     Rejection,
-    ReportReply,
     RequestId,
     SchedulerEvent,
     WorkerId,
-    WorkerLoad,
-    WorkerReport,
 )
 from kvtransfer.handoff import PrefillResult
 

@@ -12,7 +12,8 @@ import pytest
 from surface import a_worker
 
 from cluster.config import REPO_ROOT
-from cluster.types import ClusterView, Pool
+from cluster.reports import ClusterView
+from cluster.types import Pool
 from kvtransfer.link_table import table_of
 
 

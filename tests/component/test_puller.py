@@ -7,13 +7,13 @@ import pytest
 
 from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed
+from cluster.reports import TransferSample
 from cluster.types import (
     FinishReason,
     GenerateRequest,
     PromptTokenSources,
     RequestId,
     TokenDelta,
-    TransferSample,
     WorkerId,
 )
 from kvtransfer import puller as puller_module

@@ -10,11 +10,16 @@ from cluster import scheduling as scheduling_module
 from cluster.channel import ConnectionLost, Listener, Service
 from cluster.peers import Peers, SchedulerPeer
 from cluster.protocol import LOCATE, PLACE, TELL, VIEW
+from cluster.reports import (
+    ClusterView,
+    WorkerLoad,
+    WorkerTransport,
+    WorkerView,
+)
 from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
-    ClusterView,
     Path,
     Placement,
     PlacementRequest,
@@ -24,9 +29,6 @@ from cluster.types import (
     RequestId,
     SchedulerEvent,
     WorkerId,
-    WorkerLoad,
-    WorkerTransport,
-    WorkerView,
 )
 from router.last_resort import LastResort
 

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from cluster.channel import Connection, Listener, Method, Service, connect
 from cluster.errors import ClientTooSlow, InvalidRequest, ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
-from cluster.types import FinishReason, GenerateRequest, RequestId, TokenDelta, WorkerId
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    RequestId,
+    TokenDelta,
+    WorkerId,
+)
 from decode.step_stream import StepReader, StepStreams
 from kvtransfer.handoff import KVHandoff
 

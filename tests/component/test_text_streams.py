@@ -21,7 +21,13 @@ from api.vllm_errors import error_in_frame
 from api.wire import sse
 from cluster.config import REPO_ROOT, AppConfig, parse
 from cluster.errors import Overloaded, ServingError, WorkerUnreachable
-from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    Path,
+    PromptTokenSources,
+    TokenDelta,
+)
 from router.receipt import Terms
 
 MODEL = "conf/models/baton-demo"

@@ -2,20 +2,18 @@
 
 import asyncio
 
+from cluster.reports import KvEvents, ReportReply, WorkerReport
 from cluster.types import (
-    KvEvents,
     Path,
     Placement,
     PlacementRequest,
     Pool,
     Rejection,
-    ReportReply,
     RequestClosed,
     RequestId,
     SchedulerEvent,
     WorkerId,
     WorkerLost,
-    WorkerReport,
 )
 
 

@@ -14,9 +14,9 @@ from statistics import fmean
 import msgspec
 import pytest
 
+from cluster.reports import StepSample
 from cluster.simulate.alone import Arrival, serve
 from cluster.simulate.engine_setting import EngineSetting
-from cluster.types import StepSample
 from router import catalogue
 from router.latency import LatencyModel
 from router.roofline import kv_capacity_tokens, step_model

@@ -3,13 +3,22 @@ import random
 import msgspec
 import pytest
 
+from cluster.reports import LinkSpeed
 from cluster.simulate.clock import VirtualLoop
 from cluster.simulate.engine_setting import EngineSetting
 from cluster.simulate.fleet import Fleet
 from cluster.simulate.run import serve, simulate
 from cluster.simulate.setting import Fault, PoolSetting, Reporting, Setting
 from cluster.simulate.workload import RequestRecord, SimRequest
-from cluster.types import FirstToken, LinkSpeed, Outcome, Path, Pool, PrefillDone, RequestClosed, Slo
+from cluster.types import (
+    FirstToken,
+    Outcome,
+    Path,
+    Pool,
+    PrefillDone,
+    RequestClosed,
+    Slo,
+)
 from tests.sim.desk import NotingDesk
 from tests.sim.step_model import LinearSteps
 

@@ -2,12 +2,18 @@
 
 from typing import Any
 
+from cluster.reports import (
+    ClusterView,
+    LinkSpeed,
+    WorkerLoad,
+    WorkerReport,
+    WorkerTransport,
+    WorkerView,
+)
 from cluster.types import (
     Address,
-    ClusterView,
     FinishReason,
     GenerateRequest,
-    LinkSpeed,
     Outcome,
     PlacementRequest,
     Pool,
@@ -16,10 +22,6 @@ from cluster.types import (
     SloClass,
     TokenDelta,
     WorkerId,
-    WorkerLoad,
-    WorkerReport,
-    WorkerTransport,
-    WorkerView,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.receipt import RouteReceipt

@@ -1,11 +1,15 @@
 """A Scheduler's state with workers whose times are known: Qwen3-32B on pairs of H100."""
 
+from cluster.reports import (
+    EngineShape,
+    LinkSpeed,
+    WorkerLoad,
+    WorkerReport,
+)
 from cluster.slo import Objective, SloConfig
 from cluster.types import (
     Address,
-    EngineShape,
     FirstToken,
-    LinkSpeed,
     Placement,
     PlacementRequest,
     Pool,
@@ -13,8 +17,6 @@ from cluster.types import (
     RequestClosed,
     RequestId,
     WorkerId,
-    WorkerLoad,
-    WorkerReport,
 )
 from router.state import RouterState
 

@@ -6,7 +6,8 @@ import pytest
 
 from cluster import kv_mirror
 from cluster.kv_mirror import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, EventOrder, KvMirror
-from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from cluster.reports import KvChange, KvEvents, KvTier
+from cluster.types import WorkerId
 
 WORKER = WorkerId("d0")
 

@@ -4,7 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.slo import SloConfig
-from cluster.types import Path, Placement, Rejection, RequestId, Slo, SloClass, WorkerId
+from cluster.types import (
+    Path,
+    Placement,
+    Rejection,
+    RequestId,
+    Slo,
+    SloClass,
+    WorkerId,
+)
 from router.last_resort import LastResort
 
 

@@ -19,7 +19,8 @@ from latency_truth import (
     times,
 )
 
-from cluster.types import LinkSpeed, StepSample, WorkerId
+from cluster.reports import LinkSpeed, StepSample
+from cluster.types import WorkerId
 from router import catalogue
 from router.latency import LatencyModel, LatencyModels
 

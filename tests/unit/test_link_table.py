@@ -2,7 +2,8 @@ import msgspec
 import pytest
 from factories import a_decode_view, a_prefill_view, a_view
 
-from cluster.types import ClusterView, LinkSpeed, Transport, WorkerId
+from cluster.reports import ClusterView, LinkSpeed, Transport
+from cluster.types import WorkerId
 from kvtransfer.link_table import LinkTable, render, table_of
 from kvtransfer.topology import Device, Node, choose
 

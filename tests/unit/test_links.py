@@ -6,7 +6,8 @@ from factories import ids
 from fake_ports import Gate, turns
 
 from cluster.errors import PrefillFailed
-from cluster.types import LinkSpeed, WorkerId
+from cluster.reports import LinkSpeed
+from cluster.types import WorkerId
 from kvtransfer import links as links_module
 from kvtransfer.links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, Links
 

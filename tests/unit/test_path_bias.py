@@ -34,20 +34,20 @@ def test_factor_and_overhead_are_learned_together(factor, overhead_s):
     assert 0.03 < bias.error < 0.3
 
 
-def predicted(path, ttft_s, tpot_s):
-    return Prediction(path, None, None, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, ttft_s, tpot_s)
+def predicted(path, ttft_s, step_s, gap_s=0.0):
+    return Prediction(path, None, None, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, ttft_s, step_s, gap_s)
 
 
 def test_paths_and_figures_are_corrected_apart():
     bias = PathBias()
     for _ in range(50):
-        bias.observe(predicted(Path.DECODE, 0.1, 0.02), 0.15, None)
+        bias.observe(predicted(Path.DECODE, 0.1, 0.02), 0.15, None, 100)
     assert bias.ttft_s(Path.DECODE, 0.1) == pytest.approx(0.15, rel=0.05)
     assert bias.ttft_s(Path.PREFILL_DECODE, 0.1) == 0.1
     assert bias.tpot_s(Path.DECODE, 0.02) == 0.02
     assert bias.errors()[Path.DECODE].tpot is None
     assert bias.errors()[Path.DECODE].ttft < 0.2
-    bias.observe(predicted(Path.DECODE, 0.1, 0.02), None, 0.03)
+    bias.observe(predicted(Path.DECODE, 0.1, 0.02), None, 0.03, 100)
     assert bias.tpot_s(Path.DECODE, 0.02) > 0.02
 
 
@@ -71,3 +71,17 @@ def test_pair_of_no_meaning_teaches_nothing(predicted_s, actual_s):
     bias = Bias(0.05)
     bias.observe(predicted_s, actual_s)
     assert bias.corrected(0.2) == 0.2 and bias.error is None
+
+
+def test_gap_before_the_second_token_is_no_bias_of_the_others():
+    bias = PathBias()
+    for _ in range(50):
+        bias.observe(predicted(Path.PREFILL_DECODE, 0.1, 0.02, gap_s=1.0), None, 0.02 + 1.0 / 100, 101)
+    assert bias.tpot_s(Path.PREFILL_DECODE, 0.02) == pytest.approx(0.02, rel=0.01)
+
+
+def test_path_that_was_unlucky_with_short_answers_is_not_closed():
+    bias = PathBias()
+    for _ in range(200):
+        bias.observe(predicted(Path.PREFILL_DECODE, 0.1, 0.02), None, 0.5, 2)
+    assert bias.tpot_s(Path.PREFILL_DECODE, 0.02) == 0.02

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from cluster.reports import KvChange, KvEvents, KvTier
+from cluster.types import WorkerId
+from router.predictions import STRIDE_BLOCKS, Predictions
 from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
 
 A, B = WorkerId("a"), WorkerId("b")
@@ -128,6 +130,13 @@ def test_prediction_counts_as_memory_until_its_time_is_over():
     assert not index.is_exact(A)
 
 
+def test_prediction_goes_on_from_what_is_known():
+    index = an_index(snapshot(A, 1, stored(1, 2), stored(3, tier=KvTier.HOST)), snapshot(B, 1, stored(1, 2, 3, 4)))
+    index.predict(A, blocks(1, 2, 3), 0.0)
+    index.predict(B, blocks(1, 2), 0.0)
+    assert longest(index, [1, 2, 3, 4]) == {A: Hit(3, 3), B: Hit(4, 4)}
+
+
 def test_stored_block_outlives_its_prediction():
     index = an_index(snapshot(A, 1))
     index.predict(A, blocks(1, 2), 0.0)
@@ -144,11 +153,21 @@ def test_evicted_block_is_not_predicted_any_more():
     assert longest(index, [1], 2.0) == {}
 
 
-def test_snapshot_ends_predictions():
+def test_what_was_placed_before_a_snapshot_is_still_expected_after_it():
     index = an_index(snapshot(A, 1))
-    index.predict(A, blocks(1), 0.0)
-    index.handle(snapshot(A, 2), 0.0)
-    assert longest(index, [1]) == {}
+    index.predict(A, blocks(1, 2), 0.0)
+    index.handle(snapshot(A, 2, stored(1)), 0.0)
+    assert longest(index, [1, 2]) == {A: Hit(2, 2)}
+
+
+def test_long_prompt_is_predicted_to_less_than_a_stride():
+    index = an_index()
+    index.predict(A, blocks(*range(1000)), 0.0)
+    for length in (1, 63, 64, 65, 200, 999, 1000):
+        other = [*range(length), *range(5000, 5100)]
+        predicted = longest(index, other)[A].num_blocks
+        assert length - STRIDE_BLOCKS < predicted <= length
+    assert longest(index, range(1000)) == {A: Hit(1000, 1000)}
 
 
 def test_forgotten_worker_holds_nothing_and_its_place_is_used_again():
@@ -163,15 +182,14 @@ def test_forgotten_worker_holds_nothing_and_its_place_is_used_again():
     assert index.num_blocks < 10
 
 
-def test_old_prediction_of_a_forgotten_worker_ends_nothing_of_its_successor():
-    index = an_index(snapshot(A, 1))
+def test_prediction_of_a_forgotten_worker_is_nobody_else_s():
+    index = an_index()
     index.predict(A, blocks(1), 0.0)
     index.forget(A)
-    for number in range(1, 4):  # sweeps free the slot
-        index.handle(snapshot(B, number), 1.0)
-    index.predict(B, blocks(1), 1.0)
-    index.predict(WorkerId("c"), blocks(1), 1.0)
-    assert longest(index, [1], PREDICTION_TTL_S + 0.5).keys() == {B, "c"}
+    index.predict(B, blocks(2), 1.0)
+    assert longest(index, [1], 1.0) == {}
+    index.predict(A, blocks(2), 1.0)
+    assert longest(index, [2], PREDICTION_TTL_S + 0.5) == {A: Hit(1, 1), B: Hit(1, 1)}
 
 
 def test_full_index_takes_no_more_and_says_so():
@@ -195,9 +213,10 @@ def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first():
     assert not index.is_exact(A)
 
 
-def test_predictions_take_but_a_part_of_the_index():
-    index = an_index(max_blocks=100)
+def test_predictions_are_bounded_and_the_oldest_go_first():
+    predictions = Predictions(max_marks=100)
     for start in range(0, 1000, 10):
-        index.predict(A, blocks(*range(start, start + 10)), 0.0)
-    assert index.num_blocks <= 40
-    assert longest(index, range(990, 1000)) == {A: Hit(10, 10)}
+        predictions.add(A, blocks(*range(start, start + 10)), 0.0)
+        predictions.validate()
+    assert predictions.longest(blocks(*range(10)), 0.0) == {}
+    assert predictions.longest(blocks(*range(990, 1000)), 0.0) == {A: 10}

@@ -3,12 +3,12 @@ snapshots, departures, predictions and time."""
 
 from collections import defaultdict
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cluster.types import KvChange, KvEvents, KvTier, WorkerId
+from cluster.reports import KvChange, KvEvents, KvTier
+from cluster.types import WorkerId
 from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
 
 WORKERS = [WorkerId(name) for name in "ab"]
@@ -29,12 +29,14 @@ class Naive:
 
     def __init__(self) -> None:
         self.held: dict[WorkerId, dict[KvTier, set[int]]] = defaultdict(lambda: {tier: set() for tier in KvTier})
-        self.records: list[tuple[float, WorkerId, set[int]]] = []
+        self.placed: list[tuple[float, WorkerId, set[int]]] = []
+        self.marks: set[tuple[WorkerId, int]] = set()
         self.last: dict[WorkerId, int] = {}
         self.missed: set[WorkerId] = set()
         self.unsure: set[WorkerId] = set()
 
-    def handle(self, events: KvEvents) -> None:
+    def handle(self, events: KvEvents, now: float) -> None:
+        self.expire(now)
         worker = events.worker
         if worker in self.last and events.number <= self.last[worker]:
             return
@@ -56,32 +58,31 @@ class Naive:
                 self.held[worker][change.tier] |= blocks
             else:
                 self.held[worker][change.tier] -= blocks
-                if change.tier is KvTier.GPU:
-                    self.unpredict(worker, blocks)
+            if change.tier is KvTier.GPU:
+                self.marks -= {(worker, block) for block in blocks}
 
     def empty(self, worker: WorkerId) -> None:
         self.held.pop(worker, None)
-        self.unpredict(worker, set(range(NUM_BLOCKS)))
 
     def forget(self, worker: WorkerId) -> None:
         self.empty(worker)
         self.last.pop(worker, None)
         self.missed.discard(worker)
         self.unsure.discard(worker)
-
-    def unpredict(self, worker: WorkerId, blocks: set[int]) -> None:
-        self.records = [(until, w, b - blocks if w == worker else b) for until, w, b in self.records]
+        self.marks = {mark for mark in self.marks if mark[0] != worker}
+        self.placed = [placed for placed in self.placed if placed[1] != worker]
 
     def predict(self, worker: WorkerId, blocks: list[int], now: float) -> None:
         self.expire(now)
-        news = set(blocks) - self.predicted(worker) - self.held[worker][KvTier.GPU]
-        self.records.append((now + PREDICTION_TTL_S, worker, news))
-
-    def predicted(self, worker: WorkerId) -> set[int]:
-        return {block for _, w, blocks in self.records if w == worker for block in blocks}
+        news = {block for block in blocks if (worker, block) not in self.marks}
+        self.placed.append((now + PREDICTION_TTL_S, worker, news))
+        self.marks |= {(worker, block) for block in news}
 
     def expire(self, now: float) -> None:
-        self.records = [record for record in self.records if record[0] > now]
+        for until, worker, blocks in self.placed:
+            if until <= now:
+                self.marks -= {(worker, block) for block in blocks}
+        self.placed = [placed for placed in self.placed if placed[0] > now]
 
     def is_exact(self, worker: WorkerId) -> bool:
         return worker in self.last and worker not in self.missed | self.unsure
@@ -90,10 +91,12 @@ class Naive:
         self.expire(now)
         hits = {}
         for worker in WORKERS:
-            near = self.held[worker][KvTier.GPU] | self.predicted(worker)
-            hit = Hit(leading(blocks, near.union(*self.held[worker].values())), leading(blocks, near))
-            if hit.num_blocks:
-                hits[worker] = hit
+            held = self.held[worker]
+            expected = max([depth for depth, block in enumerate(blocks, 1) if (worker, block) in self.marks], default=0)
+            near = max(leading(blocks, held[KvTier.GPU]), expected)
+            anywhere = max(leading(blocks, set().union(*held.values())), expected)
+            if anywhere:
+                hits[worker] = Hit(anywhere, near)
         return hits
 
 
@@ -183,9 +186,35 @@ class Stream(RuleBasedStateMachine):
 
     def hear(self, message):
         wanted = self.index.handle(message, self.now)
-        self.model.handle(message)
+        self.model.handle(message, self.now)
         assert wanted == (message.worker in self.model.missed)
 
 
-TestStream = pytest.mark.filterwarnings("default")(Stream.TestCase)
-TestStream.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+class CrowdedStream(Stream):
+    """An index with room for half of the blocks: it finds too little, never too much, and knows of whom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex(max_blocks=NUM_BLOCKS // 2)
+
+    @invariant()
+    def is_sound(self):
+        self.index.validate()
+        assert self.index.num_blocks <= NUM_BLOCKS // 2
+        for first in range(NUM_BLOCKS):
+            self.look_up([*range(first, NUM_BLOCKS), *range(first)])
+
+    def look_up(self, blocks):
+        found = self.index.longest([key(block) for block in blocks], self.now)
+        right = self.model.longest(blocks, self.now)
+        for worker in WORKERS:
+            hit, right_hit = found.get(worker, Hit(0, 0)), right.get(worker, Hit(0, 0))
+            if self.index.is_exact(worker):
+                assert self.model.is_exact(worker)
+                assert hit == right_hit
+            assert hit.num_blocks <= right_hit.num_blocks
+            assert hit.num_gpu_blocks <= right_hit.num_gpu_blocks
+
+
+TestStream, TestCrowdedStream = Stream.TestCase, CrowdedStream.TestCase
+TestStream.settings = TestCrowdedStream.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)

@@ -6,7 +6,13 @@ from fake_ports import Gate
 
 from cluster.errors import PrefillFailed, ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
-from cluster.types import FinishReason, GenerateRequest, PromptTokenSources, RequestId, WorkerId
+from cluster.types import (
+    FinishReason,
+    GenerateRequest,
+    PromptTokenSources,
+    RequestId,
+    WorkerId,
+)
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.telemetry import TransferLog

@@ -3,7 +3,16 @@ from factories import a_receipt
 from prometheus_client import REGISTRY
 
 from api.receipts import Receipts
-from cluster.types import Outcome, Path, Placement, Prediction, PromptTokenSources, Slo, SloClass, WorkerId
+from cluster.types import (
+    Outcome,
+    Path,
+    Placement,
+    Prediction,
+    PromptTokenSources,
+    Slo,
+    SloClass,
+    WorkerId,
+)
 
 PREDICTED = Prediction(Path.DECODE, None, WorkerId("d0"), 0.5, 0.02, 0.1, 0.0, 0.2, 0.3)
 PLACED = Placement(

@@ -8,7 +8,15 @@ from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeSchedul
 from test_session import gone, read, tokens
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
-from cluster.types import FinishReason, Outcome, PairSuspected, Path, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.types import (
+    FinishReason,
+    Outcome,
+    PairSuspected,
+    Path,
+    PromptTokenSources,
+    TokenDelta,
+    TokenLogprob,
+)
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 TOP = [TokenLogprob(10 + rank, -1.0 - rank) for rank in range(5)]

@@ -5,8 +5,8 @@ from factories import a_decode_report, a_placement_request, a_prefill_report, id
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cluster.reports import KvEvents, WorkerReport
 from cluster.types import (
-    KvEvents,
     PairSuspected,
     Path,
     Placement,
@@ -16,7 +16,6 @@ from cluster.types import (
     RequestId,
     WorkerId,
     WorkerLost,
-    WorkerReport,
 )
 from router.state import CHARGE_TIMEOUT_S, QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
 
@@ -136,7 +135,7 @@ def test_kv_events_of_workers_count_while_they_report():
     assert state.reply_to(report, 0.0).wants_kv_snapshot
     state.handle_kv_events(first, 0.0)
     assert not state.reply_to(report, 0.0).wants_kv_snapshot
-    assert not state.wants_kv_snapshot(a_decode_report(DECODES[0], "p0")), "it sends none"
+    assert not state.reply_to(a_decode_report(DECODES[0], "p0"), 0.0).wants_kv_snapshot, "it sends none"
     state.handle(WorkerLost(worker=DECODES[0]), 0.0)
     state.handle_kv_events(first, 0.0)
     state.handle(report, 0.0)

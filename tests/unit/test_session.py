@@ -6,7 +6,16 @@ from factories import a_request
 from fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
-from cluster.types import FirstToken, Outcome, Path, PrefillDone, PromptTokenSources, Rejection, SloClass, TokenDelta
+from cluster.types import (
+    FirstToken,
+    Outcome,
+    Path,
+    PrefillDone,
+    PromptTokenSources,
+    Rejection,
+    SloClass,
+    TokenDelta,
+)
 from router.session import Session
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL

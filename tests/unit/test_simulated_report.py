@@ -10,7 +10,12 @@ import pytest
 from cluster.simulate.chart import Axis, Line, cumulative, line_chart
 from cluster.simulate.report import Quantiles, aligned, measured, summary, table, who_attained
 from cluster.simulate.workload import RequestRecord
-from cluster.types import Outcome, Path, Slo, SloClass
+from cluster.types import (
+    Outcome,
+    Path,
+    Slo,
+    SloClass,
+)
 
 
 def a_record(arrival_s: float = 0.0, **fields: Any) -> RequestRecord:

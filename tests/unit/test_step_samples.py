@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cluster.reports import StepSample
 from cluster.step_samples import (
     DECODE_INTERVAL_S,
     MAX_SAMPLES,
@@ -11,7 +12,6 @@ from cluster.step_samples import (
     StepSampler,
     samples_in,
 )
-from cluster.types import StepSample
 
 
 def a_step(

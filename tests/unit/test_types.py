@@ -14,15 +14,14 @@ from factories import (
     ids,
 )
 
+from cluster.reports import ClusterView, ReportReply
 from cluster.types import (
-    ClusterView,
     FinishReason,
     Path,
     Placement,
     Pool,
     PromptTokenSources,
     Rejection,
-    ReportReply,
     RequestClosed,
     RequestId,
     TokenDelta,
