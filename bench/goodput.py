@@ -64,6 +64,7 @@ def _arguments() -> argparse.Namespace:
         metavar="N",
         help="most tokens of a step where prompts are computed beside decodes (%(default)s; vLLM has 2048 or 8192)",
     )
+    parser.add_argument("--target", type=float, default=0.9, help="attainment at the highest rate (%(default)s)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time (%(default)s)")
     parser.add_argument("--no-robust", action="store_true", help="leave out the rows at a fixed load")
@@ -156,6 +157,7 @@ class _Bench:
             splits=self._arguments.splits,
             num_requests=self._arguments.requests or traffic.num_requests,
             step_tokens=self._arguments.step_tokens,
+            target=self._arguments.target,
             guess_per_s=traffic.guess_per_s,
         )
 
@@ -210,7 +212,8 @@ class _Bench:
         matrix = Matrix(self._results)
         text = ""
         if self._results:
-            print(f"\nMax rate at 90 % attainment, relative to {REFERENCE}; P: prefill workers of the best split\n")
+            attained = f"{100 * self._arguments.target:g} % attainment"
+            print(f"\nMax rate at {attained}, relative to {REFERENCE}; P: prefill workers of the best split\n")
             print(table(matrix))
             text = markdown([heading(matrix), *(row(matrix, cell) for cell in matrix.cells)])
         if fixed:
@@ -224,6 +227,7 @@ class _Bench:
             "code": self._code,
             "requests": self._arguments.requests,
             "step_tokens": self._arguments.step_tokens,
+            "target": self._arguments.target,
             "matrix": self._results,
             "fixed": fixed,
         }

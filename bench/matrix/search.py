@@ -20,7 +20,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     num_requests: int
     step_tokens: int
     """Of decode workers."""
-    target: float = 0.9
+    target: float
     guess_per_s: float
 
     @property

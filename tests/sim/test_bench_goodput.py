@@ -74,6 +74,7 @@ def test_search_finds_a_rate_and_the_same_one_from_its_trials(tmp_path: Path):
         splits=(2, 4),
         num_requests=80,
         step_tokens=512,
+        target=0.9,
         guess_per_s=60.0,
     )
     found = find(job, tmp_path / "trials.jsonl", "v1", frozenset(), False)
@@ -100,7 +101,8 @@ def test_row_is_relative_to_round_robin_with_the_best_split():
 def test_rates_are_means_over_seeds():
     matrix = Matrix([a_result("round_robin", 2.0), a_result("round_robin", 3.0, seed=1)])
     assert matrix.rate("conversation/mid", "round_robin") == 2.5
-    assert matrix.spread("conversation/mid", "round_robin") == (2.0, 3.0)
+    assert matrix.spread("conversation/mid", "round_robin") == "±20%"
+    assert Matrix([a_result("round_robin", 2.0)]).spread("conversation/mid", "round_robin") == ""
 
 
 @pytest.mark.parametrize(
