@@ -130,3 +130,11 @@ def test_every_variation_can_be_built_and_its_rows_shown(tmp_path: Path):
     done = robust.measure(robust.VARIATIONS[0], "lmetric", 1.0, 60, tmp_path / "trials.jsonl", "v1")
     table = robust.rows([done])
     assert table[1][0] == "nothing wrong" and "/s" in table[1][2] and table[1][1] == "-"
+
+
+def test_worker_is_lost_within_the_run(tmp_path: Path):
+    lost = next(variation for variation in robust.VARIATIONS if variation.loses)
+    robust.measure(lost, "lmetric", 2.0, 60, tmp_path / "trials.jsonl", "v1")
+    (line,) = (tmp_path / "trials.jsonl").read_bytes().splitlines()
+    (fault,) = msgspec.json.decode(line, type=Trial).key.cluster.faults
+    assert fault.at_s == pytest.approx(0.4 * 60 / 2.0)
