@@ -3,11 +3,14 @@
 from cluster.types import PlacementRequest, RequestId
 from router.admission import band
 
+LOOK_SHARE = 0.05
+LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.25
+
 
 class Waiting:
     """One request that waits."""
 
-    __slots__ = ("asker", "gives_up_at", "request", "since", "ttft_s", "why")
+    __slots__ = ("asker", "gives_up_at", "request", "since", "try_at", "ttft_s")
 
     def __init__(self, request: PlacementRequest, asker: object, now: float) -> None:
         self.request = request
@@ -17,7 +20,12 @@ class Waiting:
         """When its objective cannot be met any more. Known once it has been considered."""
         self.ttft_s = 1.0
         """Its TTFT objective."""
-        self.why = ""
+        self.try_at = now
+        """When it is worth another look."""
+
+    def look_later(self, now: float) -> None:
+        """It could not be let in: look again after a small part of the time that it has left."""
+        self.try_at = now + min(max(LOOK_SHARE * (self.gives_up_at - now), LEAST_LOOK_S), MOST_LOOK_S)
 
 
 class WaitingQueue:

@@ -131,11 +131,12 @@ class RouterState:
         decisions: list[Decision] = []
         num_failed = 0
         for waiting in self._queue.in_order(now):
-            if num_failed >= TRIES and now < waiting.gives_up_at:
+            if now < waiting.gives_up_at and (num_failed >= TRIES or now < waiting.try_at):
                 continue
             answer = self._consider(waiting, now)
             if answer is None:
                 num_failed += 1
+                waiting.look_later(now)
                 continue
             self._queue.remove(waiting.request.request_id)
             decisions.append((waiting.request.request_id, answer))
