@@ -5,6 +5,7 @@ stopped goes on where it was, and one after a change of the code begins anew (bu
 says are still right).
 """
 
+import logging
 import os
 import sys
 import time
@@ -16,6 +17,9 @@ import msgspec
 from bench.matrix.cells import REPO_ROOT, experiment
 from cluster.simulate.experiment import Cluster, OutOfReach
 from cluster.simulate.report import Summary, summary
+
+logging.getLogger("router").setLevel(logging.ERROR)
+"""Simulated workers die by the dozen: nobody needs a line for each request that goes on elsewhere."""
 
 SOURCES = ("cluster/slo.py", "cluster/types.py", "cluster/simulate/*.py", "router/*.py")
 
