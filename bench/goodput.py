@@ -31,7 +31,7 @@ from cluster.simulate.experiment import Cluster
 from cluster.simulate.report import aligned
 
 QUICK_CELLS = ["conversation/mid", "azure-conv/mid", "code-bursts/mid"]
-QUICK_REQUESTS, ALL_REQUESTS = 1500, 5000
+QUICK_REQUESTS = 1500
 QUICK_SPLITS, ALL_SPLITS = (2, 4, 6), tuple(range(1, 8))
 RESULTS = REPO_ROOT / "bench" / "results"
 
@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--held-out", action="store_true", help="the held-out traffic instead of that for tuning")
     parser.add_argument("--policies", nargs="+", choices=BASELINES, metavar="NAME", help=f"of {', '.join(BASELINES)}")
     parser.add_argument("--splits", type=int, nargs="+", metavar="P", help="prefill workers of eight to choose from")
-    parser.add_argument("--requests", type=int, metavar="N", help="at most so many per run")
+    parser.add_argument("--requests", type=int, metavar="N", help="per run (5,000 to 8,819, by traffic)")
     parser.add_argument(
         "--step-tokens",
         type=int,
@@ -64,6 +64,7 @@ def _arguments() -> argparse.Namespace:
         metavar="N",
         help="most tokens of a step where prompts are computed beside decodes (%(default)s; vLLM has 2048 or 8192)",
     )
+    parser.add_argument("--target", type=float, default=0.9, help="attainment at the highest rate (%(default)s)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time (%(default)s)")
     parser.add_argument("--no-robust", action="store_true", help="leave out the rows at a fixed load")
@@ -72,9 +73,9 @@ def _arguments() -> argparse.Namespace:
         "--reuse",
         nargs="+",
         default=[],
-        choices=BASELINES,
+        choices=[*BASELINES, "static"],
         metavar="NAME",
-        help="policies whose runs by older code count",
+        help=f"policies whose runs by older code count; `static`: all but {OURS}",
     )
     parser.add_argument("--verbose", action="store_true", help="a line for every run")
     parser.add_argument("--json", type=Path, default=RESULTS / "goodput.json", metavar="FILE", help="(%(default)s)")
@@ -86,7 +87,9 @@ def _arguments() -> argparse.Namespace:
     if arguments.cells is None:
         kept = QUICK_CELLS if arguments.quick else [cell for cell in CELLS if HELD_OUT not in cell]
         arguments.cells = [cell.replace("/", f"{HELD_OUT}/") for cell in kept] if arguments.held_out else kept
-    arguments.requests = arguments.requests or (QUICK_REQUESTS if arguments.quick else ALL_REQUESTS)
+    if "static" in arguments.reuse:
+        arguments.reuse = [*arguments.reuse, *(name for name in BASELINES if name != OURS)]
+    arguments.requests = arguments.requests or (QUICK_REQUESTS if arguments.quick else None)
     arguments.splits = tuple(arguments.splits or (QUICK_SPLITS if arguments.quick else ALL_SPLITS))
     arguments.policies = [name for name in BASELINES if not arguments.policies or name in arguments.policies]
     return arguments
@@ -146,14 +149,16 @@ class _Bench:
                     yield cell, policy, seed
 
     def _job(self, cell: str, policy: str, seed: int) -> Job:
+        traffic = TRAFFIC[cell.partition("/")[0]]
         return Job(
             cell=cell,
             policy=policy,
             seed=seed,
             splits=self._arguments.splits,
-            most_requests=self._arguments.requests,
+            num_requests=self._arguments.requests or traffic.num_requests,
             step_tokens=self._arguments.step_tokens,
-            guess_per_s=TRAFFIC[cell.partition("/")[0]].guess_per_s,
+            target=self._arguments.target,
+            guess_per_s=traffic.guess_per_s,
         )
 
     def _guess(self, job: Job) -> float:
@@ -187,10 +192,11 @@ class _Bench:
         rate = Matrix(self._results).rate(*reference)
         if not rate:
             sys.exit("bench: Mooncake's rule carries no load: there is none to fix")
+        number = self._arguments.requests or TRAFFIC["conversation"].num_requests
         futures: list[Future[robust.Fixed]] = []
         for variation in robust.VARIATIONS:
             for policy in variation.policies:
-                work: Any = (variation, policy, rate, self._arguments.requests, *self._trial_file())
+                work: Any = (variation, policy, rate, number, *self._trial_file())
                 futures.append(executor.submit(robust.measure, *work))
         results = []
         for number, future in enumerate(futures, 1):
@@ -206,7 +212,8 @@ class _Bench:
         matrix = Matrix(self._results)
         text = ""
         if self._results:
-            print(f"\nMax rate at 90 % attainment, relative to {REFERENCE}; P: prefill workers of the best split\n")
+            attained = f"{100 * self._arguments.target:g} % attainment"
+            print(f"\nMax rate at {attained}, relative to {REFERENCE}; P: prefill workers of the best split\n")
             print(table(matrix))
             text = markdown([heading(matrix), *(row(matrix, cell) for cell in matrix.cells)])
         if fixed:
@@ -220,6 +227,7 @@ class _Bench:
             "code": self._code,
             "requests": self._arguments.requests,
             "step_tokens": self._arguments.step_tokens,
+            "target": self._arguments.target,
             "matrix": self._results,
             "fixed": fixed,
         }

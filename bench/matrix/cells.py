@@ -26,6 +26,8 @@ ARXIV_LENGTHS = TRACES / "vidur_arxiv_summarization_stats_llama2_tokenizer_filte
 
 HOST_TOKENS = 1_000_000
 HELD_OUT_SEED = 1000
+CODE_REQUESTS = 8819
+"""As many as the trace has: with fewer, its largest bursts may not be among them."""
 LAST_TUNING_ROW = 7000
 """Later rows are held out."""
 HELD_OUT = " held-out"
@@ -33,48 +35,47 @@ HELD_OUT = " held-out"
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     rows: Callable[[int, int], list[Arrival]]
-    """From a seed and the most requests that are wanted."""
+    """From a seed and the number of requests that are wanted; traces may have fewer."""
     host_tokens: int = 0
+    num_requests: int = 5000
+    """Unless another number is asked for."""
     guess_per_s: float
     """Where the search begins."""
 
 
-def _trace(file: Path, first: int, last: int | None) -> Callable[[int, int], list[Arrival]]:
-    return lambda seed, most: read_trace(file, first, min(first + most, last or first + most), seed)
+def _trace(file: Path, first: int, last: int | None = None) -> Callable[[int, int], list[Arrival]]:
+    return lambda seed, number: read_trace(file, first, min(first + number, last or first + number), seed)
 
 
-def _mix(name: str, most: int, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
-    return lambda seed, limit: generate(MIXES[name], min(limit, most), seed + shift)
+def _mix(name: str, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
+    return lambda seed, number: generate(MIXES[name], number, seed + shift)
 
 
 def _arxiv(first: int, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
-    def rows(seed: int, most: int) -> list[Arrival]:
-        return generate(
-            MIXES["poisson"], min(most, 7000), seed + shift, read_lengths(ARXIV_LENGTHS, first, first + 7000)
-        )
+    def rows(seed: int, number: int) -> list[Arrival]:
+        lengths = read_lengths(ARXIV_LENGTHS, first, first + LAST_TUNING_ROW)
+        return generate(MIXES["poisson"], number, seed + shift, lengths)
 
     return rows
 
 
-TRAFFIC = {
+_TUNING = {
     "conversation": Traffic(rows=_trace(CONVERSATION, 0, LAST_TUNING_ROW), host_tokens=HOST_TOKENS, guess_per_s=2.0),
-    "documents": Traffic(rows=_mix("documents", 6000), host_tokens=HOST_TOKENS, guess_per_s=2.0),
-    "azure-conv": Traffic(rows=_trace(AZURE_CONVERSATION, 0, LAST_TUNING_ROW), guess_per_s=30.0),
-    "code-bursts": Traffic(rows=_mix("code-bursts", 8819), guess_per_s=3.0),
-    "arxiv": Traffic(rows=_arxiv(0), guess_per_s=15.0),
-    "conversation" + HELD_OUT: Traffic(
-        rows=_trace(CONVERSATION, LAST_TUNING_ROW, None), host_tokens=HOST_TOKENS, guess_per_s=2.0
-    ),
-    "documents" + HELD_OUT: Traffic(
-        rows=_mix("documents", 6000, HELD_OUT_SEED), host_tokens=HOST_TOKENS, guess_per_s=2.0
-    ),
-    "azure-conv" + HELD_OUT: Traffic(
-        rows=_trace(AZURE_CONVERSATION, LAST_TUNING_ROW, 2 * LAST_TUNING_ROW), guess_per_s=30.0
-    ),
-    "code-bursts" + HELD_OUT: Traffic(rows=_mix("code-bursts", 8819, HELD_OUT_SEED), guess_per_s=3.0),
-    "arxiv" + HELD_OUT: Traffic(rows=_arxiv(LAST_TUNING_ROW, HELD_OUT_SEED), guess_per_s=15.0),
+    "documents": Traffic(rows=_mix("documents"), host_tokens=HOST_TOKENS, guess_per_s=2.0),
+    "azure-conv": Traffic(rows=_trace(AZURE_CONVERSATION, 0, LAST_TUNING_ROW), guess_per_s=70.0),
+    "code-bursts": Traffic(rows=_mix("code-bursts"), num_requests=CODE_REQUESTS, guess_per_s=6.0),
+    "arxiv": Traffic(rows=_arxiv(0), guess_per_s=25.0),
 }
-
+_HELD_OUT_ROWS = {
+    "conversation": _trace(CONVERSATION, LAST_TUNING_ROW),
+    "documents": _mix("documents", HELD_OUT_SEED),
+    "azure-conv": _trace(AZURE_CONVERSATION, LAST_TUNING_ROW),
+    "code-bursts": _mix("code-bursts", HELD_OUT_SEED),
+    "arxiv": _arxiv(LAST_TUNING_ROW, HELD_OUT_SEED),
+}
+TRAFFIC = _TUNING | {
+    name + HELD_OUT: msgspec.structs.replace(traffic, rows=_HELD_OUT_ROWS[name]) for name, traffic in _TUNING.items()
+}
 CELLS = [f"{traffic}/{slo}" for traffic in TRAFFIC for slo in OBJECTIVES]
 
 
@@ -96,11 +97,11 @@ def cluster_of(cell: str, step_tokens: int) -> Cluster:
 
 
 @cache
-def experiment(cell: str, seed: int, most_requests: int, cluster: Cluster) -> Experiment:
+def experiment(cell: str, seed: int, num_requests: int, cluster: Cluster) -> Experiment:
     traffic, _, slo = cell.partition("/")
-    return Experiment(_rows(traffic, seed, most_requests), cluster, parse_slos(slo))
+    return Experiment(_rows(traffic, seed, num_requests), cluster, parse_slos(slo))
 
 
 @cache
-def _rows(traffic: str, seed: int, most_requests: int) -> list[Arrival]:
-    return TRAFFIC[traffic].rows(seed, most_requests)
+def _rows(traffic: str, seed: int, num_requests: int) -> list[Arrival]:
+    return TRAFFIC[traffic].rows(seed, num_requests)

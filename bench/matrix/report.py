@@ -42,10 +42,10 @@ class Matrix:
         known = {policy: rate for policy, rate in rates.items() if rate is not None}
         return max(known.items(), key=lambda item: item[1]) if known else None
 
-    def spread(self, cell: str, policy: str) -> tuple[float, float] | None:
-        """Least and greatest rate over seeds; None for a single seed."""
-        rates = [result.rate for result in self._by_place.get((cell, policy), ())]
-        return (min(rates), max(rates)) if len(rates) > 1 else None
+    def spread(self, cell: str, policy: str) -> str:
+        """Half of the range over seeds, relative to the mean; nothing for a single seed."""
+        rates = [result.rate for result in self._by_place[cell, policy]]
+        return f"±{50 * (max(rates) - min(rates)) / fmean(rates):.0f}%" if len(rates) > 1 and max(rates) else ""
 
 
 def heading(matrix: Matrix) -> Row:
@@ -61,7 +61,8 @@ def row(matrix: Matrix, cell: str) -> Row:
         if policy != REFERENCE:
             rate = matrix.rate(cell, policy)
             relative = f"{rate / reference:.2f}" if rate is not None and reference else _absolute(rate)
-            cells.append(f"{relative} {matrix.split(cell, policy)}".strip() if rate is not None else "-")
+            notes = f"{matrix.spread(cell, policy)} {matrix.split(cell, policy)}".split() if rate is not None else ()
+            cells.append(" ".join([relative, *notes]))
     if OURS in matrix.policies:
         best, ours = matrix.best_static(cell), matrix.rate(cell, OURS)
         has_both = best is not None and best[1] and ours is not None

@@ -19,6 +19,7 @@ CELL = "conversation/mid"
 SPLIT = 4
 """Prefill workers of eight, where a row does not say."""
 POLICIES = ("goodput", "lmetric", "pd_least", "pd_mooncake", "pd_threshold")
+LOST_AT = 0.4
 PLAIN = Cluster(host_tokens=1_000_000)
 
 
@@ -28,6 +29,9 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True):
     num_prefill: int = SPLIT
     load: float = 1.0
     """Relative to the fixed one."""
+    loses: Pool | None = None
+    """The pool whose first worker dies, at LOST_AT of the run."""
+    back_after_s: float | None = None
     policies: tuple[str, ...] = POLICIES
 
 
@@ -57,18 +61,20 @@ VARIATIONS = (
         for scale in (0.5, 2.0)
     ),
     Variation(name="no KV events", cluster=_reporting(kv_events_s=None)),
-    Variation(
-        name="a decode worker dies, back after 60 s",
-        cluster=_changed(faults=(Fault(pool=Pool.DECODE, index=0, at_s=600.0, back_after_s=60.0),)),
-    ),
-    Variation(
-        name="a prefill worker dies for good",
-        cluster=_changed(faults=(Fault(pool=Pool.PREFILL, index=0, at_s=600.0),)),
-        policies=SPLIT_POLICIES,
-    ),
+    Variation(name="a decode worker dies, back after 60 s", loses=Pool.DECODE, back_after_s=60.0),
+    Variation(name="a decode worker dies for good", loses=Pool.DECODE),
+    Variation(name="a prefill worker dies for good", loses=Pool.PREFILL, policies=SPLIT_POLICIES),
     *(Variation(name=f"load x{load:g}", load=load) for load in (0.1, 2.0, 3.0)),
     Variation(name="load x2, clients retry", load=2.0, cluster=_changed(max_tries=4)),
 )
+
+
+def _with_loss(variation: Variation, duration_s: float) -> Cluster:
+    if variation.loses is None:
+        return variation.cluster
+    at_s = round(LOST_AT * duration_s / variation.load, 3)
+    fault = Fault(pool=variation.loses, index=0, at_s=at_s, back_after_s=variation.back_after_s)
+    return msgspec.structs.replace(variation.cluster, faults=(fault,))
 
 
 class Fixed(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +86,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary | None
 
 
-def measure(variation: Variation, policy: str, rate: float, most_requests: int, *trial_file: Any) -> Fixed:
+def measure(variation: Variation, policy: str, rate: float, num_requests: int, *trial_file: Any) -> Fixed:
     has_pool = BASELINES[policy].has_prefill_pool
     key = TrialKey(
         cell=CELL,
@@ -88,9 +94,9 @@ def measure(variation: Variation, policy: str, rate: float, most_requests: int, 
         num_prefill=variation.num_prefill if has_pool else 0,
         rate=float(f"{variation.load * rate:.6g}"),
         seed=0,
-        most_requests=most_requests,
+        num_requests=num_requests,
         target=None,
-        cluster=variation.cluster,
+        cluster=_with_loss(variation, num_requests / rate),
     )
     return Fixed(name=variation.name, policy=policy, rate=key.rate, summary=TrialFile(*trial_file).get(key).summary)
 

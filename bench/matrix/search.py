@@ -17,10 +17,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     splits: tuple[int, ...]
     """Numbers of prefill workers to choose from, if the policy has any."""
-    most_requests: int
+    num_requests: int
     step_tokens: int
     """Of decode workers."""
-    target: float = 0.9
+    target: float
     guess_per_s: float
 
     @property
@@ -53,7 +53,7 @@ def find(job: Job, *trial_file: Any) -> Result:
             num_prefill=num_prefill,
             rate=rate,
             seed=job.seed,
-            most_requests=job.most_requests,
+            num_requests=job.num_requests,
             target=job.target,
             cluster=cluster_of(job.cell, job.step_tokens),
         )

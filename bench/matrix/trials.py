@@ -5,6 +5,7 @@ stopped goes on where it was, and one after a change of the code begins anew (bu
 says are still right).
 """
 
+import logging
 import os
 import sys
 import time
@@ -17,6 +18,9 @@ from bench.matrix.cells import REPO_ROOT, experiment
 from cluster.simulate.experiment import Cluster, OutOfReach
 from cluster.simulate.report import Summary, summary
 
+logging.getLogger("router").setLevel(logging.ERROR)
+"""Simulated workers die by the dozen: nobody needs a line for each request that goes on elsewhere."""
+
 SOURCES = ("cluster/slo.py", "cluster/types.py", "cluster/simulate/*.py", "router/*.py")
 
 
@@ -26,7 +30,7 @@ class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
     num_prefill: int
     rate: float
     seed: int
-    most_requests: int
+    num_requests: int
     target: float | None
     """None: the run goes on to its end, whatever it attains."""
     cluster: Cluster
@@ -71,7 +75,7 @@ class TrialFile:
 
     def _simulated(self, key: TrialKey) -> Trial:
         began_at = time.monotonic()
-        there = experiment(key.cell, key.seed, key.most_requests, key.cluster)
+        there = experiment(key.cell, key.seed, key.num_requests, key.cluster)
         try:
             run = summary(there.run(key.policy, key.num_prefill, key.rate, key.seed, target=key.target))
         except OutOfReach:

@@ -85,7 +85,7 @@ MIXES = MappingProxyType(
         ),
         "tenants": Mix(
             what="interactive chat, a standard API and a batch job, each of another tenant",
-            rate_per_s=24.0,
+            rate_per_s=28.0,
             streams=(
                 Stream(
                     share=5,

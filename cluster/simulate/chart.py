@@ -6,8 +6,8 @@ from math import ceil, floor, log10
 
 import msgspec
 
-WIDTH, HEIGHT = 760, 460
-LEFT, RIGHT, TOP, BOTTOM = 70, 180, 40, 54
+WIDTH, HEIGHT = 800, 460
+LEFT, RIGHT, TOP, BOTTOM = 70, 215, 40, 54
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#6b7280")
 NUM_TICKS = 6
 STYLE = (

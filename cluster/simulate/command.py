@@ -13,7 +13,7 @@ from cluster.simulate.catalogue import MIXES
 from cluster.simulate.experiment import REPORT_INTERVAL_S, Cluster, Experiment, OutOfReach, parse_link
 from cluster.simulate.figures import Run, charts
 from cluster.simulate.mixes import Renewal, generate
-from cluster.simulate.report import Summary, aligned, summary, table
+from cluster.simulate.report import Summary, aligned, summary, table, who_attained
 from cluster.simulate.search import max_rate
 from cluster.simulate.setting import Reporting
 from cluster.simulate.slos import OBJECTIVES, parse_slos
@@ -21,7 +21,7 @@ from cluster.simulate.traces import read_lengths, read_trace, repeated
 from cluster.simulate.workload import Arrival, RequestRecord, rate_per_s
 from router.catalogue import DEVICES, LINKS, MODELS
 
-DEFAULT_REQUESTS = 3000
+DEFAULT_REQUESTS = 2500
 TTY_INTERVAL_S, LOG_INTERVAL_S = 0.5, 10.0
 """Between two words of progress."""
 
@@ -62,7 +62,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     workload = parser.add_argument_group("workload")
     source = workload.add_mutually_exclusive_group()
     source.add_argument("--trace", type=Path, metavar="FILE", help="Mooncake JSON lines or Azure CSV, plain or gzipped")
-    source.add_argument("--mix", choices=MIXES, metavar="NAME", default="chat", help="synthetic traffic (%(default)s)")
+    source.add_argument("--mix", choices=MIXES, metavar="NAME", default="tenants", help="synthetic (%(default)s)")
     workload.add_argument("--rows", type=_slice, metavar="A:B", default=slice(None), help="of the trace (all)")
     workload.add_argument("--lengths", type=Path, metavar="FILE", help="draw a mix's lengths from this trace or CSV")
     workload.add_argument("--cv", type=float, help="of a mix's gaps between arrivals (the mix's own; Poisson has 1)")
@@ -74,6 +74,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     workload.add_argument("--slo", type=parse_slos, default="mid", help="what requests have to meet (%(default)s)")
     workload.add_argument("--seed", type=int, default=0)
+    workload.add_argument("--tries", type=int, default=1, metavar="N", help="of a client that is refused (%(default)s)")
     cluster = parser.add_argument_group("cluster")
     cluster.add_argument("--model", default="qwen3-32b", help="(%(default)s)")
     cluster.add_argument("--gpu", default="h100", help="(%(default)s)")
@@ -144,6 +145,7 @@ class _Comparison:
                     number += 1
                     self._try(policy, rate, f"[{number}/{len(rates) * len(arguments.policy)}]")
         print(table([(run.label, run.summary) for run in self._shown()]))
+        print(f"\n{who_attained([(run.label, run.summary) for run in self._shown()])}")
         if self._max_rates:
             print(f"\n{_max_rate_table(self._max_rates)}")
         self._write()
@@ -265,6 +267,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
         num_workers=arguments.prefill + arguments.decode,
         link=arguments.link,
         decode_step_tokens=arguments.step_tokens,
+        max_tries=arguments.tries,
         host_tokens=arguments.host_tokens,
         reporting=Reporting(interval_s=arguments.report_interval),
     )

@@ -166,6 +166,30 @@ def table(runs: Sequence[tuple[str, Summary]]) -> str:
     return aligned([heading, *([name, *(cell(run) for _, cell in COLUMNS)] for name, run in runs)])
 
 
+def who_attained(runs: Sequence[tuple[str, Summary]]) -> str:
+    """A line per run: attainment by prompt length, by class and tenant where there are several, and how fair that is;
+    what came of the refusals, where there were any.
+    """
+    quarters = ("shortest", "2nd", "3rd", "longest")
+    classes = sorted({name for _, run in runs for name in run.by_class})
+    tenants = sorted({name for _, run in runs for name in run.by_tenant})
+    has_told = any(run.retries.num_told or run.retries.num_retried for _, run in runs)
+    classes, tenants = (names if len(names) > 1 else [] for names in (classes, tenants))
+    heading = ["attained by", *quarters, *classes, *(f"{name}:" for name in tenants)]
+    heading += ["fairness"] if tenants else []
+    heading += ["Retry-After", "right at once"] if has_told else []
+    rows = [heading]
+    for label, run in runs:
+        shares = [*run.by_prompt_length, *(run.by_class.get(name, 0.0) for name in classes)]
+        row = [label, *map(_percent, [*shares, *(run.by_tenant.get(name, 0.0) for name in tenants)])]
+        row += [f"{run.fairness:.2f}"] if tenants else []
+        if has_told:
+            row.append(f"{run.retries.told_p50_s:.0f} s" if run.retries.num_told else "-")
+            row.append(_percent(run.retries.first_retry_share) if run.retries.num_retried else "-")
+        rows.append(row)
+    return aligned(rows)
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 

@@ -18,7 +18,7 @@ A_KEY = TrialKey(
     num_prefill=0,
     rate=20.0,
     seed=0,
-    most_requests=60,
+    num_requests=60,
     target=None,
     cluster=cluster_of("azure-conv/mid", 512),
 )
@@ -72,8 +72,9 @@ def test_search_finds_a_rate_and_the_same_one_from_its_trials(tmp_path: Path):
         policy="pd_least",
         seed=0,
         splits=(2, 4),
-        most_requests=80,
+        num_requests=80,
         step_tokens=512,
+        target=0.9,
         guess_per_s=60.0,
     )
     found = find(job, tmp_path / "trials.jsonl", "v1", frozenset(), False)
@@ -100,7 +101,8 @@ def test_row_is_relative_to_round_robin_with_the_best_split():
 def test_rates_are_means_over_seeds():
     matrix = Matrix([a_result("round_robin", 2.0), a_result("round_robin", 3.0, seed=1)])
     assert matrix.rate("conversation/mid", "round_robin") == 2.5
-    assert matrix.spread("conversation/mid", "round_robin") == (2.0, 3.0)
+    assert matrix.spread("conversation/mid", "round_robin") == "±20%"
+    assert Matrix([a_result("round_robin", 2.0)]).spread("conversation/mid", "round_robin") == ""
 
 
 @pytest.mark.parametrize(
@@ -128,3 +130,11 @@ def test_every_variation_can_be_built_and_its_rows_shown(tmp_path: Path):
     done = robust.measure(robust.VARIATIONS[0], "lmetric", 1.0, 60, tmp_path / "trials.jsonl", "v1")
     table = robust.rows([done])
     assert table[1][0] == "nothing wrong" and "/s" in table[1][2] and table[1][1] == "-"
+
+
+def test_worker_is_lost_within_the_run(tmp_path: Path):
+    lost = next(variation for variation in robust.VARIATIONS if variation.loses)
+    robust.measure(lost, "lmetric", 2.0, 60, tmp_path / "trials.jsonl", "v1")
+    (line,) = (tmp_path / "trials.jsonl").read_bytes().splitlines()
+    (fault,) = msgspec.json.decode(line, type=Trial).key.cluster.faults
+    assert fault.at_s == pytest.approx(0.4 * 60 / 2.0)

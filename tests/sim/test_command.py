@@ -26,7 +26,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_table_has_a_line_per_policy_and_progress_goes_elsewhere(monkeypatch, capsys):
     assert simulate(monkeypatch, *SMALL) == 0
     out, err = capsys.readouterr()
-    heading, *lines = out.splitlines()
+    heading, *lines = out.partition("\n\n")[0].splitlines()
     assert heading.split()[:4] == ["policy", "req/s", "good/s", "attained"]
     assert [line.split()[:2] for line in lines] == [["round_robin", "8"], ["pd_least", "4P4D"]]
     assert "[1/2] round_robin 8 at" in err and "60 requests" in err
@@ -37,7 +37,7 @@ def test_json_and_charts_hold_every_run(monkeypatch, tmp_path):
     assert simulate(monkeypatch, *SMALL, *arguments) == 0
     document = json.loads((tmp_path / "out" / "run.json").read_text())
     runs = [(run["policy"], run["rate_per_s"]) for run in document["runs"]]
-    assert [rate for _, rate in runs] == [20, 20, MIXES["chat"].rate_per_s, MIXES["chat"].rate_per_s]
+    assert [rate for _, rate in runs] == [20, 20, MIXES["tenants"].rate_per_s, MIXES["tenants"].rate_per_s]
     assert document["cluster"]["model"] == "qwen3-32b"
     charts = {file.name: ET.parse(file) for file in (tmp_path / "charts").iterdir()}
     assert set(charts) == {"goodput.svg", "attainment.svg", "ttft.svg", "tpot.svg"}

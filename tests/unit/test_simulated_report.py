@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cluster.simulate.chart import Axis, Line, cumulative, line_chart
-from cluster.simulate.report import Quantiles, aligned, measured, summary, table
+from cluster.simulate.report import Quantiles, aligned, measured, summary, table, who_attained
 from cluster.simulate.workload import RequestRecord
 from cluster.types import (
     Outcome,
@@ -120,6 +120,16 @@ def test_table_is_aligned_and_says_dash_for_what_there_is_not():
     assert len(heading) == len(goodput) == len(none)
     assert "0/100/0" in goodput and " - " in none
     assert aligned([["a", "b"], ["long", "1000"]]) == "a        b\nlong  1000"
+
+
+def test_who_attained_names_classes_and_tenants_only_where_there_are_several():
+    alone = summary([a_record(t) for t in range(20)])
+    assert who_attained([("goodput", alone)]).splitlines()[0].split()[2:] == ["shortest", "2nd", "3rd", "longest"]
+    several = [a_record(t, tenant=f"t{t % 2}", ttft_s=9.0 if t % 2 else 0.1) for t in range(20)]
+    several += [a_rejected(t, tenant="t0", retry_after_s=7.0) for t in range(20, 24)]
+    heading, line = who_attained([("goodput", summary(several))]).splitlines()
+    assert heading.split()[-6:] == ["t1:", "fairness", "Retry-After", "right", "at", "once"]
+    assert "7 s" in line and line.endswith("-")
 
 
 def test_figures_survive_json():
