@@ -1,7 +1,7 @@
 """The systems that are compared: how each is started, known to be ready, and stopped.
 
-The engines that hand over use Baton's NIXL connector in every system: vLLM's own, with a progress thread that sleeps
-(`kvtransfer/connector.py`). On a machine with few cores its spin would be all that is measured.
+The engines that hand over use vLLM's NIXL connector with a progress thread that sleeps, in every system
+(`connector.py`; Baton's adds its own). On a machine with few cores its spin would be all that is measured.
 """
 
 import json
@@ -191,7 +191,7 @@ def kv_transfer(kv_role: str) -> dict[str, Any]:
     """
     return {
         "kv_connector": "NixlConnector",
-        "kv_connector_module_path": "kvtransfer.connector",
+        "kv_connector_module_path": "bench.fronts.connector",
         "kv_role": kv_role,
         "kv_buffer_device": "cpu",
         "kv_load_failure_policy": "fail",
