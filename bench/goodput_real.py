@@ -1,7 +1,8 @@
 """Goodput of real engines on this machine: Baton against two colocated vLLM servers with least-loaded routing, fixed
 P->D on Baton's own engines, and vllm-router in P/D mode. Chats, long prompts, and both at once, in an open loop.
 
-docs/benchmarks.md says how to read the tables.
+docs/benchmarks.md says how to read the tables. After each round they are written anew, so a run that is stopped leaves
+what it has.
 """
 
 import argparse
@@ -58,15 +59,15 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
     def say(line: str) -> None:
         print(f"[{time.monotonic() - began_at:4.0f} s] {line}", flush=True)
 
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         compared = contenders(setting, started_generator(setting))
         stage = _started(compared, stack, say)
-        results = Measurement(plan, compared, stage, setting.model, say).run()
+        for results in Measurement(plan, compared, stage, setting.model, say).rounds():
+            report = Report(plan, results)
+            arguments.json.write_text(json.dumps(report.to_json(machine()), indent=1))
+            arguments.json.with_suffix(".md").write_text(f"{machine()}\n\n{report.markdown()}\n")
         say("stopping")
-    report = Report(plan, results)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(report.to_json(machine()), indent=1))
-    arguments.json.with_suffix(".md").write_text(f"{machine()}\n\n{report.markdown()}\n")
     print(f"\n{machine()}\n\n{report.text()}")
 
 

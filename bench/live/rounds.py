@@ -3,7 +3,7 @@
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,10 +67,9 @@ class Measurement:
         self._plan, self._contenders, self._stage, self._say = plan, contenders, stage, say
         self._words_per_token = words_per_token(model, random.Random(plan.seed))
 
-    def run(self) -> Results:
+    def rounds(self) -> Iterator[Results]:
+        """The same results after each round, which the next one adds to."""
         results = self._calibrated()
-        rates = {mix: self._plan.load * rate for mix, rate in results.per_s.items()}
-        results.per_s = rates
         self._warm_up(results)
         places = [
             (number, mix, contender)
@@ -80,7 +79,7 @@ class Measurement:
         ]
         began_at = time.monotonic()
         for done, (number, mix, contender) in enumerate(places, 1):
-            asked = self._asks(mix, rates[mix], self._plan.round_s, f"{number}")
+            asked = self._asks(mix, results.per_s[mix], self._plan.round_s, f"{number}")
             run = self._run(contender, asked, results.slos)
             results.runs[mix, contender.name].append(run)
             left_s = (time.monotonic() - began_at) / done * (len(places) - done)
@@ -89,7 +88,8 @@ class Measurement:
                 f"round {number + 1}/{self._plan.rounds}, {mix}, {contender.name}: {good} of {len(asked)} good;"
                 f" {left_s / 60:.0f} min left"
             )
-        return results
+            if done * self._plan.rounds % len(places) == 0:
+                yield results
 
     def _calibrated(self) -> Results:
         """On the colocated servers: what Baton and its predictions have no part in."""
@@ -104,8 +104,9 @@ class Measurement:
         for mix in plan.mixes:
             asked = mixes.at_once(self._asks(mix, 8.0, 10.0, "calibration"))
             wall_s, _ = self._load(contender, asked, STREAMS)
-            per_s[mix] = len(asked) / wall_s
-            self._say(f"{mix}: {per_s[mix]:.2f} requests/s with {STREAMS} streams on {contender.name}")
+            most_per_s = len(asked) / wall_s
+            per_s[mix] = plan.load * most_per_s
+            self._say(f"{mix}: {most_per_s:.2f} requests/s with {STREAMS} streams on {contender.name}")
         return Results(promised, per_s)
 
     def _alone(self, contender: Contender) -> list[Answer]:
