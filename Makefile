@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput demo-model lock clean
+.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -60,6 +60,9 @@ bench-handover: $(STAMP) ## parts of a hand-over, and how soon an abandoned one 
 
 bench-goodput: $(STAMP) ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
 	$(BIN)/python bench/goodput.py $(ARGS)
+
+bench-goodput-real: $(STAMP) ## the same question on real engines here, against vLLM and vllm-router: 20 minutes, or ARGS=--quick
+	$(BIN)/python bench/goodput_real.py $(ARGS)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

@@ -29,12 +29,12 @@ from bench.fronts.setting import REPO_ROOT, Setting
 from bench.fronts.systems import LOAD_GENERATOR, SYSTEMS, System, started_load_generator
 
 MODES = ("saturation", "paced")
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
     arguments = _arguments()
-    for number in _STOP_SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: sys.exit("stopped"))
     plan = Plan(
         paces_s={mode: arguments.pace_ms / 1e3 if mode == "paced" else 0.0 for mode in arguments.modes},
@@ -77,7 +77,7 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
 
 def stop(systems: list[System]) -> None:
     """All that has been started, whatever has become of it."""
-    for number in _STOP_SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     for system in systems:
         system.interrupt()

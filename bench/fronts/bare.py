@@ -17,7 +17,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from bench.fronts.load import Load, Request, Trace, obey
+from bench.fronts.load import ClosedLoop, Load, Request, Trace, obey
 
 
 class EnginePair:
@@ -84,7 +84,8 @@ def _engine(arguments: dict[str, Any], transfer: dict[str, Any], port: int) -> A
 
 
 async def _run(connection: Connection, arguments: str, transfers: str, ports: str) -> None:
-    await obey(connection, EnginePair(json.loads(arguments), json.loads(transfers), json.loads(ports)))
+    engines = EnginePair(json.loads(arguments), json.loads(transfers), json.loads(ports))
+    await obey(connection, ClosedLoop(engines))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ answer only the last event is parsed.
 """
 
 import asyncio
+import itertools
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from multiprocessing.connection import Connection
 from typing import cast
@@ -15,11 +17,21 @@ from typing import cast
 import httptools
 import uvloop
 
-from bench.fronts.load import Load, Request, Trace, obey
+from bench.fronts.load import ClosedLoop, Load, Request, Trace, obey
 
 HOST = "127.0.0.1"
+_ROLES = ("user", "assistant")
 _USAGE_EVENT = b'"choices":[]'
 """The event that `include_usage` adds at the end has no choices."""
+
+
+class FailedRequest(RuntimeError):
+    """No whole answer came."""
+
+    def __init__(self, status: int, message: str) -> None:
+        """`status`: of HTTP; 0 without one."""
+        super().__init__(message)
+        self.status = status
 
 
 class HttpClient:
@@ -28,34 +40,46 @@ class HttpClient:
 
     def prepare(self, load: Load) -> list[Request]:
         assert load.port is not None
-        return [self._request(load.port, self._encoded(prompt, load.max_tokens)) for prompt in load.prompts]
+        return [
+            self._request(load.port, encoded(self._model, [prompt], load.max_tokens, {})) for prompt in load.prompts
+        ]
 
-    def _encoded(self, prompt: str, max_tokens: int) -> bytes:
-        fields = {
-            "model": self._model,
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "skip_special_tokens": False,  # else a special token is a gap where a server sends no empty frame
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        body = json.dumps(fields).encode()
-        head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        return head.encode() + body
+    def _request(self, port: int, request: bytes) -> Request:
+        return lambda: exchanged(port, request)
 
-    def _request(self, port: int, encoded: bytes) -> Request:
-        async def request() -> Trace:
-            loop = asyncio.get_running_loop()
-            exchange = _Exchange(encoded, loop.create_future())
-            await loop.create_connection(lambda: exchange, HOST, port)
-            return await exchange.done
 
-        return request
+def encoded(model: str, messages: Sequence[str], max_tokens: int, headers: Mapping[str, str]) -> bytes:
+    """A whole HTTP request for a streamed chat completion. `messages`: the user's and the assistant's in turn."""
+    fields = {
+        "model": model,
+        "messages": [
+            {"role": role, "content": text} for role, text in zip(itertools.cycle(_ROLES), messages, strict=False)
+        ],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "skip_special_tokens": False,  # else a special token is a gap where a server sends no empty frame
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    body = json.dumps(fields).encode()
+    further = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n{further}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def exchanged(port: int, request: bytes) -> Trace:
+    """Raises FailedRequest, and OSError without a connection."""
+    loop = asyncio.get_running_loop()
+    exchange = _Exchange(request, loop.create_future())
+    await loop.create_connection(lambda: exchange, HOST, port)
+    try:
+        return await exchange.done
+    finally:
+        exchange.close()
 
 
 class _Exchange(asyncio.Protocol):
@@ -89,27 +113,38 @@ class _Exchange(asyncio.Protocol):
                 self._arrivals.append(self._read_at)
 
     def on_message_complete(self) -> None:
-        self._transport.close()
+        self.close()
         status = self._parser.get_status_code()
         if status != HTTPStatus.OK or not self._usage:
-            self._fail(f"status {status}: {self._body.decode(errors='replace')}")
+            self._fail(f"status {status}: {self._body.decode(errors='replace')}", status)
             return
-        usage = json.loads(self._usage.removeprefix(b"data: "))["usage"]
-        self.done.set_result(
-            Trace(self._started_at, tuple(self._arrivals), usage["completion_tokens"], usage["prompt_tokens"])
-        )
+        last = json.loads(self._usage.removeprefix(b"data: "))
+        usage, answer_id = last["usage"], last["id"]
+        if not self.done.done():
+            self.done.set_result(
+                Trace(
+                    self._started_at,
+                    tuple(self._arrivals),
+                    usage["completion_tokens"],
+                    usage["prompt_tokens"],
+                    answer_id,
+                )
+            )
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(f"the connection ended before the answer: {error}")
 
-    def _fail(self, message: str) -> None:
+    def close(self) -> None:
+        self._transport.close()
+
+    def _fail(self, message: str, status: int = 0) -> None:
         if not self.done.done():
-            self.done.set_exception(RuntimeError(message))
+            self.done.set_exception(FailedRequest(status, message))
 
 
 def main() -> None:
     descriptor, model = sys.argv[1:]
-    uvloop.run(obey(Connection(int(descriptor)), HttpClient(model)))
+    uvloop.run(obey(Connection(int(descriptor)), ClosedLoop(HttpClient(model))))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a load is and what comes back, and the loop of the processes that put it on a system.
 
-Such a process obeys three calls over a pipe: `prepare` a load, `run` it, `collect` the traces. Apart from each other,
+Such a process obeys three calls over a pipe: `prepare` a load, `run` it, `collect` what came. Apart from each other,
 so that CPU time can be read just around the run.
 """
 
@@ -31,10 +31,16 @@ class Trace:
     """When tokens came: once for what came together, however many tokens that was."""
     tokens: int
     prompt_tokens: int
+    answer_id: str = ""
 
     @property
     def ttft_s(self) -> float:
         return self.arrivals[0] - self.started_at
+
+    @property
+    def tpot_s(self) -> float | None:
+        """None without a second token."""
+        return (self.arrivals[-1] - self.arrivals[0]) / (self.tokens - 1) if self.tokens > 1 else None
 
     @property
     def gaps_s(self) -> list[float]:
@@ -49,9 +55,10 @@ class Client(Protocol):
         """Everything that can be done before the clock runs."""
 
 
-async def obey(connection: Connection, client: Client) -> None:
-    """Serve the calls until the other side closes the pipe. A call that fails is answered with its error."""
-    calls = _Calls(client)
+async def obey(connection: Connection, calls: Any) -> None:
+    """Serve the calls, methods of `calls`, until the other side closes the pipe. A call that fails is answered with its
+    error.
+    """
     connection.send(None)  # ready
     while True:
         try:
@@ -64,7 +71,9 @@ async def obey(connection: Connection, client: Client) -> None:
             connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
-class _Calls:
+class ClosedLoop:
+    """The calls for a `Load`."""
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._load: Load | None = None

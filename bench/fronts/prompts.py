@@ -14,11 +14,16 @@ class Prompts:
     def __init__(self, model: str, tokens: int, seed: int = 0) -> None:
         """`tokens`: how long a prompt is, about, without the chat template."""
         self._rng = random.Random(seed)
-        tokenizer = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
-        self._words = max(1, round(tokens * _SAMPLE_WORDS / len(tokenizer.encode(self._text(_SAMPLE_WORDS)))))
+        self._words = max(1, round(tokens * words_per_token(model, self._rng)))
 
     def take(self, count: int) -> tuple[str, ...]:
-        return tuple(self._text(self._words) for _ in range(count))
+        return tuple(text(self._rng, self._words) for _ in range(count))
 
-    def _text(self, words: int) -> str:
-        return " ".join(f"{self._rng.randrange(1000, 10000)}" for _ in range(words))
+
+def words_per_token(model: str, rng: random.Random) -> float:
+    tokenizer = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
+    return _SAMPLE_WORDS / len(tokenizer.encode(text(rng, _SAMPLE_WORDS)))
+
+
+def text(rng: random.Random, words: int) -> str:
+    return " ".join(f"{rng.randrange(1000, 10000)}" for _ in range(words))

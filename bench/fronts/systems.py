@@ -1,7 +1,7 @@
 """The systems that are compared: how each is started, known to be ready, and stopped.
 
-The engines that hand over use Baton's NIXL connector in every system: vLLM's own, with a progress thread that sleeps
-(`kvtransfer/connector.py`). On a machine with few cores its spin would be all that is measured.
+The engines that hand over use vLLM's NIXL connector with a progress thread that sleeps, in every system
+(`connector.py`; Baton's adds its own). On a machine with few cores its spin would be all that is measured.
 """
 
 import json
@@ -42,7 +42,7 @@ class System(ABC):
     def __init__(self, setting: Setting, driver: Driver) -> None:
         """`driver` is the one that all HTTP systems share."""
         self.driver = driver
-        self.port: int | None = _free_port()
+        self.port: int | None = free_port()
         self._setting = setting
         self._children: list[Child] = []
 
@@ -80,11 +80,11 @@ class System(ABC):
         for it.
         """
         argv = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--host", HOST]
-        argv += ["--port", str(port), "--model", self._setting.model, "--served-model-name", _served(self._setting)]
+        argv += ["--port", str(port), "--model", self._setting.model, "--served-model-name", served_name(self._setting)]
         argv += _command_line(self._setting.engine)
         if kv_role:
             argv += ["--kv-transfer-config", json.dumps(kv_transfer(kv_role))]
-        child = self._spawn(part, argv, VLLM_NIXL_SIDE_CHANNEL_PORT=str(_free_port()))
+        child = self._spawn(part, argv, VLLM_NIXL_SIDE_CHANNEL_PORT=str(free_port()))
         return lambda: wait(child, lambda: get(port, "/health") is not None)
 
 
@@ -99,7 +99,7 @@ class Bare(System):
         self.port = None
         self.driver = Driver(
             "bench.fronts.bare",
-            [json.dumps(argument) for argument in (engine, transfers, [_free_port(), _free_port()])],
+            [json.dumps(argument) for argument in (engine, transfers, [free_port(), free_port()])],
             self._setting.environment(self.name, "driver"),
             self._setting.log(self.name, "driver"),
             cwd=self._setting.folder,
@@ -125,7 +125,7 @@ class VllmRouter(System):
 
     def start(self) -> None:
         router = installed_router(self._setting.folder)
-        prefill, self._decode_port = _free_port(), _free_port()
+        prefill, self._decode_port = free_port(), free_port()
         servers = [
             self._spawn_vllm("prefill API server", prefill, KV_PRODUCER),
             self._spawn_vllm("decode API server", self._decode_port, KV_CONSUMER),
@@ -134,7 +134,7 @@ class VllmRouter(System):
             ready()
         argv = [str(router), "--host", HOST, "--port", str(self.port), "--vllm-pd-disaggregation"]
         argv += ["--prefill", f"http://{HOST}:{prefill}", "--decode", f"http://{HOST}:{self._decode_port}"]
-        child = self._spawn("router", [*argv, "--prometheus-port", str(_free_port())])
+        child = self._spawn("router", [*argv, "--prometheus-port", str(free_port())])
         wait(child, lambda: get(self.port, "/readiness") is not None)
 
     def pulled_tokens(self) -> float | None:
@@ -168,7 +168,7 @@ def started_load_generator(setting: Setting) -> Driver:
     """What drives the HTTP systems; it ends when its pipe is closed."""
     environment = setting.environment(LOAD_GENERATOR, LOAD_GENERATOR)
     log = setting.log(LOAD_GENERATOR, "process")
-    driver = Driver("bench.fronts.http_client", [_served(setting)], environment, log, cwd=setting.folder)
+    driver = Driver("bench.fronts.http_client", [served_name(setting)], environment, log, cwd=setting.folder)
     wait(driver, driver.is_ready)
     return driver
 
@@ -191,7 +191,7 @@ def kv_transfer(kv_role: str) -> dict[str, Any]:
     """
     return {
         "kv_connector": "NixlConnector",
-        "kv_connector_module_path": "kvtransfer.connector",
+        "kv_connector_module_path": "bench.fronts.connector",
         "kv_role": kv_role,
         "kv_buffer_device": "cpu",
         "kv_load_failure_policy": "fail",
@@ -220,7 +220,7 @@ def _pulled(port: int | None) -> float:
     return sum(map(float, _PULLED.findall(get(port, "/metrics") or "")))
 
 
-def _served(setting: Setting) -> str:
+def served_name(setting: Setting) -> str:
     return Path(setting.model).name
 
 
@@ -236,7 +236,7 @@ def _command_line(engine: dict[str, Any]) -> list[str]:
     return options
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return int(listener.getsockname()[1])

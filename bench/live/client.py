@@ -1,0 +1,94 @@
+"""The open loop on systems that speak HTTP: one process, plain sockets, every request sent when it is due.
+
+Where a system has several servers it chooses the one with the fewest open requests: what a least-loaded router in
+front of them would do, at no cost and with perfect knowledge.
+"""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import uvloop
+
+from bench.fronts.http_client import FailedRequest, encoded, exchanged
+from bench.fronts.load import obey
+from bench.live.goodput import Answer
+from bench.live.mixes import Ask
+
+LIMIT_S = 30.0
+"""A request that takes longer is given up: it has missed every SLO by then."""
+
+
+@dataclass(frozen=True)
+class OpenLoad:
+    asks: Sequence[Ask]
+    ports: Sequence[int]
+    """Of the system's servers on this machine."""
+    headers: Mapping[str, Mapping[str, str]]
+    """By kind of request."""
+    most_open: int | None = None
+    """For a closed loop: so many requests at a time, the next one as soon as one has ended."""
+
+
+class OpenLoop:
+    """The calls for an `OpenLoad`."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    async def prepare(self, load: OpenLoad) -> None:
+        self._load = load
+        self._requests = [
+            encoded(self._model, ask.messages, ask.max_tokens, load.headers.get(ask.kind, {})) for ask in load.asks
+        ]
+        self._open = dict.fromkeys(load.ports, 0)
+        self._room = asyncio.Semaphore(load.most_open or len(load.asks) or 1)
+        self._answers: list[Answer] = []
+
+    async def run(self) -> float:
+        """Seconds that it took."""
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._answer(ask, request, started_at))
+                for ask, request in zip(self._load.asks, self._requests, strict=True)
+            ]
+        self._answers = [task.result() for task in tasks]
+        return loop.time() - started_at
+
+    async def collect(self) -> list[Answer]:
+        """In the order of the asks."""
+        return self._answers
+
+    async def _answer(self, ask: Ask, request: bytes, started_at: float) -> Answer:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(started_at + ask.at_s - loop.time())
+        async with self._room:
+            late_s = loop.time() - started_at - ask.at_s
+            port = min(self._open, key=self._open.__getitem__)
+            # The next tie goes to another one: what was chosen last is the last in order.
+            self._open[port] = self._open.pop(port) + 1
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    trace = await exchanged(port, request)
+            except FailedRequest as error:
+                return Answer(ask.kind, error.status, None, None, 0, 0, late_s, error=str(error))
+            except (OSError, TimeoutError) as error:
+                return Answer(ask.kind, 0, None, None, 0, 0, late_s, error=repr(error))
+            finally:
+                self._open[port] -= 1
+        return Answer(
+            ask.kind, 200, trace.ttft_s, trace.tpot_s, trace.prompt_tokens, trace.tokens, late_s, trace.answer_id
+        )
+
+
+def main() -> None:
+    descriptor, model = sys.argv[1:]
+    uvloop.run(obey(Connection(int(descriptor)), OpenLoop(model)))
+
+
+if __name__ == "__main__":
+    main()

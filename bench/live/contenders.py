@@ -1,0 +1,143 @@
+"""Who is compared, and how one waits while another is measured.
+
+`baton` and `baton P->D` are the same service: the second one's requests ask for the path by a header. Every engine
+runs at the same nice level. A system that is not measured is stopped by signal: its idle work is not the others' load.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from bench.fronts import census
+from bench.fronts.child import Child, Driver
+from bench.fronts.setting import Setting
+from bench.fronts.systems import LOAD_GENERATOR, Baton, System, VllmRouter, free_port, get, served_name, wait
+from bench.live.goodput import Slo
+
+OURS, FIXED, COLOCATED, ROUTED = "baton", "baton P->D", "2 x vllm", "vllm-router"
+SETTLE_S = 1.0
+"""After a stopped system goes on: its processes hear from each other again."""
+KEPT_RECEIPTS = 20_000
+_HOUR_S = 3600.0
+
+
+class Colocated(System):
+    """Two `vllm serve`, each of which computes prompts and generates."""
+
+    name = "vllm"
+
+    def __init__(self, setting: Setting, driver: Driver) -> None:
+        super().__init__(setting, driver)
+        self.ports = [free_port(), free_port()]
+
+    def start(self) -> None:
+        for ready in [self._spawn_vllm(f"API server {number}", port) for number, port in enumerate(self.ports)]:
+            ready()
+
+
+class EqualBaton(Baton):
+    """At the nice level of the others, and of Ray's own processes."""
+
+    def _spawn(self, part: str, argv: list[str], **environment: str) -> Child:
+        return super()._spawn(part, argv, RAY_worker_niceness="0", **environment)
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    system: System
+    path: str | None = None
+    """Where its requests must run."""
+    is_told: bool = False
+    """Whether its requests say their SLO."""
+
+    @property
+    def ports(self) -> list[int]:
+        return getattr(self.system, "ports", [self.system.port])
+
+    def headers(self, slos: Mapping[str, Slo]) -> dict[str, dict[str, str]]:
+        """By kind of request."""
+        return {kind: self._headers(slo) for kind, slo in slos.items()}
+
+    def _headers(self, slo: Slo) -> dict[str, str]:
+        headers = {"x-baton-path": self.path} if self.path else {}
+        if self.is_told:
+            headers["x-baton-ttft-slo-ms"] = f"{1e3 * slo.ttft_s:.1f}"
+            headers["x-baton-tpot-slo-ms"] = f"{1e3 * slo.tpot_s:.3f}"
+        return headers
+
+
+def contenders(setting: Setting, generator: Driver) -> list[Contender]:
+    """In the order of the tables: ours last."""
+    baton = EqualBaton(setting, generator)
+    return [
+        Contender(COLOCATED, Colocated(setting, generator)),
+        Contender(ROUTED, VllmRouter(setting, generator)),
+        Contender(FIXED, baton, path="P->D"),
+        Contender(OURS, baton, is_told=True),
+    ]
+
+
+def adapted(conf: dict[str, Any]) -> dict[str, Any]:
+    """A Serve config whose service keeps receipts, lets requests choose their path, and takes each request's own SLO:
+    the headers only tighten what the class has.
+    """
+    application = conf["applications"][0]
+    args = application["args"]
+    ingress = {**args["ingress"], "keep_receipts": KEPT_RECEIPTS, "allow_path_header": True}
+    loose = {"ttft_s": _HOUR_S, "ttft_per_prefill": 0.0, "tpot_s": _HOUR_S}
+    args = {**args, "ingress": ingress, "slo": {**args.get("slo", {}), "standard": loose}}
+    return {**conf, "applications": [{**application, "args": args}]}
+
+
+def started_generator(setting: Setting) -> Driver:
+    """The process with the open loop."""
+    environment = setting.environment(LOAD_GENERATOR, LOAD_GENERATOR)
+    log = setting.log(LOAD_GENERATOR, "process")
+    driver = Driver("bench.live.client", [served_name(setting)], environment, log, cwd=setting.folder)
+    wait(driver, driver.is_ready)
+    return driver
+
+
+class Stage:
+    """The systems that are up, of which one runs at a time."""
+
+    def __init__(self, systems: list[System]) -> None:
+        self._systems = systems
+        self._running = {system.name for system in systems}
+
+    def enter(self, system: System) -> None:
+        """Returns when it can take a load, and the others have stopped."""
+        for other in self._systems:
+            if other is not system and other.name in self._running:
+                _signal(other, signal.SIGSTOP)
+                self._running.discard(other.name)
+        if system.name not in self._running:
+            self._go_on(system)
+            time.sleep(SETTLE_S)
+            while not _is_ready(system):
+                time.sleep(SETTLE_S)
+
+    def leave(self) -> None:
+        """All go on, so that they can be stopped in order."""
+        for system in self._systems:
+            self._go_on(system)
+
+    def _go_on(self, system: System) -> None:
+        _signal(system, signal.SIGCONT)
+        self._running.add(system.name)
+
+
+def _is_ready(system: System) -> bool:
+    return not isinstance(system, Baton) or get(system.port, "/readyz") is not None
+
+
+def _signal(system: System, number: signal.Signals) -> None:
+    for process in census.processes():
+        if process.system == system.name:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)

@@ -1,0 +1,119 @@
+import random
+from itertools import pairwise
+
+import pytest
+
+from bench.live.contenders import adapted
+from bench.live.goodput import Answer, Slo, difference, interval, prediction_error, slos
+from bench.live.mixes import CHAT, LONG, MOST_TURNS, THINK_S, asks, at_once, marked
+from bench.live.report import Report
+from bench.live.rounds import Plan, Results, Run
+from cluster.config import parse
+
+PROMISED = {CHAT: Slo(0.5, 0.02), LONG: Slo(2.0, 0.02)}
+
+
+def words(rng: random.Random, tokens: int) -> str:
+    return " ".join(str(rng.randrange(1000, 10000)) for _ in range(tokens))
+
+
+def an_answer(kind: str = CHAT, status: int = 200, ttft_s: float | None = 0.1, tpot_s: float | None = 0.01) -> Answer:
+    return Answer(kind, status, ttft_s, tpot_s, prompt_tokens=100, tokens=64, late_s=0.0)
+
+
+def test_the_same_seed_asks_the_same_in_order_of_arrival():
+    first, second = (asks("mixed", 5.0, 60.0, random.Random(3), words) for _ in range(2))
+    assert first == second
+    assert all(earlier.at_s <= later.at_s for earlier, later in pairwise(first))
+    assert first[0].at_s > 0 and first[-1].at_s < 60.0
+
+
+@pytest.mark.parametrize(("mix", "share"), [("chats", 0.0), ("mixed", 0.2), ("long prompts", 1.0)])
+def test_a_mix_has_its_share_of_long_prompts_and_its_rate(mix: str, share: float):
+    asked = asks(mix, 5.0, 400.0, random.Random(0), lambda _, tokens: f"{tokens}")
+    assert len(asked) == pytest.approx(2000, rel=0.1)
+    assert sum(ask.kind == LONG for ask in asked) / len(asked) == pytest.approx(share, abs=0.05)
+
+
+def test_a_turn_has_all_earlier_turns_as_its_prefix_and_leaves_time_to_read():
+    asked = asks("chats", 4.0, 60.0, random.Random(1), words)
+    by_messages = {ask.messages: ask for ask in asked}
+    continued = [ask for ask in asked if len(ask.messages) > 1]
+    assert continued
+    for ask in continued:
+        earlier = by_messages[ask.messages[:-2]]
+        assert ask.at_s >= earlier.at_s + THINK_S
+    assert max(len(ask.messages) for ask in asked) == 2 * MOST_TURNS - 1
+
+
+def test_a_mark_changes_where_a_prompt_begins_and_nothing_else():
+    (ask, *_) = asks("chats", 5.0, 5.0, random.Random(0), words)
+    assert marked(ask, "1001").messages[0] == f"1001 {ask.messages[0]}"
+    assert at_once([marked(ask, "1001")])[0].at_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_good"),
+    [
+        (an_answer(), True),
+        (an_answer(ttft_s=0.6), False),
+        (an_answer(kind=LONG, ttft_s=0.6), True),
+        (an_answer(tpot_s=0.03), False),
+        (an_answer(tpot_s=None), True),
+        (an_answer(status=429, ttft_s=None, tpot_s=None), False),
+    ],
+)
+def test_an_answer_is_good_when_it_meets_both_objectives_of_its_kind(answer: Answer, is_good: bool):
+    assert answer.is_good(PROMISED) is is_good
+
+
+def test_slos_are_multiples_of_what_a_request_takes_alone():
+    alone = [an_answer(ttft_s=t) for t in (0.01, 0.02, 0.9)] + [an_answer(LONG, ttft_s=0.2)] * 3
+    promised = slos(alone, ttft_factor=5.0, base_s=0.1, tpot_factor=3.0)
+    assert promised == {
+        CHAT: Slo(pytest.approx(0.2), pytest.approx(0.03)),
+        LONG: Slo(pytest.approx(1.1), pytest.approx(0.03)),
+    }
+
+
+def test_an_interval_holds_the_mean_and_narrows_with_more_requests():
+    rng = random.Random(0)
+    few = interval([[float(rng.random() < 0.8) for _ in range(20)] for _ in range(3)], rng)
+    many = interval([[float(rng.random() < 0.8) for _ in range(500)] for _ in range(3)], rng)
+    assert few.low <= few.value <= few.high
+    assert many.high - many.low < (few.high - few.low) / 2
+
+
+def test_a_difference_is_paired():
+    rng = random.Random(0)
+    theirs = [[float(rng.random() < 0.5) for _ in range(100)] for _ in range(3)]
+    assert difference(theirs, theirs, rng).low == difference(theirs, theirs, rng).high == 0.0
+    ours = [[max(value, float(number < 10)) for number, value in enumerate(values)] for values in theirs]
+    assert difference(ours, theirs, rng).low > 0
+
+
+def test_prediction_error_is_relative_to_what_came():
+    error = prediction_error([(0.5, 1.0), (1.0, 1.0), (3.0, 2.0)])
+    assert error and (error.count, error.p50, error.bias) == (3, 0.5, 1.0)
+    assert prediction_error([]) is None
+
+
+def test_the_adapted_config_is_valid_and_leaves_objectives_to_the_requests():
+    conf = {"applications": [{"args": {"model": "m", "ingress": {"port": 1}, "slo": {}}}]}
+    config = parse(adapted(conf)["applications"][0]["args"])
+    assert config.ingress.allow_path_header and config.ingress.keep_receipts
+    assert config.slo.standard.resolve(1.0, ttft_s=0.2, tpot_s=0.01).ttft_s == 0.2
+
+
+def test_the_report_compares_ours_with_the_best_other_of_each_mix():
+    plan = Plan(["mixed"], 0.8, 2, 10.0, 5.0, 0.1, 3.0, 0)
+    results = Results(PROMISED, {"mixed": 5.0})
+    for system, good in (("2 x vllm", 20), ("vllm-router", 10), ("baton", 45)):
+        answers = [an_answer(ttft_s=0.1 if number < good else 9.0) for number in range(50)]
+        results.runs["mixed", system] = [Run(answers, 0.0, [])] * 2
+    report = Report(plan, results)
+    (verdict,) = report.verdicts
+    assert (verdict.other, verdict.word) == ("2 x vllm", "better")
+    assert report.cells["mixed", "baton"].goodput_per_s == pytest.approx(4.5)
+    assert "90.0 %" in report.text() and "| baton |" in report.markdown()
+    assert report.to_json("a machine")["cells"][0]["mix"] == "mixed"
