@@ -7,10 +7,10 @@ and says that the worker lives.
 Times are monotonic seconds, of the caller.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
-from cluster.reports import WorkerReport
+from cluster.reports import ClusterView, WorkerReport, WorkerView
 from cluster.types import (
     Placement,
     RequestId,
@@ -334,3 +334,24 @@ class WorkerState:
             duty = share_over(self.duty.shares(now), now - self._clock_at)
             self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self._step_s
         self._clock_at = now
+
+
+def view_of(workers: Iterable[WorkerState], now: float) -> ClusterView:
+    """A snapshot of these workers and of the links among them."""
+    live = {state.worker: state for state in workers}
+    return ClusterView(
+        workers=[
+            WorkerView(
+                worker=state.worker,
+                pool=state.pool,
+                load=state.report.load,
+                num_placed=state.num_placed,
+                max_requests=state.report.max_requests,
+                host=state.report.address.host,
+                transport=state.report.transport,
+                links={prefill: speed for prefill, speed in state.report.links.items() if prefill in live},
+                report_age_s=now - state.reported_at,
+            )
+            for state in live.values()
+        ]
+    )

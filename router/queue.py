@@ -4,7 +4,7 @@ from cluster.types import PlacementRequest, RequestId
 from router.admission import band
 
 LOOK_SHARE = 0.05
-LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.25
+LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 
 
 class Waiting:
@@ -49,8 +49,10 @@ class WaitingQueue:
     def in_order(self, now: float) -> list[Waiting]:
         return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))
 
-    def next_deadline(self) -> float | None:
-        return min((waiting.gives_up_at for waiting in self._waiting.values()), default=None)
+    def next_look_at(self) -> float | None:
+        """When somebody is worth another look, or cannot make it any more: queues drain without a word."""
+        looks = (min(waiting.try_at, waiting.gives_up_at) for waiting in self._waiting.values())
+        return min(looks, default=None)
 
     def num_before(self, waiting: Waiting, now: float) -> int:
         """Of those that wait, how many are served before one that does not wait yet."""

@@ -18,7 +18,6 @@ from cluster.reports import (
     QueuedRequest,
     ReportReply,
     WorkerReport,
-    WorkerView,
 )
 from cluster.slo import SloConfig
 from cluster.types import (
@@ -44,7 +43,7 @@ from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, cand
 from router.cost import Ask, Others, ask_of, prefill_s
 from router.duty import Duty, share_over
 from router.fairness import TenantShares
-from router.fleet import Charge, Stage, WorkerState
+from router.fleet import Charge, Stage, WorkerState, view_of
 from router.latency import LatencyModels
 from router.output_lengths import OutputLengths
 from router.placement import goodput
@@ -152,7 +151,7 @@ class RouterState:
 
     def next_decision_at(self) -> float | None:
         """When `decide` has something to do even if nothing happens."""
-        return self._queue.next_deadline()
+        return self._queue.next_look_at()
 
     def asker_gone(self, asker: object, now: float) -> None:
         """An ingress that was killed never closes its requests."""
@@ -184,23 +183,7 @@ class RouterState:
         return len(self._queue)
 
     def view(self, now: float) -> ClusterView:
-        live = {w.worker: w for w in self._live(now)}
-        return ClusterView(
-            workers=[
-                WorkerView(
-                    worker=w.worker,
-                    pool=w.pool,
-                    load=w.report.load,
-                    num_placed=w.num_placed,
-                    max_requests=w.report.max_requests,
-                    host=w.report.address.host,
-                    transport=w.report.transport,
-                    links={prefill: speed for prefill, speed in w.report.links.items() if prefill in live},
-                    report_age_s=now - w.reported_at,
-                )
-                for w in live.values()
-            ]
-        )
+        return view_of(self._live(now), now)
 
     def validate(self) -> None:
         """Assert every invariant. Tests call it after each event."""

@@ -15,6 +15,7 @@ from cluster.types import (
     RequestClosed,
 )
 from router.desk import DECIDE_INTERVAL_S, PlacementDesk
+from router.queue import MOST_LOOK_S
 
 
 class CountedDesk(PlacementDesk):
@@ -57,7 +58,7 @@ def test_who_waits_is_answered_when_there_is_room():
         await pause()
         assert not one.done()
         desk.empty()
-        await pause(2 * DECIDE_INTERVAL_S)
+        await pause(MOST_LOOK_S + 2 * DECIDE_INTERVAL_S)
         assert isinstance(one.result(), Placement)
         desk.state.validate()
 
@@ -73,7 +74,7 @@ def test_who_waits_is_refused_at_its_deadline_without_any_event():
         assert answer.is_overload
         assert answer.retry_after_s >= 1.0
         assert asyncio.get_running_loop().time() == pytest.approx(1.2, abs=0.2)  # TTFT less the prefill
-        assert desk.num_decided <= 4
+        assert desk.num_decided <= 60  # a look costs little, and queues drain without a word
 
     on_virtual_loop(run())
 
