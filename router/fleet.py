@@ -217,14 +217,17 @@ class WorkerState:
         return max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
 
     def step_s(self, now: float) -> float:
-        """Of a step with the requests that it decodes."""
+        """Of a step with the requests that it decodes; with one where it decodes none."""
         self._advance(now)
         return self._step_s
 
     def crowding_s(self, now: float) -> float:
         """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
-        expected = len(self.residents) + self.num_unknown + len(self.inbound)
-        step_s = self._step_s * (expected + 1) / (len(self.residents) + self.num_unknown + 1)
+        decoding = len(self.residents) + self.num_unknown
+        if decoding:
+            step_s = self._step_s * (decoding + len(self.inbound) + 1) / (decoding + 1)
+        else:
+            step_s = self._step_s * len(self.inbound)
         return step_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else step_s
 
     def outlook(self, now: float) -> Outlook:
@@ -322,9 +325,8 @@ class WorkerState:
             yield budget_s, now - charge.first_at, num_left, context, CLASS_RANK[charge.slo_class]
 
     def _changed(self) -> None:
-        if self.num_decoding:
-            context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
-            self._step_s = max(MIN_STEP_S, self.model.decode_s(self.num_decoding, int(context)))
+        context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
+        self._step_s = max(MIN_STEP_S, self.model.decode_s(max(1, self.num_decoding), int(context)))
 
     def _advance(self, now: float, num_leaving: int = 0) -> None:
         """Move the decode clock: it counts the steps that each resident got a token from."""

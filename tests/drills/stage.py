@@ -49,6 +49,7 @@ class Stage:
         self.bystander.wait_for_frames(BYSTANDER_FRAMES, SCENE_TIMEOUT_S)
         self._before = fleet.snapshot()
         self._placed_before = self._before.by("worker", "baton_placed_requests")
+        self._computed_before = self._before.by("replica", "baton_prompt_tokens_total", pool=PREFILL, source="computed")
         (self.bystanders_decode,) = (d for d in self.decodes if self._placed_before[d.id])
         (self.other_decode,) = (d for d in self.decodes if not self._placed_before[d.id])
         self.victim = fleet.connect(self.ingress, CLIENT_TIMEOUT_S)
@@ -57,16 +58,23 @@ class Stage:
 
     def send_victim(self) -> None:
         self.victim.ask(MODEL, litany(self._seed, PROMPT_TOKENS), ANSWER_TOKENS)
-        placed = self._placed_before
+        prefills: set[str] = set()
+        decodes: set[str] = set()
 
         def is_placed() -> bool:
-            nonlocal placed
-            placed = self.fleet.snapshot().by("worker", "baton_placed_requests")
-            return sum(placed.values()) >= sum(self._placed_before.values()) + 2
+            now = self.fleet.snapshot()
+            placed = now.by("worker", "baton_placed_requests")
+            computed = now.by("replica", "baton_prompt_tokens_total", pool=PREFILL, source="computed")
+            decodes.update(d.id for d in self.decodes if placed[d.id] > self._placed_before[d.id])
+            for p in self.prefills:  # which is charged no longer than until the first token
+                before = self._computed_before.get(p.id, 0)
+                if placed[p.id] > self._placed_before[p.id] or computed.get(p.id, 0) > before:
+                    prefills.add(p.id)
+            return bool(prefills and decodes)
 
         wait_for(is_placed, SCENE_TIMEOUT_S, interval_s=0.01)
-        (self.prefill,) = (p for p in self.prefills if placed[p.id] > self._placed_before[p.id])
-        (self.decode,) = (d for d in self.decodes if placed[d.id] > self._placed_before[d.id])
+        (self.prefill,) = (p for p in self.prefills if p.id in prefills)
+        (self.decode,) = (d for d in self.decodes if d.id in decodes)
         if self.decode != self.other_decode:
             raise MomentMissed
 

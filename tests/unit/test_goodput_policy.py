@@ -142,6 +142,16 @@ def test_conversation_leaves_a_worker_that_is_much_busier():
     assert put(state, ask("turn2", 330, block_hashes=hashes), 1.1).generating != first.generating
 
 
+def test_idle_worker_is_taken_before_those_that_decode_whatever_it_did_before():
+    state = a_fleet(0, 6)
+    decoding(state, "long", 100_000, "d5", 1.0)
+    ended(state, "long", 2.0, num_output_tokens=20)
+    for number in range(5):
+        decoding(state, f"short{number}", 100, f"d{number}", 3.0)
+    report_all(state, 3.4)
+    assert put(state, ask("r", 200), 3.5).decode == "d5"
+
+
 def test_decision_explains_itself():
     placed = put(a_fleet(2, 2), ask("r", 4000), 1.0)
     assert placed.predicted == placed.considered[0]
