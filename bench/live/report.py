@@ -31,7 +31,7 @@ class Cell:
     by_kind: dict[str, float]
     """Attainment."""
     answers: list[Answer]
-    paths: Counter[str]
+    paths: dict[str, int]
     ttft_error: PredictionError | None
     tpot_error: PredictionError | None
     strangers_share: float
@@ -75,7 +75,7 @@ class Report:
                 if any(answer.kind == kind for answer in answers)
             },
             answers=answers,
-            paths=Counter(fate.path for fate in fates),
+            paths=dict(Counter(fate.path for fate in fates)),
             ttft_error=prediction_error(ttfts),
             tpot_error=prediction_error(tpots),
             strangers_share=fmean(run.strangers_share for run in runs),
@@ -127,7 +127,7 @@ class Report:
         rows: Rows = [("mix", "system", "of chats", "of long", "P->D", "D", "P")]
         for (mix, system), cell in self._ordered():
             kinds = [f"{100 * cell.by_kind[kind]:.1f} %" if kind in cell.by_kind else "-" for kind in _KINDS]
-            paths = [str(cell.paths[path]) if cell.paths else "-" for path in ("P->D", "D", "P")]
+            paths = [str(cell.paths.get(path, 0)) if cell.paths else "-" for path in ("P->D", "D", "P")]
             rows.append((mix, system, *kinds, *paths))
         return rows
 
@@ -163,7 +163,10 @@ class Report:
             "plan": asdict(self._plan),
             "slos": {kind: asdict(slo) for kind, slo in self._results.slos.items()},
             "offered_per_s": self._results.per_s,
-            "cells": [{"mix": mix, "system": system, **asdict(cell)} for (mix, system), cell in self._ordered()],
+            "cells": [
+                {"mix": mix, "system": system, **{k: v for k, v in asdict(cell).items() if k != "answers"}}
+                for (mix, system), cell in self._ordered()
+            ],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
             "runs": [
                 {"mix": mix, "system": system, "runs": [asdict(run) for run in runs]}

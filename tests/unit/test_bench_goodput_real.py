@@ -1,3 +1,4 @@
+import json
 import random
 from itertools import pairwise
 
@@ -6,6 +7,7 @@ import pytest
 from bench.live.contenders import adapted
 from bench.live.goodput import Answer, Slo, difference, interval, prediction_error, slos
 from bench.live.mixes import CHAT, LONG, MOST_TURNS, THINK_S, asks, at_once, marked
+from bench.live.receipts import Fate
 from bench.live.report import Report
 from bench.live.rounds import Plan, Results, Run
 from cluster.config import parse
@@ -108,12 +110,14 @@ def test_the_adapted_config_is_valid_and_leaves_objectives_to_the_requests():
 def test_the_report_compares_ours_with_the_best_other_of_each_mix():
     plan = Plan(["mixed"], 0.8, 2, 10.0, 5.0, 0.1, 3.0, 0)
     results = Results(PROMISED, {"mixed": 5.0})
+    fate = Fate("P->D", attempts=1, predicted=(0.2, 0.01), actual=(0.1, 0.01), considered=[])
     for system, good in (("2 x vllm", 20), ("vllm-router", 10), ("baton", 45)):
         answers = [an_answer(ttft_s=0.1 if number < good else 9.0) for number in range(50)]
-        results.runs["mixed", system] = [Run(answers, 0.0, [])] * 2
+        results.runs["mixed", system] = [Run(answers, 0.0, [fate] * 50 if system == "baton" else [])] * 2
     report = Report(plan, results)
     (verdict,) = report.verdicts
     assert (verdict.other, verdict.word) == ("2 x vllm", "better")
     assert report.cells["mixed", "baton"].goodput_per_s == pytest.approx(4.5)
     assert "90.0 %" in report.text() and "| baton |" in report.markdown()
-    assert report.to_json("a machine")["cells"][0]["mix"] == "mixed"
+    assert "| mixed | TTFT | 100 | 100 % | 100 % | 2.00 |" in report.markdown()
+    assert json.loads(json.dumps(report.to_json("a machine")))["cells"][2]["paths"] == {"P->D": 100}
