@@ -15,6 +15,7 @@ from cluster.types import (
     SloClass,
     WorkerId,
 )
+from router.block_table import Hit
 from router.duty import MOST as MOST_DUTY
 from router.duty import WINDOWS_S, share_over
 from router.fleet import WorkerState
@@ -39,10 +40,20 @@ HOST_BYTES_PER_S = 2e10
 _OUTPUT_QUANTILES = (0.2, 0.5, 0.8)
 
 
+class Higher(NamedTuple):
+    """Requests of a higher class that are expected after one."""
+
+    weighed_per_s: float
+    """Each counts as many as it would as a victim."""
+    slo: Slo
+
+
 class Others(NamedTuple):
     """Whom a placement affects beside those that run: requests that are yet to come."""
 
     arrivals_per_s: float
+    """Requests that are expected after it, but for those of a higher class."""
+    higher: tuple[Higher, ...]
     num_prefills: int
     num_decodes: int
     prefill_use: float
@@ -56,8 +67,8 @@ class Ask(NamedTuple):
 
     request: PlacementRequest
     slo: Slo
-    hits: dict[WorkerId, tuple[int, int]]
-    """By worker: how many tokens of the prompt it has cached, in any tier and in the engine's own memory."""
+    hits: dict[WorkerId, Hit]
+    """What the workers have cached of the prompt."""
     lengths: LengthHistogram
     outputs: tuple[float, float, float]
     """How many tokens it may still generate, at _OUTPUT_QUANTILES."""
@@ -79,20 +90,24 @@ class Ask(NamedTuple):
     def hit(self, worker: WorkerState) -> int:
         """Tokens of the prompt that the worker need not compute; the last one always is."""
         found = self.hits.get(worker.worker)
-        return min(found[0], self.request.num_prompt_tokens - 1) if found else 0
+        if found is None:
+            return 0
+        return min(found.num_blocks * worker.report.shape.block_size, self.request.num_prompt_tokens - 1)
 
     def load_s(self, worker: WorkerState) -> float:
         """To bring back what the worker has outside of its engine."""
         found = self.hits.get(worker.worker)
-        if not found or found[0] <= found[1]:
+        if found is None or found.num_blocks <= found.num_gpu_blocks:
             return 0.0
-        return (found[0] - found[1]) * worker.report.shape.kv_bytes_per_token / HOST_BYTES_PER_S
+        shape = worker.report.shape
+        num_tokens = (found.num_blocks - found.num_gpu_blocks) * shape.block_size
+        return num_tokens * shape.kv_bytes_per_token / HOST_BYTES_PER_S
 
 
 def ask_of(
     request: PlacementRequest,
     slo: Slo,
-    hits: dict[WorkerId, tuple[int, int]],
+    hits: dict[WorkerId, Hit],
     lengths: LengthHistogram,
     age_s: float,
     others: Others,
@@ -264,12 +279,12 @@ def _priced(
     ttft_s = models.bias.ttft_s(path, engine_ttft_s)
     step_s = models.bias.tpot_s(path, times.step_s)
     slo = ask.slo
-    late = logistic((ttft_s / slo.ttft_s - MARGIN) / SOFTNESS)
+    late = _lateness(ttft_s, slo.ttft_s)
     tpots = [
         stretched(step_s, num_output, times.duty) + times.gap_s / max(1.0, num_output - 1.0)
         for num_output in ask.outputs
     ]
-    slow = sum([logistic((tpot_s / slo.tpot_s - MARGIN) / SOFTNESS) for tpot_s in tpots]) / len(tpots)
+    slow = sum([_lateness(tpot_s, slo.tpot_s) for tpot_s in tpots]) / len(tpots)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
     tpot_s = tpots[1]
     cost = (
@@ -319,24 +334,35 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
     them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
     Where other workers are free they go there.
     """
-    total = 0.0
+    others, total = ask.others, 0.0
     for num_output in ask.outputs:
         horizon_s = min(max(num_output * step_s, WINDOWS_S[0]), WINDOWS_S[-1])
         before = share_over(decode.duty, horizon_s)
         after = min(MOST_DUTY, before + seconds / horizon_s)
-        late = [logistic((step_s / (1.0 - duty) / ask.slo.tpot_s - MARGIN) / SOFTNESS) for duty in (before, after)]
-        total += ask.others.arrivals_per_s / ask.others.num_decodes * horizon_s * (late[1] - late[0])
-    return ask.others.decode_use * total / len(ask.outputs)
+        late = [_lateness(step_s / (1.0 - duty), ask.slo.tpot_s) for duty in (before, after)]
+        total += others.arrivals_per_s * horizon_s * (late[1] - late[0])
+        for higher in others.higher:
+            late = [_lateness(step_s / (1.0 - duty), higher.slo.tpot_s) for duty in (before, after)]
+            total += higher.weighed_per_s * horizon_s * (late[1] - late[0])
+    return others.decode_use * total / others.num_decodes / len(ask.outputs)
 
 
 def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
     """Victims among requests that are yet to come and to be prefilled there, taken to be like this one: those that come
-    while its queue lasts find it longer by this prompt, unless another worker has nothing to do.
+    while its queue lasts find it longer by this prompt, unless another worker has nothing to do. Who is of its class
+    may wait or go elsewhere, and finds half of the queue on average; a higher class needs room all the time.
     """
-    seconds, ttft_s = prefill.seconds, ask.slo.ttft_s
-    found_s = prefill.done_s / 2  # of the queue, on average
-    late = [
-        logistic(((queue_s + seconds) / ttft_s - MARGIN) / SOFTNESS) for queue_s in (found_s - seconds / 2, found_s)
-    ]
-    num_others = ask.others.arrivals_per_s / ask.others.num_prefills * prefill.done_s
-    return ask.others.prefill_use * num_others * (late[1] - late[0])
+    others, seconds, ttft_s = ask.others, prefill.seconds, ask.slo.ttft_s
+    found_s = prefill.done_s / 2
+    late = _lateness(found_s + seconds, ttft_s) - _lateness(found_s + seconds / 2, ttft_s)
+    total = others.arrivals_per_s * late
+    for higher in others.higher:
+        ttft_s = higher.slo.ttft_s
+        late = _lateness(prefill.done_s + seconds, ttft_s) - _lateness(prefill.done_s, ttft_s)
+        total += higher.weighed_per_s * late
+    return others.prefill_use * total / others.num_prefills * prefill.done_s
+
+
+def _lateness(seconds: float, objective_s: float) -> float:
+    """Probability that an objective is missed by what is predicted to take so long."""
+    return logistic((seconds / objective_s - MARGIN) / SOFTNESS)

@@ -111,6 +111,7 @@ class WorkerState:
         "_step_s",
         "_steps",
         "charges",
+        "crowd_s",
         "duty",
         "inbound",
         "inbound_prompt",
@@ -124,6 +125,7 @@ class WorkerState:
         "report",
         "reported_at",
         "residents",
+        "room",
         "unknown_context",
         "worker",
     )
@@ -148,6 +150,8 @@ class WorkerState:
         """KV tokens of what it decodes or will."""
         self.link_free_at = now
         """When the hand-overs that are charged to it will have passed its link."""
+        self.room = report.max_requests
+        """Requests that may be charged to it."""
         self.num_unknown = 0
         """Requests that it reports and nobody here has placed."""
         self.unknown_context = 0.0
@@ -158,6 +162,8 @@ class WorkerState:
         self._clock_at = now
         self._step_s = MIN_STEP_S
         self._context_base = 0.0
+        self.crowd_s = MIN_STEP_S
+        """What a step will take once all who are expected decode."""
         self.duty = Duty()
         """Of the prompts that it computes beside decoding."""
         self._report_gap_s = 1.0
@@ -175,10 +181,6 @@ class WorkerState:
         return len(self.charges)
 
     @property
-    def is_full(self) -> bool:
-        return len(self.charges) + self.num_unknown >= self.report.max_requests
-
-    @property
     def num_decoding(self) -> int:
         return len(self.residents) + self.num_unknown
 
@@ -193,6 +195,7 @@ class WorkerState:
         self.reported_at = now
         num_reported = report.load.num_running + report.load.num_waiting
         self.num_unknown = max(0, num_reported - len(self.charges))
+        self.room = report.max_requests - self.num_unknown
         usage = report.load.kv_cache_usage
         used = min(usage, 1.0) * report.shape.kv_capacity_tokens if usage > 0.0 else 0.0
         self.unknown_context = max(0.0, used - self.kv_reserved) if self.num_unknown else 0.0
@@ -223,12 +226,7 @@ class WorkerState:
 
     def crowding_s(self, now: float) -> float:
         """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
-        decoding = len(self.residents) + self.num_unknown
-        if decoding:
-            step_s = self._step_s * (decoding + len(self.inbound) + 1) / (decoding + 1)
-        else:
-            step_s = self._step_s * len(self.inbound)
-        return step_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else step_s
+        return self.crowd_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else self.crowd_s
 
     def outlook(self, now: float) -> Outlook:
         """What its residents can still afford, at most OUTLOOK_AGE_S old."""
@@ -260,6 +258,7 @@ class WorkerState:
         self.inbound[charge.request_id] = charge
         self.inbound_prompt += charge.num_prompt
         self.kv_reserved += charge.kv_tokens
+        self._crowd()
 
     def join(self, charge: Charge, now: float) -> None:
         """It decodes it from now on."""
@@ -327,6 +326,11 @@ class WorkerState:
     def _changed(self) -> None:
         context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
         self._step_s = max(MIN_STEP_S, self.model.decode_s(max(1, self.num_decoding), int(context)))
+        self._crowd()
+
+    def _crowd(self) -> None:
+        decoding, inbound = len(self.residents) + self.num_unknown, len(self.inbound)
+        self.crowd_s = self._step_s * ((decoding + inbound + 1) / (decoding + 1) if decoding else inbound)
 
     def _advance(self, now: float, num_leaving: int = 0) -> None:
         """Move the decode clock: it counts the steps that each resident got a token from."""

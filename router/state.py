@@ -33,6 +33,7 @@ from cluster.types import (
     RequestClosed,
     RequestId,
     SchedulerEvent,
+    SloClass,
     WorkerId,
     WorkerLost,
 )
@@ -40,16 +41,17 @@ from router.admission import MAX_QUEUE, Verdict, judge
 from router.arrivals import ArrivalRate
 from router.charging import charge, engine_s
 from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
-from router.cost import Ask, Others, ask_of, prefill_s
+from router.cost import Ask, Higher, Others, ask_of, prefill_s
 from router.duty import Duty, share_over
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState, view_of
 from router.latency import LatencyModels
+from router.outlook import class_weight
 from router.output_lengths import OutputLengths
-from router.placement import goodput
+from router.placement import goodput, holder_of
 from router.prefix_index import PrefixIndex
 from router.queue import Waiting, WaitingQueue
-from router.retry import MOST_RETRY_S, retry_after_s, wait_s
+from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
 
 REPORT_TIMEOUT_S = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
@@ -69,6 +71,8 @@ GOLDEN_RATIO = 0.6180339887498949
 """Its multiples spread evenly over [0, 1)."""
 NUM_SHOWN = 50
 """Of those that wait: the others are behind them."""
+LEAST_PER_S = 1e-3
+"""A class with fewer requests has none."""
 TRIES = 4
 """Waiting requests that are looked at without success before the others are left for the next time."""
 
@@ -91,8 +95,9 @@ class RouterState:
         self._queue = WaitingQueue()
         self._lengths = OutputLengths()
         self._shares = TenantShares()
-        self._arrivals = ArrivalRate()
+        self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
         self._prefill_use = Duty()
+        self._turns = Turns()
         self._contended_at = float("-inf")
         self._turn = 0
         self._roster = NOBODY
@@ -127,7 +132,8 @@ class RouterState:
         self._release(request.request_id, now)
         self._queue.remove(request.request_id)
         waiting = Waiting(request, asker, now)
-        self._arrivals.note(now)
+        self._arrivals[request.slo_class].note(now)
+        self._turns.offered(request.slo_class, now)
         answer = self._consider(waiting, now)
         if answer is None:
             self._queue.add(waiting)
@@ -268,13 +274,13 @@ class RouterState:
             return self._nobody(waiting.request)
         if self._admits_all:
             return self._charge(ask, choice, waiting.asker)
-        waiting.ttft_s = ask.slo.ttft_s
-        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.request.age_s - _least_prefill_s(ask, candidates)
         is_contended = now - self._contended_at < CONTENDED_S
         verdict = judge(ask, choice, self._shares.excess(waiting.request.tenant, now), is_contended)
         if verdict is Verdict.ADMIT:
             return self._charge(ask, choice, waiting.asker)
         self._contended_at = now
+        waiting.ttft_s = ask.slo.ttft_s
+        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.request.age_s - _least_prefill_s(ask, candidates)
         if now >= waiting.gives_up_at:
             return self._refusal(ask, choice, waiting, "its SLO cannot be met")
         if len(self._queue) >= MAX_QUEUE:
@@ -287,35 +293,38 @@ class RouterState:
 
     def _ask(self, waiting: Waiting, now: float) -> Ask:
         request = waiting.request
-        hits = {}
-        for worker, hit in self.index.longest(request.block_hashes, now).items():
-            if state := self._workers.get(worker):
-                size = state.report.shape.block_size
-                hits[worker] = (hit.num_blocks * size, hit.num_gpu_blocks * size)
+        hits = self.index.longest(request.block_hashes, now)
         objective = self._slo.of(request.slo_class)
         isolated_s = self._isolated_prefill_s(request.num_prompt_tokens) if objective.ttft_per_prefill else 0.0
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
         age_s = request.age_s + now - waiting.since
-        return ask_of(request, slo, hits, lengths, age_s, self._others(now), now)
+        return ask_of(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
 
-    def _others(self, now: float) -> Others:
+    def _others(self, request: PlacementRequest, isolated_s: float, now: float) -> Others:
+        arrivals_per_s, higher = 0.0, []
+        for slo_class, rate in self._arrivals.items():
+            weight, per_s = class_weight(slo_class, request.slo_class), rate.per_s(now)
+            if weight == 1.0:
+                arrivals_per_s += per_s
+            elif per_s > LEAST_PER_S:
+                higher.append(Higher(weight * per_s, self._slo.of(slo_class).resolve(isolated_s)))
         prefills, decodes = self._roster.prefills, self._roster.decodes
         return Others(
-            arrivals_per_s=self._arrivals.per_s(now),
+            arrivals_per_s=arrivals_per_s,
+            higher=tuple(higher),
             num_prefills=max(1, len(prefills)),
             num_decodes=max(1, len(decodes)),
             prefill_use=share_over(self._prefill_use.shares(now), USE_HORIZON_S),
-            decode_use=sum(1 for worker in decodes if worker.charges) / max(1, len(decodes)),
+            decode_use=sum([1 for worker in decodes if worker.charges]) / max(1, len(decodes)),
         )
 
     def _isolated_prefill_s(self, num_prompt: int) -> float:
         """What the prompt takes alone, with nothing cached, on the kind of worker that would prefill it."""
-        workers = list(self._workers.values())
-        worker = next((w for w in workers if w.pool is Pool.PREFILL), workers[0] if workers else None)
-        if worker is None:
+        workers = self._roster.prefills or self._roster.decodes
+        if not workers:
             return 0.0
-        return worker.model.times.prefill_s(num_prompt, 0, worker.report.shape.max_step_tokens)
+        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].report.shape.max_step_tokens)
 
     def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
         made = charge(ask, choice, self.models, asker)
@@ -326,6 +335,7 @@ class RouterState:
         if made.placement.prefill is not None:
             self._prefill_use.note(made.prefill_s / max(1, len(self._roster.prefills)), ask.now)
         self._shares.charge(made.tenant, engine_s(made), ask.now)
+        self._turns.admitted(ask.now)
         self._turn += 1
         return made.placement
 
@@ -333,7 +343,8 @@ class RouterState:
         """For its load."""
         num_before = self._queue.num_before(waiting, ask.now)
         self._num_refused += 1
-        seconds = retry_after_s(self._wait_s(ask, choice, num_before), self._num_refused * GOLDEN_RATIO % 1.0)
+        wait = self._turns.take(ask.request.slo_class, self._wait_s(ask, choice, num_before), ask.now)
+        seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
         return Rejection(retry_after_s=seconds, why=why, is_overload=True)
 
     def _wait_s(self, ask: Ask, choice: Choice | None, num_before: int) -> float:
@@ -387,5 +398,4 @@ def _least_prefill_s(ask: Ask, candidates: Candidates) -> float:
     workers = [*candidates.prefills, *candidates.decodes]
     if not workers:
         return 0.0
-    holder = max(workers, key=ask.hit)
-    return prefill_s(ask, holder)
+    return prefill_s(ask, holder_of(ask, workers) or workers[0])
