@@ -67,8 +67,7 @@ NO_WORKER_RETRY_S = 5.0
 USE_HORIZON_S = 3.0
 CONTENDED_S = 5.0
 """For so long after somebody had to wait, fairness between tenants matters."""
-GOLDEN_RATIO = 0.6180339887498949
-"""Its multiples spread evenly over [0, 1)."""
+GOLDEN_RATIO = 0.618033988749895  # its multiples spread evenly over [0, 1)
 NUM_SHOWN = 50
 """Of those that wait: the others are behind them."""
 LEAST_PER_S = 1e-3

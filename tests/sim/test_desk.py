@@ -5,7 +5,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from fleets import a_fleet, a_report, ask
 
 from cluster.simulate.clock import VirtualLoop
 from cluster.types import (
@@ -16,6 +15,7 @@ from cluster.types import (
 )
 from router.desk import DECIDE_INTERVAL_S, PlacementDesk
 from router.queue import MOST_LOOK_S
+from tests.unit.fleets import a_fleet, a_report, ask
 
 
 class CountedDesk(PlacementDesk):
