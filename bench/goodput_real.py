@@ -89,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--round-seconds", type=float, default=20.0, help="of arrivals (%(default)s)")
     parser.add_argument(
-        "--load", type=float, default=0.8, help="share of what two colocated servers can do (%(default)s)"
+        "--load", type=float, default=0.6, help="share of what two colocated servers can do (%(default)s)"
     )
     parser.add_argument("--ttft-factor", type=float, default=5.0, help="TTFT SLO: times the TTFT alone (%(default)s)")
     parser.add_argument("--base-ms", type=float, default=100.0, help="and so much more (%(default)s)")
