@@ -39,11 +39,20 @@ HOST_BYTES_PER_S = 2e10
 _OUTPUT_QUANTILES = (0.2, 0.5, 0.8)
 
 
+class Higher(NamedTuple):
+    """Requests of a higher class that are expected after one."""
+
+    weighed_per_s: float
+    """Each counts as many as it would as a victim."""
+    slo: Slo
+
+
 class Others(NamedTuple):
     """Whom a placement affects beside those that run."""
 
     arrivals_per_s: float
-    """Requests that are expected after it."""
+    """Requests that are expected after it, but for those of a higher class."""
+    higher: tuple[Higher, ...]
     num_decodes: int
     num_prefills: int
 
@@ -61,6 +70,7 @@ class Ask(NamedTuple):
     age_s: float
     """Since it arrived at the ingress."""
     arrivals_per_s: float
+    higher: tuple[Higher, ...]
     num_decodes: int
     num_prefills: int
     """All of `Others`."""
@@ -264,12 +274,12 @@ def _priced(
     ttft_s = models.bias.ttft_s(path, engine_ttft_s)
     step_s = models.bias.tpot_s(path, times.step_s)
     slo = ask.slo
-    late = logistic((ttft_s / slo.ttft_s - MARGIN) / SOFTNESS)
+    late = _lateness(ttft_s, slo.ttft_s)
     tpots = [
         stretched(step_s, num_output, times.duty) + times.gap_s / max(1.0, num_output - 1.0)
         for num_output in ask.outputs
     ]
-    slow = sum([logistic((tpot_s / slo.tpot_s - MARGIN) / SOFTNESS) for tpot_s in tpots]) / len(tpots)
+    slow = sum([_lateness(tpot_s, slo.tpot_s) for tpot_s in tpots]) / len(tpots)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
     tpot_s = tpots[1]
     cost = (
@@ -323,18 +333,30 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
         horizon_s = min(max(num_output * step_s, WINDOWS_S[0]), WINDOWS_S[-1])
         before = share_over(decode.duty, horizon_s)
         after = min(MOST_DUTY, before + seconds / horizon_s)
-        late = [logistic((step_s / (1.0 - duty) / ask.slo.tpot_s - MARGIN) / SOFTNESS) for duty in (before, after)]
+        late = [_lateness(step_s / (1.0 - duty), ask.slo.tpot_s) for duty in (before, after)]
         total += ask.arrivals_per_s / ask.num_decodes * horizon_s * (late[1] - late[0])
+        for higher in ask.higher:
+            late = [_lateness(step_s / (1.0 - duty), higher.slo.tpot_s) for duty in (before, after)]
+            total += higher.weighed_per_s / ask.num_decodes * horizon_s * (late[1] - late[0])
     return total / len(ask.outputs)
 
 
 def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
     """Victims among requests that are yet to come and to be prefilled there, taken to be like this one: those that come
-    while its queue lasts find it longer by this prompt.
+    while its queue lasts find it longer by this prompt. Who is of its class may wait or go elsewhere, and finds half of
+    the queue on average; for a higher class there has to be room all the time.
     """
     seconds, ttft_s = prefill.seconds, ask.slo.ttft_s
-    found_s = prefill.done_s / 2  # of the queue, on average
-    late = [
-        logistic(((queue_s + seconds) / ttft_s - MARGIN) / SOFTNESS) for queue_s in (found_s - seconds / 2, found_s)
-    ]
-    return ask.arrivals_per_s / ask.num_prefills * prefill.done_s * (late[1] - late[0])
+    found_s = prefill.done_s / 2
+    late = _lateness(found_s + seconds, ttft_s) - _lateness(found_s + seconds / 2, ttft_s)
+    total = ask.arrivals_per_s * late
+    for higher in ask.higher:
+        ttft_s = higher.slo.ttft_s
+        late = _lateness(prefill.done_s + seconds, ttft_s) - _lateness(prefill.done_s, ttft_s)
+        total += higher.weighed_per_s * late
+    return total / ask.num_prefills * prefill.done_s
+
+
+def _lateness(seconds: float, objective_s: float) -> float:
+    """Probability that an objective is missed by what is predicted to take so long."""
+    return logistic((seconds / objective_s - MARGIN) / SOFTNESS)

@@ -1,13 +1,79 @@
-"""When a refused request would be let in: what Retry-After says."""
+"""When a refused request would be let in: what Retry-After says.
 
-from math import ceil
+Those who are refused are told different times: each is given a turn behind those that have been told one before, in
+what the load leaves of the service. So those who come back find room, and do not meet each other again.
+"""
 
-from cluster.types import Prediction
+from math import ceil, exp
+
+from cluster.types import Prediction, SloClass
+from router.admission import RANK
 from router.cost import MARGIN, Ask, DecodePart, stretched
 from router.fleet import WorkerState
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 MOST_BUSY = 0.95
+OFFERED_S, ADMITTED_S, CAPACITY_S = 30.0, 2.0, 60.0
+"""Over which requests are averaged: those that come, for what is to come is like the last half minute rather than like
+a burst; those that are let in; and how long the most of these is taken for what the service can do.
+"""
+
+
+class Rate:
+    """Mean number per second over about the last `window_s`, or since the first."""
+
+    __slots__ = ("_at", "_began_at", "_recent", "_window_s")
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._recent = self._at = 0.0
+        self._began_at: float | None = None
+
+    def note(self, now: float) -> None:
+        if self._began_at is None:
+            self._began_at = self._at = now
+        self._recent = self._recent * exp((self._at - now) / self._window_s) + 1.0
+        self._at = now
+
+    def per_s(self, now: float) -> float:
+        if self._began_at is None:
+            return 0.0
+        seen_s = max(now - self._began_at, 1.0) / self._window_s
+        return self._recent * exp((self._at - now) / self._window_s) / (self._window_s * (1.0 - exp(-seen_s)))
+
+
+class Turns:
+    """When those who were refused are to come again, by class: the next one after all who were told before."""
+
+    __slots__ = ("_admitted", "_capacity_at", "_capacity_per_s", "_next_at", "_offered")
+
+    def __init__(self) -> None:
+        self._offered = {slo_class: Rate(OFFERED_S) for slo_class in SloClass}
+        self._admitted = Rate(ADMITTED_S)
+        self._capacity_per_s = 0.0
+        """The most that were let in lately."""
+        self._capacity_at = 0.0
+        self._next_at = dict.fromkeys(SloClass, 0.0)
+
+    def offered(self, slo_class: SloClass, now: float) -> None:
+        self._offered[slo_class].note(now)
+
+    def admitted(self, now: float) -> None:
+        self._admitted.note(now)
+        self._capacity_per_s = max(self._capacity(now), self._admitted.per_s(now))
+        self._capacity_at = now
+
+    def take(self, slo_class: SloClass, wait_s: float, now: float) -> float:
+        """Seconds until the turn of one that is refused. `wait_s`: until there is room, were it alone."""
+        capacity = self._capacity(now)
+        others = sum(rate.per_s(now) for other, rate in self._offered.items() if RANK[other] <= RANK[slo_class])
+        spare_per_s = max(capacity - others, (1.0 - MOST_BUSY) * capacity, 1.0 / MOST_RETRY_S)
+        turn_at = max(now + wait_s, self._next_at[slo_class] + 1.0 / spare_per_s)
+        self._next_at[slo_class] = turn_at = min(turn_at, now + MOST_RETRY_S)
+        return turn_at - now
+
+    def _capacity(self, now: float) -> float:
+        return self._capacity_per_s * exp((self._capacity_at - now) / CAPACITY_S)
 
 
 def wait_s(ask: Ask, prediction: Prediction, decode: WorkerState | None, load: float, num_before: int) -> float:

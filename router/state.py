@@ -32,6 +32,7 @@ from cluster.types import (
     RequestClosed,
     RequestId,
     SchedulerEvent,
+    SloClass,
     WorkerId,
     WorkerLost,
 )
@@ -39,15 +40,16 @@ from router.admission import MAX_QUEUE, Verdict, judge
 from router.arrivals import ArrivalRate
 from router.charging import charge, engine_s
 from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
-from router.cost import Ask, Others, ask_of, prefill_s
+from router.cost import Ask, Higher, Others, ask_of, prefill_s
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState
 from router.latency import LatencyModels
+from router.outlook import class_weight
 from router.output_lengths import OutputLengths
 from router.placement import goodput
 from router.prefix_index import PrefixIndex
 from router.queue import Waiting, WaitingQueue
-from router.retry import MOST_RETRY_S, retry_after_s, wait_s
+from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
 
 REPORT_TIMEOUT_S = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
@@ -64,6 +66,8 @@ CONTENDED_S = 5.0
 """For so long after somebody had to wait, fairness between tenants matters."""
 GOLDEN_RATIO = 0.6180339887498949
 """Its multiples spread evenly over [0, 1)."""
+LEAST_PER_S = 1e-3
+"""A class with fewer requests has none."""
 TRIES = 4
 """Waiting requests that are looked at without success before the others are left for the next time."""
 
@@ -86,7 +90,8 @@ class RouterState:
         self._queue = WaitingQueue()
         self._lengths = OutputLengths()
         self._shares = TenantShares()
-        self._arrivals = ArrivalRate()
+        self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
+        self._turns = Turns()
         self._contended_at = float("-inf")
         self._turn = 0
         self._roster = NOBODY
@@ -121,7 +126,8 @@ class RouterState:
         self._release(request.request_id, now)
         self._queue.remove(request.request_id)
         waiting = Waiting(request, asker, now)
-        self._arrivals.note(now)
+        self._arrivals[request.slo_class].note(now)
+        self._turns.offered(request.slo_class, now)
         answer = self._consider(waiting, now)
         if answer is None:
             self._queue.add(waiting)
@@ -302,11 +308,18 @@ class RouterState:
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
         age_s = request.age_s + now - waiting.since
-        return ask_of(request, slo, hits, lengths, age_s, self._others(now), now)
+        return ask_of(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
 
-    def _others(self, now: float) -> Others:
+    def _others(self, request: PlacementRequest, isolated_s: float, now: float) -> Others:
+        arrivals_per_s, higher = 0.0, []
+        for slo_class, rate in self._arrivals.items():
+            weight, per_s = class_weight(slo_class, request.slo_class), rate.per_s(now)
+            if weight == 1.0:
+                arrivals_per_s += per_s
+            elif per_s > LEAST_PER_S:
+                higher.append(Higher(weight * per_s, self._slo.of(slo_class).resolve(isolated_s)))
         num_decodes, num_prefills = len(self._roster.decodes), len(self._roster.prefills)
-        return Others(self._arrivals.per_s(now), max(1, num_decodes), max(1, num_prefills))
+        return Others(arrivals_per_s, tuple(higher), max(1, num_decodes), max(1, num_prefills))
 
     def _isolated_prefill_s(self, num_prompt: int) -> float:
         """What the prompt takes alone, with nothing cached, on the kind of worker that would prefill it."""
@@ -323,6 +336,7 @@ class RouterState:
             if worker is not None:
                 self.index.predict(worker, ask.request.block_hashes, ask.now)
         self._shares.charge(made.tenant, engine_s(made), ask.now)
+        self._turns.admitted(ask.now)
         self._turn += 1
         return made.placement
 
@@ -334,6 +348,7 @@ class RouterState:
             num_before = self._queue.num_before(waiting, ask.now)
             wait = wait_s(ask, choice.prediction, choice.decode, load, num_before)
         self._num_refused += 1
+        wait = self._turns.take(ask.request.slo_class, wait, ask.now)
         seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
         return Rejection(retry_after_s=seconds, why=why, is_overload=True)
 
