@@ -15,6 +15,7 @@ from cluster.types import (
     SloClass,
     WorkerId,
 )
+from router.block_table import Hit
 from router.duty import MOST as MOST_DUTY
 from router.duty import WINDOWS_S, share_over
 from router.fleet import WorkerState
@@ -62,8 +63,8 @@ class Ask(NamedTuple):
 
     request: PlacementRequest
     slo: Slo
-    hits: dict[WorkerId, tuple[int, int]]
-    """By worker: how many tokens of the prompt it has cached, in any tier and in the engine's own memory."""
+    hits: dict[WorkerId, Hit]
+    """What the workers have cached of the prompt."""
     lengths: LengthHistogram
     outputs: tuple[float, float, float]
     """How many tokens it may still generate, at _OUTPUT_QUANTILES."""
@@ -89,20 +90,24 @@ class Ask(NamedTuple):
     def hit(self, worker: WorkerState) -> int:
         """Tokens of the prompt that the worker need not compute; the last one always is."""
         found = self.hits.get(worker.worker)
-        return min(found[0], self.request.num_prompt_tokens - 1) if found else 0
+        if found is None:
+            return 0
+        return min(found.num_blocks * worker.report.shape.block_size, self.request.num_prompt_tokens - 1)
 
     def load_s(self, worker: WorkerState) -> float:
         """To bring back what the worker has outside of its engine."""
         found = self.hits.get(worker.worker)
-        if not found or found[0] <= found[1]:
+        if found is None or found.num_blocks <= found.num_gpu_blocks:
             return 0.0
-        return (found[0] - found[1]) * worker.report.shape.kv_bytes_per_token / HOST_BYTES_PER_S
+        shape = worker.report.shape
+        num_tokens = (found.num_blocks - found.num_gpu_blocks) * shape.block_size
+        return num_tokens * shape.kv_bytes_per_token / HOST_BYTES_PER_S
 
 
 def ask_of(
     request: PlacementRequest,
     slo: Slo,
-    hits: dict[WorkerId, tuple[int, int]],
+    hits: dict[WorkerId, Hit],
     lengths: LengthHistogram,
     age_s: float,
     others: Others,

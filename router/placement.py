@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from cluster.types import Path, Prediction, WorkerId
 from router import lmetric
+from router.block_table import Hit
 from router.choice import Candidates, Choice
 from router.cost import Ask, DecodePart, PrefillPart, alone, hand_over, prefill_s
 from router.fleet import WorkerState
@@ -33,12 +34,12 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     if candidates.stale_share > STALE_SHARE:
         return lmetric.choose(ask, candidates, models)
     prefills = _best_prefills(ask, candidates) if candidates.may_hand_over or candidates.may_prefill_alone else []
-    decodes = _best_decodes(ask, candidates)
+    holder = holder_of(ask, candidates.decodes)
+    decodes = _best_decodes(ask, candidates, holder)
     ways = _ways(ask, candidates, prefills, decodes, models)
     if not ways:
         return None
     best = min(ways, key=_cost)
-    holder = _holder(ask, candidates.decodes)
     if holder is not None and best.decode != holder.worker:
         there = [way for way in ways if way.decode == holder.worker]
         sticky = min(there, key=_cost, default=best)
@@ -53,14 +54,18 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     )
 
 
-def _holder(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
+def holder_of(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
     """Who has most of the prompt, if anybody has some of it."""
-    if not ask.hits:
-        return None
-    most, holder = 0, None
-    for worker in workers:
-        if worker.worker in ask.hits and (hit := ask.hit(worker)) > most:
-            most, holder = hit, worker
+    hits = ask.hits
+    most, holder, last = 0, None, None
+    if hits:
+        for worker in workers:
+            found = hits.get(worker.worker)
+            if found is None or found is last:  # those who hold equally much mostly share one Hit
+                continue
+            last = found
+            if (hit := ask.hit(worker)) > most:
+                most, holder = hit, worker
     return holder
 
 
@@ -118,25 +123,22 @@ def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[Prefill
 
 
 def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
-    """Those that have it computed first. Most workers hold nothing of a prompt: for these one prediction does."""
+    """Those that have it computed first. Those that hold equally much of a prompt take equally long."""
     now, hits = ask.now, ask.hits
-    seconds: dict[int, float] = {}
+    seconds: dict[tuple[int, Hit | None], float] = {}
     parts: list[tuple[float, int, float, WorkerState]] = []
     for worker in candidates.prefills:
-        if worker.worker in hits:
-            takes_s = prefill_s(ask, worker)
-        else:
-            kind = id(worker.model)
-            if kind not in seconds:
-                seconds[kind] = prefill_s(ask, worker)
-            takes_s = seconds[kind]
-        parts.append((worker.queue_s(now) + takes_s, len(parts), takes_s, worker))
+        alike = id(worker.model), hits.get(worker.worker)
+        takes_s = seconds.get(alike)
+        if takes_s is None:
+            takes_s = seconds[alike] = prefill_s(ask, worker)
+        parts.append((worker.queue_s(now) + takes_s if worker.prefilling else takes_s, len(parts), takes_s, worker))
     if len(parts) > NUM_PREFILL_CANDIDATES:
         parts = nsmallest(NUM_PREFILL_CANDIDATES, parts)
     return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts]
 
 
-def _best_decodes(ask: Ask, candidates: Candidates) -> list[DecodePart]:
+def _best_decodes(ask: Ask, candidates: Candidates, holder: WorkerState | None) -> list[DecodePart]:
     """The least crowded ones with enough memory, and the one that holds most of the prompt. Where the first disturbs
     nobody, those that are more crowded and hold no more are not worth a look.
     """
@@ -144,12 +146,10 @@ def _best_decodes(ask: Ask, candidates: Candidates) -> list[DecodePart]:
     if not workers:
         return []
     now, need = ask.now, ask.kv_tokens
-    ranked = [
-        (worker.kv_reserved + need > worker.kv_capacity, worker.crowding_s(now), number)
-        for number, worker in enumerate(workers)
-    ]
-    best = [workers[number] for _, _, number in nsmallest(NUM_DECODE_CANDIDATES, ranked)]
-    holder = _holder(ask, workers)
+    crowded = [worker.crowding_s(now) for worker in workers]
+    room = [worker.kv_reserved + need <= worker.kv_capacity for worker in workers]
+    ranked = nsmallest(NUM_DECODE_CANDIDATES, zip([not has for has in room], crowded, range(len(workers))))
+    best = [workers[number] for _, _, number in ranked]
     if holder is not None and holder not in best:
         best.append(holder)
     first = DecodePart(ask, best[0])

@@ -46,7 +46,7 @@ from router.fleet import Charge, Stage, WorkerState
 from router.latency import LatencyModels
 from router.outlook import class_weight
 from router.output_lengths import OutputLengths
-from router.placement import goodput
+from router.placement import goodput, holder_of
 from router.prefix_index import PrefixIndex
 from router.queue import Waiting, WaitingQueue
 from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
@@ -298,11 +298,7 @@ class RouterState:
 
     def _ask(self, waiting: Waiting, now: float) -> Ask:
         request = waiting.request
-        hits = {}
-        for worker, hit in self.index.longest(request.block_hashes, now).items():
-            if state := self._workers.get(worker):
-                size = state.report.shape.block_size
-                hits[worker] = (hit.num_blocks * size, hit.num_gpu_blocks * size)
+        hits = self.index.longest(request.block_hashes, now)
         objective = self._slo.of(request.slo_class)
         isolated_s = self._isolated_prefill_s(request.num_prompt_tokens) if objective.ttft_per_prefill else 0.0
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
@@ -323,11 +319,10 @@ class RouterState:
 
     def _isolated_prefill_s(self, num_prompt: int) -> float:
         """What the prompt takes alone, with nothing cached, on the kind of worker that would prefill it."""
-        workers = list(self._workers.values())
-        worker = next((w for w in workers if w.pool is Pool.PREFILL), workers[0] if workers else None)
-        if worker is None:
+        workers = self._roster.prefills or self._roster.decodes
+        if not workers:
             return 0.0
-        return worker.model.times.prefill_s(num_prompt, 0, worker.report.shape.max_step_tokens)
+        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].report.shape.max_step_tokens)
 
     def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
         made = charge(ask, choice, self.models, asker)
@@ -385,5 +380,4 @@ def _least_prefill_s(ask: Ask, candidates: Candidates) -> float:
     workers = [*candidates.prefills, *candidates.decodes]
     if not workers:
         return 0.0
-    holder = max(workers, key=ask.hit)
-    return prefill_s(ask, holder)
+    return prefill_s(ask, holder_of(ask, workers) or workers[0])
