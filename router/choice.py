@@ -99,7 +99,7 @@ def _of_pool(pool: Pool, workers: list[WorkerState]) -> list[WorkerState]:
 
 def _usable(workers: list[WorkerState], excluded: frozenset[WorkerId], turn: int) -> list[WorkerState]:
     """In rotation, so that the first of equals is not always the same."""
-    usable = [worker for worker in workers if not worker.is_full]
+    usable = [worker for worker in workers if len(worker.charges) < worker.room]
     if excluded:
         usable = [worker for worker in usable if worker.worker not in excluded]
     start = turn % len(usable) if usable else 0

@@ -124,6 +124,7 @@ class WorkerState:
         "report",
         "reported_at",
         "residents",
+        "room",
         "unknown_context",
         "worker",
     )
@@ -148,6 +149,8 @@ class WorkerState:
         """KV tokens of what it decodes or will."""
         self.link_free_at = now
         """When the hand-overs that are charged to it will have passed its link."""
+        self.room = report.max_requests
+        """Requests that may be charged to it."""
         self.num_unknown = 0
         """Requests that it reports and nobody here has placed."""
         self.unknown_context = 0.0
@@ -175,10 +178,6 @@ class WorkerState:
         return len(self.charges)
 
     @property
-    def is_full(self) -> bool:
-        return len(self.charges) + self.num_unknown >= self.report.max_requests
-
-    @property
     def num_decoding(self) -> int:
         return len(self.residents) + self.num_unknown
 
@@ -193,6 +192,7 @@ class WorkerState:
         self.reported_at = now
         num_reported = report.load.num_running + report.load.num_waiting
         self.num_unknown = max(0, num_reported - len(self.charges))
+        self.room = report.max_requests - self.num_unknown
         usage = report.load.kv_cache_usage
         used = min(usage, 1.0) * report.shape.kv_capacity_tokens if usage > 0.0 else 0.0
         self.unknown_context = max(0.0, used - self.kv_reserved) if self.num_unknown else 0.0

@@ -283,13 +283,13 @@ class RouterState:
             return self._nobody(waiting.request)
         if self._admits_all:
             return self._charge(ask, choice, waiting.asker)
-        waiting.ttft_s = ask.slo.ttft_s
-        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.request.age_s - _least_prefill_s(ask, candidates)
         is_contended = now - self._contended_at < CONTENDED_S
         verdict = judge(ask, choice, self._shares.excess(waiting.request.tenant, now), is_contended)
         if verdict is Verdict.ADMIT:
             return self._charge(ask, choice, waiting.asker)
         self._contended_at = now
+        waiting.ttft_s = ask.slo.ttft_s
+        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.request.age_s - _least_prefill_s(ask, candidates)
         if now >= waiting.gives_up_at:
             return self._refusal(ask, choice, waiting, "its SLO cannot be met")
         if len(self._queue) >= MAX_QUEUE:
