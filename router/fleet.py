@@ -111,6 +111,7 @@ class WorkerState:
         "_step_s",
         "_steps",
         "charges",
+        "crowd_s",
         "duty",
         "inbound",
         "inbound_prompt",
@@ -161,6 +162,8 @@ class WorkerState:
         self._clock_at = now
         self._step_s = MIN_STEP_S
         self._context_base = 0.0
+        self.crowd_s = MIN_STEP_S
+        """What a step will take once all who are expected decode."""
         self.duty = Duty()
         """Of the prompts that it computes beside decoding."""
         self._report_gap_s = 1.0
@@ -223,9 +226,7 @@ class WorkerState:
 
     def crowding_s(self, now: float) -> float:
         """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
-        expected = len(self.residents) + self.num_unknown + len(self.inbound)
-        step_s = self._step_s * (expected + 1) / (len(self.residents) + self.num_unknown + 1)
-        return step_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else step_s
+        return self.crowd_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else self.crowd_s
 
     def outlook(self, now: float) -> Outlook:
         """What its residents can still afford, at most OUTLOOK_AGE_S old."""
@@ -257,6 +258,7 @@ class WorkerState:
         self.inbound[charge.request_id] = charge
         self.inbound_prompt += charge.num_prompt
         self.kv_reserved += charge.kv_tokens
+        self._crowd()
 
     def join(self, charge: Charge, now: float) -> None:
         """It decodes it from now on."""
@@ -325,6 +327,11 @@ class WorkerState:
         if self.num_decoding:
             context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
             self._step_s = max(MIN_STEP_S, self.model.decode_s(self.num_decoding, int(context)))
+        self._crowd()
+
+    def _crowd(self) -> None:
+        num_decoding = len(self.residents) + self.num_unknown
+        self.crowd_s = self._step_s * (num_decoding + len(self.inbound) + 1) / (num_decoding + 1)
 
     def _advance(self, now: float, num_leaving: int = 0) -> None:
         """Move the decode clock: it counts the steps that each resident got a token from."""

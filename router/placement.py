@@ -17,7 +17,7 @@ from router.block_table import Hit
 from router.choice import Candidates, Choice
 from router.cost import Ask, DecodePart, PrefillPart, alone, hand_over, prefill_s
 from router.fleet import WorkerState
-from router.latency import LatencyModels
+from router.latency import LatencyModel, LatencyModels
 
 NUM_PREFILL_CANDIDATES = 3
 NUM_DECODE_CANDIDATES = 4
@@ -125,14 +125,17 @@ def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[Prefill
 def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
     """Those that have it computed first. Those that hold equally much of a prompt take equally long."""
     now, hits = ask.now, ask.hits
-    seconds: dict[tuple[int, Hit | None], float] = {}
+    seconds: dict[tuple[LatencyModel, Hit | None], float] = {}
     parts: list[tuple[float, int, float, WorkerState]] = []
-    for worker in candidates.prefills:
-        alike = id(worker.model), hits.get(worker.worker)
-        takes_s = seconds.get(alike)
-        if takes_s is None:
-            takes_s = seconds[alike] = prefill_s(ask, worker)
-        parts.append((worker.queue_s(now) + takes_s if worker.prefilling else takes_s, len(parts), takes_s, worker))
+    takes_s = 0.0
+    alike: tuple[LatencyModel, Hit | None] | None = None
+    for number, worker in enumerate(candidates.prefills):
+        before, alike = alike, (worker.model, hits.get(worker.worker))
+        if alike != before:
+            takes_s = seconds.get(alike, -1.0)
+            if takes_s < 0.0:
+                takes_s = seconds[alike] = prefill_s(ask, worker)
+        parts.append((worker.queue_s(now) + takes_s if worker.prefilling else takes_s, number, takes_s, worker))
     if len(parts) > NUM_PREFILL_CANDIDATES:
         parts = nsmallest(NUM_PREFILL_CANDIDATES, parts)
     return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts]
@@ -146,7 +149,7 @@ def _best_decodes(ask: Ask, candidates: Candidates, holder: WorkerState | None) 
     if not workers:
         return []
     now, need = ask.now, ask.kv_tokens
-    crowded = [worker.crowding_s(now) for worker in workers]
+    crowded = [worker.crowding_s(now) if worker.prefilling else worker.crowd_s for worker in workers]
     room = [worker.kv_reserved + need <= worker.kv_capacity for worker in workers]
     ranked = nsmallest(NUM_DECODE_CANDIDATES, zip([not has for has in room], crowded, range(len(workers))))
     best = [workers[number] for _, _, number in ranked]
