@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput demo-model lock clean
+.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-placement demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -60,6 +60,9 @@ bench-handover: $(STAMP) ## parts of a hand-over, and how soon an abandoned one 
 
 bench-goodput: $(STAMP) ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
 	$(BIN)/python bench/goodput.py $(ARGS)
+
+bench-placement: $(STAMP) ## how many placements a second one core of the Scheduler makes: a minute
+	$(BIN)/python bench/placement.py
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

@@ -5,7 +5,7 @@
 Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt, residents stay
 for a while, every worker reports once a second, and every request passes through all of its events. The goals: 10,000
 placements a second on a core with 64 workers and prompts of 512 tokens, and a p99 of 1 ms with 100 workers and prompts
-of 32k. The garbage collector is frozen after the start, as in the deployed Scheduler.
+of 32k. All times are of the CPU, so that neighbours count less. The garbage collector is frozen after the start.
 """
 
 import gc

@@ -50,8 +50,7 @@ def engine_s(made: Charge) -> float:
 def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerState, models: LatencyModels) -> None:
     made.prefill_s = prefill_s(ask, prefill)
     prefilled_s = prefill.queue_s(ask.now) + made.prefill_s
-    made.transfer_s, there_s = over_link(ask, prefill, decode, models, prefilled_s)
-    made.joins_at = ask.now + there_s
+    made.joins_at = ask.now + over_link(ask, prefill, decode, models, prefilled_s)
     prefill.queue_prefill(made, 0.0, ask.now)
     prefill.outbound[made.request_id] = made
     decode.expect(made)

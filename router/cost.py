@@ -196,19 +196,17 @@ class DecodePart:
         return self.worker.model.times.decode_s(batch, int(context))
 
 
-def over_link(
-    ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float
-) -> tuple[float, float]:
-    """The hand-over: seconds on the link, and when it is done, from now."""
+def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float) -> float:
+    """When the hand-over is done, from now."""
     num_bytes = (ask.num_prompt - min(ask.hit(decode), ask.num_prompt)) * prefill.report.shape.kv_bytes_per_token
     seconds = models.transfer(prefill.worker, decode.worker, decode.report.links.get(prefill.worker)).seconds(num_bytes)
     free_s = max(prefill.link_free_at, decode.link_free_at) - ask.now
-    return seconds, max(ready_s, free_s) + seconds
+    return max(ready_s, free_s) + seconds
 
 
 def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Prediction:
     """Path P->D."""
-    _, there_s = over_link(ask, prefill.worker, decode.worker, models, prefill.done_s)
+    there_s = over_link(ask, prefill.worker, decode.worker, models, prefill.done_s)
     joins_s = there_s + decode.memory_wait_s()
     step_s = decode.step_with(ask, joins_s)
     # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.

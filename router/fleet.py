@@ -59,7 +59,6 @@ class Charge:
         "stage",
         "start_step",
         "tenant",
-        "transfer_s",
     )
 
     def __init__(
@@ -87,8 +86,6 @@ class Charge:
         """Reserved on the worker that generates."""
         self.prefill_s = 0.0
         """Predicted, of the worker that prefills."""
-        self.transfer_s = 0.0
-        """Predicted time on the link."""
         self.joins_at = now
         """When it is predicted to start decoding."""
         self.stage = Stage.PREFILLING

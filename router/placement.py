@@ -150,8 +150,8 @@ def _best_decodes(ask: Ask, candidates: Candidates, holder: WorkerState | None) 
         return []
     now, need = ask.now, ask.kv_tokens
     crowded = [worker.crowding_s(now) if worker.prefilling else worker.crowd_s for worker in workers]
-    room = [worker.kv_reserved + need <= worker.kv_capacity for worker in workers]
-    ranked = nsmallest(NUM_DECODE_CANDIDATES, zip([not has for has in room], crowded, range(len(workers))))
+    is_short = [worker.kv_reserved + need > worker.kv_capacity for worker in workers]
+    ranked = nsmallest(NUM_DECODE_CANDIDATES, zip(is_short, crowded, range(len(workers)), strict=True))
     best = [workers[number] for _, _, number in ranked]
     if holder is not None and holder not in best:
         best.append(holder)

@@ -348,7 +348,8 @@ class RouterState:
         return Rejection(retry_after_s=seconds, why=why, is_overload=True)
 
     def _nobody(self, request: PlacementRequest) -> Rejection:
-        workers = [*self._roster.prefills, *self._roster.decodes]
+        roster = self._roster
+        workers = [*roster.prefills, *roster.decodes, *roster.silent_prefills, *roster.silent_decodes]
         is_anybody = any(worker.worker not in request.excluded for worker in workers)
         why = "all workers have as many requests as they take" if is_anybody else "no worker can be reached"
         if request.path is not None:

@@ -39,10 +39,6 @@ def rows(number: int) -> tuple[Arrival, ...]:
     return tuple(read_trace(TRACE, 0, number))
 
 
-def of_class(arrivals: list[Arrival], slo_class: SloClass) -> list[Arrival]:
-    return [msgspec.structs.replace(row, slo_class=slo_class) for row in arrivals]
-
-
 def a_workload(arrivals: list[Arrival], rate: float, cluster: Cluster = FOUR) -> list[SimRequest]:
     isolated_s = cluster.isolated_prefill_s
     scale = rate / rate_per_s(arrivals)
@@ -53,6 +49,7 @@ def a_desk() -> PlacementDesk:
     return PlacementDesk(RouterState(SLOS))
 
 
+@cache
 def run(rate: float, number: int = 600, cluster: Cluster = FOUR, num_prefill: int = 2) -> list[RequestRecord]:
     return simulate(a_workload(list(rows(number)), rate, cluster), cluster.split(num_prefill), a_desk)
 
@@ -71,21 +68,21 @@ def finished(records: list[RequestRecord]) -> list[RequestRecord]:
 
 
 def test_overloaded_cluster_keeps_its_goodput_and_its_word():
-    at_capacity, overloaded = run(CAPACITY, 1500), run(2 * CAPACITY, 1500)
+    at_capacity, overloaded = run(CAPACITY, 1000), run(2 * CAPACITY, 1000)
     assert attainment(at_capacity) >= 0.88
     assert attainment(finished(overloaded)) >= 0.9
     assert per_s(overloaded) >= 0.9 * per_s(at_capacity)
 
 
 def test_whoever_is_refused_is_told_when_to_come_again():
-    refused = [record for record in run(2 * CAPACITY, 800) if record.outcome is Outcome.REJECTED]
+    refused = [record for record in run(2 * CAPACITY, 1000) if record.outcome is Outcome.REJECTED]
     assert len(refused) > 50
     assert all(1.0 <= record.retry_after_s <= 60.0 for record in refused)
 
 
-@pytest.mark.parametrize("rate", [60.0, 100.0])
-def test_first_retry_mostly_succeeds(rate):
-    came_again = [record for record in run(rate, 1500, four(max_tries=4)) if record.num_tries > 1]
+@pytest.mark.parametrize(("rate", "number"), [(60.0, 1500), (100.0, 1000)])
+def test_first_retry_mostly_succeeds(rate, number):
+    came_again = [record for record in run(rate, number, four(max_tries=4)) if record.num_tries > 1]
     assert len(came_again) > 100
     first = sum(record.num_tries == 2 and record.outcome is Outcome.FINISHED for record in came_again)
     assert first >= 0.8 * len(came_again)
@@ -106,7 +103,7 @@ def test_interactive_requests_are_served_as_if_alone_while_others_overload():
 def test_batch_requests_give_way_and_are_served_in_the_end():
     mixed = [
         msgspec.structs.replace(row, slo_class=SloClass.BATCH if number % 2 else SloClass.STANDARD)
-        for number, row in enumerate(rows(800))
+        for number, row in enumerate(rows(500))
     ]
     records = simulate(a_workload(mixed, 1.2 * CAPACITY), FOUR.split(2), a_desk)
     for slo_class in (SloClass.STANDARD, SloClass.BATCH):
@@ -114,7 +111,7 @@ def test_batch_requests_give_way_and_are_served_in_the_end():
 
 
 def test_same_traffic_gives_the_same_decisions():
-    assert run(2 * CAPACITY, 300) == run(2 * CAPACITY, 300)
+    assert run(2 * CAPACITY, 300) == run.__wrapped__(2 * CAPACITY, 300)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +137,9 @@ def test_slow_link_makes_requests_stay(gigabytes_per_s, least):
 
 def test_wrong_split_of_the_pools_is_made_up_for():
     eight = four(num_workers=8)
-    attained = [attainment(run(60.0, cluster=eight, num_prefill=number)) for number in range(1, 8)]
-    assert min(attained[:5]) >= 0.95
-    assert attained[6] < attained[4]
+    attained = [attainment(run(90.0, 400, eight, number)) for number in range(1, 8)]
+    assert min(attained[:6]) >= 0.95
+    assert attained[6] < 0.95
 
 
 def test_worker_that_dies_over_and_over_takes_nobody_with_it():

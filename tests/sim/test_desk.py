@@ -5,11 +5,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from fleets import a_fleet, a_report, ask
 
 from cluster.simulate.clock import VirtualLoop
 from cluster.types import FirstToken, Placement, Rejection, RequestClosed
 from router.desk import DECIDE_INTERVAL_S, PlacementDesk
+from tests.unit.fleets import a_fleet, a_report, ask
 
 
 class CountedDesk(PlacementDesk):
