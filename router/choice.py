@@ -59,20 +59,27 @@ class Roster(NamedTuple):
     prefills: list[WorkerState]
     """Those that report as they should; those that do not where there are no others."""
     decodes: list[WorkerState]
+    silent_prefills: list[WorkerState]
+    """Those that have missed reports: for requests that none of the others can take."""
+    silent_decodes: list[WorkerState]
     stale_share: float
     """Of the live workers, that have missed reports."""
     made_at: float
 
 
-NOBODY = Roster([], [], 0.0, float("-inf"))
+NOBODY = Roster([], [], [], [], 0.0, float("-inf"))
 
 
 def roster_of(workers: Iterable[WorkerState], now: float) -> Roster:
     live = list(workers)
     fresh = [worker for worker in live if not worker.is_stale(now)]
+    silent = [worker for worker in live if worker.is_stale(now)]
+    silent_prefills, silent_decodes = _of_pool(Pool.PREFILL, silent), _of_pool(Pool.DECODE, silent)
     return Roster(
-        prefills=_of_pool(Pool.PREFILL, fresh) or _of_pool(Pool.PREFILL, live),
-        decodes=_of_pool(Pool.DECODE, fresh) or _of_pool(Pool.DECODE, live),
+        prefills=_of_pool(Pool.PREFILL, fresh) or silent_prefills,
+        decodes=_of_pool(Pool.DECODE, fresh) or silent_decodes,
+        silent_prefills=silent_prefills,
+        silent_decodes=silent_decodes,
         stale_share=1.0 - len(fresh) / len(live) if live else 0.0,
         made_at=now,
     )
@@ -80,10 +87,10 @@ def roster_of(workers: Iterable[WorkerState], now: float) -> Roster:
 
 def candidates_of(ask: Ask, roster: Roster, suspects: frozenset[Pair], turn: int) -> Candidates:
     """Workers with room that the request has not failed on."""
-    request = ask.request
+    request, excluded = ask.request, ask.request.excluded
     return Candidates(
-        prefills=_usable(roster.prefills, request.excluded, turn),
-        decodes=_usable(roster.decodes, request.excluded, turn),
+        prefills=_usable(roster.prefills, excluded, turn) or _usable(roster.silent_prefills, excluded, turn),
+        decodes=_usable(roster.decodes, excluded, turn) or _usable(roster.silent_decodes, excluded, turn),
         stale_share=roster.stale_share,
         suspects=suspects,
         may_hand_over=request.can_hand_over and request.path in (None, Path.PREFILL_DECODE),

@@ -73,6 +73,14 @@ def test_worker_without_a_fresh_report_gets_no_request():
     assert (answer.path, answer.prefill) == (Path.DECODE, None)
 
 
+def test_worker_that_has_missed_reports_takes_what_the_others_cannot():
+    state = a_state(num_prefill=0, num_decode=2)
+    state.handle(a_decode_report("d0", ""), now=4.0)
+    state.handle(a_decode_report("d0", ""), now=5.0)
+    answers = [state.place(a_placement_request(excluded=ids(excluded)), now=5.0) for excluded in ("", "d0")]
+    assert [answer.decode for answer in answers] == ["d0", "d1"]
+
+
 def test_placed_request_is_charged_to_both_workers_until_it_is_closed():
     state = a_state(num_prefill=1, num_decode=1)
     state.place(a_pair_request("r"), now=0.0)
