@@ -313,7 +313,7 @@ class RouterStateMachine(RuleBasedStateMachine):
     @invariant()
     def those_without_an_answer_wait(self):
         assert self.state.num_waiting == len(self.waiting)
-        assert all(self.state.waiting_of(request_id, self.now) is not None for request_id in self.waiting)
+        assert {queued.request_id for queued in self.state.queued(self.now)} == set(self.waiting)
 
     @invariant()
     def nothing_is_negative(self):
