@@ -209,6 +209,8 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
     """Likewise: from the first token to the second, more than between others."""
     future_victims: float = 0.0
     """Requests yet to come that would miss their SLO because of it."""
+    holds_first: bool = False
+    """The first token, which the prefill worker has, is released with the decode worker's first one."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -228,6 +230,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None where it was not chosen by prediction."""
     considered: tuple[Prediction, ...] = ()
     """The best candidate of each path, the chosen one first."""
+    holds_first_until_s: float = 0.0
+    """Age of the request at which the prefill worker's token is released although decoding has not begun."""
 
     @property
     def generating(self) -> WorkerId:

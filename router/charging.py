@@ -2,13 +2,14 @@
 
 from cluster.types import Placement
 from router.choice import Choice
-from router.cost import Ask, num_chunks, over_link, prefill_s
+from router.cost import MARGIN, Ask, num_chunks, over_link, prefill_s
 from router.fleet import Charge, WorkerState
 from router.latency import LatencyModels
 
 
 def placement_of(ask: Ask, choice: Choice) -> Placement:
     prefilling = choice.prefill or choice.decode
+    is_held = choice.prediction is not None and choice.prediction.holds_first
     return Placement(
         path=choice.path,
         prefill=choice.prefill.worker if choice.prefill else None,
@@ -18,6 +19,7 @@ def placement_of(ask: Ask, choice: Choice) -> Placement:
         num_hit_tokens=ask.hit(prefilling) if prefilling else 0,
         predicted=choice.prediction,
         considered=choice.considered,
+        holds_first_until_s=MARGIN * ask.slo.ttft_s if is_held else 0.0,
     )
 
 

@@ -27,6 +27,10 @@ MARGIN = 0.9
 """A prediction of this share of the objective counts as missed half."""
 VICTIM_WEIGHT = 1.0
 FUTURE_WEIGHT = 1.0
+WORTH_HOLDING = 0.02
+"""Risk that holding the first token back takes away, for it to be held back."""
+SHORT_GAP = 0.02
+"""Of the TPOT objective: what the gap after the first token adds to a TPOT may be so much without a thought."""
 TTFT_WEIGHT = 0.3
 TPOT_WEIGHT = 0.1
 ENGINE_TIME_WEIGHT = 1.0
@@ -205,25 +209,27 @@ def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: Laten
 
 
 def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Prediction:
-    """Path P->D."""
+    """Path P->D. The first token, which the prefill worker has, is released at once, unless that would make the gap
+    before the second one too long for an answer of so few tokens: then with the second one.
+    """
     there_s = over_link(ask, prefill.worker, decode.worker, models, prefill.done_s)
     joins_s = there_s + decode.memory_wait_s()
     step_s = decode.step_with(ask, joins_s)
     # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.
     gap_s = joins_s - prefill.done_s + max(0.0, decode.queue_s - joins_s) + step_s
-    if ask.request.has_early_token:
-        ttft_s = prefill.done_s
-    else:
-        ttft_s, gap_s = prefill.done_s + gap_s, 0.0
-    victims = decode.join_victims
     engine_s = prefill.seconds + decode.join_slowdown_s * ask.outputs[1]
-    return _priced(
-        ask,
-        Path.PREFILL_DECODE,
-        (prefill.worker, decode.worker),
-        _Times(ttft_s, gap_s, step_s, victims, engine_s, decode.duty, _later_prompts(ask, prefill)),
-        models,
+    times = _Times(
+        prefill.done_s + gap_s, 0.0, step_s, decode.join_victims, engine_s, decode.duty, _later_prompts(ask, prefill)
     )
+    workers = (prefill.worker, decode.worker)
+    if not ask.request.has_early_token:
+        return _priced(ask, Path.PREFILL_DECODE, workers, times, models)
+    at_once = times._replace(ttft_s=prefill.done_s, gap_s=gap_s)
+    early = _priced(ask, Path.PREFILL_DECODE, workers, at_once, models)
+    if gap_s < SHORT_GAP * ask.slo.tpot_s * (ask.outputs[0] - 1.0) or early.risk < WORTH_HOLDING:
+        return early
+    held = _priced(ask, Path.PREFILL_DECODE, workers, times, models, holds_first=True)
+    return held if held.risk + WORTH_HOLDING < early.risk else early
 
 
 def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path.DECODE) -> Prediction:
@@ -271,7 +277,13 @@ class _Times(NamedTuple):
 
 
 def _priced(
-    ask: Ask, path: Path, workers: tuple[WorkerState | None, WorkerState | None], times: _Times, models: LatencyModels
+    ask: Ask,
+    path: Path,
+    workers: tuple[WorkerState | None, WorkerState | None],
+    times: _Times,
+    models: LatencyModels,
+    *,
+    holds_first: bool = False,
 ) -> Prediction:
     engine_ttft_s = ask.age_s + times.ttft_s
     ttft_s = models.bias.ttft_s(path, engine_ttft_s)
@@ -282,7 +294,13 @@ def _priced(
         stretched(step_s, num_output, times.duty) + times.gap_s / max(1.0, num_output - 1.0)
         for num_output in ask.outputs
     ]
-    slow = sum([_lateness(tpot_s, slo.tpot_s) for tpot_s in tpots]) / len(tpots)
+    slow = sum(
+        [
+            _lateness(tpot_s, slo.tpot_s)
+            for tpot_s, num_output in zip(tpots, ask.outputs, strict=True)
+            if num_output > 1.0
+        ]
+    ) / len(tpots)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
     tpot_s = tpots[1]
     cost = (
@@ -308,6 +326,7 @@ def _priced(
         times.step_s,
         times.gap_s,
         times.future_victims,
+        holds_first,
     )
 
 

@@ -23,6 +23,8 @@ NUM_PREFILL_CANDIDATES = 3
 NUM_DECODE_CANDIDATES = 4
 STICKINESS = 0.05
 """By so much cost another worker must be better than the one that has most of the prompt."""
+NEGLIGIBLE = 0.01
+"""Of cost: no reason to compute a prompt again, or to move it, where a worker has most of it."""
 STALE_SHARE = 0.5
 SHORT_OUTPUT_TOKENS = 2.0
 HARMLESS = 0.02
@@ -44,6 +46,9 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
         there = [way for way in ways if way.decode == holder.worker]
         sticky = min(there, key=_cost, default=best)
         best = sticky if sticky.cost <= best.cost + STICKINESS else best
+    if holder is not None and best.path is not Path.DECODE and ask.hit(holder) >= ask.num_prompt / 2:
+        stays = (way for way in ways if way.path is Path.DECODE and way.decode == holder.worker)
+        best = next((way for way in stays if way.cost <= best.cost + NEGLIGIBLE), best)
     return Choice(
         best.path,
         _found(best.prefill, candidates.prefills),
@@ -86,7 +91,8 @@ def _ways(
     ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
 ) -> list[Prediction]:
     ways = []
-    if candidates.may_hand_over and prefills:
+    ends_at_once = candidates.may_prefill_alone and ask.request.max_output_tokens == 1
+    if candidates.may_hand_over and prefills and not ends_at_once:
         ways += _pairs(ask, candidates, prefills, decodes, models)
     if candidates.may_stay:
         ways += [alone(ask, decode, models) for decode in decodes]

@@ -13,7 +13,7 @@ either given to one decode worker or withdrawn.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TypeVar
 
 import msgspec
@@ -190,13 +190,16 @@ class Session:
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
         request = self._next_request(placement)
-        prefilled, check = None, None
+        prefilled, check, held = None, None, None
         try:
             if placement.prefill is not None and placement.decode is not None:
                 prefilled = await self._in_time(self._prefill(placement.prefill, request))
                 self._ports.scheduler.note(PrefillDone(request_id=self._request.request_id))
                 if request.is_resumable:
-                    yield self._as_released(prefilled.first, None)
+                    held = self._as_released(prefilled.first, None)
+                    if prefilled.handoff is None or self._hold_s(placement) <= 0.0:
+                        yield held
+                        held = None
                     if prefilled.handoff is None:
                         return
                     request = request.after(prefilled.first.token_ids)
@@ -204,7 +207,13 @@ class Session:
                     check = HandoffCheck(placement.prefill, request, prefilled, self._ports.decode)
             handoff = prefilled.handoff if prefilled else None
             async with aclosing(self._generate(placement.generating, request, handoff)) as deltas:
-                first = await self._in_time(anext(deltas, None))
+                if held is None:
+                    first = await self._in_time(anext(deltas, None))
+                else:
+                    async with _running(anext(deltas, None)) as coming:
+                        await asyncio.wait([coming], timeout=self._hold_s(placement))
+                        yield held
+                        first = await coming
                 if first is None:
                     return
                 self._ports.scheduler.note(FirstToken(request_id=self._request.request_id))
@@ -218,6 +227,10 @@ class Session:
             self._withdraw()
             if check is not None:
                 check.end()
+
+    def _hold_s(self, placement: Placement) -> float:
+        """How long the prefill worker's token may still be kept back for decoding to begin."""
+        return placement.holds_first_until_s - self._timing.age_s(now())
 
     def _next_request(self, placement: Placement) -> GenerateRequest:
         """The request as the next attempt runs it: under an id of its own, after what has been released."""
@@ -328,3 +341,14 @@ class Session:
             prefill_sources=self._prefill_sources,
             sources=self._sources,
         )
+
+
+@asynccontextmanager
+async def _running(awaitable: Awaitable[T]) -> AsyncGenerator[asyncio.Future[T], None]:
+    """It runs by itself meanwhile, and no longer."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

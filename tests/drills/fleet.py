@@ -31,6 +31,7 @@ METRICS = ("process_start_time_seconds", "baton_", "vllm:num_requests_", "vllm:k
 SNAPSHOT_ATTEMPTS = 5
 SAME_START_S = 0.02
 """A process's start, as its metrics and as the system have it, differ by rounding."""
+KNOWN_WITHIN_S = 10.0
 ENGINE_CORE = "VLLM::EngineCore"
 
 
@@ -92,15 +93,26 @@ class Fleet:
         return self.snapshot()
 
     def replicas(self, deployment: str) -> list[Replica]:
-        """Those that run and whose metrics can be read."""
-        starts = self.snapshot_of_the_living().by("replica", "process_start_time_seconds", deployment=deployment)
+        """Those that run.
+
+        Raises:
+            TimeoutError: the metrics of one cannot be read.
+        """
         processes = self.service.processes(PROCESS_NAMES[deployment])
-        return [
-            Replica(deployment, replica, process)
-            for replica, started_at in starts.items()
-            for process in processes
-            if abs(process.create_time() - started_at) < SAME_START_S
-        ]
+        known: list[Replica] = []
+
+        def are_known() -> bool:
+            starts = self.snapshot_of_the_living().by("replica", "process_start_time_seconds", deployment=deployment)
+            known[:] = [
+                Replica(deployment, replica, process)
+                for replica, started_at in starts.items()
+                for process in processes
+                if abs(process.create_time() - started_at) < SAME_START_S
+            ]
+            return len(known) == len(processes)
+
+        wait_for(are_known, KNOWN_WITHIN_S, interval_s=0.1)
+        return known
 
     def connect(self, ingress: Replica, timeout_s: float) -> Client:
         """A client whose connection this ingress replica has taken: the system spreads connections over them."""

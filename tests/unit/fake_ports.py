@@ -86,6 +86,8 @@ class FakeScheduler:
         self.gate, self.answer_gate = Gate(), Gate()
         self.refusal: Rejection | None = None
         """Its answer to every request."""
+        self.holds_first_until_s = 0.0
+        """That its placements say."""
         self.tell_error: Exception | None = None
         self.delay_turns = delay_turns
         self._state = RouterState(policy=pairs_first, admits_all=True)
@@ -101,6 +103,8 @@ class FakeScheduler:
         await turns(self.delay_turns)
         answer = self.refusal or self._state.place(request, now=0.0)
         assert answer is not None
+        if isinstance(answer, Placement):
+            answer = msgspec.structs.replace(answer, holds_first_until_s=self.holds_first_until_s)
         self.answers.append(answer)
         await self.answer_gate.passed()
         return answer

@@ -133,6 +133,42 @@ def placed_id(turn):
     return f"turn{turn}"
 
 
+def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds():
+    state = a_fleet(1, 1)
+    for number in range(8):  # path D seems a little slow
+        report_all(state, 1.0 + number)
+        placed = put(state, ask(f"r{number}", 200, path="D"), 1.0 + number)
+        assert placed.predicted is not None
+        ended(state, f"r{number}", 1.5 + number, ttft_s=placed.predicted.ttft_s + 0.02, num_output_tokens=20)
+    hashes = [block.to_bytes(8, "big") for block in range(100)]
+    report_all(state, 10.0)
+    decoding(state, "turn1", 1600, "d0", 10.0, block_hashes=hashes)
+    ended(state, "turn1", 11.0, num_output_tokens=20)
+    placed = put(state, ask("turn2", 1650, block_hashes=hashes), 11.1)
+    assert placed.path is ALONE
+    assert min(placed.considered, key=lambda way: way.cost).path is PAIR
+
+
+SHORT = {"max_output_tokens": 4, "path": "P->D"}
+
+
+def test_first_token_waits_for_decoding_where_the_gap_after_it_would_cost_the_tpot_objective():
+    state = a_fleet(1, 1, link=LinkSpeed(0.3, 49.5e9))
+    short = put(state, ask("short", 2000, **SHORT), 1.0)
+    assert short.predicted is not None and short.predicted.holds_first
+    assert short.slo is not None
+    assert short.predicted.ttft_s < short.holds_first_until_s < short.slo.ttft_s
+    assert short.predicted.ttft_s > 0.3 > 0.05 > short.predicted.tpot_s
+    long = put(a_fleet(1, 1), ask("long", 2000, path="P->D", max_output_tokens=400), 1.0)
+    assert long.holds_first_until_s == 0.0
+    assert long.predicted is not None and not long.predicted.holds_first
+
+
+def test_first_token_does_not_wait_where_that_would_cost_the_ttft_objective():
+    state = a_fleet(1, 1, link=LinkSpeed(3.0, 49.5e9))
+    assert put(state, ask("r", 2000, **SHORT), 1.0).holds_first_until_s == 0.0
+
+
 def test_conversation_leaves_a_worker_that_is_much_busier():
     state = a_fleet(1, 2)
     hashes = [block.to_bytes(8, "big") for block in range(20)]

@@ -2,10 +2,12 @@
 that are checked.
 """
 
+import asyncio
+
 import pytest
 from factories import a_request
 from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
-from test_session import gone, read, tokens
+from test_session import cancelled, gone, read, tokens
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
 from cluster.types import (
@@ -40,6 +42,63 @@ async def test_first_token_comes_from_the_prefill_worker_and_decode_goes_on_afte
     (request,) = cluster.decode.requests
     assert (request.prompt_token_ids, request.num_generated) == ([1, 2, 3, 4, 10], 1)
     assert cluster.decode.pulled == cluster.prefill.granted
+    cluster.check_settled()
+
+
+async def test_token_that_is_held_back_comes_with_the_decode_workers_first():
+    cluster = FakeCluster()
+    cluster.scheduler.holds_first_until_s = 60.0
+    cluster.decode.start_gate.hold()
+    deltas: list[TokenDelta] = []
+    task = asyncio.create_task(read(cluster.session(a_resumable()), deltas))
+    await cluster.decode.start_gate.reached.wait()
+    await turns(10)
+    assert deltas == []
+    cluster.decode.start_gate.open()
+    assert tokens(await task) == SERVED
+    (receipt,) = cluster.observer.receipts
+    assert receipt.num_output_tokens == len(SERVED)
+    cluster.check_settled()
+
+
+async def test_token_is_not_held_back_beyond_its_time():
+    cluster = FakeCluster()
+    cluster.scheduler.holds_first_until_s = 0.01
+    cluster.decode.start_gate.hold()
+    stream = cluster.session(a_resumable()).run()
+    assert (await anext(stream)).token_ids == [10]
+    cluster.decode.start_gate.open()
+    assert tokens([delta async for delta in stream]) == SERVED[1:]
+    cluster.check_settled()
+
+
+async def test_decode_worker_that_fails_while_a_token_is_held_back_costs_no_token():
+    cluster = FakeCluster(decode=FakeDecode(fails_before=gone("d0")))
+    cluster.scheduler.holds_first_until_s = 60.0
+    assert tokens(await read(cluster.session(a_resumable()))) == SERVED
+    assert cluster.decode.requests[1].num_generated == 2
+    cluster.check_settled()
+
+
+async def test_client_that_leaves_while_its_first_token_is_held_back_ends_everything():
+    cluster = FakeCluster()
+    cluster.scheduler.holds_first_until_s = 60.0
+    cluster.decode.start_gate.hold()
+    task = asyncio.create_task(read(cluster.session(a_resumable())))
+    await cluster.decode.start_gate.reached.wait()
+    await cancelled(task)
+    assert cluster.observer.receipts[0].outcome == Outcome.ABORTED
+    cluster.check_settled()
+
+
+async def test_client_that_leaves_with_a_token_that_was_held_back_ends_everything():
+    cluster = FakeCluster()
+    cluster.scheduler.holds_first_until_s = 0.01
+    cluster.decode.start_gate.hold()
+    stream = cluster.session(a_resumable()).run()
+    assert (await anext(stream)).token_ids == [10]
+    await stream.aclose()
+    assert cluster.observer.receipts[0].outcome == Outcome.ABORTED
     cluster.check_settled()
 
 
