@@ -251,6 +251,8 @@ class RouterStateMachine(RuleBasedStateMachine):
 
     @rule()
     def all_deadlines_come(self):
+        for request_id in list(self.charges):
+            self.close(request_id, None)
         self.now += LONGER_THAN_ANY_OBJECTIVE_S
         self.decide()
         assert self.state.num_waiting == 0
