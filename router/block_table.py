@@ -7,8 +7,9 @@ blocks.
 
 The prefix of a prompt is found for all workers in one walk: the mask of those that have held every block so far narrows
 until none is left. Blocks of one prompt mostly have the same holders, so the walk works on runs of equal masks, and
-costs little more than the look-ups. Equal masks that were written together are one object, so a block costs a key and a
-place in the dictionary.
+costs little more than the look-ups. Beyond the first DENSE_BLOCKS it looks at every STRIDE_BLOCKS-th alone while the
+masks stay equal: engines evict a prefix from its end, so nothing is missing in between. Equal masks that were written
+together are one object, so a block costs a key and a place in the dictionary.
 
 Invariants: no more than `max_blocks` entries; no entry is 0; a free slot has no bit in any of them.
 """
@@ -23,6 +24,8 @@ from cluster.types import WorkerId
 GPU, HOST, DISK = 1, 2, 4
 ALL = GPU | HOST | DISK
 
+DENSE_BLOCKS = 64
+STRIDE_BLOCKS = 16
 _SLOT_BITS = 3
 _KEY_BYTES = 48
 """Of a hash of 8 bytes as a Python object."""
@@ -160,7 +163,7 @@ class BlockTable:
         # Whoever is in the first alone has fallen behind: `behind` says at which depth.
         behind: dict[int, int] = {}
         depth = 0
-        for mask, run in groupby(map(self._blocks.get, hashes)):
+        for mask, length in self._runs(hashes):
             if mask is None:
                 break
             still = alive & (mask | mask >> 1 | mask >> 2)
@@ -174,9 +177,22 @@ class BlockTable:
                 for unit in _bits(near ^ ahead):
                     behind[unit] = depth
                 near = ahead
-            depth += len(list(run))
+            depth += length
         self._settle(hits, alive, depth, behind)
         return hits
+
+    def _runs(self, hashes: Sequence[bytes]) -> Iterator[tuple[int | None, int]]:
+        """Masks of consecutive blocks, and how many blocks have each."""
+        get = self._blocks.get
+        for mask, run in groupby(map(get, hashes[:DENSE_BLOCKS])):
+            yield mask, len(list(run))
+        at, num_blocks = DENSE_BLOCKS, len(hashes)
+        while at < num_blocks:
+            mask, last = get(hashes[at]), at
+            while last + STRIDE_BLOCKS < num_blocks and get(hashes[last + STRIDE_BLOCKS]) == mask:
+                last += STRIDE_BLOCKS
+            yield mask, last + 1 - at
+            at = last + 1
 
     def sweep(self, num_joined: int = 0) -> None:
         """Go on with the sweep that clears closed slots, and that makes room when the table is crowded: blocks in no

@@ -4,7 +4,7 @@ The cost is an expected number of requests outside their SLO, the new one and it
 among ways which are all good: the cheapest in engine time first. Times are seconds.
 """
 
-from math import inf
+from math import exp, inf
 from typing import NamedTuple
 
 from cluster.types import (
@@ -17,7 +17,7 @@ from cluster.types import (
 )
 from router.block_table import Hit
 from router.duty import MOST as MOST_DUTY
-from router.duty import WINDOWS_S, share_over
+from router.duty import WINDOWS_S, Shares, share_over
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 from router.outlook import SOFTNESS, class_weight, logistic
@@ -212,24 +212,24 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
     """Path P->D. The first token, which the prefill worker has, is released at once, unless that would make the gap
     before the second one too long for an answer of so few tokens: then with the second one.
     """
-    there_s = over_link(ask, prefill.worker, decode.worker, models, prefill.done_s)
+    done_s, slo = prefill.done_s, ask.slo
+    there_s = over_link(ask, prefill.worker, decode.worker, models, done_s)
     joins_s = there_s + decode.memory_wait_s()
     step_s = decode.step_with(ask, joins_s)
     # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.
-    gap_s = joins_s - prefill.done_s + max(0.0, decode.queue_s - joins_s) + step_s
-    engine_s = prefill.seconds + decode.join_slowdown_s * ask.outputs[1]
-    times = _Times(
-        prefill.done_s + gap_s, 0.0, step_s, decode.join_victims, engine_s, decode.duty, _later_prompts(ask, prefill)
+    gap_s = joins_s - done_s + max(0.0, decode.queue_s - joins_s) + step_s
+    harm = _Harm(
+        decode.join_victims, _later_prompts(ask, prefill), prefill.seconds + decode.join_slowdown_s * ask.outputs[1]
     )
     workers = (prefill.worker, decode.worker)
+    held = _Times(done_s + gap_s, 0.0, step_s, decode.duty)
     if not ask.request.has_early_token:
-        return _priced(ask, Path.PREFILL_DECODE, workers, times, models)
-    at_once = times._replace(ttft_s=prefill.done_s, gap_s=gap_s)
-    early = _priced(ask, Path.PREFILL_DECODE, workers, at_once, models)
-    if gap_s < SHORT_GAP * ask.slo.tpot_s * (ask.outputs[0] - 1.0) or early.risk < WORTH_HOLDING:
-        return early
-    held = _priced(ask, Path.PREFILL_DECODE, workers, times, models, holds_first=True)
-    return held if held.risk + WORTH_HOLDING < early.risk else early
+        return _priced(ask, Path.PREFILL_DECODE, workers, held, harm, models)
+    at_once = _priced(ask, Path.PREFILL_DECODE, workers, _Times(done_s, gap_s, step_s, decode.duty), harm, models)
+    if gap_s < SHORT_GAP * slo.tpot_s * (ask.outputs[0] - 1.0) or at_once.risk < WORTH_HOLDING:
+        return at_once
+    later = _priced(ask, Path.PREFILL_DECODE, workers, held, harm, models, holds_first=True)
+    return later if later.risk + WORTH_HOLDING < at_once.risk else at_once
 
 
 def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path.DECODE) -> Prediction:
@@ -249,9 +249,8 @@ def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path
     future = _later_decodes(ask, decode, step_s, seconds)
     engine_s = (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1]
     prefill, generating = (worker, None) if path is Path.PREFILL else (None, worker)
-    return _priced(
-        ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, victims, engine_s, decode.duty, future), models
-    )
+    harm = _Harm(victims, future, engine_s)
+    return _priced(ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, decode.duty), harm, models)
 
 
 def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
@@ -259,7 +258,7 @@ def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
     return -(-num_new // max(1, max_step_tokens - batch))
 
 
-def stretched(step_s: float, num_output: float, duty: list[float]) -> float:
+def stretched(step_s: float, num_output: float, duty: Shares) -> float:
     """TPOT of so many tokens on a worker that spends these shares of its time on prompts."""
     return step_s / (1.0 - share_over(duty, num_output * step_s))
 
@@ -269,11 +268,16 @@ class _Times(NamedTuple):
     gap_s: float
     """Between the first token and the second, before what a step takes."""
     step_s: float
+    duty: Shares
+    """Of the worker that decodes."""
+
+
+class _Harm(NamedTuple):
+    """What the request does to others."""
+
     victims: float
+    future_victims: float
     engine_s: float
-    duty: list[float]
-    """Of the worker that decodes (router/duty.py)."""
-    future_victims: float = 0.0
 
 
 def _priced(
@@ -281,35 +285,25 @@ def _priced(
     path: Path,
     workers: tuple[WorkerState | None, WorkerState | None],
     times: _Times,
+    harm: _Harm,
     models: LatencyModels,
     *,
     holds_first: bool = False,
 ) -> Prediction:
+    slo = ask.slo
     engine_ttft_s = ask.age_s + times.ttft_s
     ttft_s = models.bias.ttft_s(path, engine_ttft_s)
     step_s = models.bias.tpot_s(path, times.step_s)
-    slo = ask.slo
     late = _lateness(ttft_s, slo.ttft_s)
-    tpots = [
-        stretched(step_s, num_output, times.duty) + times.gap_s / max(1.0, num_output - 1.0)
-        for num_output in ask.outputs
-    ]
-    slow = sum(
-        [
-            _lateness(tpot_s, slo.tpot_s)
-            for tpot_s, num_output in zip(tpots, ask.outputs, strict=True)
-            if num_output > 1.0
-        ]
-    ) / len(tpots)
+    slow, tpot_s = _slowness(ask, step_s, times.gap_s, times.duty)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
-    tpot_s = tpots[1]
     cost = (
         risk
-        + VICTIM_WEIGHT * times.victims
-        + FUTURE_WEIGHT * times.future_victims
+        + VICTIM_WEIGHT * harm.victims
+        + FUTURE_WEIGHT * harm.future_victims
         + TTFT_WEIGHT * ttft_s / slo.ttft_s
         + TPOT_WEIGHT * tpot_s / slo.tpot_s
-        + ENGINE_TIME_WEIGHT * times.engine_s / slo.ttft_s
+        + ENGINE_TIME_WEIGHT * harm.engine_s / slo.ttft_s
     )
     prefill, decode = workers
     return Prediction(
@@ -319,15 +313,27 @@ def _priced(
         ttft_s,
         tpot_s,
         risk,
-        times.victims,
-        times.engine_s,
+        harm.victims,
+        harm.engine_s,
         cost,
         engine_ttft_s,
         times.step_s,
         times.gap_s,
-        times.future_victims,
+        harm.future_victims,
         holds_first,
     )
+
+
+def _slowness(ask: Ask, step_s: float, gap_s: float, duty: Shares) -> tuple[float, float]:
+    """Probability that the TPOT objective is missed, and the TPOT of an answer of median length. One token has none."""
+    objective_s, total, tpots = ask.slo.tpot_s, 0.0, []
+    for num_output in ask.outputs:
+        tpot_s = stretched(step_s, num_output, duty)
+        if num_output > 1.0:
+            tpot_s += gap_s / max(1.0, num_output - 1.0)
+            total += _lateness(tpot_s, objective_s)
+        tpots.append(tpot_s)
+    return total / len(tpots), tpots[1]
 
 
 def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -> float:
@@ -351,16 +357,19 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
     them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
     Where other workers are free they go there.
     """
-    others, total = ask.others, 0.0
+    others, objective_s, total = ask.others, ask.slo.tpot_s, 0.0
+    if not others.decode_use:
+        return 0.0
     for num_output in ask.outputs:
         horizon_s = min(max(num_output * step_s, WINDOWS_S[0]), WINDOWS_S[-1])
         before = share_over(decode.duty, horizon_s)
         after = min(MOST_DUTY, before + seconds / horizon_s)
-        late = [_lateness(step_s / (1.0 - duty), ask.slo.tpot_s) for duty in (before, after)]
-        total += others.arrivals_per_s * horizon_s * (late[1] - late[0])
+        was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
+        more = others.arrivals_per_s * (_lateness(will_be_s, objective_s) - _lateness(was_s, objective_s))
         for higher in others.higher:
-            late = [_lateness(step_s / (1.0 - duty), higher.slo.tpot_s) for duty in (before, after)]
-            total += higher.weighed_per_s * horizon_s * (late[1] - late[0])
+            tpot_s = higher.slo.tpot_s
+            more += higher.weighed_per_s * (_lateness(will_be_s, tpot_s) - _lateness(was_s, tpot_s))
+        total += horizon_s * more
     return others.decode_use * total / others.num_decodes / len(ask.outputs)
 
 
@@ -382,4 +391,5 @@ def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
 
 def _lateness(seconds: float, objective_s: float) -> float:
     """Probability that an objective is missed by what is predicted to take so long."""
-    return logistic((seconds / objective_s - MARGIN) / SOFTNESS)
+    x = (seconds / objective_s - MARGIN) / SOFTNESS
+    return 1.0 / (1.0 + exp(-x)) if -30.0 < x < 30.0 else float(x > 0.0)

@@ -4,42 +4,53 @@ A request that decodes for half a second cares for the stalls of the last second
 the last ten: the share is averaged over about as long as the asker looks ahead.
 """
 
+from bisect import bisect_left
 from math import exp
 
 WINDOWS_S = (1.0, 3.0, 10.0)
 MOST = 0.9
+_NO_TIME_S = 1e-6
+_NONE = (0.0,) * len(WINDOWS_S)
+
+Shares = tuple[float, ...]
+"""Averaged over each of WINDOWS_S, in [0, MOST]."""
 
 
 class Duty:
     __slots__ = ("_at", "_stalled_s")
 
     def __init__(self) -> None:
-        self._stalled_s = [0.0] * len(WINDOWS_S)
+        self._stalled_s = _NONE
         """Of the last seconds, each counting less the older it is."""
         self._at = 0.0
 
     def note(self, stall_s: float, now: float) -> None:
         """Decoding is to be stalled for so long."""
         self._age(now)
-        self._stalled_s = [stalled + stall_s for stalled in self._stalled_s]
+        self._stalled_s = tuple([stalled + stall_s for stalled in self._stalled_s])
 
-    def shares(self, now: float) -> list[float]:
-        """Averaged over each of WINDOWS_S, in [0, MOST]."""
+    def shares(self, now: float) -> Shares:
+        if self._stalled_s is _NONE:
+            return _NONE
         self._age(now)
-        return [min(MOST, stalled / window) for stalled, window in zip(self._stalled_s, WINDOWS_S, strict=True)]
+        short, middle, long = self._stalled_s
+        return min(MOST, short / WINDOWS_S[0]), min(MOST, middle / WINDOWS_S[1]), min(MOST, long / WINDOWS_S[2])
 
     def _age(self, now: float) -> None:
         age_s = now - self._at
         if age_s > 0.0:
-            self._stalled_s = [
-                stalled * exp(-age_s / window) for stalled, window in zip(self._stalled_s, WINDOWS_S, strict=True)
-            ]
             self._at = now
+            if self._stalled_s[-1] > _NO_TIME_S:
+                short, middle, long = self._stalled_s
+                self._stalled_s = (
+                    short * exp(-age_s / WINDOWS_S[0]),
+                    middle * exp(-age_s / WINDOWS_S[1]),
+                    long * exp(-age_s / WINDOWS_S[2]),
+                )
+            else:
+                self._stalled_s = _NONE
 
 
-def share_over(shares: list[float], horizon_s: float) -> float:
+def share_over(shares: Shares, horizon_s: float) -> float:
     """The one of `Duty.shares` that counts for who looks so far ahead."""
-    for share, window in zip(shares, WINDOWS_S, strict=True):
-        if horizon_s <= window:
-            return share
-    return shares[-1]
+    return shares[bisect_left(WINDOWS_S, horizon_s, 0, len(WINDOWS_S) - 1)]

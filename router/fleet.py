@@ -331,6 +331,8 @@ class WorkerState:
 
     def _advance(self, now: float, num_leaving: int = 0) -> None:
         """Move the decode clock: it counts the steps that each resident got a token from."""
+        if now == self._clock_at:
+            return
         if self.residents or num_leaving:
             duty = share_over(self.duty.shares(now), now - self._clock_at)
             self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self._step_s

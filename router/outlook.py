@@ -13,7 +13,7 @@ from math import exp
 from typing import NamedTuple
 
 from cluster.types import SloClass
-from router.duty import share_over
+from router.duty import Shares, share_over
 
 SOFTNESS = 0.2
 """Of every threshold, as a share of what it is about: predictions are not exact."""
@@ -69,7 +69,7 @@ class Outlook(NamedTuple):
 NOTHING = Outlook((), (), (0.0,))
 
 
-def look_ahead(residents: Iterable[Resident], step_s: float, duty: list[float]) -> Outlook:
+def look_ahead(residents: Iterable[Resident], step_s: float, duty: Shares) -> Outlook:
     """`step_s`: what a step takes; `duty`: the shares of the time that prompts take (router/duty.py)."""
     bins: list[list[float] | None] = [None] * NUM_BINS
     finishing = []

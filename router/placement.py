@@ -8,7 +8,6 @@ Where half of the workers have not reported for a while the predictions are not 
 """
 
 from collections.abc import Sequence
-from heapq import nsmallest
 from operator import attrgetter
 
 from cluster.types import Path, Prediction, WorkerId
@@ -114,8 +113,15 @@ def _pairs(
     if not ways:
         return []
     _, best, first = min(ways, key=lambda way: way[0].cost)
-    others = [p for p in prefills[first + 1 :] if candidates.can_pair(p.worker, best.worker)]
+    others = [p for p in prefills[first + 1 :] if _may_be_better(p, prefills[first], best, ask.now)]
+    others = [p for p in others if candidates.can_pair(p.worker, best.worker)]
     return [way for way, _, _ in ways] + [hand_over(ask, prefill, best, models) for prefill in others]
+
+
+def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:
+    """It takes less engine time, or its link may be free before the other's."""
+    free_at = max(sooner.worker.link_free_at, decode.worker.link_free_at)
+    return later.seconds < sooner.seconds or free_at > now + sooner.done_s
 
 
 def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[PrefillPart]) -> bool:
@@ -142,9 +148,8 @@ def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
             if takes_s < 0.0:
                 takes_s = seconds[alike] = prefill_s(ask, worker)
         parts.append((worker.queue_s(now) + takes_s if worker.prefilling else takes_s, number, takes_s, worker))
-    if len(parts) > NUM_PREFILL_CANDIDATES:
-        parts = nsmallest(NUM_PREFILL_CANDIDATES, parts)
-    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts]
+    parts.sort()
+    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts[:NUM_PREFILL_CANDIDATES]]
 
 
 def _best_decodes(ask: Ask, candidates: Candidates, holder: WorkerState | None) -> list[DecodePart]:
@@ -157,8 +162,8 @@ def _best_decodes(ask: Ask, candidates: Candidates, holder: WorkerState | None) 
     now, need = ask.now, ask.kv_tokens
     crowded = [worker.crowding_s(now) if worker.prefilling else worker.crowd_s for worker in workers]
     is_short = [worker.kv_reserved + need > worker.kv_capacity for worker in workers]
-    ranked = nsmallest(NUM_DECODE_CANDIDATES, zip(is_short, crowded, range(len(workers)), strict=True))
-    best = [workers[number] for _, _, number in ranked]
+    ranked = sorted(zip(is_short, crowded, range(len(workers)), strict=True))
+    best = [workers[number] for _, _, number in ranked[:NUM_DECODE_CANDIDATES]]
     if holder is not None and holder not in best:
         best.append(holder)
     first = DecodePart(ask, best[0])

@@ -21,6 +21,7 @@ DENSE_BLOCKS = 64
 STRIDE_BLOCKS = 16
 MAX_MARKS = 1 << 20
 """The oldest go beyond that. Some thousand placements a second make so many."""
+MAX_GROUPS = 4096
 
 
 class _Placed(NamedTuple):
@@ -31,7 +32,18 @@ class _Placed(NamedTuple):
 
 
 class Predictions:
-    __slots__ = ("_bits", "_free", "_marks", "_now", "_num_marks", "_placed", "_retired", "_workers", "max_marks")
+    __slots__ = (
+        "_bits",
+        "_free",
+        "_groups",
+        "_marks",
+        "_now",
+        "_num_marks",
+        "_placed",
+        "_retired",
+        "_workers",
+        "max_marks",
+    )
 
     def __init__(self, max_marks: int = MAX_MARKS) -> None:
         self.max_marks = max_marks
@@ -45,6 +57,8 @@ class Predictions:
         self._workers: dict[int, WorkerId] = {}
         self._retired: deque[tuple[float, int]] = deque()
         """Bits of forgotten workers, and when the last of their marks is gone."""
+        self._groups: dict[int, Sequence[WorkerId]] = {}
+        """By the bits of their members."""
         self._free: list[int] = []
         self._now = 0.0
 
@@ -74,25 +88,23 @@ class Predictions:
         bit = self._bits.pop(worker, None)
         if bit is not None:
             del self._workers[bit]
+            self._groups.clear()
             self._retired.append((self._now + PREDICTION_TTL_S, bit))
 
-    def longest(self, block_hashes: Sequence[bytes], now: float) -> dict[WorkerId, int]:
-        """How many leading blocks of a prompt each worker will hold; those that will hold none are absent."""
+    def longest(self, block_hashes: Sequence[bytes], now: float) -> list[tuple[int, Sequence[WorkerId]]]:
+        """How many leading blocks of a prompt which workers will hold, most first; a worker that will hold none is
+        absent.
+        """
         self._expire(now)
-        found: dict[WorkerId, int] = {}
+        found: list[tuple[int, Sequence[WorkerId]]] = []
         if not self._marks:
             return found
-        seen = 0
+        get, seen = self._marks.get, 0
         for depth in reversed(_depths(len(block_hashes))):
-            mask = self._marks.get(block_hashes[depth - 1])
-            if mask is None or not (news := mask & ~seen):
-                continue
-            seen |= news
-            while news:
-                bit = news & -news
-                if (worker := self._workers.get(bit)) is not None:
-                    found[worker] = depth
-                news ^= bit
+            mask = get(block_hashes[depth - 1])
+            if mask is not None and (news := mask & ~seen):
+                seen |= news
+                found.append((depth, self._workers_of(news)))
         return found
 
     def validate(self) -> None:
@@ -107,9 +119,18 @@ class Predictions:
             assert mask
             assert all((bit, mark) in placed_bits for bit in bits if mask & bit)
 
+    def _workers_of(self, mask: int) -> Sequence[WorkerId]:
+        group = self._groups.get(mask)
+        if group is None:
+            if len(self._groups) >= MAX_GROUPS:
+                self._groups.clear()
+            group = self._groups[mask] = [worker for bit, worker in self._workers.items() if mask & bit]
+        return group
+
     def _add(self, worker: WorkerId) -> int:
         bit = self._free.pop() if self._free else 1 << len(self._bits) + len(self._retired)
         self._bits[worker], self._workers[bit] = bit, worker
+        self._groups.clear()
         return bit
 
     def _expire(self, now: float) -> None:

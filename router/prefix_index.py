@@ -109,12 +109,12 @@ class PrefixIndex:
     def longest(self, block_hashes: Sequence[bytes], now: float) -> dict[WorkerId, Hit]:
         """What every worker caches of a prompt, or will soon. Workers without its first block are absent."""
         hits = self._table.longest(block_hashes)
-        for worker, depth in self._predictions.longest(block_hashes, now).items():
-            known = hits.get(worker)
-            if known is None:
-                hits[worker] = Hit(depth, depth)
-            elif known.num_gpu_blocks < depth:
-                hits[worker] = Hit(max(known.num_blocks, depth), depth)
+        for depth, workers in self._predictions.longest(block_hashes, now):
+            predicted = Hit(depth, depth)
+            for worker in workers:
+                known = hits.setdefault(worker, predicted)
+                if known.num_gpu_blocks < depth:
+                    hits[worker] = Hit(max(known.num_blocks, depth), depth)
         return hits
 
     def forget(self, worker: WorkerId) -> None:

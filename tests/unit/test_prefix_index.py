@@ -218,5 +218,5 @@ def test_predictions_are_bounded_and_the_oldest_go_first():
     for start in range(0, 1000, 10):
         predictions.add(A, blocks(*range(start, start + 10)), 0.0)
         predictions.validate()
-    assert predictions.longest(blocks(*range(10)), 0.0) == {}
-    assert predictions.longest(blocks(*range(990, 1000)), 0.0) == {A: 10}
+    assert predictions.longest(blocks(*range(10)), 0.0) == []
+    assert predictions.longest(blocks(*range(990, 1000)), 0.0) == [(10, [A])]
