@@ -18,8 +18,8 @@ from cluster.types import (
     Slo,
     SloClass,
 )
+from router.ask import Ask
 from router.choice import Choice
-from router.cost import Ask
 
 HIGH_CLASS_LATENESS = 2.0
 """The highest class is let in up to this multiple of its objectives."""

@@ -1,8 +1,9 @@
 """From a choice to the placement that is answered, and to the charge on its workers."""
 
 from cluster.types import Placement
+from router.ask import Ask
 from router.choice import Choice
-from router.cost import MARGIN, Ask, num_chunks, over_link, prefill_s
+from router.cost import MARGIN, num_chunks, over_link, prefill_s
 from router.fleet import Charge, WorkerState
 from router.latency import LatencyModels
 

@@ -9,7 +9,7 @@ from cluster.types import (
     Prediction,
     WorkerId,
 )
-from router.cost import Ask
+from router.ask import Ask
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 

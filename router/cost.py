@@ -4,24 +4,16 @@ The cost is an expected number of requests outside their SLO, the new one and it
 among ways which are all good: the cheapest in engine time first. Times are seconds.
 """
 
-from math import exp, inf
+from math import exp
 from typing import NamedTuple
 
-from cluster.types import (
-    Path,
-    PlacementRequest,
-    Prediction,
-    Slo,
-    SloClass,
-    WorkerId,
-)
-from router.block_table import Hit
+from cluster.types import Path, Prediction, SloClass
+from router.ask import OUTPUT_QUANTILES, Ask
 from router.duty import MOST as MOST_DUTY
 from router.duty import WINDOWS_S, Shares, share_over
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 from router.outlook import SOFTNESS, class_weight, logistic
-from router.output_lengths import LengthHistogram
 
 MARGIN = 0.9
 """A prediction of this share of the objective counts as missed half."""
@@ -35,92 +27,8 @@ TTFT_WEIGHT = 0.3
 TPOT_WEIGHT = 0.1
 ENGINE_TIME_WEIGHT = 1.0
 
-RESERVED_OUTPUT_SHARE = 0.5
-"""Of the expected output, that a request is taken to need memory for: others end meanwhile."""
 HIGHEST_CLASS_SHARE = 0.05
 """Of a decode worker's KV memory, that only the highest class may use."""
-HOST_BYTES_PER_S = 2e10
-"""From DRAM to a GPU over PCIe."""
-_OUTPUT_QUANTILES = (0.2, 0.5, 0.8)
-
-
-class Higher(NamedTuple):
-    """Requests of a higher class that are expected after one."""
-
-    weighed_per_s: float
-    """Each counts as many as it would as a victim."""
-    slo: Slo
-
-
-class Others(NamedTuple):
-    """Whom a placement affects beside those that run: requests that are yet to come."""
-
-    arrivals_per_s: float
-    """Requests that are expected after it, but for those of a higher class."""
-    higher: tuple[Higher, ...]
-    num_prefills: int
-    num_decodes: int
-    prefill_use: float
-    """Share of the prefill workers' time that lately went to prompts."""
-    decode_use: float
-    """Share of the decode workers that have something to do."""
-
-
-class Ask(NamedTuple):
-    """A request as placement sees it."""
-
-    request: PlacementRequest
-    slo: Slo
-    hits: dict[WorkerId, Hit]
-    """What the workers have cached of the prompt."""
-    lengths: LengthHistogram
-    outputs: tuple[float, float, float]
-    """How many tokens it may still generate, at _OUTPUT_QUANTILES."""
-    age_s: float
-    """Since it arrived at the ingress."""
-    others: Others
-    now: float
-
-    @property
-    def num_prompt(self) -> int:
-        return self.request.num_prompt_tokens
-
-    @property
-    def kv_tokens(self) -> int:
-        """That it is taken to need where it decodes."""
-        outputs = self.outputs[1] * RESERVED_OUTPUT_SHARE * self.request.num_sequences
-        return self.request.num_prompt_tokens + int(outputs)
-
-    def hit(self, worker: WorkerState) -> int:
-        """Tokens of the prompt that the worker need not compute; the last one always is."""
-        found = self.hits.get(worker.worker)
-        if found is None:
-            return 0
-        return min(found.num_blocks * worker.report.shape.block_size, self.request.num_prompt_tokens - 1)
-
-    def load_s(self, worker: WorkerState) -> float:
-        """To bring back what the worker has outside of its engine."""
-        found = self.hits.get(worker.worker)
-        if found is None or found.num_blocks <= found.num_gpu_blocks:
-            return 0.0
-        shape = worker.report.shape
-        num_tokens = (found.num_blocks - found.num_gpu_blocks) * shape.block_size
-        return num_tokens * shape.kv_bytes_per_token / HOST_BYTES_PER_S
-
-
-def ask_of(
-    request: PlacementRequest,
-    slo: Slo,
-    hits: dict[WorkerId, Hit],
-    lengths: LengthHistogram,
-    age_s: float,
-    others: Others,
-    now: float,
-) -> Ask:
-    most = inf if request.max_output_tokens is None else float(request.max_output_tokens)
-    done = request.num_output_tokens
-    outputs = [max(1.0, min(lengths.quantile(q), most) - done) for q in _OUTPUT_QUANTILES]
-    return Ask(request, slo, hits, lengths, (outputs[0], outputs[1], outputs[2]), age_s, others, now)
 
 
 class PrefillPart(NamedTuple):
@@ -149,6 +57,7 @@ class DecodePart:
         "duty",
         "join_slowdown_s",
         "join_victims",
+        "joining",
         "missing",
         "outlook",
         "queue_s",
@@ -162,6 +71,7 @@ class DecodePart:
         self.outlook = worker.outlook(now)
         self.batch = worker.num_decoding + len(worker.inbound)
         self.context = worker.context_tokens(now) + worker.inbound_prompt
+        self.joining = [(max(0.0, charge.joins_at - now), charge) for charge in worker.inbound.values()]
         self.queue_s = worker.queue_s(now)
         self.duty = worker.duty.shares(now)
         self.step_s = worker.step_s(now) if worker.num_decoding else 0.0
@@ -193,11 +103,28 @@ class DecodePart:
         return max(last, 1.0) * max(1.0, self.missing / freed)
 
     def step_with(self, ask: Ask, joins_s: float) -> float:
-        """What a token takes once the request has joined, residents that end before left out."""
+        """What a token takes once the request has joined: beside residents that have not ended by then, and those that
+        are yet to join, but for those that will have ended too and that nobody follows.
+        """
         num_gone, freed = self.outlook.finished_by(joins_s)
-        batch = max(0, self.batch - num_gone) + ask.request.num_sequences
-        context = max(0.0, self.context - freed) + ask.num_prompt + ask.outputs[1] / 2
-        return self.worker.model.times.decode_s(batch, int(context))
+        batch = self.batch - num_gone + float(ask.request.num_sequences)
+        context = self.context - freed + ask.num_prompt + ask.outputs[1] / 2
+        if self.joining and joins_s > 0.0:
+            step_s = self.worker.model.times.decode_s(self.batch + 1, self.context)
+            lasts_s = ask.outputs[1] * step_s
+            num_ended = context_ended = 0.0
+            for starts_s, charge in self.joining:
+                num_output = min(charge.lengths.quantile(OUTPUT_QUANTILES[1]), charge.most_tokens)
+                beside_s = starts_s + num_output * step_s - joins_s
+                if starts_s < joins_s and beside_s < lasts_s:
+                    ended = 1.0 - max(0.0, beside_s) / lasts_s
+                    num_ended += ended
+                    context_ended += ended * charge.num_prompt
+            num_follow = ask.others.arrivals_per_s * lasts_s / ask.others.num_decodes
+            if num_ended > num_follow:
+                batch -= num_ended - num_follow
+                context -= context_ended * (1.0 - num_follow / num_ended)
+        return self.worker.model.times.decode_s(max(1.0, batch), max(0.0, context))
 
 
 def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float) -> float:
@@ -341,7 +268,7 @@ def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -
     total = 0.0
     for charge in decode.worker.inbound.values():
         stall_s = to_s - max(from_s, charge.joins_at - ask.now)
-        num_gaps = min(charge.lengths.quantile(_OUTPUT_QUANTILES[1]), charge.most_tokens) - 1.0
+        num_gaps = min(charge.lengths.quantile(OUTPUT_QUANTILES[1]), charge.most_tokens) - 1.0
         if stall_s <= 0.0 or num_gaps <= 0.0:
             continue
         budget_s = charge.slo.tpot_s * num_gaps

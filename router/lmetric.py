@@ -5,8 +5,8 @@ first. It needs the Scheduler's own accounting alone and no weights, so it decid
 from collections.abc import Sequence
 
 from cluster.types import Path
+from router.ask import Ask
 from router.choice import Candidates, Choice
-from router.cost import Ask
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 

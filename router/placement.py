@@ -12,9 +12,10 @@ from operator import attrgetter
 
 from cluster.types import Path, Prediction, WorkerId
 from router import lmetric
+from router.ask import Ask
 from router.block_table import Hit
 from router.choice import Candidates, Choice
-from router.cost import Ask, DecodePart, PrefillPart, alone, hand_over, prefill_s
+from router.cost import DecodePart, PrefillPart, alone, hand_over, prefill_s
 from router.fleet import WorkerState
 from router.latency import LatencyModel, LatencyModels
 

@@ -8,7 +8,8 @@ from math import ceil, exp
 
 from cluster.types import Prediction, SloClass
 from router.admission import RANK
-from router.cost import MARGIN, Ask, DecodePart, stretched
+from router.ask import Ask
+from router.cost import MARGIN, DecodePart, stretched
 from router.fleet import WorkerState
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0

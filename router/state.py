@@ -12,13 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import assert_never
 
-from cluster.reports import (
-    ClusterView,
-    KvEvents,
-    QueuedRequest,
-    ReportReply,
-    WorkerReport,
-)
+from cluster.reports import ClusterView, KvEvents, QueuedRequest, ReportReply, WorkerReport
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
@@ -39,9 +33,10 @@ from cluster.types import (
 )
 from router.admission import MAX_QUEUE, Verdict, judge
 from router.arrivals import ArrivalRate
+from router.ask import Ask, Higher, Others, ask_of
 from router.charging import charge, engine_s
 from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
-from router.cost import Ask, Higher, Others, ask_of, prefill_s
+from router.cost import prefill_s
 from router.duty import Duty, share_over
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState, view_of

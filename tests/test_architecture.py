@@ -19,6 +19,7 @@ PURE = (
     "router/placement.py",
     "router/admission.py",
     "router/arrivals.py",
+    "router/ask.py",
     "router/charging.py",
     "router/choice.py",
     "router/cost.py",

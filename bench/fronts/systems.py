@@ -6,7 +6,6 @@ The engines that hand over use vLLM's NIXL connector with a progress thread that
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import yaml
 
 from bench.fronts import census
 from bench.fronts.child import Child, Driver
+from bench.fronts.ports import free_port
 from bench.fronts.setting import HOST, Setting
 
 ROUTER_VERSION = "0.1.17"
@@ -234,9 +234,3 @@ def _command_line(engine: dict[str, Any]) -> list[str]:
         else:
             options += [f"--{option}", str(value)]
     return options
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])

@@ -14,8 +14,9 @@ from typing import Any
 
 from bench.fronts import census
 from bench.fronts.child import Child, Driver
+from bench.fronts.ports import free_port
 from bench.fronts.setting import Setting
-from bench.fronts.systems import LOAD_GENERATOR, Baton, System, VllmRouter, free_port, get, served_name, wait
+from bench.fronts.systems import LOAD_GENERATOR, Baton, System, VllmRouter, get, served_name, wait
 from bench.live.goodput import Slo
 
 OURS, FIXED, COLOCATED, ROUTED = "baton", "baton P->D", "2 x vllm", "vllm-router"

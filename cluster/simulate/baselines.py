@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cluster.types import Path
+from router.ask import Ask
 from router.choice import Candidates, Choice, Policy
-from router.cost import Ask, prefill_s
+from router.cost import prefill_s
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 from router.lmetric import score

@@ -1,7 +1,6 @@
 """A running Baton for tests: started by the user's command, on real engines, and read through its own HTTP surface."""
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import psutil
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.fronts.ports import free_port
 from cluster.config import REPO_ROOT
 
 START_TIMEOUT_S = 240.0
@@ -48,7 +48,7 @@ class Service:
         config_file.write_text(yaml.safe_dump(config))
         self._config = config
         self._num_engines = args["prefill"]["replicas"] + args["decode"]["replicas"]
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "baton.log"
         command = [
@@ -164,9 +164,3 @@ def _is(process: psutil.Process, name: str) -> bool:
         return " ".join(process.cmdline()).strip() == name
     except psutil.NoSuchProcess:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -24,8 +24,8 @@ from cluster.types import (
     WorkerLost,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
+from router.ask import Ask
 from router.choice import Candidates, Choice
-from router.cost import Ask
 from router.latency import LatencyModels
 from router.receipt import RouteReceipt, Terms
 from router.session import Session, SessionPorts

@@ -17,8 +17,8 @@ from cluster.types import (
     SloClass,
 )
 from router.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
+from router.ask import Others, ask_of
 from router.choice import Choice
-from router.cost import Others, ask_of
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 from router.output_lengths import LengthHistogram
