@@ -35,8 +35,8 @@ class Bounds:
 
 BOUNDS = {
     "client leaves": Bounds(silence_s=1, kv_back_s=1, whole_s=5),
-    "prefill SIGKILL": Bounds(silence_s=10, kv_back_s=2, whole_s=120),
-    "decode SIGKILL": Bounds(silence_s=10, kv_back_s=5, whole_s=120),
+    "prefill SIGKILL": Bounds(silence_s=BYSTANDER_SILENCE_S, kv_back_s=2, whole_s=120),
+    "decode SIGKILL": Bounds(silence_s=BYSTANDER_SILENCE_S, kv_back_s=5, whole_s=120),
     "prefill SIGSTOP 10 s": Bounds(silence_s=15, kv_back_s=5, whole_s=30),
     "Scheduler SIGKILL": Bounds(silence_s=10, kv_back_s=2, whole_s=60),
     "ingress SIGKILL": Bounds(silence_s=1, kv_back_s=1, whole_s=90),
