@@ -6,7 +6,7 @@ but those that the fault stops go on as soon as it has struck.
 from collections.abc import Callable
 
 from tests.cluster.service import wait_for
-from tests.drills.stage import SCENE_TIMEOUT_S, Stage
+from tests.drills.stage import SCENE_TIMEOUT_S, MomentMissed, Stage
 
 MID_STREAM_FRAMES = 20
 
@@ -43,14 +43,21 @@ def pulling(stage: Stage) -> None:
 
 
 def first_token(stage: Stage) -> None:
-    """The client has its first token; not held."""
-    stage.send_victim()
-    stage.victim.wait_for_frames(1, SCENE_TIMEOUT_S)
+    """The client has its first token."""
+    _streaming(stage, 1)
 
 
 def mid_stream(stage: Stage) -> None:
+    _streaming(stage, MID_STREAM_FRAMES)
+
+
+def _streaming(stage: Stage, num_frames: int) -> None:
+    """The decode engine is not done, whatever is still on its way to the client."""
     stage.send_victim()
-    stage.victim.wait_for_frames(MID_STREAM_FRAMES, SCENE_TIMEOUT_S)
+    stage.victim.wait_for_frames(num_frames, SCENE_TIMEOUT_S)
+    stage.hold(stage.decode.core)
+    if stage.has_left_engine(stage.decode):
+        raise MomentMissed
 
 
 MOMENTS: dict[str, Callable[[Stage], None]] = {

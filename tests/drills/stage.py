@@ -117,6 +117,12 @@ class Stage:
             and now.total("vllm:kv_cache_usage_perc", replica=worker.id) > 0
         )
 
+    def has_left_engine(self, worker: Replica) -> bool:
+        """Whether the engine has nothing to do, as its last step has left it."""
+        now = self.fleet.snapshot()
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        return not any(now.total(name, replica=worker.id) for name in names)
+
     def has_lease(self, worker: Replica, state: str) -> bool:
         return self.fleet.snapshot().total("baton_leases_open", replica=worker.id, state=state) > 0
 
