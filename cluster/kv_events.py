@@ -104,11 +104,12 @@ class KvEventFeed:
         self._order: EventOrder[bytes] = EventOrder()
         self._replay_until: float | None = None
         """A replay has been asked for, and is waited for until then."""
-        self._replay_from = 0
+        self._replay_from: int | None = None
+        """The gap that it is to fill. None: no gap was known when it was asked for."""
 
     async def run(self) -> None:
         self._sockets.connect()
-        self._ask_for_replay(0)  # whatever was published before we were there; and its end says that we are
+        self._ask_for_replay(0, None)  # whatever was published before we were there; and its end says that we are
         while True:
             self.read()
             if messages := self.mirror.take():
@@ -130,14 +131,14 @@ class KvEventFeed:
         now = asyncio.get_running_loop().time()
         if self._replay_until is None:
             if (first := self._order.missing_from) is not None:
-                self._ask_for_replay(first)
+                self._ask_for_replay(first, first)
         elif now > self._replay_until or self._order.is_hopeless:
             self._replay_until = None
             self._lose()
 
-    def _ask_for_replay(self, first: int) -> None:
+    def _ask_for_replay(self, first: int, gap: int | None) -> None:
         self._sockets.ask_for_replay(first)
-        self._replay_from = first
+        self._replay_from = gap
         self._replay_until = asyncio.get_running_loop().time() + REPLAY_TIMEOUT_S
 
     def _read_replay(self) -> None:
@@ -146,8 +147,8 @@ class KvEventFeed:
             if number == _END_OF_REPLAY:
                 self._sockets.remove_names()
                 self._replay_until = None
-                if self._order.missing_from == self._replay_from:  # the engine does not have it any more
-                    self._lose()
+                if self._replay_from is not None and self._order.missing_from == self._replay_from:
+                    self._lose()  # the engine does not have it any more
             else:
                 self._apply(self._order.take(number, batch))
 

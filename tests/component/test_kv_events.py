@@ -126,6 +126,17 @@ async def test_what_was_said_before_the_worker_listened_is_replayed(monkeypatch,
     assert engine.index.is_exact(WORKER)
 
 
+async def test_gap_that_an_empty_replay_came_before_is_replayed(monkeypatch, start):
+    engine = start()
+    lose(engine, monkeypatch, 0)
+    await until(lambda: not engine.folder.exists())  # the first replay has ended, with nothing in it
+    engine.feed._ask_for_replay(0, None)  # and another like it is on its way when a gap appears
+    engine.publish(stored(0))
+    engine.publish(stored(1))
+    await until(lambda: engine.holds(0, 1) == Hit(2, 2))
+    assert engine.index.is_exact(WORKER)
+
+
 async def test_gap_is_replayed(monkeypatch, start):
     engine = start()
     lose(engine, monkeypatch, 2)
