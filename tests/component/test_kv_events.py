@@ -140,6 +140,7 @@ async def test_gap_that_an_empty_replay_came_before_is_replayed(monkeypatch, sta
 async def test_gap_is_replayed(monkeypatch, start):
     engine = start()
     lose(engine, monkeypatch, 2)
+    await until(lambda: not engine.folder.exists())  # it listens
     for number in range(5):
         engine.publish(stored(number))
     await until(lambda: engine.holds(*range(5)) == Hit(5, 5))
