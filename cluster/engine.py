@@ -133,6 +133,18 @@ class Engine:
     def _block_size(self) -> int:
         return int(self._llm.vllm_config.cache_config.block_size)
 
+    async def warm_up(self) -> None:
+        """Have vLLM compile what it otherwise compiles with the first request for log-probabilities, which would hold
+        up all others for seconds. Raises ServingError.
+        """
+        params = encode_sampling_params(SamplingParams(temperature=0.0, max_tokens=1, logprobs=verify.NUM_TOP))
+        request = GenerateRequest(request_id=RequestId("warm-up"), prompt_token_ids=[0], sampling_params=params)
+        feed = Feed(1)
+        await self.start(request, None, feed)
+        while await feed.next():
+            pass
+        self._steps.take_samples()  # no other step takes so long
+
     def load(self) -> WorkerLoad:
         return self._steps.load
 

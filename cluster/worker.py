@@ -77,10 +77,11 @@ class Worker:
         links: Callable[[], dict[WorkerId, LinkSpeed | None]] = dict,
         transfers: Callable[[], list[TransferSample]] = list,
     ) -> None:
-        """Listen, and report from now on: the proved `links`, and the `transfers` since the last report. `on_reply`
-        takes the Scheduler's answer to each report.
+        """Warm up, listen, and report from now on: the proved `links`, and the `transfers` since the last report.
+        `on_reply` takes the Scheduler's answer to each report.
         """
         self._links, self._transfers, self._on_reply = links, transfers, on_reply
+        await self.engine.warm_up()
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await Listener.start(own_node_ip(), self.service)

@@ -46,6 +46,7 @@ BOUNDS = {
 ALWAYS = {
     ("queued", "prefill SIGKILL"),
     ("handed over", "client leaves"),
+    ("first token", "client leaves"),
     ("pulling", "prefill SIGSTOP 10 s"),
     ("pulling", "transfer path cut"),
     ("mid-stream", "decode SIGKILL"),
