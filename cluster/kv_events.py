@@ -32,6 +32,9 @@ RETRY_S = 1.0
 """A Scheduler that cannot be told is told everything then."""
 REPLAY_TIMEOUT_S = 5.0
 """The engine looks for requests ten times a second."""
+SUBSCRIBED_WITHIN_S = 1.0
+"""After connecting. What an engine publishes before is not heard, and the first replay may end before it is published.
+"""
 REPLAYED_BATCHES = 10_000
 """That the engine keeps. Some minutes of steps."""
 MAX_BATCHES_AT_ONCE = 1000
@@ -106,9 +109,12 @@ class KvEventFeed:
         """A replay has been asked for, and is waited for until then."""
         self._replay_from: int | None = None
         """The gap that it is to fill. None: no gap was known when it was asked for."""
+        self._subscribed_at: float | None = None
+        """What was published before then may not have been heard. None: all of it has been asked for."""
 
     async def run(self) -> None:
         self._sockets.connect()
+        self._subscribed_at = asyncio.get_running_loop().time() + SUBSCRIBED_WITHIN_S
         self._ask_for_replay(0, None)  # whatever was published before we were there; and its end says that we are
         while True:
             self.read()
@@ -132,6 +138,9 @@ class KvEventFeed:
         if self._replay_until is None:
             if (first := self._order.missing_from) is not None:
                 self._ask_for_replay(first, first)
+            elif self._subscribed_at is not None and now >= self._subscribed_at:
+                self._subscribed_at = None
+                self._ask_for_replay(self._order.next, None)
         elif now > self._replay_until or self._order.is_hopeless:
             self._replay_until = None
             self._lose()

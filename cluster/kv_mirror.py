@@ -55,17 +55,18 @@ class EventOrder(Generic[T]):
     """Batches leave it in the order of their numbers, from 0 on, each once."""
 
     def __init__(self) -> None:
-        self._next = 0
+        self.next = 0
+        """The number of the batch whose turn it is."""
         self._early: dict[int, T] = {}
 
     @property
     def missing_from(self) -> int | None:
         """The first batch that is missing, when later ones have come."""
-        return self._next if self._early else None
+        return self.next if self._early else None
 
     def take(self, number: int, batch: T) -> list[T]:
         """Returns the batches whose turn it is."""
-        if number >= self._next:
+        if number >= self.next:
             self._early[number] = batch
         return self._due()
 
@@ -73,7 +74,7 @@ class EventOrder(Generic[T]):
         """What is missing cannot be had any more: go on without it."""
         batches: list[T] = []
         while self._early:
-            self._next = min(self._early)
+            self.next = min(self._early)
             batches += self._due()
         return batches
 
@@ -84,9 +85,9 @@ class EventOrder(Generic[T]):
 
     def _due(self) -> list[T]:
         batches: list[T] = []
-        while (number := self._next) in self._early:
+        while (number := self.next) in self._early:
             batches.append(self._early.pop(number))
-            self._next = number + 1
+            self.next = number + 1
         return batches
 
 

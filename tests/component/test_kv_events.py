@@ -126,6 +126,15 @@ async def test_what_was_said_before_the_worker_listened_is_replayed(monkeypatch,
     assert engine.index.is_exact(WORKER)
 
 
+async def test_what_was_said_after_the_first_replay_and_before_the_worker_listened_is_replayed(monkeypatch, start):
+    engine = start()
+    lose(engine, monkeypatch, 0)
+    await until(lambda: not engine.folder.exists())  # the first replay has ended, with nothing in it
+    engine.publish(stored(1))
+    await until(lambda: engine.holds(1) == Hit(1, 1))
+    assert engine.index.is_exact(WORKER)
+
+
 async def test_gap_that_an_empty_replay_came_before_is_replayed(monkeypatch, start):
     engine = start()
     lose(engine, monkeypatch, 0)
