@@ -20,6 +20,7 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackDecoder
 
 from api.generation import CALL, Generation, SessionFactory
+from api.quick_rendering import quicken
 from cluster.block_hashes import BlockHasher
 from cluster.types import TokenDelta
 
@@ -36,6 +37,7 @@ class RemoteEngine:
         self.vllm_config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
         self.model_config = self.vllm_config.model_config
         self.renderer = renderer_from_config(self.vllm_config)
+        quicken(self.renderer)
         self.input_processor = InputProcessor(self.vllm_config, self.renderer)
         self._outputs = OutputProcessor(self.renderer.tokenizer, log_stats=False)
         self._hasher = hasher

@@ -98,6 +98,7 @@ ALLOWED = {
         "kvtransfer/disk_tier.py",
         "kvtransfer/host_tier.py",
         "api/generation.py",
+        "api/quick_rendering.py",
         "api/remote_engine.py",
         "api/render.py",
         "api/text_frames.py",

@@ -160,7 +160,8 @@ def _runs(process: psutil.Process, script: str) -> bool:
 
 
 def _is(process: psutil.Process, name: str) -> bool:
+    """While a replica answers a call, Ray adds a dot and the method to its process's name."""
     try:
-        return " ".join(process.cmdline()).strip() == name
+        return " ".join(process.cmdline()).strip().partition(".")[0] == name
     except psutil.NoSuchProcess:
         return False
