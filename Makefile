@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-placement demo-model lock clean
+.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -63,6 +63,9 @@ bench-goodput: $(STAMP) ## the scheduler against other policies on a simulated c
 
 bench-goodput-real: $(STAMP) ## the same question on real engines here, against vLLM and vllm-router: 20 minutes, or ARGS=--quick
 	$(BIN)/python bench/goodput_real.py $(ARGS)
+
+bench-request: $(STAMP) ## what a request costs before an engine sees it: half a minute
+	$(BIN)/python bench/request_cost.py
 
 bench-placement: $(STAMP) ## how many placements a second one core of the Scheduler makes: a minute
 	$(BIN)/python bench/placement.py

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import random
-import socket
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,13 +25,14 @@ from vllm.version import __version__ as vllm_version
 
 from cluster.block_hashes import use_fixed_seed
 from cluster.config import DEFAULT_BLOCK_SIZE, PoolConfig, resolve_model
+from cluster.engine_environment import environment_of, transport_of
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_shape import shape_of
 from cluster.engine_steps import EngineSteps
 from cluster.errors import InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed, merged
 from cluster.kv_events import KvEventSockets
-from cluster.reports import StepSample, WorkerLoad, WorkerTransport
+from cluster.reports import StepSample, WorkerLoad
 from cluster.sampling import decode_sampling_params, encode_sampling_params
 from cluster.types import (
     FinishReason,
@@ -43,17 +43,15 @@ from cluster.types import (
     TokenDelta,
     WorkerId,
 )
-from kvtransfer import topology, verify
+from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseEnd, LeaseId
-from kvtransfer.node import read_node
 from kvtransfer.tier_memory import named_while_starting
 from kvtransfer.tiers import kv_transfer_arguments
 from kvtransfer.topology import Device
 
 logger = logging.getLogger("baton.engine")
 
-LOWEST_PORT, LOWEST_EPHEMERAL_PORT, PORT_ATTEMPTS = 20_000, 32_768, 100
 FORGET_ATTEMPTS = 20
 FORGET_RETRY_S = 0.25
 
@@ -78,8 +76,8 @@ class Engine:
         """
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
-        self.transport = _transport(config)
-        os.environ.update(_environment(config, self.transport, rank, node_ip))
+        self.transport = transport_of(config, _device())
+        os.environ.update(environment_of(config, self.transport, _device(), rank, node_ip))
         use_fixed_seed()
         engine_id = str(uuid.uuid4())
         self.kv_events = KvEventSockets()
@@ -368,32 +366,3 @@ def _names(config: PoolConfig) -> tuple[str, str, str]:
     is_cpu = current_platform.is_cpu()
     device = f"cpu-x{config.cpu_threads}" if is_cpu else str(current_platform.get_device_name())
     return config.engine["model"], device, f"vllm-{vllm_version}"
-
-
-def _transport(config: PoolConfig) -> WorkerTransport:
-    operator = {name: value for name, value in {**os.environ, **config.env}.items() if name.startswith("UCX_")}
-    return topology.choose(read_node(_device()), config.transport, operator)
-
-
-def _environment(config: PoolConfig, transport: WorkerTransport, rank: int, node_ip: str) -> dict[str, str]:
-    """For this process and the engine's, which inherit it. What the operator has set wins."""
-    cores = config.cpu_cores[rank % len(config.cpu_cores)] if config.cpu_cores else "nobind"
-    defaults = {
-        **topology.environment(transport),
-        "VLLM_CPU_OMP_THREADS_BIND": cores,
-        "OMP_NUM_THREADS": str(config.cpu_threads),
-    }
-    # An address in use would hang the engine's start: the listener thread dies without a word.
-    required = {"VLLM_NIXL_SIDE_CHANNEL_HOST": node_ip, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_port(node_ip))}
-    return {**defaults, **config.env, **required}
-
-
-def _free_port(host: str) -> int:
-    """Below the range from which the system gives ports to whoever asks for any: nobody takes it by accident before the
-    engine does.
-    """
-    for port in random.sample(range(LOWEST_PORT, LOWEST_EPHEMERAL_PORT), PORT_ATTEMPTS):
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind((host, port))
-            return port
-    raise OSError(f"no free port on {host}")

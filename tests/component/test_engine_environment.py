@@ -1,0 +1,32 @@
+"""What an engine inherits."""
+
+import pytest
+
+from cluster.config import PoolConfig
+from cluster.engine_environment import environment_of, transport_of
+from kvtransfer.topology import Device
+
+
+def environment(device: Device = Device.CPU, rank: int = 0, **settings: object) -> dict[str, str]:
+    config = PoolConfig(engine={}, **settings)
+    return environment_of(config, transport_of(config, device), device, rank, "127.0.0.1")
+
+
+@pytest.mark.parametrize(("compiler", "is_disabled"), [("/usr/bin/g++", False), (None, True)])
+def test_cpu_engine_compiles_nothing_where_there_is_no_compiler(monkeypatch, compiler, is_disabled):
+    monkeypatch.setattr("shutil.which", lambda name: compiler)
+    assert ("TORCHDYNAMO_DISABLE" in environment()) is is_disabled
+    assert "TORCHDYNAMO_DISABLE" not in environment(Device.CUDA)
+
+
+def test_what_the_operator_sets_wins():
+    assert environment(env={"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
+
+
+def test_workers_of_a_pool_take_turns_with_its_cores():
+    bound = [environment(rank=rank, cpu_cores=["0-3", "4-7"])["VLLM_CPU_OMP_THREADS_BIND"] for rank in range(3)]
+    assert bound == ["0-3", "4-7", "0-3"]
+
+
+def test_engine_listens_where_the_system_lets_nobody_else_listen_by_chance():
+    assert int(environment()["VLLM_NIXL_SIDE_CHANNEL_PORT"]) < 32_768
