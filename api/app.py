@@ -13,8 +13,9 @@ from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.receipts import Receipts
 from api.render import Frontend
-from api.routes import completions, health, links, models, queue
+from api.routes import completions, conversations, health, links, models, queue
 from api.routes import receipts as receipts_route
+from api.state.chat_state import ChatState
 from api.wire.errors import error_response
 from cluster import metrics
 from cluster.config import AppConfig, IngressConfig
@@ -30,18 +31,21 @@ from router.session import Session, SessionPorts
 logger = logging.getLogger("baton.ingress")
 
 
-def build_http_app(frontend: Frontend, cluster: ClusterPort, receipts: Receipts, config: IngressConfig) -> FastAPI:
-    """The HTTP surface over a frontend and a view of the cluster."""
+def build_http_app(
+    frontend: Frontend, cluster: ClusterPort, receipts: Receipts, state: ChatState, config: IngressConfig
+) -> FastAPI:
+    """The HTTP surface over a frontend, a view of the cluster and what is remembered."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.frontend = frontend
     app.state.cluster = cluster
     app.state.receipts = receipts
+    app.state.chat_state = state
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s
     app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    for routes in (completions, models, health, links, queue, receipts_route):
+    for routes in (completions, conversations, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -68,7 +72,9 @@ class Ingress:
         )
         cluster = ClusterHandle(scheduler_peer, [scheduler, prefill, decode])
         frontend = await Frontend.start(config, self._start_session)
-        http_app = build_http_app(frontend, cluster, receipts, config.ingress)
+        self._state = ChatState(config.state)
+        self._state.start()
+        http_app = build_http_app(frontend, cluster, receipts, self._state, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._listener = await HttpListener.start(http_app, config.ingress)
@@ -84,6 +90,7 @@ class Ingress:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
             self._scheduling.close()
+            await self._state.close()
 
     def _start_session(self, request: GenerateRequest, terms: Terms) -> Session:
         return Session(

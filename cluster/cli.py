@@ -27,6 +27,7 @@ import psutil
 import yaml
 
 from cluster.config import REPO_ROOT, parse
+from cluster.services import POSTGRES_FOLDER, LocalPostgres
 from cluster.simulate import command as simulate
 from kvtransfer.link_table import LinkTable, render
 
@@ -162,6 +163,7 @@ class _Service:
         self._config_file = config_file
         args = parse(config["applications"][0]["args"])
         self._model = args.model_name
+        self._state = args.state
         host = LOOPBACK if args.ingress.host == ALL_INTERFACES else args.ingress.host
         self._url = f"http://{host}:{args.ingress.port}"
         self._wanted = {"prefill_workers": args.prefill.replicas, "decode_workers": args.decode.replicas}
@@ -185,6 +187,7 @@ class _Service:
                 if stopped_by_user:
                     print("\nStopping ...", flush=True)
                 _stop(process)
+                self._stop_postgres()
         if stopped_by_user:
             print("Stopped.", flush=True)
             return 0
@@ -247,6 +250,11 @@ class _Service:
             f"  curl -N {self._url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'\n",
             flush=True,
         )
+
+    def _stop_postgres(self) -> None:
+        """Ours, which the ingress replicas have stopped, unless they were killed."""
+        if self._state.database_url is None:
+            LocalPostgres(REPO_ROOT / self._state.data_dir / POSTGRES_FOLDER).stop()
 
     def _wait_for_end(self, process: psutil.Popen) -> None:
         while not self._stopping.wait(POLL_S) and process.poll() is None:

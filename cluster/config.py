@@ -162,6 +162,26 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
 
+class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where conversations are kept. See docs/state.md."""
+
+    database_url: str | None = None
+    """Of a PostgreSQL database that Baton may make its tables in, "postgresql://user@host/name". None: a server of its
+    own, which is right for one machine: it runs where the ingress runs. The environment variable BATON_DATABASE_URL
+    wins.
+    """
+    data_dir: str = ".baton/data"
+    """Where a server of its own keeps its data, and the master key is unless BATON_MASTER_KEY gives it. Relative ones
+    are in the repository.
+    """
+    max_connections: Count = 8
+    """To PostgreSQL, per ingress replica."""
+    keep_deleted_days: Annotated[float, Meta(ge=0, le=3650)] = 7.0
+    """What clients have deleted is gone for them at once, and from the database after so long. Longer can be restored
+    by hand; shorter is what users who delete something expect.
+    """
+
+
 class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole application."""
 
@@ -176,6 +196,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prefill: PoolConfig = PoolConfig()
     decode: PoolConfig = PoolConfig()
     ingress: IngressConfig = IngressConfig()
+    state: StateConfig = StateConfig()
     slo: SloConfig = SloConfig()
     """This model's objectives, by SLO class (docs/slo.md)."""
 

@@ -61,6 +61,12 @@ class TooManyRequests(Overloaded):
     http_status = 429
 
 
+class StateUnavailable(Overloaded):
+    """What is remembered cannot be reached now; retry later."""
+
+    code = "state_unavailable"
+
+
 class WorkerFailed(ServingError):
     """A worker failed on this request; another one may not."""
 
@@ -109,6 +115,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         RequestTooLarge,
         Overloaded,
         TooManyRequests,
+        StateUnavailable,
         WorkerFailed,
         WorkerUnreachable,
         WorkerBusy,

@@ -1,6 +1,5 @@
 """POST /v1/chat/completions and /v1/completions."""
 
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,8 +12,9 @@ from api.render import Frames
 from api.vllm_errors import error_in_frame
 from api.wire.bodies import public
 from api.wire.event_stream import EventStream
+from api.wire.requests import json_of, tenant_of
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of, tier_of
-from cluster.errors import InvalidRequest, RequestTooLarge
+from cluster.errors import InvalidRequest
 from cluster.types import Path, Prediction, Slo
 
 PATH_HEADER = "x-baton-path"
@@ -48,12 +48,12 @@ router.add_route("/v1/completions", create_completion, methods=["POST"])
 
 async def _answered(request: Request, answer: Answer) -> Response:
     call = Call(
-        tenant=_tenant(request),
+        tenant=tenant_of(request),
         path=_forced_path(request),
         ttft_s=seconds_of(request.headers, TTFT_HEADER),
         tpot_s=seconds_of(request.headers, TPOT_HEADER),
     )
-    body = await _json(request)
+    body = await json_of(request)
     call.terms = msgspec.structs.replace(call.terms, slo_class=slo_class_of(body))
     result = await answer(body, call)
     if isinstance(result, dict):
@@ -98,28 +98,3 @@ def _forced_path(request: Request) -> Path | None:
     if wanted not in set(Path):
         raise InvalidRequest(f"{PATH_HEADER} must be one of {', '.join(Path)}", None, "invalid_value")
     return Path(wanted)
-
-
-def _tenant(request: Request) -> str:
-    """Whoever has the same API key is the same tenant. Its name does not give the key away."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        return ""
-    return hashlib.sha256(key.strip().encode()).hexdigest()[:16]
-
-
-async def _json(request: Request) -> Any:
-    try:
-        return msgspec.json.decode(await _body(request, request.app.state.max_body_bytes))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the request body is not valid JSON: {error}", None, "invalid_json") from error
-
-
-async def _body(request: Request, max_bytes: int) -> bytes:
-    """Raises RequestTooLarge before more than that is in memory."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise RequestTooLarge(f"the request body has more than {max_bytes} bytes", None, "request_too_large")
-    return bytes(body)

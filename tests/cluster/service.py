@@ -43,6 +43,8 @@ class Service:
 
     def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
         config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
+        self._data = str(folder / "state")
+        changes = _merged({"state": {"data_dir": self._data}}, changes)
         args = config["applications"][0]["args"] = _merged(config["applications"][0]["args"], changes)
         config_file = folder / "serve.yaml"
         config_file.write_text(yaml.safe_dump(config))
@@ -73,7 +75,7 @@ class Service:
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=30)
         _, left = psutil.wait_procs(family, timeout=5)
-        return left
+        return left + [p for p in psutil.process_iter() if _serves(p, self._data)]
 
     def update(self, changes: dict[str, Any]) -> None:
         """Have Serve roll changed `args` out, as `serve deploy` does."""
@@ -156,6 +158,14 @@ def _runs(process: psutil.Process, script: str) -> bool:
     try:
         return any(Path(argument).name == script for argument in process.cmdline())
     except psutil.NoSuchProcess:
+        return False
+
+
+def _serves(process: psutil.Process, folder: str) -> bool:
+    """PostgreSQL with its data in there, which is nobody's child."""
+    try:
+        return any(folder in argument for argument in process.cmdline())
+    except psutil.Error:
         return False
 
 

@@ -10,7 +10,7 @@ from api.app import build_http_app
 from api.generation import Call
 from api.receipts import Receipts
 from cluster.config import IngressConfig
-from cluster.errors import ServingError
+from cluster.errors import ServingError, StateUnavailable
 from cluster.metrics import Family, Sample, Scrape
 from cluster.reports import (
     ClusterView,
@@ -126,6 +126,14 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
     )
 
 
+class StateAway:
+    """A PostgreSQL that was never reached."""
+
+    @property
+    def conversations(self) -> None:
+        raise StateUnavailable("conversations cannot be reached yet", 2.0)
+
+
 def a_scrape(deployment: str, value: float) -> Scrape:
     sample = Sample("baton_output_tokens_total", {}, value)
     return Scrape(deployment, "x", [Family("baton_output_tokens", "Tokens.", "counter", [sample])])
@@ -135,10 +143,13 @@ def an_app(
     frontend: FakeFrontend,
     cluster: FakeCluster | None = None,
     receipts: Receipts | None = None,
+    state: Any = None,
     **config: Any,
 ) -> FastAPI:
     """`config`: of the ingress."""
-    return build_http_app(frontend, cluster or FakeCluster(), receipts or Receipts(0), IngressConfig(**config))
+    return build_http_app(
+        frontend, cluster or FakeCluster(), receipts or Receipts(0), state or StateAway(), IngressConfig(**config)
+    )
 
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:

@@ -1,0 +1,103 @@
+"""/v1/conversations: OpenAI's conversations and their items, and a list of conversations, which OpenAI has not."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from api.state.chat_state import ChatState
+from api.state.conversations import Conversation, Conversations
+from api.wire.items import items_of
+from api.wire.pages import listed, metadata_of, page_of
+from api.wire.requests import object_of, tenant_of
+
+router = APIRouter(prefix="/v1/conversations")
+
+NO_KEY = "anonymous"
+"""The tenant of those who send no API key."""
+
+_FILTER = "metadata["
+
+
+@router.post("")
+async def create(request: Request) -> dict[str, Any]:
+    body = await object_of(request, frozenset({"items", "metadata", "user"}))
+    items, metadata = items_of(body.get("items") or []), metadata_of(body.get("metadata"))
+    return _shown(await _store(request).create(_tenant(request), metadata, items, body.get("user")))
+
+
+@router.get("")
+async def list_conversations(request: Request) -> dict[str, Any]:
+    """Newest first; `user` and `metadata[key]=value` select."""
+    query, page = request.query_params, page_of(request.query_params)
+    metadata = {
+        name.removeprefix(_FILTER).removesuffix("]"): value
+        for name, value in query.items()
+        if name.startswith(_FILTER) and name.endswith("]")
+    }
+    found = await _store(request).find(_tenant(request), page, query.get("user"), metadata_of(metadata))
+    return listed([_shown(conversation) for conversation in found], page)
+
+
+@router.get("/{conversation}")
+async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
+    return _shown(await _store(request).get(_tenant(request), conversation))
+
+
+@router.post("/{conversation}")
+async def update(request: Request, conversation: str) -> dict[str, Any]:
+    body = await object_of(request, frozenset({"metadata"}))
+    return _shown(await _store(request).update(_tenant(request), conversation, metadata_of(body.get("metadata"))))
+
+
+@router.delete("/{conversation}")
+async def delete(request: Request, conversation: str) -> dict[str, Any]:
+    await _store(request).delete(_tenant(request), conversation)
+    return {"id": conversation, "object": "conversation.deleted", "deleted": True}
+
+
+@router.post("/{conversation}/items")
+async def add_items(request: Request, conversation: str) -> dict[str, Any]:
+    body = await object_of(request, frozenset({"items"}))
+    added = await _store(request).add_items(_tenant(request), conversation, items_of(body.get("items")))
+    return {
+        "object": "list",
+        "data": added,
+        "first_id": added[0]["id"] if added else None,
+        "last_id": added[-1]["id"] if added else None,
+        "has_more": False,
+    }
+
+
+@router.get("/{conversation}/items")
+async def list_items(request: Request, conversation: str) -> dict[str, Any]:
+    page = page_of(request.query_params)
+    return listed(await _store(request).items(_tenant(request), conversation, page), page)
+
+
+@router.get("/{conversation}/items/{item}")
+async def retrieve_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
+    return await _store(request).item(_tenant(request), conversation, item)
+
+
+@router.delete("/{conversation}/items/{item}")
+async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
+    return _shown(await _store(request).delete_item(_tenant(request), conversation, item))
+
+
+def _store(request: Request) -> Conversations:
+    """Raises StateUnavailable."""
+    state: ChatState = request.app.state.chat_state
+    return state.conversations
+
+
+def _tenant(request: Request) -> str:
+    return tenant_of(request) or NO_KEY
+
+
+def _shown(conversation: Conversation) -> dict[str, Any]:
+    return {
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": int(conversation.created_at.timestamp()),
+        "metadata": conversation.metadata,
+    }

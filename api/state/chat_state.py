@@ -1,0 +1,97 @@
+"""What an ingress replica remembers, and where: PostgreSQL, which is started where it has no URL, migrated, and waited
+for while it is away.
+"""
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from api.state.conversations import Conversations
+from api.state.database import RETRY_AFTER_S, Database
+from api.state.sealing import LocalMasterKey, TenantKeys
+from cluster.config import REPO_ROOT, StateConfig
+from cluster.errors import ServingError, StateUnavailable
+from cluster.services import POSTGRES_FOLDER, LocalPostgres, ServiceFailed
+
+logger = logging.getLogger("baton.state")
+
+URL_VARIABLE, KEY_VARIABLE = "BATON_DATABASE_URL", "BATON_MASTER_KEY"
+LOOK_INTERVAL_S = 1.0
+"""Between two looks at whether PostgreSQL runs, or can be reached."""
+MAX_LOOK_INTERVAL_S = 30.0
+"""While it cannot be."""
+PURGE_INTERVAL_S = 300.0
+
+
+class ChatState:
+    def __init__(self, config: StateConfig) -> None:
+        """Raises ValueError for a master key that is none, OSError where one cannot be kept."""
+        self._config = config
+        folder = REPO_ROOT / config.data_dir
+        self._url = os.environ.get(URL_VARIABLE, config.database_url)
+        self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
+        self._keys = TenantKeys(_master_key(folder))
+        self._database: Database | None = None
+        self._conversations: Conversations | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Becomes ready in the background: nobody who asks without a conversation waits for it."""
+        self._keeping = asyncio.create_task(self._keep())
+
+    @property
+    def conversations(self) -> Conversations:
+        """Raises StateUnavailable until they can be reached for the first time."""
+        if self._conversations is None:
+            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
+        return self._conversations
+
+    async def close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeping
+        if self._database is not None:
+            await self._database.close()
+        if self._local is not None:
+            await asyncio.to_thread(self._local.stop)
+
+    async def _keep(self) -> None:
+        now = asyncio.get_running_loop().time
+        purged_at, wait_s = now(), LOOK_INTERVAL_S
+        while True:
+            try:
+                await self.look()
+                if now() - purged_at > PURGE_INTERVAL_S:
+                    purged_at = now()
+                    await self.conversations.purge(timedelta(days=self._config.keep_deleted_days))
+                wait_s = LOOK_INTERVAL_S
+            except (ServiceFailed, ServingError, RuntimeError) as error:
+                wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
+                logger.error("%s; tried again in %g s", error, wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def look(self) -> None:
+        """Start what does not run, and reach what runs. Raises ServiceFailed, ServingError, RuntimeError."""
+        if self._local is not None and (self._url is None or not self._local.is_running):
+            self._url = await asyncio.to_thread(self._local.start)
+        if self._database is None:
+            assert self._url is not None
+            self._database = Database(self._url, self._config.max_connections)
+            await self._database.open()
+        if self._conversations is None:
+            await self._database.migrate()
+            self._conversations = Conversations(self._database, self._keys)
+
+
+def _master_key(folder: Path) -> LocalMasterKey:
+    given = os.environ.get(KEY_VARIABLE)
+    if given is None:
+        return LocalMasterKey.in_file(folder / "master.key")
+    try:
+        return LocalMasterKey(bytes.fromhex(given))
+    except ValueError as error:
+        raise ValueError(f"{KEY_VARIABLE} must be 64 hexadecimal digits ({error})") from error

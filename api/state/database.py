@@ -1,0 +1,96 @@
+"""PostgreSQL as the stores see it: transactions, each in the name of one tenant."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, LiteralString
+
+from psycopg import AsyncConnection, OperationalError
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from cluster.errors import StateUnavailable
+
+logger = logging.getLogger("baton.state")
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATION_LOCK = 0xBA7011
+"""Of PostgreSQL's advisory locks: one process migrates, the others wait."""
+EVERY_TENANT = "*"
+"""The name in which jobs tend the rows of all tenants."""
+CONNECTION_TIMEOUT_S = 2.0
+"""A request that must wait longer for a connection is refused."""
+RETRY_AFTER_S = 2.0
+SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
+
+Transaction = AsyncConnection[DictRow]
+
+
+class Database:
+    def __init__(self, url: str, max_connections: int) -> None:
+        self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
+            url,
+            open=False,
+            min_size=1,
+            max_size=max_connections,
+            timeout=CONNECTION_TIMEOUT_S,
+            kwargs={"row_factory": dict_row, "options": SETTINGS},
+        )
+
+    async def open(self) -> None:
+        """Connections are made, and made anew, in the background: this waits for none."""
+        await self._pool.open()
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
+        """Sees the rows of this tenant alone; committed at the end, rolled back by an exception.
+
+        Raises StateUnavailable while PostgreSQL is away, or too slow.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
+                yield connection
+        except (PoolTimeout, OperationalError) as error:
+            logger.warning("PostgreSQL is away: %s", str(error).strip() or type(error).__name__)
+            raise StateUnavailable("conversations cannot be reached now", RETRY_AFTER_S) from error
+
+    async def migrate(self) -> None:
+        """Bring the tables up to date; one process does it, whoever calls.
+
+        Raises:
+            StateUnavailable: PostgreSQL is away.
+            RuntimeError: a newer Baton has been here.
+        """
+        known = {int(file.name.partition("_")[0]): file for file in sorted(MIGRATIONS.glob("*.sql"))}
+        async with self.transaction(EVERY_TENANT) as transaction:
+            await transaction.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+            await transaction.execute(
+                "CREATE TABLE IF NOT EXISTS schema_migrations ("
+                "version int PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+            )
+            done = await (await transaction.execute("SELECT version FROM schema_migrations")).fetchall()
+            versions = {row["version"] for row in done}
+            if unknown := versions - known.keys():
+                raise RuntimeError(
+                    f"a newer version of Baton has written this database (its schema has version {max(unknown)}, "
+                    f"this one knows {max(known)}): use that version, or another database"
+                )
+            for version, file in known.items():
+                if version not in versions:
+                    await transaction.execute(file.read_text())
+                    await transaction.execute(
+                        "INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", [version, file.stem]
+                    )
+
+
+async def fetch_all(transaction: Transaction, query: LiteralString, **values: Any) -> list[DictRow]:
+    return await (await transaction.execute(query, values)).fetchall()
+
+
+async def fetch_one(transaction: Transaction, query: LiteralString, **values: Any) -> DictRow | None:
+    return await (await transaction.execute(query, values)).fetchone()

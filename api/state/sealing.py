@@ -1,0 +1,115 @@
+"""What tenants say, encrypted at rest.
+
+Each tenant has a key of its own (AES-256-GCM), which is stored wrapped by the master key (RFC 3394). A sealed text
+belongs to its place: tenant, table, row and column are authenticated with it, so that it cannot be moved to another
+row. To destroy a tenant's key is to destroy its texts, in all backups too.
+"""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+
+from api.state.database import Transaction, fetch_one
+from api.state.queries import queries
+from cluster.errors import ServingError
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+
+_SQL = queries("keys.sql")
+
+
+class MasterKey(Protocol):
+    """What wraps the tenants' keys: a key at hand, or a key management service."""
+
+    name: str
+    """Stored with what it has wrapped."""
+
+    def wrap(self, key: bytes) -> bytes: ...
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        """Raises ServingError for what it has not wrapped."""
+        ...
+
+
+class LocalMasterKey:
+    """32 bytes that the operator keeps."""
+
+    def __init__(self, key: bytes) -> None:
+        """Raises ValueError for a key of another length."""
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"the master key has {len(key)} bytes, not {KEY_BYTES}")
+        self.name = "local"
+        self._key = key
+
+    @classmethod
+    def in_file(cls, path: Path) -> "LocalMasterKey":
+        """Made at the first start. Whoever loses it loses the conversations. Raises OSError, ValueError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                file.write(os.urandom(KEY_BYTES))
+        except FileExistsError:
+            pass
+        return cls(path.read_bytes())
+
+    def wrap(self, key: bytes) -> bytes:
+        return aes_key_wrap(self._key, key)
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        try:
+            return aes_key_unwrap(self._key, wrapped)
+        except InvalidUnwrap as error:
+            raise ServingError("the master key is not the one that the conversations were written with") from error
+
+
+class TenantKey(NamedTuple):
+    tenant: str
+    version: int
+    key: bytes
+
+    def seal(self, text: bytes, place: str) -> bytes:
+        """`place`: table, row and column."""
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + AESGCM(self.key).encrypt(nonce, text, self._where(place))
+
+    def unseal(self, sealed: bytes, place: str) -> bytes:
+        """Raises ServingError for what was not sealed with this key in this place."""
+        try:
+            return AESGCM(self.key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], self._where(place))
+        except InvalidTag as error:
+            raise ServingError(f"{place} cannot be read: it was changed, or written with another key") from error
+
+    def _where(self, place: str) -> bytes:
+        return f"{self.tenant}|{place}".encode()
+
+
+class TenantKeys:
+    def __init__(self, master: MasterKey) -> None:
+        self._master = master
+        self._unwrapped = lru_cache(maxsize=10_000)(master.unwrap)
+
+    async def newest(self, transaction: Transaction, tenant: str) -> TenantKey:
+        """To seal with; a new tenant gets one."""
+        row = await fetch_one(transaction, _SQL["newest"], tenant=tenant)
+        if row is None:
+            wrapped = self._master.wrap(os.urandom(KEY_BYTES))
+            await transaction.execute(_SQL["add_tenant"], {"tenant": tenant})
+            await transaction.execute(
+                _SQL["add"], {"tenant": tenant, "wrapped_key": wrapped, "master_key": self._master.name}
+            )
+            row = await fetch_one(transaction, _SQL["newest"], tenant=tenant)
+            assert row is not None
+        return TenantKey(tenant, row["version"], self._unwrapped(row["wrapped_key"]))
+
+    async def of_version(self, transaction: Transaction, tenant: str, version: int) -> TenantKey:
+        """To unseal with. Raises ServingError where it has been destroyed."""
+        row = await fetch_one(transaction, _SQL["of_version"], tenant=tenant, version=version)
+        if row is None:
+            raise ServingError("the key of these conversations has been destroyed")
+        return TenantKey(tenant, version, self._unwrapped(row["wrapped_key"]))

@@ -1,0 +1,17 @@
+-- name: newest
+SELECT version, wrapped_key FROM tenant_keys
+WHERE tenant_id = %(tenant)s AND wrapped_key IS NOT NULL
+ORDER BY version DESC LIMIT 1
+
+-- name: of_version
+SELECT wrapped_key FROM tenant_keys
+WHERE tenant_id = %(tenant)s AND version = %(version)s AND wrapped_key IS NOT NULL
+
+-- name: add_tenant
+INSERT INTO tenants (id) VALUES (%(tenant)s) ON CONFLICT DO NOTHING
+
+-- name: add
+INSERT INTO tenant_keys (tenant_id, version, wrapped_key, master_key)
+SELECT %(tenant)s, coalesce(max(version), 0) + 1, %(wrapped_key)s, %(master_key)s
+FROM tenant_keys WHERE tenant_id = %(tenant)s
+ON CONFLICT DO NOTHING

@@ -1,0 +1,94 @@
+"""The items of a conversation, as clients send them and as they get them back (OpenAI's Responses items)."""
+
+from typing import Annotated, Any
+
+from openai.types.responses import (
+    EasyInputMessage,
+    ResponseFunctionToolCall,
+    ResponseInputFile,
+    ResponseInputImage,
+    ResponseInputText,
+    ResponseOutputRefusal,
+    ResponseOutputText,
+    ResponseReasoningItem,
+)
+from openai.types.responses.response_input_item import FunctionCallOutput
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from cluster.errors import InvalidRequest
+
+MAX_ITEMS = 20
+"""Of one request, as OpenAI has it."""
+
+Item = dict[str, Any]
+
+_MODELS: dict[str, type[BaseModel]] = {
+    "message": EasyInputMessage,
+    "function_call": ResponseFunctionToolCall,
+    "function_call_output": FunctionCallOutput,
+    "reasoning": ResponseReasoningItem,
+}
+_INPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
+    list[Annotated[ResponseInputText | ResponseInputImage | ResponseInputFile, Field(discriminator="type")]]
+)
+_OUTPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
+    list[Annotated[ResponseOutputText | ResponseOutputRefusal, Field(discriminator="type")]]
+)
+
+
+def items_of(value: Any, param: str = "items") -> list[Item]:
+    """What a client sends, each item in its full form. Raises InvalidRequest with the path of what is wrong."""
+    if not isinstance(value, list):
+        raise InvalidRequest(f"{param} must be a list of items", param, "invalid_type")
+    if len(value) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"{param} has {len(value)} items, and may have {MAX_ITEMS}", param, "array_above_max_length"
+        )
+    return [_item(item, f"{param}[{number}]") for number, item in enumerate(value)]
+
+
+def _item(value: Any, param: str) -> Item:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{param} must be an object", param, "invalid_type")
+    kind = value.get("type", "message")
+    if kind not in _MODELS:
+        raise InvalidRequest(f"items of type {kind!r} are not supported here", f"{param}.type", "unsupported_value")
+    if kind == "message":
+        return _message(value, param)
+    item = _checked(_MODELS[kind].model_validate, {**value, "type": kind}, param)
+    return {"status": "completed"} | _without_nulls(item) | {"type": kind}
+
+
+def _message(value: Item, param: str) -> Item:
+    role, content = value.get("role"), value.get("content")
+    by_assistant = role == "assistant"
+    if isinstance(content, str):
+        content = [{"type": "output_text" if by_assistant else "input_text", "text": content}]
+    if by_assistant and isinstance(content, list):
+        content = [{"annotations": [], "logprobs": [], **part} if _is_text(part) else part for part in content]
+    parts = _checked((_OUTPUT_PARTS if by_assistant else _INPUT_PARTS).validate_python, content, f"{param}.content")
+    shell = _checked(EasyInputMessage.model_validate, {"role": role, "content": ""}, param)
+    return {
+        "type": "message",
+        "role": shell.role,
+        "status": value.get("status") or "completed",
+        "content": [_without_nulls(part) for part in parts],
+    }
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "output_text"
+
+
+def _checked(validate: Any, value: Any, param: str) -> Any:
+    try:
+        return validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+        raise InvalidRequest(f"{first['msg']} (at {param}{path})", f"{param}{path}", code) from error
+
+
+def _without_nulls(model: BaseModel) -> Item:
+    return model.model_dump(exclude_none=True)

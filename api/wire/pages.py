@@ -1,0 +1,53 @@
+"""Lists, a page at a time: OpenAI's query parameters and envelope."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from api.state.conversations import Page
+from cluster.errors import InvalidRequest
+
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
+"""Pairs, and characters."""
+
+
+def page_of(query: QueryParams) -> Page:
+    """Raises InvalidRequest."""
+    limit, order = query.get("limit", str(DEFAULT_LIMIT)), query.get("order", "desc")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_LIMIT):
+        raise InvalidRequest(f"limit must be a number from 1 to {MAX_LIMIT}", "limit", "invalid_value")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("order must be asc or desc", "order", "invalid_value")
+    return Page(query.get("after"), int(limit), order == "desc")
+
+
+def listed(data: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
+    """`data`: one more than the page takes, where there are more."""
+    shown = list(data[: page.limit])
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(data) > page.limit,
+    }
+
+
+def metadata_of(value: Any) -> dict[str, str]:
+    """Raises InvalidRequest."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
+        raise InvalidRequest("metadata must be an object of strings", "metadata", "invalid_type")
+    if len(value) > MAX_METADATA:
+        raise InvalidRequest(f"metadata may have {MAX_METADATA} keys", "metadata", "object_above_max_properties")
+    for key, text in value.items():
+        if len(key) > MAX_METADATA_KEY or len(text) > MAX_METADATA_VALUE:
+            raise InvalidRequest(
+                f"keys of metadata may have {MAX_METADATA_KEY} characters, and values {MAX_METADATA_VALUE}",
+                f"metadata.{key[:MAX_METADATA_KEY]}",
+                "string_above_max_length",
+            )
+    return dict(value)

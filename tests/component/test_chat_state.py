@@ -1,0 +1,115 @@
+"""What becomes of conversations, and of everybody else, while PostgreSQL is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import psycopg
+import pytest
+
+from api.state import chat_state
+from api.state.chat_state import ChatState
+from cluster.config import StateConfig
+from cluster.services import LocalPostgres
+from tests.component.surface import FakeFrontend, an_app
+
+CONVERSATIONS = "/v1/conversations"
+
+
+@pytest.fixture
+async def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatState]:
+    """With a PostgreSQL of its own, not started yet."""
+    monkeypatch.setattr(chat_state, "LOOK_INTERVAL_S", 0.05)
+    made = ChatState(StateConfig(data_dir=str(tmp_path)))
+    yield made
+    await made.close()
+    assert not servers(tmp_path)
+
+
+@pytest.fixture
+async def http(state: ChatState) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(an_app(FakeFrontend(), state=state))
+    async with httpx.AsyncClient(transport=transport, base_url="http://baton") as client:
+        yield client
+
+
+def servers(folder: Path) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if str(folder / "postgres") in (p.info["cmdline"] or [])]
+
+
+async def until(http: httpx.AsyncClient, condition: Callable[[httpx.Response], bool]) -> httpx.Response:
+    for _ in range(3000):
+        if condition(answer := await http.post(CONVERSATIONS)):
+            return answer
+        await asyncio.sleep(0.02)
+    raise TimeoutError
+
+
+def is_away(answer: httpx.Response) -> bool:
+    return answer.status_code == 503
+
+
+def is_back(answer: httpx.Response) -> bool:
+    return answer.status_code == 200
+
+
+async def test_before_the_first_start_conversations_are_to_be_retried(http):
+    answer = await http.post(CONVERSATIONS)
+    assert is_away(answer) and int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["error"]["code"] == "state_unavailable"
+    assert (await http.get("/v1/models")).is_success
+
+
+async def test_killed_postgres_comes_back_with_what_it_had(state, http, tmp_path):
+    state.start()
+    made = (await until(http, is_back)).json()
+    for process in servers(tmp_path):
+        process.kill()
+    answer = await until(http, is_away)
+    assert "retry-after" in answer.headers
+    assert (await http.get("/v1/models")).is_success
+    await until(http, is_back)
+    assert (await http.get(f"{CONVERSATIONS}/{made['id']}")).json() == made
+
+
+async def test_restart_keeps_the_conversations(tmp_path):
+    config = StateConfig(data_dir=str(tmp_path))
+    first = ChatState(config)
+    await first.look()
+    made = await first.conversations.create("alice", {}, [{"type": "message", "role": "user", "content": []}])
+    await first.close()
+    second = ChatState(config)
+    await second.look()
+    assert await second.conversations.get("alice", made.id) == made
+    await second.close()
+
+
+async def test_database_of_a_newer_version_is_left_alone(state, http, tmp_path, caplog):
+    with psycopg.connect(LocalPostgres(tmp_path / "postgres").start()) as connection:
+        connection.execute("CREATE TABLE schema_migrations (version int PRIMARY KEY, name text NOT NULL)")
+        connection.execute("INSERT INTO schema_migrations VALUES (999, 'from_the_future')")
+    state.start()
+    await until(http, lambda _: "a newer version of Baton" in caplog.text)
+    assert is_away(await http.post(CONVERSATIONS))
+
+
+async def test_other_master_key_reads_nothing(state, http, tmp_path, monkeypatch):
+    await state.look()
+    made = await state.conversations.create("anonymous", {}, [{"type": "message", "role": "user", "content": []}])
+    monkeypatch.setenv(chat_state.KEY_VARIABLE, "00" * 32)
+    other = ChatState(StateConfig(data_dir=str(tmp_path)))
+    await other.look()
+    transport = httpx.ASGITransport(an_app(FakeFrontend(), state=other), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://baton") as client:
+        answer = await client.get(f"{CONVERSATIONS}/{made.id}/items")
+    assert answer.status_code == 500 and "master key" in answer.json()["error"]["message"]
+    await other.close()
+
+
+@pytest.mark.parametrize("key", ["", "zz", "00" * 31])
+def test_master_key_that_is_none_is_refused(tmp_path, monkeypatch, key):
+    monkeypatch.setenv(chat_state.KEY_VARIABLE, key)
+    with pytest.raises(ValueError, match=chat_state.KEY_VARIABLE):
+        ChatState(StateConfig(data_dir=str(tmp_path)))

@@ -1,0 +1,225 @@
+"""Conversations over HTTP, in a real PostgreSQL, with the official client in strict mode."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
+
+from api.state.chat_state import ChatState
+from cluster.config import StateConfig
+from cluster.services import LocalPostgres
+from tests.component.surface import FakeFrontend, an_app
+
+HELLO = {"type": "message", "role": "user", "content": "Hello"}
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server of this module's own."""
+    server = LocalPostgres(tmp_path_factory.mktemp("state") / "postgres")
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture
+async def state(postgres: str, tmp_path: Path) -> AsyncIterator[ChatState]:
+    """Empty."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    opened = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
+    await opened.look()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clients(state: ChatState) -> Any:
+    transport = httpx.ASGITransport(app=an_app(FakeFrontend(), state=state))
+
+    def client_of(key: str) -> AsyncOpenAI:
+        return AsyncOpenAI(
+            api_key=key,
+            base_url="http://baton/v1",
+            http_client=httpx.AsyncClient(transport=transport),
+            max_retries=0,
+            _strict_response_validation=True,
+        )
+
+    return client_of
+
+
+@pytest.fixture
+def client(clients: Any) -> AsyncOpenAI:
+    return clients("sk-alice")
+
+
+async def texts(client: AsyncOpenAI, conversation: str, **options: Any) -> list[str]:
+    return [item.content[0].text async for item in client.conversations.items.list(conversation, **options)]
+
+
+def messages(*contents: str) -> list[Any]:
+    return [{"role": "user", "content": content} for content in contents]
+
+
+async def test_conversation_is_what_was_made(client):
+    made = await client.conversations.create(metadata={"topic": "demo"}, items=[HELLO])
+    found = await client.conversations.retrieve(made.id)
+    assert found == made
+    assert (found.object, found.metadata) == ("conversation", {"topic": "demo"})
+    assert await texts(client, made.id) == ["Hello"]
+
+
+async def test_metadata_is_replaced(client):
+    made = await client.conversations.create(metadata={"topic": "demo", "mood": "good"})
+    await client.conversations.update(made.id, metadata={"topic": "other"})
+    assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "other"}
+
+
+async def test_deleted_conversation_is_gone_with_its_items(client):
+    made = await client.conversations.create(items=[HELLO])
+    gone = await client.conversations.delete(made.id)
+    assert gone.deleted and gone.object == "conversation.deleted"
+    for ask in (
+        client.conversations.retrieve(made.id),
+        client.conversations.delete(made.id),
+        client.conversations.update(made.id, metadata={}),
+        client.conversations.items.create(made.id, items=[HELLO]),
+        texts(client, made.id),
+    ):
+        with pytest.raises(NotFoundError) as caught:
+            await ask
+        assert caught.value.code == "conversation_not_found"
+
+
+async def test_deleted_conversation_is_purged_in_time(client, state):
+    kept = await client.conversations.create(items=[HELLO])
+    gone = await client.conversations.create(items=[HELLO])
+    await client.conversations.delete(gone.id)
+    assert await state.conversations.purge(timedelta(days=7)) == 0
+    assert await state.conversations.purge(timedelta(0)) == 1
+    assert await texts(client, kept.id) == ["Hello"]
+
+
+async def test_items_are_listed_a_page_at_a_time_in_either_order(client):
+    made = await client.conversations.create(items=messages("1", "2", "3"))
+    added = await client.conversations.items.create(made.id, items=messages("4", "5"))
+    assert [item.content[0].text for item in added.data] == ["4", "5"]
+    assert await texts(client, made.id, limit=2) == ["5", "4", "3", "2", "1"]
+    assert await texts(client, made.id, limit=2, order="asc") == ["1", "2", "3", "4", "5"]
+
+
+async def test_item_is_found_and_deleted(client):
+    made = await client.conversations.create(items=messages("1", "2"))
+    first, _ = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    assert await client.conversations.items.retrieve(first.id, conversation_id=made.id) == first
+    assert (await client.conversations.items.delete(first.id, conversation_id=made.id)).id == made.id
+    assert await texts(client, made.id) == ["2"]
+    with pytest.raises(NotFoundError) as caught:
+        await client.conversations.items.retrieve(first.id, conversation_id=made.id)
+    assert caught.value.code == "item_not_found"
+
+
+async def test_items_of_every_kind_come_back_in_full(client):
+    sent: list[Any] = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto"}]},
+        {"role": "assistant", "content": "Hi"},
+        {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "nothing"},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+    ]
+    made = await client.conversations.create(items=sent)
+    found = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    assert [item.type for item in found] == [
+        "message",
+        "message",
+        "message",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+    ]
+    assert [part.type for item in found[:3] for part in item.content] == ["input_text", "input_image", "output_text"]
+
+
+async def test_conversations_are_listed_newest_first_and_selected(client, clients):
+    made = [
+        await client.conversations.create(metadata={"n": str(number)}, extra_body={"user": f"user{number % 2}"})
+        for number in range(4)
+    ]
+    await client.conversations.items.create(made[0].id, items=[HELLO])  # now it is the newest
+    await clients("sk-bob").conversations.create()
+
+    async def listed(**query: Any) -> list[str]:
+        answer = await client.get("/conversations", cast_to=object, options={"params": query})
+        return [made_["id"] for made_ in answer["data"]]  # type: ignore[index]
+
+    ids = [conversation.id for conversation in made]
+    assert await listed() == [ids[0], ids[3], ids[2], ids[1]]
+    assert await listed(order="asc", limit=2) == [ids[1], ids[2]]
+    assert await listed(after=ids[3]) == [ids[2], ids[1]]
+    assert await listed(user="user1") == [ids[3], ids[1]]
+    assert await listed(**{"metadata[n]": "2"}) == [ids[2]]
+
+
+async def test_another_tenants_conversation_is_not_found(client, clients):
+    made = await client.conversations.create(items=[HELLO])
+    (item,) = [item async for item in client.conversations.items.list(made.id)]
+    other = clients("sk-bob")
+    theirs = await other.conversations.create()
+    for ask in (
+        other.conversations.retrieve(made.id),
+        other.conversations.delete(made.id),
+        other.conversations.items.retrieve(item.id, conversation_id=made.id),
+        other.conversations.items.retrieve(item.id, conversation_id=theirs.id),
+        other.conversations.items.create(made.id, items=[HELLO]),
+    ):
+        with pytest.raises(NotFoundError):
+            await ask
+    assert await texts(client, made.id) == ["Hello"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"items": "none"}, "items", "invalid_type"),
+        ({"items": [HELLO] * 21}, "items", "array_above_max_length"),
+        ({"items": [{"role": "user"}]}, "items[0].content", "invalid_value"),
+        ({"items": [{"role": "nobody", "content": ""}]}, "items[0].role", "invalid_value"),
+        ({"items": [{"type": "function_call", "name": "f"}]}, "items[0].arguments", "missing_required_parameter"),
+        ({"items": [{"type": "computer_call"}]}, "items[0].type", "unsupported_value"),
+        ({"metadata": {"n": 1}}, "metadata", "invalid_type"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "object_above_max_properties"),
+        ({"metadata": {"n": "x" * 513}}, "metadata.n", "string_above_max_length"),
+        ({"colour": "red"}, "colour", "unknown_parameter"),
+    ],
+)
+async def test_bad_input_is_told_where_it_is_bad(client, body, param, code):
+    with pytest.raises(BadRequestError) as caught:
+        await client.post("/conversations", cast_to=object, body=body)
+    assert (caught.value.param, caught.value.code) == (param, code)
+
+
+@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 101}, {"limit": "x"}, {"order": "up"}])
+async def test_bad_pages_are_refused(client, query):
+    with pytest.raises(BadRequestError):
+        await client.get("/conversations", cast_to=object, options={"params": query})
+
+
+async def test_texts_are_encrypted_at_rest(client, postgres):
+    await client.conversations.create(items=messages("a very private matter"))
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        (row,) = connection.execute("SELECT body FROM items").fetchall()
+    assert b"private" not in row[0]
+
+
+async def test_rows_are_seen_in_the_name_of_their_tenant_alone(client, postgres):
+    await client.conversations.create(items=[HELLO])
+    with psycopg.connect(postgres) as connection:
+        for table in ("tenants", "tenant_keys", "conversations", "items"):
+            assert connection.execute(f"SELECT * FROM {table}").fetchall() == []
