@@ -10,6 +10,7 @@ from cluster.errors import (
     Overloaded,
     RequestTooLarge,
     ServingError,
+    StateUnavailable,
     TooManyRequests,
     WorkerFailed,
 )
@@ -21,6 +22,7 @@ INSTANCES = [
     RequestTooLarge("the request body has more than 5 bytes", None, "request_too_large"),
     Overloaded("no decode worker can be reached", 2.5),
     TooManyRequests("the queue is longer than the objective", 2.5),
+    StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
     *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
 ]
