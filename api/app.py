@@ -13,7 +13,8 @@ from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.receipts import Receipts
 from api.render import Frontend
-from api.routes import completions, conversations, health, links, models, queue
+from api.responses.turns import Turns
+from api.routes import completions, conversations, health, links, models, queue, responses
 from api.routes import receipts as receipts_route
 from api.state.chat_state import ChatState
 from api.wire.errors import error_response
@@ -40,12 +41,13 @@ def build_http_app(
     app.state.cluster = cluster
     app.state.receipts = receipts
     app.state.chat_state = state
+    app.state.turns = Turns(frontend, state)
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s
     app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    for routes in (completions, conversations, models, health, links, queue, receipts_route):
+    for routes in (completions, conversations, responses, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -77,6 +79,7 @@ class Ingress:
         http_app = build_http_app(frontend, cluster, receipts, self._state, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
+        self._turns: Turns = http_app.state.turns
         self._listener = await HttpListener.start(http_app, config.ingress)
 
     async def check_health(self) -> None:
@@ -89,6 +92,7 @@ class Ingress:
     async def __del__(self) -> None:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
+            await self._turns.drained()
             self._scheduling.close()
             await self._state.close()
 

@@ -38,6 +38,12 @@ class NotFound(InvalidRequest):
     http_status = 404
 
 
+class Conflict(InvalidRequest):
+    """Something else is going on with what the request is about."""
+
+    http_status = 409
+
+
 class RequestTooLarge(InvalidRequest):
     """The request body is too large."""
 
@@ -112,6 +118,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         ServingError,
         InvalidRequest,
         NotFound,
+        Conflict,
         RequestTooLarge,
         Overloaded,
         TooManyRequests,

@@ -25,6 +25,7 @@ NAME = "baton"
 POSTGRES_FOLDER = "postgres"
 """In the data folder."""
 LOG_LINES = 5
+STOP_TIMEOUT_S = 10.0
 
 
 class ServiceFailed(Exception):
@@ -64,7 +65,11 @@ class LocalPostgres:
         with server._lock:
             users = server.global_process_id_list
             users.put([pid for pid in users.get_and_add(0) if pid and psutil.pid_exists(pid)])
+        info = server._postmaster_info
         server.cleanup()
+        if info is not None and info.process is not None and not (self._folder / "postmaster.pid").exists():
+            with suppress(psutil.Error):
+                info.process.wait(STOP_TIMEOUT_S)  # it removes the file just before it ends
 
     def _last_words(self) -> str:
         log = self._folder / "log"

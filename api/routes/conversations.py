@@ -22,7 +22,7 @@ _FILTER = "metadata["
 async def create(request: Request) -> dict[str, Any]:
     body = await object_of(request, frozenset({"items", "metadata", "user"}))
     items, metadata = items_of(body.get("items") or []), metadata_of(body.get("metadata"))
-    return _shown(await _store(request).create(_tenant(request), metadata, items, body.get("user")))
+    return _shown(await _store(request).create(tenant_in_state(request), metadata, items, body.get("user")))
 
 
 @router.get("")
@@ -34,31 +34,33 @@ async def list_conversations(request: Request) -> dict[str, Any]:
         for name, value in query.items()
         if name.startswith(_FILTER) and name.endswith("]")
     }
-    found = await _store(request).find(_tenant(request), page, query.get("user"), metadata_of(metadata))
+    found = await _store(request).find(tenant_in_state(request), page, query.get("user"), metadata_of(metadata))
     return listed([_shown(conversation) for conversation in found], page)
 
 
 @router.get("/{conversation}")
 async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
-    return _shown(await _store(request).get(_tenant(request), conversation))
+    return _shown(await _store(request).get(tenant_in_state(request), conversation))
 
 
 @router.post("/{conversation}")
 async def update(request: Request, conversation: str) -> dict[str, Any]:
     body = await object_of(request, frozenset({"metadata"}))
-    return _shown(await _store(request).update(_tenant(request), conversation, metadata_of(body.get("metadata"))))
+    return _shown(
+        await _store(request).update(tenant_in_state(request), conversation, metadata_of(body.get("metadata")))
+    )
 
 
 @router.delete("/{conversation}")
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
-    await _store(request).delete(_tenant(request), conversation)
+    await _store(request).delete(tenant_in_state(request), conversation)
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
 @router.post("/{conversation}/items")
 async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     body = await object_of(request, frozenset({"items"}))
-    added = await _store(request).add_items(_tenant(request), conversation, items_of(body.get("items")))
+    added = await _store(request).add_items(tenant_in_state(request), conversation, items_of(body.get("items")))
     return {
         "object": "list",
         "data": added,
@@ -71,17 +73,17 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
 @router.get("/{conversation}/items")
 async def list_items(request: Request, conversation: str) -> dict[str, Any]:
     page = page_of(request.query_params)
-    return listed(await _store(request).items(_tenant(request), conversation, page), page)
+    return listed(await _store(request).items(tenant_in_state(request), conversation, page), page)
 
 
 @router.get("/{conversation}/items/{item}")
 async def retrieve_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
-    return await _store(request).item(_tenant(request), conversation, item)
+    return await _store(request).item(tenant_in_state(request), conversation, item)
 
 
 @router.delete("/{conversation}/items/{item}")
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
-    return _shown(await _store(request).delete_item(_tenant(request), conversation, item))
+    return _shown(await _store(request).delete_item(tenant_in_state(request), conversation, item))
 
 
 def _store(request: Request) -> Conversations:
@@ -90,7 +92,7 @@ def _store(request: Request) -> Conversations:
     return state.conversations
 
 
-def _tenant(request: Request) -> str:
+def tenant_in_state(request: Request) -> str:
     return tenant_of(request) or NO_KEY
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from api.state.conversations import Conversations
 from api.state.database import RETRY_AFTER_S, Database
+from api.state.responses import Responses
 from api.state.sealing import LocalMasterKey, TenantKeys
 from cluster.config import REPO_ROOT, StateConfig
 from cluster.errors import ServingError, StateUnavailable
@@ -36,6 +37,7 @@ class ChatState:
         self._keys = TenantKeys(_master_key(folder))
         self._database: Database | None = None
         self._conversations: Conversations | None = None
+        self._responses: Responses | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -48,6 +50,13 @@ class ChatState:
         if self._conversations is None:
             raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
         return self._conversations
+
+    @property
+    def responses(self) -> Responses:
+        """Raises StateUnavailable until they can be reached for the first time."""
+        if self._responses is None:
+            raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
+        return self._responses
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -65,6 +74,7 @@ class ChatState:
         while True:
             try:
                 await self.look()
+                await self.responses.end_orphans()
                 if now() - purged_at > PURGE_INTERVAL_S:
                     purged_at = now()
                     await self.conversations.purge(timedelta(days=self._config.keep_deleted_days))
@@ -85,6 +95,7 @@ class ChatState:
         if self._conversations is None:
             await self._database.migrate()
             self._conversations = Conversations(self._database, self._keys)
+            self._responses = Responses(self._database, self._keys)
 
 
 def _master_key(folder: Path) -> LocalMasterKey:

@@ -36,14 +36,12 @@ _OUTPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
 )
 
 
-def items_of(value: Any, param: str = "items") -> list[Item]:
+def items_of(value: Any, param: str = "items", most: int = MAX_ITEMS) -> list[Item]:
     """What a client sends, each item in its full form. Raises InvalidRequest with the path of what is wrong."""
     if not isinstance(value, list):
         raise InvalidRequest(f"{param} must be a list of items", param, "invalid_type")
-    if len(value) > MAX_ITEMS:
-        raise InvalidRequest(
-            f"{param} has {len(value)} items, and may have {MAX_ITEMS}", param, "array_above_max_length"
-        )
+    if len(value) > most:
+        raise InvalidRequest(f"{param} has {len(value)} items, and may have {most}", param, "array_above_max_length")
     return [_item(item, f"{param}[{number}]") for number, item in enumerate(value)]
 
 

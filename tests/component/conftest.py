@@ -2,6 +2,8 @@
 
 import os
 import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
@@ -9,3 +11,27 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using extra keyword arguments on `Field` is deprecated")  # ray.serve
     warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)  # torch inside vLLM
     import api.app  # noqa: F401
+    from api.state.chat_state import ChatState
+    from cluster.config import StateConfig
+    from cluster.services import LocalPostgres
+    from tests.component.remembering import emptied
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server for all tests."""
+    server = LocalPostgres(tmp_path_factory.mktemp("state") / "postgres")
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture
+async def state(postgres: str, tmp_path: Path) -> AsyncIterator[ChatState]:
+    """Reached, and empty."""
+    emptied(postgres)
+    opened = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
+    await opened.look()
+    yield opened
+    await opened.close()

@@ -133,6 +133,8 @@ class StateAway:
     def conversations(self) -> None:
         raise StateUnavailable("conversations cannot be reached yet", 2.0)
 
+    responses = conversations
+
 
 def a_scrape(deployment: str, value: float) -> Scrape:
     sample = Sample("baton_output_tokens_total", {}, value)

@@ -1,56 +1,24 @@
 """Conversations over HTTP, in a real PostgreSQL, with the official client in strict mode."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from api.state.chat_state import ChatState
-from cluster.config import StateConfig
-from cluster.services import LocalPostgres
-from tests.component.surface import FakeFrontend, an_app
+from tests.component.remembering import ClientOf, clients_of
+from tests.component.surface import FakeFrontend
 
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
 
 
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server of this module's own."""
-    server = LocalPostgres(tmp_path_factory.mktemp("state") / "postgres")
-    yield server.start()
-    server.stop()
-
-
 @pytest.fixture
-async def state(postgres: str, tmp_path: Path) -> AsyncIterator[ChatState]:
-    """Empty."""
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    opened = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
-    await opened.look()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def clients(state: ChatState) -> Any:
-    transport = httpx.ASGITransport(app=an_app(FakeFrontend(), state=state))
-
-    def client_of(key: str) -> AsyncOpenAI:
-        return AsyncOpenAI(
-            api_key=key,
-            base_url="http://baton/v1",
-            http_client=httpx.AsyncClient(transport=transport),
-            max_retries=0,
-            _strict_response_validation=True,
-        )
-
-    return client_of
+async def clients(state: ChatState) -> AsyncIterator[ClientOf]:
+    async with clients_of(state, FakeFrontend()) as found:
+        yield found
 
 
 @pytest.fixture

@@ -40,15 +40,6 @@ WHERE tenant_id = %(tenant)s AND deleted_at IS NULL
 ORDER BY updated_at, id
 LIMIT %(limit)s
 
--- name: reserve_seqs
-UPDATE conversations SET next_seq = next_seq + %(number)s, updated_at = now()
-WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
-RETURNING next_seq - %(number)s
-
--- name: add_item
-INSERT INTO items (tenant_id, id, conversation_id, seq, type, role, status, body, key_version)
-VALUES (%(tenant)s, %(id)s, %(conversation)s, %(seq)s, %(type)s, %(role)s, %(status)s, %(body)s, %(key_version)s)
-
 -- name: get_item
 SELECT id, status, body, key_version
 FROM items

@@ -1,0 +1,139 @@
+"""A Responses request as the chat completion that answers it. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.errors import InvalidRequest
+
+Item = dict[str, Any]
+Message = dict[str, Any]
+
+LOGPROBS = "message.output_text.logprobs"
+"""Of `include`."""
+
+_SAME = ("temperature", "top_p", "parallel_tool_calls", "service_tier")
+"""Fields that both have, with the same meaning."""
+
+
+def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dict[str, Any]:
+    """A streamed chat completion over these items, the oldest first. Raises InvalidRequest."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": chat_messages(items, request.get("instructions")),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    body |= {name: request[name] for name in _SAME if request.get(name) is not None}
+    if request.get("max_output_tokens") is not None:
+        body["max_completion_tokens"] = request["max_output_tokens"]
+    if (effort := (request.get("reasoning") or {}).get("effort")) is not None:
+        body["reasoning_effort"] = effort
+    if request.get("tools"):
+        body["tools"] = [_tool(tool, number) for number, tool in enumerate(request["tools"])]
+        body["tool_choice"] = _tool_choice(request.get("tool_choice") or "auto")
+    text = request.get("text") or {}
+    if text.get("verbosity", "medium") != "medium":
+        raise InvalidRequest("text.verbosity must be 'medium'", "text.verbosity", "unsupported_value")
+    if response_format := _response_format(text.get("format") or {"type": "text"}):
+        body["response_format"] = response_format
+    if LOGPROBS in request.get("include", ()) or request.get("top_logprobs"):
+        body |= {"logprobs": True, "top_logprobs": request.get("top_logprobs", 0)}
+    return body
+
+
+def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
+    """One message per item; what an assistant thought, said and called in a row is one. Raises InvalidRequest."""
+    messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+    for item in items:
+        match item["type"]:
+            case "message" if item["role"] == "assistant":
+                text = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
+                _into_assistant(messages, "content", text)
+            case "message":
+                messages.append({"role": item["role"], "content": _content(item["content"])})
+            case "reasoning":
+                text = "".join(part["text"] for part in item.get("content") or item.get("summary") or ())
+                _into_assistant(messages, "reasoning", text)
+            case "function_call":
+                function = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": function}
+                _into_calls(messages, call)
+            case "function_call_output":
+                content = item["output"] if isinstance(item["output"], str) else _content(item["output"])
+                messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
+            case kind:
+                raise InvalidRequest(
+                    f"items of type {kind!r} cannot be given to the model", "input", "unsupported_value"
+                )
+    return messages
+
+
+def _into_assistant(messages: list[Message], field: str, text: str) -> None:
+    last = messages[-1] if messages else {}
+    is_open = last.get("role") == "assistant" and last["content"] is None and "tool_calls" not in last
+    goes_on = is_open and (field == "content" or field not in last)
+    message = last if goes_on else _new_assistant(messages)
+    message[field] = text
+
+
+def _into_calls(messages: list[Message], call: Item) -> None:
+    last = messages[-1] if messages else {}
+    message = last if last.get("role") == "assistant" else _new_assistant(messages)
+    message.setdefault("tool_calls", []).append(call)
+
+
+def _new_assistant(messages: list[Message]) -> Message:
+    messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _content(parts: Sequence[Item]) -> str | list[Item]:
+    shown = [_part(part) for part in parts]
+    return str(shown[0]["text"]) if len(shown) == 1 and shown[0]["type"] == "text" else shown
+
+
+def _part(part: Item) -> Item:
+    match part["type"]:
+        case "input_text" | "output_text":
+            return {"type": "text", "text": part["text"]}
+        case "input_image" if part.get("image_url"):
+            return {
+                "type": "image_url",
+                "image_url": {"url": part["image_url"], "detail": part.get("detail") or "auto"},
+            }
+        case kind:
+            raise InvalidRequest(f"content of type {kind!r} is not supported here", "input", "unsupported_value")
+
+
+def _tool(tool: Any, number: int) -> Item:
+    param = f"tools[{number}]"
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        raise InvalidRequest("only tools of type 'function' are supported", f"{param}.type", "unsupported_value")
+    if not isinstance(tool.get("name"), str):
+        raise InvalidRequest("a function needs a name", f"{param}.name", "missing_required_parameter")
+    told = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
+    return {"type": "function", "function": told}
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    raise InvalidRequest(
+        "tool_choice must be 'none', 'auto', 'required' or a function", "tool_choice", "unsupported_value"
+    )
+
+
+def _response_format(text_format: Any) -> Item | None:
+    kind = text_format.get("type") if isinstance(text_format, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "json_object"}
+    if kind == "json_schema":
+        told = {name: text_format[name] for name in ("name", "description", "schema", "strict") if name in text_format}
+        return {"type": "json_schema", "json_schema": told}
+    raise InvalidRequest(
+        "text.format must be of type 'text', 'json_object' or 'json_schema'", "text.format", "unsupported_value"
+    )

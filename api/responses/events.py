@@ -1,0 +1,249 @@
+"""A chat completion's stream as OpenAI's Responses events: what is generated, item by item, numbered from 0 on. Pure.
+
+The order: created, in_progress; for each item of the output added, its parts, their deltas, done; and one of completed,
+incomplete and failed, which no event follows.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+Event = dict[str, Any]
+Body = dict[str, Any]
+"""A response or an item, as the wire has it."""
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why a response is not whole, by the chat completion's finish reason."""
+
+
+class ResponseWriter:
+    """`response` is kept up to date: it is what a client that does not stream gets in the end."""
+
+    def __init__(self, response: Body, new_id: Callable[[str], str]) -> None:
+        """`new_id`: of an item, from its prefix."""
+        self.response = response
+        self._new_id = new_id
+        self._item: _Item | None = None
+        """That is being generated."""
+        self._finish_reason: str | None = None
+        self._next = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.response["status"] not in ("queued", "in_progress")
+
+    def begin(self) -> list[Event]:
+        return [self._state("created"), self._state("in_progress")]
+
+    def take(self, chunk: Body) -> list[Event]:
+        """The events of one chunk of a chat completion with one choice."""
+        if usage := chunk.get("usage"):
+            self.response["usage"] = _usage(usage)
+        events: list[Event] = []
+        for choice in chunk.get("choices", ()):
+            delta = choice.get("delta") or {}
+            if reasoning := delta.get("reasoning") or delta.get("reasoning_content"):
+                events += self._go_on_with(_Reasoning) + self._grown(reasoning, [])
+            if content := delta.get("content"):
+                events += self._go_on_with(_Message) + self._grown(content, _logprobs(choice))
+            for call in delta.get("tool_calls") or ():
+                events += self._call(call)
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+        return events
+
+    def end(self, completed_at: int) -> list[Event]:
+        """The generation has ended by itself."""
+        if self._finish_reason is None:
+            return self.fail("the generation ended too soon", completed_at)
+        reason = _INCOMPLETE.get(self._finish_reason)
+        events = self._close("incomplete" if reason else "completed")
+        if reason:
+            self.response["incomplete_details"] = {"reason": reason}
+            return [*events, self._terminal("incomplete")]
+        self.response["completed_at"] = completed_at
+        return [*events, self._terminal("completed")]
+
+    def fail(self, message: str, failed_at: int) -> list[Event]:
+        """What has been generated stays, marked incomplete."""
+        events = self._close("incomplete")
+        self.response["error"] = {"code": "server_error", "message": message}
+        return [*events, self._terminal("failed")]
+
+    def _call(self, call: Body) -> list[Event]:
+        """A piece of a tool call; one with another number, or the first with a name, begins a new item."""
+        function, events = call.get("function") or {}, []
+        current = self._item
+        if not isinstance(current, _FunctionCall) or current.number != call.get("index", 0):
+            events += self._close("completed")
+            call_id = call.get("id") or self._new_id("call")
+            item = _FunctionCall(self._new_id("fc"), call.get("index", 0), call_id, function.get("name") or "")
+            events += self._open(item)
+        return events + self._grown(function.get("arguments") or "", [])
+
+    def _go_on_with(self, kind: type["_Message"] | type["_Reasoning"]) -> list[Event]:
+        if isinstance(self._item, kind):
+            return []
+        return self._close("completed") + self._open(kind(self._new_id(kind.prefix)))
+
+    def _open(self, item: "_Item") -> list[Event]:
+        self._item = item
+        self.response["output"].append(item.body)
+        added = self._event("response.output_item.added", output_index=self._index, item=deepcopy(item.body))
+        return [added, *(self._event(name, **self._place, **values) for name, values in item.begin())]
+
+    def _grown(self, text: str, logprobs: list[Body]) -> list[Event]:
+        assert self._item is not None
+        return [self._event(name, **self._place, **values) for name, values in self._item.grow(text, logprobs)]
+
+    def _close(self, status: str) -> list[Event]:
+        item = self._item
+        if item is None:
+            return []
+        events = [self._event(name, **self._place, **values) for name, values in item.end(status)]
+        events.append(
+            self._event("response.output_item.done", output_index=self._index, item=deepcopy(item.body)),
+        )
+        self._item = None
+        return events
+
+    @property
+    def _index(self) -> int:
+        return len(self.response["output"]) - 1
+
+    @property
+    def _place(self) -> Body:
+        assert self._item is not None
+        return {"item_id": self._item.body["id"], "output_index": self._index}
+
+    def _terminal(self, status: str) -> Event:
+        self.response["status"] = status
+        return self._state(status)
+
+    def _state(self, name: str) -> Event:
+        return self._event(f"response.{name}", response=deepcopy(self.response))
+
+    def _event(self, kind: str, **values: Any) -> Event:
+        event = {"type": kind, "sequence_number": self._next, **values}
+        self._next += 1
+        return event
+
+
+Named = tuple[str, Body]
+"""An event's type and what it says beside its place."""
+
+
+class _Item:
+    """An item that is being generated, and the events of its growing."""
+
+    body: Body
+
+    def begin(self) -> list[Named]:
+        raise NotImplementedError
+
+    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
+        raise NotImplementedError
+
+    def end(self, status: str) -> list[Named]:
+        raise NotImplementedError
+
+
+class _Message(_Item):
+    prefix = "msg"
+
+    def __init__(self, item_id: str) -> None:
+        self.body = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        self._part: Body = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+
+    def begin(self) -> list[Named]:
+        return [("response.content_part.added", {"content_index": 0, "part": deepcopy(self._part)})]
+
+    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
+        self._part["text"] += text
+        self._part["logprobs"] += logprobs
+        return [("response.output_text.delta", {"content_index": 0, "delta": text, "logprobs": logprobs})]
+
+    def end(self, status: str) -> list[Named]:
+        part = self._part
+        self.body["content"].append(part)
+        self.body["status"] = status
+        return [
+            ("response.output_text.done", {"content_index": 0, "text": part["text"], "logprobs": part["logprobs"]}),
+            ("response.content_part.done", {"content_index": 0, "part": deepcopy(part)}),
+        ]
+
+
+class _Reasoning(_Item):
+    prefix = "rs"
+
+    def __init__(self, item_id: str) -> None:
+        self.body = {"id": item_id, "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
+        self._part: Body = {"type": "reasoning_text", "text": ""}
+
+    def begin(self) -> list[Named]:
+        return [("response.content_part.added", {"content_index": 0, "part": dict(self._part)})]
+
+    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
+        self._part["text"] += text
+        return [("response.reasoning_text.delta", {"content_index": 0, "delta": text})]
+
+    def end(self, status: str) -> list[Named]:
+        self.body["content"].append(self._part)
+        self.body["status"] = status
+        return [
+            ("response.reasoning_text.done", {"content_index": 0, "text": self._part["text"]}),
+            ("response.content_part.done", {"content_index": 0, "part": dict(self._part)}),
+        ]
+
+
+class _FunctionCall(_Item):
+    def __init__(self, item_id: str, number: int, call_id: str, name: str) -> None:
+        self.number = number
+        """Among the calls of the chat completion."""
+        self.body = {
+            "id": item_id,
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": call_id,
+            "name": name,
+            "arguments": "",
+        }
+
+    def begin(self) -> list[Named]:
+        return []
+
+    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
+        self.body["arguments"] += text
+        return [("response.function_call_arguments.delta", {"delta": text})] if text else []
+
+    def end(self, status: str) -> list[Named]:
+        self.body["status"] = status
+        told = {"name": self.body["name"], "arguments": self.body["arguments"]}
+        return [("response.function_call_arguments.done", told)]
+
+
+def _usage(usage: Body) -> Body:
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": usage.get("completion_tokens") or 0,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": usage["total_tokens"],
+    }
+
+
+def _logprobs(choice: Body) -> list[Body]:
+    told = (choice.get("logprobs") or {}).get("content") or []
+    return [
+        {
+            "token": one["token"],
+            "bytes": one.get("bytes") or [],
+            "logprob": one["logprob"],
+            "top_logprobs": [
+                {"token": top["token"], "bytes": top.get("bytes") or [], "logprob": top["logprob"]}
+                for top in one.get("top_logprobs") or []
+            ],
+        }
+        for one in told
+    ]

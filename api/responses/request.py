@@ -1,0 +1,142 @@
+"""POST /v1/responses: what a client may say, and the response object that it gets back. Pure."""
+
+from typing import Any, NamedTuple
+
+from api.wire.items import Item, items_of
+from api.wire.pages import metadata_of
+from cluster.errors import InvalidRequest
+
+MAX_INPUT_ITEMS = 10_000
+
+KNOWN = frozenset(
+    {
+        "conversation",
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "model",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "prompt_cache_key",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream",
+        "stream_options",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+    }
+)
+
+
+class ResponseRequest(NamedTuple):
+    body: dict[str, Any]
+    """As the client sent it, without nulls."""
+    items: list[Item]
+    """Its input, each item in its full form."""
+    conversation: str | None
+    previous: str | None
+    is_stored: bool
+    is_streamed: bool
+
+
+def request_of(body: dict[str, Any]) -> ResponseRequest:
+    """Raises InvalidRequest."""
+    given = {name: value for name, value in body.items() if value is not None}
+    _require(given, "model", str)
+    _require(given, "instructions", str)
+    _require(given, "previous_response_id", str)
+    for flag in ("store", "stream"):
+        _require(given, flag, bool)
+    for thing in ("text", "reasoning", "stream_options"):
+        _require(given, thing, dict)
+    for things in ("tools", "include"):
+        _require(given, things, list)
+    if "model" not in given:
+        raise InvalidRequest("model is missing", "model", "missing_required_parameter")
+    conversation, previous = _conversation(given.get("conversation")), given.get("previous_response_id")
+    if conversation and previous:
+        raise InvalidRequest(
+            "a response follows a conversation or a previous response, not both", "conversation", "invalid_value"
+        )
+    if given.get("truncation", "disabled") != "disabled":
+        raise InvalidRequest("truncation must be 'disabled'", "truncation", "unsupported_value")
+    given["metadata"] = metadata_of(given.get("metadata"))
+    items = _input(given.get("input", []))
+    if not items and not conversation and not previous:
+        raise InvalidRequest("input is missing", "input", "missing_required_parameter")
+    return ResponseRequest(given, items, conversation, previous, given.get("store", True), given.get("stream", False))
+
+
+def response_of(request: ResponseRequest, response_id: str, created_at: int) -> dict[str, Any]:
+    """The response before anything is generated; `created_at` in seconds."""
+    body = request.body
+    reasoning = body.get("reasoning") or {}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "in_progress",
+        "background": False,
+        "completed_at": None,
+        "conversation": {"id": request.conversation} if request.conversation else None,
+        "error": None,
+        "frequency_penalty": 0.0,
+        "incomplete_details": None,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "max_tool_calls": body.get("max_tool_calls"),
+        "metadata": body["metadata"],
+        "model": body["model"],
+        "output": [],
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "presence_penalty": 0.0,
+        "previous_response_id": request.previous,
+        "prompt_cache_key": body.get("prompt_cache_key"),
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "safety_identifier": body.get("safety_identifier"),
+        "service_tier": body.get("service_tier", "default"),
+        "store": request.is_stored,
+        "temperature": body.get("temperature", 1.0),
+        "text": {"format": (body.get("text") or {}).get("format") or {"type": "text"}},
+        "tool_choice": body.get("tool_choice", "auto"),
+        "tools": [_tool(tool) for tool in body.get("tools", [])],
+        "top_logprobs": body.get("top_logprobs", 0),
+        "top_p": body.get("top_p", 1.0),
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.get("user"),
+    }
+
+
+def _input(value: Any) -> list[Item]:
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    return items_of(value, "input", MAX_INPUT_ITEMS)
+
+
+def _conversation(value: Any) -> str | None:
+    found = value.get("id") if isinstance(value, dict) else value
+    if found is not None and not isinstance(found, str):
+        raise InvalidRequest("conversation must be an id, or an object with one", "conversation", "invalid_type")
+    return found
+
+
+def _require(body: dict[str, Any], name: str, kind: type) -> None:
+    if name in body and not isinstance(body[name], kind):
+        raise InvalidRequest(f"{name} must be of type {kind.__name__}", name, "invalid_type")
+
+
+def _tool(tool: Any) -> Any:
+    """As the official client's strict mode wants it back."""
+    return {"parameters": None, "strict": None, **tool} if isinstance(tool, dict) else tool

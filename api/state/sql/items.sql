@@ -1,0 +1,11 @@
+-- name: reserve_seqs
+UPDATE conversations SET next_seq = next_seq + %(number)s, updated_at = now()
+WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
+RETURNING next_seq - %(number)s
+
+-- name: add
+INSERT INTO items
+  (tenant_id, id, conversation_id, seq, response_id, position, is_output, type, role, status, body, key_version)
+VALUES
+  (%(tenant)s, %(id)s, %(conversation)s, %(seq)s, %(response)s, %(position)s, %(is_output)s, %(type)s, %(role)s,
+   %(status)s, %(body)s, %(key_version)s)

@@ -1,0 +1,58 @@
+"""Responses of a running service: real engines, a real PostgreSQL, the official client in strict mode."""
+
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.cluster.service import Service, wait_for
+
+QUESTION = "What is the capital of France?"
+
+
+@pytest.fixture(scope="module")
+def strict(service: Service) -> Iterator[openai.OpenAI]:
+    """Once conversations can be reached: the service is ready before."""
+    wait_for(lambda: service.get("/v1/conversations").is_success, 60)
+    with openai.OpenAI(
+        base_url=f"{service.url}/v1", api_key="unused", max_retries=0, timeout=60, _strict_response_validation=True
+    ) as client:
+        yield client
+
+
+def test_streamed_turns_of_a_conversation_follow_each_other(strict: openai.OpenAI, model: str) -> None:
+    conversation = strict.conversations.create()
+    said = []
+    for question in (QUESTION, "And of Italy?"):
+        stream = strict.responses.create(
+            model=model, input=question, conversation=conversation.id, temperature=0, max_output_tokens=40, stream=True
+        )
+        events = list(stream)
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        last = events[-1]
+        assert last.type == "response.completed"
+        assert last.response == strict.responses.retrieve(last.response.id)
+        said += [question, last.response.output_text]
+    kept = [item.content[0].text for item in strict.conversations.items.list(conversation.id, order="asc")]  # type: ignore[union-attr]
+    assert kept == said
+    assert "Paris" in said[1]
+
+
+def test_next_turn_reuses_what_the_turn_before_has_computed(strict: openai.OpenAI, model: str) -> None:
+    first = strict.responses.create(model=model, input=QUESTION + " Tell me more." * 20, temperature=0)
+    second = strict.responses.create(model=model, input=QUESTION, previous_response_id=first.id, temperature=0)
+    assert first.usage is not None and second.usage is not None
+    assert second.usage.input_tokens > first.usage.input_tokens
+    assert second.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens // 32 * 32 - 32
+
+
+def test_answer_that_is_cut_is_incomplete(strict: openai.OpenAI, model: str) -> None:
+    answer = strict.responses.create(model=model, input=QUESTION, max_output_tokens=2)
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None and answer.incomplete_details.reason == "max_output_tokens"
+
+
+def test_prompt_that_is_too_long_is_refused(strict: openai.OpenAI, model: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        strict.responses.create(model=model, input="long " * 5000)
+    assert caught.value.code == "context_length_exceeded"

@@ -1,0 +1,261 @@
+"""Responses over HTTP, in a real PostgreSQL, with the official client in strict mode; the model is a stand-in."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+from openai import AsyncOpenAI, BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
+
+from api.generation import Call
+from api.state.chat_state import ChatState
+from api.state.responses import LEASE
+from cluster.errors import TooManyRequests
+from tests.component.remembering import ClientOf, clients_of
+from tests.component.surface import FakeFrontend
+from tests.unit.chat_chunks import answer
+
+HELLO = {"type": "message", "role": "user", "content": "Hello"}
+
+
+class Model(FakeFrontend):
+    """Answers each chat by "Answer 1", "Answer 2" and so on; the first one when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self.error: Exception | None = None
+
+    @property
+    def chats(self) -> list[list[dict[str, Any]]]:
+        return [body["messages"] for _, body in self.bodies]
+
+    async def chat_completion(self, body: Any, call: Call) -> AsyncGenerator[str, None]:
+        self.bodies.append(("chat", body))
+        self.terms.append(call.terms)
+        if self.error is not None:
+            raise self.error
+        return self._told(len(self.bodies), call)
+
+    async def _told(self, number: int, call: Call) -> AsyncGenerator[str, None]:
+        call.placement = self.placement
+        first, *others = answer("Answer ", str(number))
+        yield frame(first)
+        for other in others:
+            if number == 1:
+                await self.may_go_on.wait()
+            yield frame(other)
+        yield "data: [DONE]\n\n"
+
+
+def frame(chunk: Any) -> str:
+    return f"data: {msgspec.json.encode(chunk).decode()}\n\n"
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def clients(state: ChatState, model: Model) -> AsyncIterator[ClientOf]:
+    async with clients_of(state, model) as found:
+        yield found
+
+
+@pytest.fixture
+def client(clients: ClientOf) -> AsyncOpenAI:
+    return clients("sk-alice")
+
+
+async def texts(client: AsyncOpenAI, conversation: str) -> list[str]:
+    return [item.content[0].text async for item in client.conversations.items.list(conversation, order="asc")]
+
+
+async def test_response_answers_and_is_kept(client, model):
+    made = await client.responses.create(model="m", input="Hello", metadata={"topic": "demo"}, temperature=0.5)
+    assert (made.output_text, made.status, made.usage.total_tokens) == ("Answer 1", "completed", 7)
+    assert (made.metadata, made.temperature) == ({"topic": "demo"}, 0.5)
+    assert model.chats == [[{"role": "user", "content": "Hello"}]]
+    assert await client.responses.retrieve(made.id) == made
+    (asked,) = [item async for item in client.responses.input_items.list(made.id)]
+    assert asked.content[0].text == "Hello"
+
+
+async def test_stream_tells_the_events_of_what_is_kept(client):
+    stream = await client.responses.create(model="m", input="Hello", stream=True)
+    events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Answer 1"
+    assert await client.responses.retrieve(events[-1].response.id) == events[-1].response
+
+
+async def test_turn_follows_the_previous_response(client, model):
+    first = await client.responses.create(model="m", input="One", instructions="Be brief.")
+    second = await client.responses.create(model="m", input="Two", previous_response_id=first.id)
+    await client.responses.create(model="m", input="Three", previous_response_id=second.id)
+    sibling = await client.responses.create(model="m", input="Other", previous_response_id=first.id)
+    assert [message["content"] for message in model.chats[2]] == ["One", "Answer 1", "Two", "Answer 2", "Three"]
+    assert [message["content"] for message in model.chats[3]] == ["One", "Answer 1", "Other"]
+    assert sibling.previous_response_id == first.id
+
+
+async def test_turn_joins_its_conversation(client, model):
+    conversation = await client.conversations.create(items=[HELLO])
+    made = await client.responses.create(model="m", input="Who are you?", conversation=conversation.id)
+    assert made.conversation.id == conversation.id
+    await client.responses.create(model="m", input="And I?", conversation=conversation.id)
+    assert await texts(client, conversation.id) == ["Hello", "Who are you?", "Answer 1", "And I?", "Answer 2"]
+    assert [message["content"] for message in model.chats[1]] == ["Hello", "Who are you?", "Answer 1", "And I?"]
+
+
+async def test_users_turn_is_durable_before_anything_is_generated(client, model):
+    model.may_go_on.clear()
+    conversation = await client.conversations.create()
+    stream = await client.responses.create(model="m", input="Hello", conversation=conversation.id, stream=True)
+    created = await anext(aiter(stream))
+    assert await texts(client, conversation.id) == ["Hello"]
+    assert (await client.responses.retrieve(created.response.id)).status == "in_progress"
+    with pytest.raises(ConflictError) as caught:
+        await client.responses.create(model="m", input="Me too", conversation=conversation.id)
+    assert caught.value.code == "conversation_locked"
+    with pytest.raises(ConflictError) as caught:
+        await client.responses.create(model="m", input="Me too", previous_response_id=created.response.id)
+    assert caught.value.code == "previous_response_in_progress"
+    model.may_go_on.set()
+    assert [event.type async for event in stream][-1] == "response.completed"
+    assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
+
+
+async def test_turn_whose_client_leaves_is_finished(client, model):
+    model.may_go_on.clear()
+    conversation = await client.conversations.create()
+    stream = await client.responses.create(model="m", input="Hello", conversation=conversation.id, stream=True)
+    created = await anext(aiter(stream))
+    await stream.close()
+    model.may_go_on.set()
+    for _ in range(1000):
+        if (await client.responses.retrieve(created.response.id)).status != "in_progress":
+            break
+        await asyncio.sleep(0.01)
+    assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
+
+
+async def test_turn_of_a_lost_server_has_failed_and_locks_nothing(client, model, postgres):
+    model.may_go_on.clear()
+    conversation = await client.conversations.create()
+    stream = await client.responses.create(model="m", input="Hello", conversation=conversation.id, stream=True)
+    lost = (await anext(aiter(stream))).response
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
+    await client.responses.create(model="m", input="Still there?", conversation=conversation.id)
+    found = await client.responses.retrieve(lost.id)
+    assert (found.status, found.error.code) == ("failed", "server_error")
+    assert await texts(client, conversation.id) == ["Hello", "Still there?", "Answer 2"]
+
+    model.may_go_on.set()  # it was slow, not lost: nothing of it is
+    assert [event.type async for event in stream][-1] == "response.completed"
+    assert (await client.responses.retrieve(lost.id)).output_text == "Answer 1"
+    assert await texts(client, conversation.id) == ["Hello", "Still there?", "Answer 2", "Answer 1"]
+
+
+async def test_unstored_response_is_forgotten(client, model):
+    conversation = await client.conversations.create(items=[HELLO])
+    made = await client.responses.create(model="m", input="Who?", conversation=conversation.id, store=False)
+    assert [message["content"] for message in model.chats[0]] == ["Hello", "Who?"]
+    with pytest.raises(NotFoundError):
+        await client.responses.retrieve(made.id)
+    assert await texts(client, conversation.id) == ["Hello"]
+
+
+async def test_deleted_response_is_gone_but_not_from_its_conversation(client):
+    conversation = await client.conversations.create()
+    made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    alone = await client.responses.create(model="m", input="Hello")
+    for response in (made, alone):
+        await client.responses.delete(response.id)
+        for ask in (client.responses.retrieve(response.id), client.responses.delete(response.id)):
+            with pytest.raises(NotFoundError) as caught:
+                await ask
+            assert caught.value.code == "response_not_found"
+    assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
+
+
+async def test_another_tenants_responses_are_not_found(client, clients):
+    made = await client.responses.create(model="m", input="Hello")
+    conversation = await client.conversations.create()
+    other = clients("sk-bob")
+    for ask in (
+        other.responses.retrieve(made.id),
+        other.responses.delete(made.id),
+        other.responses.create(model="m", input="x", previous_response_id=made.id),
+        other.responses.create(model="m", input="x", conversation=conversation.id),
+    ):
+        with pytest.raises(NotFoundError):
+            await ask
+
+
+async def test_refused_turn_is_an_error_and_unlocks_its_conversation(client, model):
+    conversation = await client.conversations.create()
+    model.error = TooManyRequests("busy", 3.0)
+    with pytest.raises(RateLimitError) as caught:
+        await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    assert caught.value.response.headers["retry-after"] == "3"
+    model.error = None
+    made = await client.responses.create(model="m", input="Again", conversation=conversation.id)
+    assert made.status == "completed"
+    assert await texts(client, conversation.id) == ["Hello", "Again", "Answer 2"]
+
+
+async def test_texts_of_responses_are_encrypted_at_rest(client, postgres):
+    await client.responses.create(model="m", input="a private matter", instructions="a private wish")
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        rows = connection.execute("SELECT body FROM responses UNION ALL SELECT body FROM items").fetchall()
+    assert len(rows) == 3 and not any(b"private" in body for (body,) in rows)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"input": "x"}, "model", "missing_required_parameter"),
+        ({"model": "m"}, "input", "missing_required_parameter"),
+        ({"model": "m", "input": 1}, "input", "invalid_type"),
+        ({"model": "m", "input": [{"role": "user"}]}, "input[0].content", "invalid_value"),
+        (
+            {"model": "m", "input": "x", "conversation": "a", "previous_response_id": "b"},
+            "conversation",
+            "invalid_value",
+        ),
+        ({"model": "m", "input": "x", "truncation": "auto"}, "truncation", "unsupported_value"),
+        ({"model": "m", "input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_value"),
+        ({"model": "m", "input": "x", "text": {"format": {"type": "xml"}}}, "text.format", "unsupported_value"),
+        ({"model": "m", "input": "x", "store": "yes"}, "store", "invalid_type"),
+        ({"model": "m", "input": "x", "colour": "red"}, "colour", "unknown_parameter"),
+    ],
+)
+async def test_bad_input_is_told_where_it_is_bad(client, model, body, param, code):
+    with pytest.raises(BadRequestError) as caught:
+        await client.post("/responses", cast_to=object, body=body)
+    assert (caught.value.param, caught.value.code) == (param, code)
+    assert not model.bodies
+
+
+async def test_unknown_history_is_not_found(client):
+    for follows in ({"conversation": "conv_x"}, {"previous_response_id": "resp_x"}):
+        with pytest.raises(NotFoundError):
+            await client.responses.create(model="m", input="x", **follows)
+
+
+async def test_without_a_database_unstored_responses_are_served(model):
+    async with clients_of(None, model) as clients:
+        client = clients("sk-alice")
+        assert (await client.responses.create(model="m", input="x", store=False)).output_text == "Answer 1"
+        with pytest.raises(InternalServerError) as caught:
+            await client.responses.create(model="m", input="x")
+        assert (caught.value.status_code, caught.value.code) == (503, "state_unavailable")
