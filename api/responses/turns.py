@@ -156,20 +156,29 @@ class Turn:
     async def _finish(self, last: list[Event]) -> None:
         """Durable before the client hears that it is over, as long as PostgreSQL is there."""
         until = time.monotonic() + FINISH_WITHIN_S
-        while self._store is not None:
-            try:
-                await self._store.finish(self._tenant, self._writer.response)
-                break
-            except StateUnavailable as error:
+        try:
+            while not await self._is_written():
                 self._end(last)
                 if time.monotonic() > until:
-                    logger.error("response %s is lost: %s", self._writer.response["id"], error)
-                    break
+                    raise StateUnavailable(f"PostgreSQL has been away for {FINISH_WITHIN_S:g} s", FINISH_RETRY_S)
                 await asyncio.sleep(FINISH_RETRY_S)
-            except ServingError as error:
-                logger.error("response %s is lost: %s", self._writer.response["id"], error)
-                break
-        self._end(last)
+        except Exception:
+            logger.exception("response %s is lost", self._writer.response["id"])
+        finally:
+            self._end(last)
+
+    async def _is_written(self) -> bool:
+        """False while PostgreSQL is away. A turn that was refused has not been: its client may send it again."""
+        if self._store is None:
+            return True
+        try:
+            if self._refusal is None:
+                await self._store.finish(self._tenant, self._writer.response)
+            else:
+                await self._store.withdraw(self._tenant, self._writer.response["id"])
+        except StateUnavailable:
+            return False
+        return True
 
     def _end(self, last: list[Event]) -> None:
         if not self._is_told:

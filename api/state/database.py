@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, LiteralString
 
-from psycopg import AsyncConnection, OperationalError
+from psycopg import AsyncConnection, DataError, OperationalError
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from cluster.errors import StateUnavailable
+from cluster.errors import InvalidRequest, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
@@ -49,12 +49,18 @@ class Database:
     async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
         """Sees the rows of this tenant alone; committed at the end, rolled back by an exception.
 
-        Raises StateUnavailable while PostgreSQL is away, or too slow.
+        Raises:
+            InvalidRequest: PostgreSQL cannot store the text: it has NUL characters, or halves of surrogate pairs.
+            StateUnavailable: it is away, or too slow.
         """
         try:
             async with self._pool.connection() as connection:
                 await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
                 yield connection
+        except (DataError, UnicodeEncodeError) as error:
+            raise InvalidRequest(
+                f"the request has text that cannot be stored: {error}", None, "invalid_value"
+            ) from error
         except (PoolTimeout, OperationalError) as error:
             logger.warning("PostgreSQL is away: %s", str(error).strip() or type(error).__name__)
             raise StateUnavailable("conversations cannot be reached now", RETRY_AFTER_S) from error

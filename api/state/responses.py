@@ -93,6 +93,12 @@ class Responses:
                 turn = Turn(body["id"], row["num_items"], is_output=True)
                 await append(transaction, key, body["output"], conversation=row["conversation_id"], turn=turn)
 
+    async def withdraw(self, tenant: str, response: str) -> None:
+        """It was never admitted, and neither was its input."""
+        async with self._database.transaction(tenant) as transaction:
+            await transaction.execute(_SQL["withdraw_items"], {"tenant": tenant, "id": response})
+            await transaction.execute(_SQL["delete"], {"tenant": tenant, "id": response})
+
     async def get(self, tenant: str, response: str) -> Body:
         """Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:

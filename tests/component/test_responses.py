@@ -200,16 +200,16 @@ async def test_another_tenants_responses_are_not_found(client, clients):
             await ask
 
 
-async def test_refused_turn_is_an_error_and_unlocks_its_conversation(client, model):
+async def test_refused_turn_leaves_nothing_so_that_it_can_be_sent_again(client, model):
     conversation = await client.conversations.create()
     model.error = TooManyRequests("busy", 3.0)
     with pytest.raises(RateLimitError) as caught:
         await client.responses.create(model="m", input="Hello", conversation=conversation.id)
     assert caught.value.response.headers["retry-after"] == "3"
+    assert await texts(client, conversation.id) == []
     model.error = None
-    made = await client.responses.create(model="m", input="Again", conversation=conversation.id)
-    assert made.status == "completed"
-    assert await texts(client, conversation.id) == ["Hello", "Again", "Answer 2"]
+    await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    assert await texts(client, conversation.id) == ["Hello", "Answer 2"]
 
 
 async def test_texts_of_responses_are_encrypted_at_rest(client, postgres):
@@ -244,6 +244,17 @@ async def test_bad_input_is_told_where_it_is_bad(client, model, body, param, cod
         await client.post("/responses", cast_to=object, body=body)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert not model.bodies
+
+
+async def test_text_that_cannot_be_stored_is_refused(client):
+    for path, body in (
+        ("/responses", {"model": "m", "input": "x", "metadata": {"a": "\0"}, "conversation": "conv_\0"}),
+        ("/conversations", {"metadata": {"a": "\0"}}),
+        ("/conversations", {"user": "\0"}),
+        ("/conversations/conv_%00", {"metadata": {}}),
+    ):
+        with pytest.raises(BadRequestError):
+            await client.post(path, cast_to=object, body=body)
 
 
 async def test_unknown_history_is_not_found(client):

@@ -27,6 +27,9 @@ RETURNING conversation_id, (SELECT count(*)::int FROM items WHERE tenant_id = %(
 SELECT id, status, body, key_version FROM responses
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
+-- name: withdraw_items
+DELETE FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s
+
 -- name: delete_items
 DELETE FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND conversation_id IS NULL
 
