@@ -40,6 +40,7 @@ class LocalPostgres:
         """Attach, and have it running; takes seconds the first time. Returns its URL. Raises ServiceFailed."""
         try:
             self._folder.parent.mkdir(parents=True, exist_ok=True)
+            self._forget_strangers()
             server = get_server(self._folder)
             server.start()  # the second time in a process too: it may have died
             return _own_database(server)
@@ -53,10 +54,11 @@ class LocalPostgres:
     def is_running(self) -> bool:
         server = PostgresServer._instances.get(self._folder.resolve())
         info = server._postmaster_info if server else None
-        return info is not None and info.is_running()
+        return info is not None and _is_postgres(info.pid)
 
     def stop(self) -> None:
         """Leave. The last one stops it; a process that was killed does not count."""
+        self._forget_strangers()
         server = PostgresServer._instances.get(self._folder.resolve())
         if server is None and (self._folder / "postmaster.pid").exists():
             server = get_server(self._folder)
@@ -71,6 +73,13 @@ class LocalPostgres:
             with suppress(psutil.Error):
                 info.process.wait(STOP_TIMEOUT_S)  # it removes the file just before it ends
 
+    def _forget_strangers(self) -> None:
+        """A server that was killed leaves its process id behind, which may be somebody else's by now."""
+        file = self._folder / "postmaster.pid"
+        with suppress(OSError, ValueError):
+            if not _is_postgres(int(file.read_text().splitlines()[0])):
+                file.unlink()
+
     def _last_words(self) -> str:
         log = self._folder / "log"
         try:
@@ -78,6 +87,14 @@ class LocalPostgres:
         except OSError:
             return ""
         return f" {log} ends with:\n" + "\n".join(lines)
+
+
+def _is_postgres(pid: int) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return process.name() == "postgres" and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _told(error: Exception) -> str:

@@ -7,6 +7,8 @@ from api.wire.pages import metadata_of
 from cluster.errors import InvalidRequest
 
 MAX_INPUT_ITEMS = 10_000
+MAX_DEPTH = 64
+"""Of what a client sends, a JSON schema say."""
 
 KNOWN = frozenset(
     {
@@ -39,6 +41,29 @@ KNOWN = frozenset(
 )
 
 
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            "instructions",
+            "model",
+            "previous_response_id",
+            "prompt_cache_key",
+            "safety_identifier",
+            "service_tier",
+            "truncation",
+            "user",
+        ),
+        str,
+    ),
+    **dict.fromkeys(("store", "stream", "parallel_tool_calls"), bool),
+    **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), int),
+    **dict.fromkeys(("temperature", "top_p"), (int, float)),
+    **dict.fromkeys(("text", "reasoning", "stream_options", "metadata"), dict),
+    **dict.fromkeys(("tools", "include"), list),
+    "tool_choice": (str, dict),
+}
+
+
 class ResponseRequest(NamedTuple):
     body: dict[str, Any]
     """As the client sent it, without nulls."""
@@ -53,15 +78,14 @@ class ResponseRequest(NamedTuple):
 def request_of(body: dict[str, Any]) -> ResponseRequest:
     """Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
-    _require(given, "model", str)
-    _require(given, "instructions", str)
-    _require(given, "previous_response_id", str)
-    for flag in ("store", "stream"):
-        _require(given, flag, bool)
-    for thing in ("text", "reasoning", "stream_options"):
-        _require(given, thing, dict)
-    for things in ("tools", "include"):
-        _require(given, things, list)
+    for name, kinds in _TYPES.items():
+        if name in given and (
+            not isinstance(given[name], kinds) or isinstance(given[name], bool) is not (kinds is bool)
+        ):
+            raise InvalidRequest(f"{name} has a wrong type", name, "invalid_type")
+    for name, value in given.items():
+        if _depth_exceeds(value, MAX_DEPTH):
+            raise InvalidRequest(f"{name} is nested too deeply", name, "invalid_value")
     if "model" not in given:
         raise InvalidRequest("model is missing", "model", "missing_required_parameter")
     conversation, previous = _conversation(given.get("conversation")), given.get("previous_response_id")
@@ -132,9 +156,18 @@ def _conversation(value: Any) -> str | None:
     return found
 
 
-def _require(body: dict[str, Any], name: str, kind: type) -> None:
-    if name in body and not isinstance(body[name], kind):
-        raise InvalidRequest(f"{name} must be of type {kind.__name__}", name, "invalid_type")
+def _depth_exceeds(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _tool(tool: Any) -> Any:

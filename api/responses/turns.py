@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ class Turns:
     def __init__(self, frontend: Frontend, state: ChatState) -> None:
         self._frontend = frontend
         self._state = state
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def start(self, tenant: str, request: ResponseRequest, call: Call) -> "Turn":
         """The user's turn is durable when this returns, if it is to be stored. `tenant`: as the state knows it.
@@ -40,6 +40,20 @@ class Turns:
             NotFound, Conflict: of the conversation or the previous response.
             StateUnavailable: it needs what is remembered.
         """
+        starting = asyncio.create_task(self._start(tenant, request, call))  # all of it, or nothing
+        self._keep(starting)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_leave)
+            raise
+
+    async def drained(self) -> None:
+        """Wait for the turns whose clients have left."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def _start(self, tenant: str, request: ResponseRequest, call: Call) -> "Turn":
         response = response_of(request, new_id("resp"), int(time.time()))
         items = with_ids(request.items)
         store = self._state.responses if request.is_stored or request.conversation or request.previous else None
@@ -49,16 +63,19 @@ class Turns:
         elif store is not None:
             history = await store.history(tenant, request.conversation, request.previous)
         turn = Turn(tenant, request, response, store if request.is_stored else None)
-        task = asyncio.create_task(turn.run(self._frontend, [*history, *items], call))
-        turn.cancel = task.cancel
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        turn.task = asyncio.create_task(turn.run(self._frontend, [*history, *items], call))
+        self._keep(turn.task)
         return turn
 
-    async def drained(self) -> None:
-        """Wait for the turns whose clients have left."""
-        while self._running:
-            await asyncio.wait(self._running)
+    def _keep(self, task: "asyncio.Task[Any]") -> None:
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+
+def _leave(starting: "asyncio.Task[Turn]") -> None:
+    """The client of a turn has left while it was admitted."""
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().leave()
 
 
 class Turn:
@@ -75,12 +92,12 @@ class Turn:
         """All events are there."""
         self._refusal: Exception | None = None
         """Why nothing was generated."""
-        self.cancel: Any = None
+        self.task: asyncio.Task[None] | None = None
 
-    @property
-    def goes_on_alone(self) -> bool:
-        """Its client may leave."""
-        return self._store is not None
+    def leave(self) -> None:
+        """Its client is gone. A turn that is kept goes on without it."""
+        if self._store is None and self.task is not None:
+            self.task.cancel()
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """From the first one on. Raises ServingError where there is none."""
@@ -104,6 +121,12 @@ class Turn:
         return self._writer.response
 
     async def run(self, frontend: Frontend, items: list[Item], call: Call) -> None:
+        try:
+            await self._run(frontend, items, call)
+        finally:
+            self._end([])  # whatever happens, nobody waits for ever
+
+    async def _run(self, frontend: Frontend, items: list[Item], call: Call) -> None:
         renewing = asyncio.create_task(self._renew()) if self._store else None
         try:
             last = await self._generated(frontend, items, call)
@@ -150,8 +173,10 @@ class Turn:
         assert self._store is not None
         while True:
             await asyncio.sleep(LEASE.total_seconds() / RENEWALS_PER_LEASE)
-            with suppress(StateUnavailable):
+            try:
                 await self._store.renew(self._tenant, self._writer.response["id"])
+            except Exception as error:
+                logger.warning("the lease of response %s was not renewed: %s", self._writer.response["id"], error)
 
     async def _finish(self, last: list[Event]) -> None:
         """Durable before the client hears that it is over, as long as PostgreSQL is there."""

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Conversations
 from api.wire.items import items_of
-from api.wire.pages import listed, metadata_of, page_of
+from api.wire.pages import listed, metadata_of, page_of, user_of
 from api.wire.requests import object_of, tenant_of
 
 router = APIRouter(prefix="/v1/conversations")
@@ -22,7 +22,8 @@ _FILTER = "metadata["
 async def create(request: Request) -> dict[str, Any]:
     body = await object_of(request, frozenset({"items", "metadata", "user"}))
     items, metadata = items_of(body.get("items") or []), metadata_of(body.get("metadata"))
-    return _shown(await _store(request).create(tenant_in_state(request), metadata, items, body.get("user")))
+    user = user_of(body.get("user"))
+    return _shown(await _store(request).create(tenant_in_state(request), metadata, items, user))
 
 
 @router.get("")

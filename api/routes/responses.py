@@ -57,19 +57,14 @@ async def _frames(turn: Turn) -> AsyncGenerator[bytes, None]:
             async for event in events:
                 yield b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
     finally:
-        _leave(turn)
+        turn.leave()
 
 
 async def _whole(turn: Turn) -> dict[str, Any]:
     try:
         return await turn.response()
     finally:
-        _leave(turn)
-
-
-def _leave(turn: Turn) -> None:
-    if not turn.goes_on_alone:
-        turn.cancel()
+        turn.leave()
 
 
 def _store(request: Request) -> Responses:

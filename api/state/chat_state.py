@@ -5,7 +5,6 @@ for while it is away.
 import asyncio
 import logging
 import os
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from api.state.database import RETRY_AFTER_S, Database
 from api.state.responses import Responses
 from api.state.sealing import LocalMasterKey, TenantKeys
 from cluster.config import REPO_ROOT, StateConfig
-from cluster.errors import ServingError, StateUnavailable
-from cluster.services import POSTGRES_FOLDER, LocalPostgres, ServiceFailed
+from cluster.errors import StateUnavailable
+from cluster.services import POSTGRES_FOLDER, LocalPostgres
 
 logger = logging.getLogger("baton.state")
 
@@ -61,8 +60,7 @@ class ChatState:
     async def close(self) -> None:
         if self._keeping is not None:
             self._keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeping
+            await asyncio.wait([self._keeping])
         if self._database is not None:
             await self._database.close()
         if self._local is not None:
@@ -79,7 +77,7 @@ class ChatState:
                     purged_at = now()
                     await self.conversations.purge(timedelta(days=self._config.keep_deleted_days))
                 wait_s = LOOK_INTERVAL_S
-            except (ServiceFailed, ServingError, RuntimeError) as error:
+            except Exception as error:  # whatever it is, it may be over the next time
                 wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
                 logger.error("%s; tried again in %g s", error, wait_s)
             await asyncio.sleep(wait_s)

@@ -7,7 +7,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
-from api.state.items import Item, append, new_id, no_conversation, unsealed
+from api.state.items import Item, append, new_id, no_conversation, unsealed, with_ids
 from api.state.queries import queries
 from api.state.sealing import TenantKeys
 from cluster.errors import NotFound
@@ -46,7 +46,7 @@ class Conversations:
             row = await fetch_one(transaction, _SQL["create"], **values)
             assert row is not None
             made = _conversation(row)
-            await append(transaction, key, items, conversation=made.id)
+            await append(transaction, key, with_ids(items), conversation=made.id)
             return made
 
     async def get(self, tenant: str, conversation: str) -> Conversation:
@@ -68,6 +68,7 @@ class Conversations:
         async with self._database.transaction(tenant) as transaction:
             if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=conversation) is None:
                 raise no_conversation(conversation)
+            await transaction.execute(_SQL["delete_responses"], {"tenant": tenant, "id": conversation})
 
     async def find(
         self, tenant: str, page: Page, end_user: str | None = None, metadata: dict[str, str] | None = None
@@ -77,13 +78,15 @@ class Conversations:
         values = {"end_user": end_user, "metadata": Jsonb(metadata or {})}
         async with self._database.transaction(tenant) as transaction:
             rows = await fetch_all(transaction, query, tenant=tenant, after=page.after, limit=page.limit + 1, **values)
+            if not rows and page.after:
+                await found_conversation(transaction, tenant, page.after)
             return [_conversation(row) for row in rows]
 
     async def add_items(self, tenant: str, conversation: str, items: list[Item]) -> list[Item]:
         """Appended in this order. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
             key = await self._keys.newest(transaction, tenant)
-            return await append(transaction, key, items, conversation=conversation)
+            return await append(transaction, key, with_ids(items), conversation=conversation)
 
     async def items(self, tenant: str, conversation: str, page: Page) -> list[Item]:
         """One more than the page takes, where there are more. Raises NotFound."""
@@ -93,6 +96,10 @@ class Conversations:
             rows = await fetch_all(
                 transaction, query, tenant=tenant, conversation=conversation, after=page.after, limit=page.limit + 1
             )
+            if not rows and page.after:
+                values = {"tenant": tenant, "conversation": conversation, "id": page.after}
+                if await fetch_one(transaction, _SQL["get_item"], **values) is None:
+                    raise no_item(page.after)
             return await unsealed(transaction, self._keys, tenant, rows)
 
     async def item(self, tenant: str, conversation: str, item: str) -> Item:

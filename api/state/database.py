@@ -1,5 +1,6 @@
 """PostgreSQL as the stores see it: transactions, each in the name of one tenant."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,8 @@ EVERY_TENANT = "*"
 """The name in which jobs tend the rows of all tenants."""
 CONNECTION_TIMEOUT_S = 2.0
 """A request that must wait longer for a connection is refused."""
+TRANSACTION_TIMEOUT_S = 10.0
+"""Longer than any, but for a network that is cut."""
 RETRY_AFTER_S = 2.0
 SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
 
@@ -35,7 +38,7 @@ class Database:
             min_size=1,
             max_size=max_connections,
             timeout=CONNECTION_TIMEOUT_S,
-            kwargs={"row_factory": dict_row, "options": SETTINGS},
+            kwargs={"row_factory": dict_row, "options": SETTINGS, "connect_timeout": 5, "tcp_user_timeout": 10_000},
         )
 
     async def open(self) -> None:
@@ -54,14 +57,14 @@ class Database:
             StateUnavailable: it is away, or too slow.
         """
         try:
-            async with self._pool.connection() as connection:
+            async with asyncio.timeout(TRANSACTION_TIMEOUT_S), self._pool.connection() as connection:
                 await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
                 yield connection
         except (DataError, UnicodeEncodeError) as error:
             raise InvalidRequest(
                 f"the request has text that cannot be stored: {error}", None, "invalid_value"
             ) from error
-        except (PoolTimeout, OperationalError) as error:
+        except (PoolTimeout, TimeoutError, OperationalError) as error:
             logger.warning("PostgreSQL is away: %s", str(error).strip() or type(error).__name__)
             raise StateUnavailable("conversations cannot be reached now", RETRY_AFTER_S) from error
 

@@ -49,10 +49,9 @@ async def append(
     conversation: str | None = None,
     turn: Turn | None = None,
 ) -> list[Item]:
-    """To a conversation, a response, or both. Items without an id get one. Raises NotFound."""
+    """To a conversation, a response, or both. Raises NotFound."""
     first_seq = None if conversation is None else await _reserve(transaction, key.tenant, conversation, len(items))
-    stored = [item if "id" in item else with_ids([item])[0] for item in items]
-    for number, item in enumerate(stored):
+    for number, item in enumerate(items):
         values = {
             "tenant": key.tenant,
             "id": item["id"],
@@ -62,13 +61,13 @@ async def append(
             "position": turn.first_position + number if turn else None,
             "is_output": turn is not None and turn.is_output,
             "type": item["type"],
-            "role": item.get("role"),
-            "status": item.get("status") or "completed",
+            "role": item["role"] if item["type"] == "message" else None,
+            "status": item["status"],
             "body": key.seal(msgspec.json.encode(item), _place(item["id"])),
             "key_version": key.version,
         }
         await transaction.execute(_SQL["add"], values)
-    return stored
+    return items
 
 
 async def unsealed(transaction: Transaction, keys: TenantKeys, tenant: str, rows: list[DictRow]) -> list[Item]:

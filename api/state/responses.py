@@ -47,7 +47,8 @@ class Responses:
         """
         try:
             async with self._database.transaction(tenant) as transaction:
-                history = await self._history(transaction, tenant, conversation, previous)
+                if conversation is not None:
+                    await found_conversation(transaction, tenant, conversation)
                 key = await self._keys.newest(transaction, tenant)
                 if conversation is not None:
                     await transaction.execute(
@@ -62,7 +63,8 @@ class Responses:
                     "key_version": key.version,
                     "lease": LEASE,
                 }
-                await transaction.execute(_SQL["create"], values)
+                await transaction.execute(_SQL["create"], values)  # from here on the conversation is this turn's
+                history = await self._history(transaction, tenant, conversation, previous)
                 turn = Turn(body["id"], 0, is_output=False)
                 await append(transaction, key, items, conversation=conversation, turn=turn)
                 return history
@@ -113,11 +115,20 @@ class Responses:
             return body | {"status": row["status"], **lost, "output": await self._items(transaction, tenant, output)}
 
     async def delete(self, tenant: str, response: str) -> None:
-        """Its items stay in the conversation that they belong to. Raises NotFound."""
+        """Its items stay in the conversation that they belong to.
+
+        Raises:
+            NotFound: there is no such response.
+            Conflict: it is being generated.
+        """
         async with self._database.transaction(tenant) as transaction:
-            await transaction.execute(_SQL["delete_items"], {"tenant": tenant, "id": response})
-            if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=response) is None:
+            row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
+            if row is None:
                 raise no_response(response)
+            if row["status"] in ("queued", "in_progress"):
+                raise Conflict(f"response '{response}' is still being generated", None, "response_in_progress")
+            await transaction.execute(_SQL["delete_items"], {"tenant": tenant, "id": response})
+            await transaction.execute(_SQL["delete"], {"tenant": tenant, "id": response})
 
     async def input_items(self, tenant: str, response: str, page: Page) -> list[Item]:
         """One more than the page takes, where there are more. Raises NotFound."""

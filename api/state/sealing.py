@@ -6,8 +6,10 @@ row. To destroy a tenant's key is to destroy its texts, in all backups too.
 """
 
 import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -51,11 +53,13 @@ class LocalMasterKey:
     def in_file(cls, path: Path) -> "LocalMasterKey":
         """Made at the first start. Whoever loses it loses the conversations. Raises OSError, ValueError."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                file.write(os.urandom(KEY_BYTES))
-        except FileExistsError:
-            pass
+        if not path.exists():
+            with NamedTemporaryFile(dir=path.parent) as made:  # which nobody else may read
+                made.write(os.urandom(KEY_BYTES))
+                made.flush()
+                os.fsync(made.fileno())
+                with suppress(FileExistsError):  # another process was quicker: its key counts
+                    os.link(made.name, path)
         return cls(path.read_bytes())
 
     def wrap(self, key: bytes) -> bytes:
@@ -72,6 +76,9 @@ class TenantKey(NamedTuple):
     tenant: str
     version: int
     key: bytes
+
+    def __repr__(self) -> str:
+        return f"TenantKey({self.tenant!r}, {self.version})"  # no log may show the key
 
     def seal(self, text: bytes, place: str) -> bytes:
         """`place`: table, row and column."""

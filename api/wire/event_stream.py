@@ -13,8 +13,9 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.wire.errors import error_response
-from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, to_wire
+from api.wire.errors import error_body, error_response
+from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, data_frame, to_wire
+from cluster.errors import ServingError
 
 logger = logging.getLogger("baton.ingress")
 
@@ -64,16 +65,21 @@ class EventStream(Response):
             await self._end_comments()
 
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._frames) as frames:
-            async for frame in frames:
-                if frame == DONE:
-                    break
-                if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
-                    await self._end_comments()
-                    await error_response(error)(scope, receive, send)
-                    return
-                body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
-                await self._send(send, body, is_last=False)
+        try:
+            async with aclosing(self._frames) as frames:
+                async for frame in frames:
+                    if frame == DONE:
+                        break
+                    if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
+                        await self._end_comments()
+                        await error_response(error)(scope, receive, send)
+                        return
+                    body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
+                    await self._send(send, body, is_last=False)
+        except ServingError as error:
+            if not self._is_started:
+                raise
+            await self._send(send, data_frame(error_body(error)).encode(), is_last=False)
         await self._send(send, DONE.encode(), is_last=True)
 
     async def _send(self, send: Send, body: bytes, *, is_last: bool) -> None:

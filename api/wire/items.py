@@ -28,6 +28,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "function_call_output": FunctionCallOutput,
     "reasoning": ResponseReasoningItem,
 }
+_STATUS = ("in_progress", "completed", "incomplete")
 _INPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
     list[Annotated[ResponseInputText | ResponseInputImage | ResponseInputFile, Field(discriminator="type")]]
 )
@@ -49,12 +50,14 @@ def _item(value: Any, param: str) -> Item:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{param} must be an object", param, "invalid_type")
     kind = value.get("type", "message")
-    if kind not in _MODELS:
+    if not isinstance(kind, str) or kind not in _MODELS:
         raise InvalidRequest(f"items of type {kind!r} are not supported here", f"{param}.type", "unsupported_value")
+    if value.get("status") not in (None, *_STATUS):
+        raise InvalidRequest(f"status must be one of {', '.join(_STATUS)}", f"{param}.status", "invalid_value")
     if kind == "message":
         return _message(value, param)
     item = _checked(_MODELS[kind].model_validate, {**value, "type": kind}, param)
-    return {"status": "completed"} | _without_nulls(item) | {"type": kind}
+    return {"status": "completed"} | _without_nulls(item) | {"type": kind}  # a status of null is dropped
 
 
 def _message(value: Item, param: str) -> Item:

@@ -11,12 +11,14 @@ from cluster.errors import InvalidRequest
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """Pairs, and characters."""
+MAX_USER = 512
+"""Characters."""
 
 
 def page_of(query: QueryParams) -> Page:
     """Raises InvalidRequest."""
     limit, order = query.get("limit", str(DEFAULT_LIMIT)), query.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_LIMIT):
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_LIMIT):
         raise InvalidRequest(f"limit must be a number from 1 to {MAX_LIMIT}", "limit", "invalid_value")
     if order not in ("asc", "desc"):
         raise InvalidRequest("order must be asc or desc", "order", "invalid_value")
@@ -51,3 +53,10 @@ def metadata_of(value: Any) -> dict[str, str]:
                 "string_above_max_length",
             )
     return dict(value)
+
+
+def user_of(value: Any) -> str | None:
+    """Raises InvalidRequest."""
+    if value is not None and not (isinstance(value, str) and len(value) <= MAX_USER):
+        raise InvalidRequest(f"user must be a string of at most {MAX_USER} characters", "user", "invalid_value")
+    return value

@@ -16,6 +16,7 @@ from cluster.services import LocalPostgres
 from tests.component.surface import FakeFrontend, an_app
 
 CONVERSATIONS = "/v1/conversations"
+NOTHING = {"type": "message", "role": "user", "status": "completed", "content": []}
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ async def test_restart_keeps_the_conversations(tmp_path):
     config = StateConfig(data_dir=str(tmp_path))
     first = ChatState(config)
     await first.look()
-    made = await first.conversations.create("alice", {}, [{"type": "message", "role": "user", "content": []}])
+    made = await first.conversations.create("alice", {}, [NOTHING])
     await first.close()
     second = ChatState(config)
     await second.look()
@@ -97,7 +98,7 @@ async def test_database_of_a_newer_version_is_left_alone(state, http, tmp_path, 
 
 async def test_other_master_key_reads_nothing(state, http, tmp_path, monkeypatch):
     await state.look()
-    made = await state.conversations.create("anonymous", {}, [{"type": "message", "role": "user", "content": []}])
+    made = await state.conversations.create("anonymous", {}, [NOTHING])
     monkeypatch.setenv(chat_state.KEY_VARIABLE, "00" * 32)
     other = ChatState(StateConfig(data_dir=str(tmp_path)))
     await other.look()

@@ -12,6 +12,7 @@ from api.state.chat_state import ChatState
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
+ITEM_STATUS, BAD = "items[0].status", "invalid_value"
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
 
 
@@ -163,6 +164,12 @@ async def test_another_tenants_conversation_is_not_found(client, clients):
         ({"metadata": {"n": 1}}, "metadata", "invalid_type"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "object_above_max_properties"),
         ({"metadata": {"n": "x" * 513}}, "metadata.n", "string_above_max_length"),
+        ({"user": {}}, "user", "invalid_value"),
+        (
+            {"items": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "status": 1}]},
+            ITEM_STATUS,
+            BAD,
+        ),
         ({"colour": "red"}, "colour", "unknown_parameter"),
     ],
 )
@@ -172,10 +179,27 @@ async def test_bad_input_is_told_where_it_is_bad(client, body, param, code):
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
-@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 101}, {"limit": "x"}, {"order": "up"}])
+@pytest.mark.parametrize(
+    "query", [{"limit": 0}, {"limit": 101}, {"limit": "1" * 5000}, {"limit": "x"}, {"order": "up"}]
+)
 async def test_bad_pages_are_refused(client, query):
     with pytest.raises(BadRequestError):
         await client.get("/conversations", cast_to=object, options={"params": query})
+
+
+async def test_page_after_nothing_is_not_found(client):
+    made = await client.conversations.create(items=[HELLO])
+    for path in ("/conversations", f"/conversations/{made.id}/items"):
+        with pytest.raises(NotFoundError):
+            await client.get(path, cast_to=object, options={"params": {"after": "x"}})
+
+
+async def test_items_of_one_conversation_can_be_given_to_another(client):
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}", "role": {}}
+    first = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
+    items = [item.model_dump() async for item in client.conversations.items.list(first["id"])]  # type: ignore[index]
+    again = await client.conversations.create(items=items)
+    assert len([item async for item in client.conversations.items.list(again.id)]) == 2
 
 
 async def test_texts_are_encrypted_at_rest(client, postgres):

@@ -17,6 +17,9 @@ from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import answer
 
+NESTED: dict[str, Any] = {}
+for _ in range(600):
+    NESTED = {"a": NESTED}
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
 
 
@@ -111,6 +114,40 @@ async def test_turn_joins_its_conversation(client, model):
     await client.responses.create(model="m", input="And I?", conversation=conversation.id)
     assert await texts(client, conversation.id) == ["Hello", "Who are you?", "Answer 1", "And I?", "Answer 2"]
     assert [message["content"] for message in model.chats[1]] == ["Hello", "Who are you?", "Answer 1", "And I?"]
+
+
+async def test_branch_off_a_conversation_follows_what_its_answer_followed(client, model):
+    conversation = await client.conversations.create(items=[HELLO])
+    answer_ = await client.responses.create(model="m", input="And then?", conversation=conversation.id)
+    await client.responses.create(model="m", input="Later", conversation=conversation.id)
+    branch = await client.responses.create(model="m", input="Or else?", previous_response_id=answer_.id)
+    await client.responses.create(model="m", input="Then?", previous_response_id=branch.id)
+    said = [message["content"] for message in model.chats[3]]
+    assert said == ["Hello", "And then?", "Answer 1", "Or else?", "Answer 3", "Then?"]
+    assert len(await texts(client, conversation.id)) == 5
+
+
+async def test_responses_of_a_deleted_conversation_are_gone(client):
+    conversation = await client.conversations.create()
+    made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    await client.conversations.delete(conversation.id)
+    for ask in (
+        client.responses.retrieve(made.id),
+        client.responses.create(model="m", input="x", previous_response_id=made.id),
+    ):
+        with pytest.raises(NotFoundError):
+            await ask
+
+
+async def test_response_that_is_being_generated_cannot_be_deleted(client, model):
+    model.may_go_on.clear()
+    stream = await client.responses.create(model="m", input="Hello", stream=True)
+    created = await anext(aiter(stream))
+    with pytest.raises(ConflictError):
+        await client.responses.delete(created.response.id)
+    model.may_go_on.set()
+    assert [event.type async for event in stream][-1] == "response.completed"
+    assert (await client.responses.delete(created.response.id)) is None
 
 
 async def test_users_turn_is_durable_before_anything_is_generated(client, model):
@@ -236,6 +273,11 @@ async def test_texts_of_responses_are_encrypted_at_rest(client, postgres):
         ({"model": "m", "input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_value"),
         ({"model": "m", "input": "x", "text": {"format": {"type": "xml"}}}, "text.format", "unsupported_value"),
         ({"model": "m", "input": "x", "store": "yes"}, "store", "invalid_type"),
+        ({"model": "m", "input": "x", "user": 1}, "user", "invalid_type"),
+        ({"model": "m", "input": "x", "tool_choice": NESTED}, "tool_choice", "invalid_value"),
+        ({"model": "m", "input": "x", "temperature": True}, "temperature", "invalid_type"),
+        ({"model": "m", "input": [{"type": []}]}, "input[0].type", "unsupported_value"),
+        ({"model": "m", "input": [{"role": "user", "content": "x", "status": {}}]}, "input[0].status", "invalid_value"),
         ({"model": "m", "input": "x", "colour": "red"}, "colour", "unknown_parameter"),
     ],
 )

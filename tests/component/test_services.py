@@ -87,6 +87,22 @@ def test_killed_server_is_started_again(folder):
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+def test_process_that_has_got_the_id_of_a_dead_server_is_not_taken_for_it(folder):
+    postgres = LocalPostgres(folder)
+    postgres.start()
+    lines = (folder / "postmaster.pid").read_text().splitlines()
+    for process in servers(folder):
+        process.kill()
+        process.wait(30)
+    stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    (folder / "postmaster.pid").write_text("\n".join([str(stranger.pid), *lines[1:]]))
+    assert not postgres.is_running
+    with psycopg.connect(postgres.start()) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert stranger.poll() is None
+    stranger.communicate()
+
+
 def test_baton_is_no_superuser(folder):
     with psycopg.connect(LocalPostgres(folder).start()) as connection:
         assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (False,)

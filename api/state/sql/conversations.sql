@@ -18,6 +18,9 @@ UPDATE conversations SET deleted_at = now()
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
 RETURNING id
 
+-- name: delete_responses
+DELETE FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s
+
 -- name: list_newest_first
 SELECT id, created_at, updated_at, end_user, metadata
 FROM conversations
