@@ -12,7 +12,7 @@ from api.state.chat_state import ChatState
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
-ITEM_STATUS, BAD = "items[0].status", "invalid_value"
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
 
 
@@ -165,11 +165,7 @@ async def test_another_tenants_conversation_is_not_found(client, clients):
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "object_above_max_properties"),
         ({"metadata": {"n": "x" * 513}}, "metadata.n", "string_above_max_length"),
         ({"user": {}}, "user", "invalid_value"),
-        (
-            {"items": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "status": 1}]},
-            ITEM_STATUS,
-            BAD,
-        ),
+        ({"items": [{**CALL, "status": 1}]}, "items[0].status", "invalid_value"),
         ({"colour": "red"}, "colour", "unknown_parameter"),
     ],
 )
@@ -195,7 +191,7 @@ async def test_page_after_nothing_is_not_found(client):
 
 
 async def test_items_of_one_conversation_can_be_given_to_another(client):
-    call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}", "role": {}}
+    call = CALL | {"id": "fc_1", "role": {}}
     first = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
     items = [item.model_dump() async for item in client.conversations.items.list(first["id"])]  # type: ignore[index]
     again = await client.conversations.create(items=items)
