@@ -78,7 +78,7 @@ lock: $(STAMP) ## resolve the locks anew from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py gpu
 
 clean: ## remove the environment and the logs; conversations stay in .baton/data
-	rm -rf $(VENV) .baton/logs
+	rm -rf $(VENV) .baton/logs .baton/bench
 
 # On cpu `pip check` complains about torchvision, torchaudio, torchcodec and triton: conf/requirements/lock.py says why they are out.
 $(STAMP): $(LOCK) pyproject.toml
