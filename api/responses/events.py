@@ -6,7 +6,7 @@ incomplete and failed, which no event follows.
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 Event = dict[str, Any]
 Body = dict[str, Any]
@@ -132,26 +132,29 @@ Named = tuple[str, Body]
 """An event's type and what it says beside its place."""
 
 
-class _Item:
+class _Item(Protocol):
     """An item that is being generated, and the events of its growing."""
 
     body: Body
 
-    def begin(self) -> list[Named]:
-        raise NotImplementedError
+    def begin(self) -> list[Named]: ...
 
-    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
-        raise NotImplementedError
+    def grow(self, text: str, logprobs: list[Body]) -> list[Named]: ...
 
-    def end(self, status: str) -> list[Named]:
-        raise NotImplementedError
+    def end(self, status: str) -> list[Named]: ...
 
 
-class _Message(_Item):
+class _Message:
     prefix = "msg"
 
     def __init__(self, item_id: str) -> None:
-        self.body = {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        self.body: Body = {
+            "id": item_id,
+            "type": "message",
+            "status": "in_progress",
+            "role": "assistant",
+            "content": [],
+        }
         self._part: Body = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 
     def begin(self) -> list[Named]:
@@ -172,11 +175,11 @@ class _Message(_Item):
         ]
 
 
-class _Reasoning(_Item):
+class _Reasoning:
     prefix = "rs"
 
     def __init__(self, item_id: str) -> None:
-        self.body = {"id": item_id, "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
+        self.body: Body = {"id": item_id, "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
         self._part: Body = {"type": "reasoning_text", "text": ""}
 
     def begin(self) -> list[Named]:
@@ -195,11 +198,11 @@ class _Reasoning(_Item):
         ]
 
 
-class _FunctionCall(_Item):
+class _FunctionCall:
     def __init__(self, item_id: str, number: int, call_id: str, name: str) -> None:
         self.number = number
         """Among the calls of the chat completion."""
-        self.body = {
+        self.body: Body = {
             "id": item_id,
             "type": "function_call",
             "status": "in_progress",

@@ -4,6 +4,7 @@ import pytest
 from cluster import errors
 from cluster.errors import (
     ClientTooSlow,
+    Conflict,
     ErrorMessage,
     InvalidRequest,
     NotFound,
@@ -19,6 +20,7 @@ INSTANCES = [
     ServingError("out of luck"),
     InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
     NotFound("no such model", "model", "model_not_found"),
+    Conflict("another response is being generated", "conversation", "conversation_locked"),
     RequestTooLarge("the request body has more than 5 bytes", None, "request_too_large"),
     Overloaded("no decode worker can be reached", 2.5),
     TooManyRequests("the queue is longer than the objective", 2.5),
