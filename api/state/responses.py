@@ -10,6 +10,7 @@ from psycopg.errors import UniqueViolation
 
 from api.state.conversations import Page, found_conversation
 from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
+from api.state.history import history_of
 from api.state.items import Item, Turn, append, unsealed
 from api.state.queries import queries
 from api.state.sealing import TenantKeys
@@ -33,7 +34,7 @@ class Responses:
     async def history(self, tenant: str, conversation: str | None, previous: str | None) -> list[Item]:
         """What a turn follows, the oldest item first. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
-            return await self._history(transaction, tenant, conversation, previous)
+            return await history_of(transaction, self._keys, tenant, conversation, previous)
 
     async def admit(
         self, tenant: str, body: Body, items: list[Item], conversation: str | None, previous: str | None
@@ -64,7 +65,7 @@ class Responses:
                     "lease": LEASE,
                 }
                 await transaction.execute(_SQL["create"], values)  # from here on the conversation is this turn's
-                history = await self._history(transaction, tenant, conversation, previous)
+                history = await history_of(transaction, self._keys, tenant, conversation, previous)
                 turn = Turn(body["id"], 0, is_output=False)
                 await append(transaction, key, items, conversation=conversation, turn=turn)
                 return history
@@ -143,29 +144,6 @@ class Responses:
         """Responses whose generator is gone have failed."""
         async with self._database.transaction(EVERY_TENANT) as transaction:
             await transaction.execute(_SQL["end_orphans"])
-
-    async def _history(
-        self, transaction: Transaction, tenant: str, conversation: str | None, previous: str | None
-    ) -> list[Item]:
-        if conversation is not None:
-            await found_conversation(transaction, tenant, conversation)
-            query, values = _SQL["history_of_conversation"], {"conversation": conversation}
-        elif previous is not None:
-            found = await fetch_one(transaction, _SQL["get"], tenant=tenant, id=previous)
-            if found is None:
-                raise NotFound(
-                    f"no response with id '{previous}'", "previous_response_id", "previous_response_not_found"
-                )
-            if found["status"] in ("queued", "in_progress"):
-                raise Conflict(
-                    f"response '{previous}' is still being generated",
-                    "previous_response_id",
-                    "previous_response_in_progress",
-                )
-            query, values = _SQL["history_up_to"], {"id": previous}
-        else:
-            return []
-        return await self._items(transaction, tenant, await fetch_all(transaction, query, tenant=tenant, **values))
 
     async def _items(self, transaction: Transaction, tenant: str, rows: list[Any]) -> list[Item]:
         return await unsealed(transaction, self._keys, tenant, rows)
