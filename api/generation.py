@@ -50,6 +50,12 @@ class Call:
         self.generations: list[Generation] = []
         """One per prompt, once the request is rendered."""
 
+    def again(self) -> "Call":
+        """The same request, tried anew."""
+        call = Call(tenant=self.tenant)
+        call.terms = msgspec.structs.replace(self.terms, arrived_at=call.terms.arrived_at)
+        return call
+
 
 CALL: ContextVar[Call] = ContextVar("call")
 

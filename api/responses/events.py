@@ -1,10 +1,10 @@
 """A chat completion's stream as OpenAI's Responses events: what is generated, item by item, numbered from 0 on. Pure.
 
-The order: created, in_progress; for each item of the output added, its parts, their deltas, done; and one of completed,
-incomplete and failed, which no event follows.
+The order: created, in_progress (queued before it in the background); for each item of the output added, its parts,
+their deltas, done; and one of completed, incomplete and failed, which no event follows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -14,6 +14,10 @@ Body = dict[str, Any]
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is not whole, by the chat completion's finish reason."""
+
+
+_NO_NUMBER = -1
+"""Of a tool call that is not continued."""
 
 
 class ResponseWriter:
@@ -27,13 +31,26 @@ class ResponseWriter:
         """That is being generated."""
         self._finish_reason: str | None = None
         self._next = 0
+        self.has_begun = False
 
-    @property
-    def is_over(self) -> bool:
-        return self.response["status"] not in ("queued", "in_progress")
+    @classmethod
+    def restored(cls, response: Body, events: Iterable[Event], new_id: Callable[[str], str]) -> "ResponseWriter":
+        """The writer that has told these events of the response, as `take` and its like returned them. What it told
+        nobody it does not know: the usage.
+        """
+        writer = cls(response, new_id)
+        for event in events:
+            writer._retell(event)
+        return writer
+
+    def queue(self) -> list[Event]:
+        """It waits for its turn, and nobody waits for it."""
+        self.response["status"] = "queued"
+        return [self._state("created"), self._state("queued")]
 
     def begin(self) -> list[Event]:
-        return [self._state("created"), self._state("in_progress")]
+        self.response["status"], self.has_begun = "in_progress", True
+        return [*([] if self._next else [self._state("created")]), self._state("in_progress")]
 
     def take(self, chunk: Body) -> list[Event]:
         """The events of one chunk of a chat completion with one choice."""
@@ -54,7 +71,7 @@ class ResponseWriter:
     def end(self, completed_at: int) -> list[Event]:
         """The generation has ended by itself."""
         if self._finish_reason is None:
-            return self.fail("the generation ended too soon", completed_at)
+            return self.fail("the generation ended too soon")
         reason = _INCOMPLETE.get(self._finish_reason)
         events = self._close("incomplete" if reason else "completed")
         if reason:
@@ -63,11 +80,32 @@ class ResponseWriter:
         self.response["completed_at"] = completed_at
         return [*events, self._terminal("completed")]
 
-    def fail(self, message: str, failed_at: int) -> list[Event]:
-        """What has been generated stays, marked incomplete."""
+    def fail(self, message: str, code: str = "server_error") -> list[Event]:
+        """What has been generated stays, marked incomplete. `code`: of OpenAI's ResponseErrorCode."""
         events = self._close("incomplete")
-        self.response["error"] = {"code": "server_error", "message": message}
+        self.response["error"] = {"code": code, "message": message}
         return [*events, self._terminal("failed")]
+
+    def cancel(self) -> list[Event]:
+        """As `fail`, on demand. OpenAI has no event of its own for it."""
+        events = self._close("incomplete")
+        self.response["status"] = "cancelled"
+        return [*events, self._state("incomplete")]
+
+    def _retell(self, event: Event) -> None:
+        self._next = event["sequence_number"] + 1
+        match event["type"].removeprefix("response.").split("."):
+            case ["queued" | "in_progress" as status]:
+                self.response["status"] = status
+            case ["output_item", "added"]:
+                self._item = _restored(event["item"])
+                self.response["output"].append(self._item.body)
+            case ["output_text" | "reasoning_text" | "function_call_arguments", "delta"]:
+                assert self._item is not None
+                self._item.grow(event["delta"], event.get("logprobs", []))
+            case ["output_item", "done"]:
+                self.response["output"][event["output_index"]] = event["item"]
+                self._item = None
 
     def _call(self, call: Body) -> list[Event]:
         """A piece of a tool call; one with another number, or the first with a name, begins a new item."""
@@ -222,6 +260,17 @@ class _FunctionCall:
         self.body["status"] = status
         told = {"name": self.body["name"], "arguments": self.body["arguments"]}
         return [("response.function_call_arguments.done", told)]
+
+
+def _restored(body: Body) -> _Item:
+    """An item that has just been added."""
+    match body["type"]:
+        case "message":
+            return _Message(body["id"])
+        case "reasoning":
+            return _Reasoning(body["id"])
+        case _:
+            return _FunctionCall(body["id"], _NO_NUMBER, body["call_id"], body["name"])
 
 
 def _usage(usage: Body) -> Body:

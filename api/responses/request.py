@@ -12,6 +12,7 @@ MAX_DEPTH = 64
 
 KNOWN = frozenset(
     {
+        "background",
         "conversation",
         "include",
         "input",
@@ -55,7 +56,7 @@ _TYPES: dict[str, Any] = {
         ),
         str,
     ),
-    **dict.fromkeys(("store", "stream", "parallel_tool_calls"), bool),
+    **dict.fromkeys(("background", "store", "stream", "parallel_tool_calls"), bool),
     **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), int),
     **dict.fromkeys(("temperature", "top_p"), (int, float)),
     **dict.fromkeys(("text", "reasoning", "stream_options", "metadata"), dict),
@@ -73,6 +74,9 @@ class ResponseRequest(NamedTuple):
     previous: str | None
     is_stored: bool
     is_streamed: bool
+    is_background: bool
+    replaced: str | None = None
+    """The response that is generated anew."""
 
 
 def request_of(body: dict[str, Any]) -> ResponseRequest:
@@ -95,11 +99,58 @@ def request_of(body: dict[str, Any]) -> ResponseRequest:
         )
     if given.get("truncation", "disabled") != "disabled":
         raise InvalidRequest("truncation must be 'disabled'", "truncation", "unsupported_value")
+    if given.get("background") and not given.get("store", True):
+        raise InvalidRequest("a response in the background must be stored", "background", "invalid_value")
     given["metadata"] = metadata_of(given.get("metadata"))
     items = _input(given.get("input", []))
     if not items and not conversation and not previous:
         raise InvalidRequest("input is missing", "input", "missing_required_parameter")
-    return ResponseRequest(given, items, conversation, previous, given.get("store", True), given.get("stream", False))
+    return ResponseRequest(
+        given,
+        items,
+        conversation,
+        previous,
+        is_stored=given.get("store", True),
+        is_streamed=given.get("stream", False),
+        is_background=given.get("background", False),
+    )
+
+
+_KEPT = {
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "model",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+}
+"""What a response object says of its request."""
+OVERRIDES = KNOWN - {"conversation", "input", "previous_response_id", "store"}
+"""What a client may change of a response that is generated anew."""
+
+
+def request_again(response: dict[str, Any], items: list[Item], overrides: dict[str, Any]) -> ResponseRequest:
+    """The request for a sibling of this response, whose input was `items`. Raises InvalidRequest."""
+    conversation = response.get("conversation")
+    body = {name: response[name] for name in _KEPT if response.get(name) is not None}
+    if conversation:
+        body["conversation"] = conversation
+    body |= {"input": items} | overrides
+    body["metadata"] = {**metadata_of(body.get("metadata")), "regenerated_from": response["id"]}
+    return request_of(body)._replace(replaced=response["id"])
 
 
 def response_of(request: ResponseRequest, response_id: str, created_at: int) -> dict[str, Any]:
@@ -110,8 +161,8 @@ def response_of(request: ResponseRequest, response_id: str, created_at: int) -> 
         "id": response_id,
         "object": "response",
         "created_at": created_at,
-        "status": "in_progress",
-        "background": False,
+        "status": "queued" if request.is_background else "in_progress",
+        "background": request.is_background,
         "completed_at": None,
         "conversation": {"id": request.conversation} if request.conversation else None,
         "error": None,

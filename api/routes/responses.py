@@ -4,19 +4,21 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.responses.request import KNOWN, request_of
-from api.responses.turns import Turn, Turns
+from api.responses.kept import cancelled, resumed
+from api.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_again, request_of
+from api.responses.turn import Turn
 from api.routes.calls import call_of, headers_of
 from api.routes.conversations import tenant_in_state
 from api.state.chat_state import ChatState
 from api.state.responses import Responses
 from api.wire.event_stream import EventStream
 from api.wire.pages import listed, page_of
+from api.wire.query import flag_in, number_in
 from api.wire.requests import object_of
+from api.wire.sse import event_frame
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -24,19 +26,36 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
-    wanted = request_of(body)
-    call = call_of(request, body)
-    turns: Turns = request.app.state.turns
-    turn = await turns.start(tenant_in_state(request), wanted, call)
-    if wanted.is_streamed:
-        keep_alive_s = request.app.state.keep_alive_s
-        return EventStream(_frames(turn), lambda _: None, lambda: headers_of(call), keep_alive_s)
-    return JSONResponse(await _whole(turn), headers=headers_of(call))
+    return await _answer(request, request_of(body))
 
 
 @router.get("/{response}")
-async def retrieve(request: Request, response: str) -> dict[str, Any]:
-    return await _store(request).get(tenant_in_state(request), response)
+async def retrieve(request: Request, response: str) -> Any:
+    """With `stream=true` its events, those after `starting_after`."""
+    tenant, query = tenant_in_state(request), request.query_params
+    if not flag_in(query, "stream"):
+        return await _store(request).get(tenant, response)
+    after = number_in(query, "starting_after")
+    state = request.app.state
+    events = resumed(state.turns, state.chat_state, tenant, response, -1 if after is None else after)
+    return EventStream(_frames(events), lambda _: None, dict, state.keep_alive_s)
+
+
+@router.post("/{response}/cancel")
+async def cancel(request: Request, response: str) -> dict[str, Any]:
+    tenant, store = tenant_in_state(request), _store(request)
+    if await store.cancel(tenant, response):
+        await cancelled(request.app.state.turns, request.app.state.chat_state, tenant, response)
+    return await store.get(tenant, response)
+
+
+@router.post("/{response}/regenerate")
+async def regenerate(request: Request, response: str) -> Response:
+    """A sibling: the same input, answered anew. In a conversation it takes the place of the turn and what follows."""
+    overrides = await object_of(request, OVERRIDES)
+    tenant, store = tenant_in_state(request), _store(request)
+    found = await store.get(tenant, response)
+    return await _answer(request, request_again(found, await store.whole_input(tenant, response), overrides))
 
 
 @router.delete("/{response}")
@@ -51,13 +70,28 @@ async def input_items(request: Request, response: str) -> dict[str, Any]:
     return listed(await _store(request).input_items(tenant_in_state(request), response, page), page)
 
 
-async def _frames(turn: Turn) -> AsyncGenerator[bytes, None]:
+async def _answer(request: Request, wanted: ResponseRequest) -> Response:
+    call = call_of(request, wanted.body)
+    turn = await request.app.state.turns.start(tenant_in_state(request), wanted, call)
+    if wanted.is_streamed:
+        keep_alive_s = request.app.state.keep_alive_s
+        return EventStream(_turn_frames(turn), lambda _: None, lambda: headers_of(call), keep_alive_s)
+    return JSONResponse(await _whole(turn), headers=headers_of(call))
+
+
+async def _turn_frames(turn: Turn) -> AsyncGenerator[bytes, None]:
     try:
-        async with aclosing(turn.events()) as events:
-            async for event in events:
-                yield b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+        async with aclosing(_frames(turn.events())) as frames:
+            async for frame in frames:
+                yield frame
     finally:
         turn.leave()
+
+
+async def _frames(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
+        async for event in events:
+            yield event_frame(event)
 
 
 async def _whole(turn: Turn) -> dict[str, Any]:

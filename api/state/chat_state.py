@@ -10,7 +10,10 @@ from pathlib import Path
 
 from api.state.conversations import Conversations
 from api.state.database import RETRY_AFTER_S, Database
-from api.state.responses import Responses
+from api.state.log_writer import LogWriter
+from api.state.orphans import Orphans
+from api.state.response_events import ResponseEvents
+from api.state.responses import LEASE, Responses
 from api.state.sealing import LocalMasterKey, TenantKeys
 from cluster.config import REPO_ROOT, StateConfig
 from cluster.errors import StateUnavailable
@@ -24,6 +27,8 @@ LOOK_INTERVAL_S = 1.0
 MAX_LOOK_INTERVAL_S = 30.0
 """While it cannot be."""
 PURGE_INTERVAL_S = 300.0
+KEEP_EVENTS = timedelta(hours=1)
+"""Of responses that are over: so long their streams can be resumed."""
 
 
 class ChatState:
@@ -37,11 +42,21 @@ class ChatState:
         self._database: Database | None = None
         self._conversations: Conversations | None = None
         self._responses: Responses | None = None
+        self._response_events: ResponseEvents | None = None
+        self._log_writer: LogWriter | None = None
+        self._orphans: Orphans | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Becomes ready in the background: nobody who asks without a conversation waits for it."""
         self._keeping = asyncio.create_task(self._keep())
+
+    @property
+    def database(self) -> Database:
+        """Raises StateUnavailable until it can be reached for the first time."""
+        if self._database is None:
+            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
+        return self._database
 
     @property
     def conversations(self) -> Conversations:
@@ -57,7 +72,23 @@ class ChatState:
             raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
         return self._responses
 
+    @property
+    def response_events(self) -> ResponseEvents:
+        """Raises StateUnavailable until they can be reached for the first time."""
+        if self._response_events is None:
+            raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
+        return self._response_events
+
+    @property
+    def log_writer(self) -> LogWriter:
+        """Raises StateUnavailable until it can write for the first time."""
+        if self._log_writer is None:
+            raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
+        return self._log_writer
+
     async def close(self) -> None:
+        if self._log_writer is not None:
+            await self._log_writer.close()
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
@@ -72,15 +103,22 @@ class ChatState:
         while True:
             try:
                 await self.look()
-                await self.responses.end_orphans()
+                await self.end_orphans()
                 if now() - purged_at > PURGE_INTERVAL_S:
                     purged_at = now()
                     await self.conversations.purge(timedelta(days=self._config.keep_deleted_days))
+                    await self.response_events.purge(KEEP_EVENTS)
                 wait_s = LOOK_INTERVAL_S
             except Exception as error:  # whatever it is, it may be over the next time
                 wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
                 logger.error("%s; tried again in %g s", error, wait_s)
             await asyncio.sleep(wait_s)
+
+    async def end_orphans(self) -> None:
+        """Whoever was cut off from PostgreSQL as we were has had the time to renew its leases before."""
+        assert self._database is not None and self._orphans is not None
+        if asyncio.get_running_loop().time() - self._database.reachable_since > LEASE.total_seconds():
+            await self._orphans.end()
 
     async def look(self) -> None:
         """Start what does not run, and reach what runs. Raises ServiceFailed, ServingError, RuntimeError."""
@@ -94,6 +132,10 @@ class ChatState:
             await self._database.migrate()
             self._conversations = Conversations(self._database, self._keys)
             self._responses = Responses(self._database, self._keys)
+            self._response_events = ResponseEvents(self._database, self._keys)
+            self._orphans = Orphans(self._database, self._keys)
+            self._log_writer = LogWriter(self._response_events)
+            self._log_writer.start()
 
 
 def _master_key(folder: Path) -> LocalMasterKey:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -41,6 +42,9 @@ class Database:
             kwargs={"row_factory": dict_row, "options": SETTINGS, "connect_timeout": 5, "tcp_user_timeout": 10_000},
         )
 
+        self.reachable_since = math.inf
+        """Since when no transaction has failed for want of PostgreSQL; in seconds of the event loop's clock."""
+
     async def open(self) -> None:
         """Connections are made, and made anew, in the background: this waits for none."""
         await self._pool.open()
@@ -60,11 +64,13 @@ class Database:
             async with asyncio.timeout(TRANSACTION_TIMEOUT_S), self._pool.connection() as connection:
                 await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
                 yield connection
+            self.reachable_since = min(self.reachable_since, asyncio.get_running_loop().time())
         except (DataError, UnicodeEncodeError) as error:
             raise InvalidRequest(
                 f"the request has text that cannot be stored: {error}", None, "invalid_value"
             ) from error
         except (PoolTimeout, TimeoutError, OperationalError) as error:
+            self.reachable_since = math.inf
             logger.warning("PostgreSQL is away: %s", str(error).strip() or type(error).__name__)
             raise StateUnavailable("conversations cannot be reached now", RETRY_AFTER_S) from error
 

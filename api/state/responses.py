@@ -3,27 +3,48 @@ tenant.
 """
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from psycopg.errors import UniqueViolation
 
 from api.state.conversations import Page, found_conversation
-from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
+from api.state.database import Database, Transaction, fetch_all, fetch_one
 from api.state.history import history_of
 from api.state.items import Item, Turn, append, unsealed
 from api.state.queries import queries
-from api.state.sealing import TenantKeys
-from cluster.errors import Conflict, NotFound
+from api.state.response_events import add_events, events_of
+from api.state.sealing import TenantKey, TenantKeys
+from cluster.errors import Conflict, InvalidRequest, NotFound
 
 LEASE = timedelta(seconds=15)
 """A response that nobody has renewed for so long has lost whoever generated it."""
+
+RUNNING = ("queued", "in_progress")
 
 Body = dict[str, Any]
 """A response object, as the wire has it."""
 
 _SQL = queries("responses.sql")
-_LOST = {"code": "server_error", "message": "the server was lost while it generated this response"}
+
+
+class Admission(NamedTuple):
+    """A turn that is to be generated."""
+
+    body: Body
+    items: list[Item]
+    """Its input, with ids."""
+    conversation: str | None
+    previous: str | None
+    replaced: str | None
+    """The response that it is generated anew for."""
+
+
+class Admitted(NamedTuple):
+    history: list[Item]
+    """What it follows, the oldest item first."""
+    key: TenantKey
+    """For its events."""
 
 
 class Responses:
@@ -32,43 +53,30 @@ class Responses:
         self._keys = keys
 
     async def history(self, tenant: str, conversation: str | None, previous: str | None) -> list[Item]:
-        """What a turn follows, the oldest item first. Raises NotFound."""
+        """What a turn follows, the oldest item first. Raises NotFound, Conflict."""
         async with self._database.transaction(tenant) as transaction:
             return await history_of(transaction, self._keys, tenant, conversation, previous)
 
-    async def admit(
-        self, tenant: str, body: Body, items: list[Item], conversation: str | None, previous: str | None
-    ) -> list[Item]:
-        """The turn is durable from here on, and nobody else's on its conversation. `items`: its input, with ids.
-        Returns what it follows, the oldest item first.
+    async def admit(self, tenant: str, turn: Admission) -> Admitted:
+        """The turn is durable from here on, and nobody else's on its conversation.
 
         Raises:
             NotFound: no such conversation or previous response.
-            Conflict: another turn is running on the conversation.
+            Conflict: another turn is running on the conversation, or what was replaced is no part of it any more.
         """
+        conversation = turn.conversation
         try:
             async with self._database.transaction(tenant) as transaction:
                 if conversation is not None:
                     await found_conversation(transaction, tenant, conversation)
                 key = await self._keys.newest(transaction, tenant)
-                if conversation is not None:
-                    await transaction.execute(
-                        _SQL["end_orphan_of_conversation"], {"tenant": tenant, "conversation": conversation}
-                    )
-                values = {
-                    "tenant": tenant,
-                    "id": body["id"],
-                    "conversation": conversation,
-                    "previous": previous,
-                    "body": key.seal(msgspec.json.encode({**body, "output": []}), _place(body["id"])),
-                    "key_version": key.version,
-                    "lease": LEASE,
-                }
-                await transaction.execute(_SQL["create"], values)  # from here on the conversation is this turn's
-                history = await history_of(transaction, self._keys, tenant, conversation, previous)
-                turn = Turn(body["id"], 0, is_output=False)
-                await append(transaction, key, items, conversation=conversation, turn=turn)
-                return history
+                await self._create(transaction, key, turn)  # from here on the conversation is this turn's
+                if conversation is not None and turn.replaced is not None:
+                    await _supersede(transaction, tenant, turn)
+                history = await history_of(transaction, self._keys, tenant, conversation, turn.previous)
+                place = Turn(turn.body["id"], 0, is_output=False)
+                await append(transaction, key, turn.items, conversation=conversation, turn=place)
+                return Admitted(history, key)
         except UniqueViolation as error:
             raise Conflict(
                 f"another response is being generated in conversation '{conversation}'",
@@ -76,31 +84,36 @@ class Responses:
                 "conversation_locked",
             ) from error
 
-    async def renew(self, tenant: str, response: str) -> None:
-        async with self._database.transaction(tenant) as transaction:
-            await transaction.execute(_SQL["renew"], {"tenant": tenant, "id": response, "lease": LEASE})
-
-    async def finish(self, tenant: str, body: Body) -> None:
-        """With its output. No-op for one that is over."""
+    async def finish(self, tenant: str, body: Body, events: list[bytes]) -> list[bytes]:
+        """With its output and all its events, as JSON. Returns the events that are written: others, if it was over
+        before.
+        """
         async with self._database.transaction(tenant) as transaction:
             key = await self._keys.newest(transaction, tenant)
-            values = {
-                "tenant": tenant,
-                "id": body["id"],
-                "status": body["status"],
-                "body": key.seal(msgspec.json.encode({**body, "output": []}), _place(body["id"])),
-                "key_version": key.version,
-            }
-            row = await fetch_one(transaction, _SQL["finish"], **values)
-            if row is not None:
-                turn = Turn(body["id"], row["num_items"], is_output=True)
-                await append(transaction, key, body["output"], conversation=row["conversation_id"], turn=turn)
+            if await end_response(transaction, key, body, events):
+                return events
+            return await events_of(transaction, self._keys, tenant, body["id"])
+
+    async def cancel(self, tenant: str, response: str) -> bool:
+        """Have a background response end; False for one that is over. Raises NotFound, InvalidRequest."""
+        async with self._database.transaction(tenant) as transaction:
+            row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
+            if row is None:
+                raise no_response(response)
+            if not row["is_background"]:
+                raise InvalidRequest(
+                    f"response '{response}' was not created in the background: leave its stream to be rid of it",
+                    None,
+                    "not_in_background",
+                )
+            await transaction.execute(_SQL["cancel"], {"tenant": tenant, "id": response})
+            return row["status"] in RUNNING
 
     async def withdraw(self, tenant: str, response: str) -> None:
         """It was never admitted, and neither was its input."""
         async with self._database.transaction(tenant) as transaction:
-            await transaction.execute(_SQL["withdraw_items"], {"tenant": tenant, "id": response})
-            await transaction.execute(_SQL["delete"], {"tenant": tenant, "id": response})
+            for statement in ("restore", "withdraw_items", "delete"):
+                await transaction.execute(_SQL[statement], {"tenant": tenant, "id": response})
 
     async def get(self, tenant: str, response: str) -> Body:
         """Raises NotFound."""
@@ -109,11 +122,9 @@ class Responses:
             if row is None:
                 raise no_response(response)
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            body: Body = msgspec.json.decode(key.unseal(row["body"], _place(response)))
+            body: Body = msgspec.json.decode(key.unseal(row["body"], place_of(response)))
             output = await fetch_all(transaction, _SQL["output"], tenant=tenant, id=response)
-            is_lost = row["status"] == "failed" and body["error"] is None
-            lost = {"error": _LOST} if is_lost else {}
-            return body | {"status": row["status"], **lost, "output": await self._items(transaction, tenant, output)}
+            return body | {"status": row["status"], "output": await self._items(transaction, tenant, output)}
 
     async def delete(self, tenant: str, response: str) -> None:
         """Its items stay in the conversation that they belong to.
@@ -126,7 +137,7 @@ class Responses:
             row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
             if row is None:
                 raise no_response(response)
-            if row["status"] in ("queued", "in_progress"):
+            if row["status"] in RUNNING:
                 raise Conflict(f"response '{response}' is still being generated", None, "response_in_progress")
             await transaction.execute(_SQL["delete_items"], {"tenant": tenant, "id": response})
             await transaction.execute(_SQL["delete"], {"tenant": tenant, "id": response})
@@ -140,18 +151,75 @@ class Responses:
             values = {"id": response, "after": page.after, "limit": page.limit + 1}
             return await self._items(transaction, tenant, await fetch_all(transaction, query, tenant=tenant, **values))
 
-    async def end_orphans(self) -> None:
-        """Responses whose generator is gone have failed."""
-        async with self._database.transaction(EVERY_TENANT) as transaction:
-            await transaction.execute(_SQL["end_orphans"])
+    async def whole_input(self, tenant: str, response: str) -> list[Item]:
+        """The oldest item first."""
+        query, values = _SQL["input_oldest_first"], {"id": response, "after": None, "limit": None}
+        async with self._database.transaction(tenant) as transaction:
+            return await self._items(transaction, tenant, await fetch_all(transaction, query, tenant=tenant, **values))
 
     async def _items(self, transaction: Transaction, tenant: str, rows: list[Any]) -> list[Item]:
         return await unsealed(transaction, self._keys, tenant, rows)
+
+    async def _create(self, transaction: Transaction, key: TenantKey, turn: Admission) -> None:
+        values = {
+            "tenant": key.tenant,
+            "id": turn.body["id"],
+            "conversation": turn.conversation,
+            "previous": turn.previous,
+            "status": turn.body["status"],
+            "is_background": turn.body["background"],
+            "body": _sealed(key, turn.body),
+            "key_version": key.version,
+            "lease": LEASE,
+        }
+        await transaction.execute(_SQL["create"], values)
+
+
+async def end_response(transaction: Transaction, key: TenantKey, body: Body, events: list[bytes]) -> bool:
+    """Write its end, output, and those of all its events that are not written yet. False for one that is over, or
+    gone.
+    """
+    response = body["id"]
+    row = await fetch_one(transaction, _SQL["lock"], tenant=key.tenant, id=response)
+    if row is None or row["status"] not in RUNNING:
+        return False
+    await add_events(transaction, key, response, row["last_number"] + 1, events[row["last_number"] + 1 :])
+    values = {
+        "tenant": key.tenant,
+        "id": response,
+        "status": body["status"],
+        "body": _sealed(key, body),
+        "key_version": key.version,
+        "last_number": len(events) - 1,
+    }
+    await transaction.execute(_SQL["finish"], values)
+    if body["output"]:
+        items = await fetch_one(transaction, _SQL["num_items"], tenant=key.tenant, id=response)
+        assert items is not None
+        turn = Turn(response, items["num_items"], is_output=True)
+        await append(transaction, key, body["output"], conversation=row["conversation_id"], turn=turn)
+    return True
 
 
 def no_response(response: str) -> NotFound:
     return NotFound(f"no response with id '{response}'", "response_id", "response_not_found")
 
 
-def _place(response: str) -> str:
+def place_of(response: str) -> str:
+    """Of its sealed body."""
     return f"responses/{response}/body"
+
+
+def _sealed(key: TenantKey, body: Body) -> bytes:
+    return key.seal(msgspec.json.encode({**body, "output": []}), place_of(body["id"]))
+
+
+async def _supersede(transaction: Transaction, tenant: str, turn: Admission) -> None:
+    values = {"id": turn.body["id"], "replaced": turn.replaced}
+    if await fetch_one(transaction, _SQL["supersede"], tenant=tenant, **values) is None:
+        raise Conflict(
+            f"response '{turn.replaced}' follows what is no part of the conversation any more: go on from there by "
+            "previous_response_id",
+            None,
+            "response_superseded",
+        )

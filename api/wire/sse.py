@@ -32,3 +32,13 @@ def to_wire(frame: str, error_in: ErrorIn) -> bytes:
     """A frame of vLLM's for the client, with errors in OpenAI's shape."""
     error = error_in(frame)
     return (data_frame(error_body(error)) if error else public_frame(frame)).encode()
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+def event_frame(event: bytes) -> bytes:
+    """An event of a response, as JSON, named by its type."""
+    kind = msgspec.json.decode(event, type=_Typed).type
+    return b"event: " + kind.encode() + b"\ndata: " + event + b"\n\n"

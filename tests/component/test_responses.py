@@ -1,61 +1,22 @@
 """Responses over HTTP, in a real PostgreSQL, with the official client in strict mode; the model is a stand-in."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
 
-from api.generation import Call
 from api.state.chat_state import ChatState
-from api.state.responses import LEASE
 from cluster.errors import TooManyRequests
+from tests.component.answering import Model, texts
 from tests.component.remembering import ClientOf, clients_of
-from tests.component.surface import FakeFrontend
-from tests.unit.chat_chunks import answer
 
 NESTED: dict[str, Any] = {}
 for _ in range(600):
     NESTED = {"a": NESTED}
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
-
-
-class Model(FakeFrontend):
-    """Answers each chat by "Answer 1", "Answer 2" and so on; the first one when it may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_go_on = asyncio.Event()
-        self.may_go_on.set()
-        self.error: Exception | None = None
-
-    @property
-    def chats(self) -> list[list[dict[str, Any]]]:
-        return [body["messages"] for _, body in self.bodies]
-
-    async def chat_completion(self, body: Any, call: Call) -> AsyncGenerator[str, None]:
-        self.bodies.append(("chat", body))
-        self.terms.append(call.terms)
-        if self.error is not None:
-            raise self.error
-        return self._told(len(self.bodies), call)
-
-    async def _told(self, number: int, call: Call) -> AsyncGenerator[str, None]:
-        call.placement = self.placement
-        first, *others = answer("Answer ", str(number))
-        yield frame(first)
-        for other in others:
-            if number == 1:
-                await self.may_go_on.wait()
-            yield frame(other)
-        yield "data: [DONE]\n\n"
-
-
-def frame(chunk: Any) -> str:
-    return f"data: {msgspec.json.encode(chunk).decode()}\n\n"
 
 
 @pytest.fixture
@@ -67,15 +28,12 @@ def model() -> Model:
 async def clients(state: ChatState, model: Model) -> AsyncIterator[ClientOf]:
     async with clients_of(state, model) as found:
         yield found
+        model.may_go_on.set()
 
 
 @pytest.fixture
 def client(clients: ClientOf) -> AsyncOpenAI:
     return clients("sk-alice")
-
-
-async def texts(client: AsyncOpenAI, conversation: str) -> list[str]:
-    return [item.content[0].text async for item in client.conversations.items.list(conversation, order="asc")]
 
 
 async def test_response_answers_and_is_kept(client, model):
@@ -180,25 +138,6 @@ async def test_turn_whose_client_leaves_is_finished(client, model):
             break
         await asyncio.sleep(0.01)
     assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
-
-
-async def test_turn_of_a_lost_server_has_failed_and_locks_nothing(client, model, postgres):
-    model.may_go_on.clear()
-    conversation = await client.conversations.create()
-    stream = await client.responses.create(model="m", input="Hello", conversation=conversation.id, stream=True)
-    lost = (await anext(aiter(stream))).response
-    with psycopg.connect(postgres) as connection:
-        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-        connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
-    await client.responses.create(model="m", input="Still there?", conversation=conversation.id)
-    found = await client.responses.retrieve(lost.id)
-    assert (found.status, found.error.code) == ("failed", "server_error")
-    assert await texts(client, conversation.id) == ["Hello", "Still there?", "Answer 2"]
-
-    model.may_go_on.set()  # it was slow, not lost: nothing of it is
-    assert [event.type async for event in stream][-1] == "response.completed"
-    assert (await client.responses.retrieve(lost.id)).output_text == "Answer 1"
-    assert await texts(client, conversation.id) == ["Hello", "Still there?", "Answer 2", "Answer 1"]
 
 
 async def test_unstored_response_is_forgotten(client, model):

@@ -56,7 +56,7 @@ RETURNING id
 -- name: items_newest_first
 SELECT id, status, body, key_version
 FROM items
-WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s
+WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND superseded_at IS NULL
   AND (%(after)s::text IS NULL
        OR seq < (SELECT seq FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(after)s))
 ORDER BY seq DESC
@@ -65,7 +65,7 @@ LIMIT %(limit)s
 -- name: items_oldest_first
 SELECT id, status, body, key_version
 FROM items
-WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s
+WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND superseded_at IS NULL
   AND (%(after)s::text IS NULL
        OR seq > (SELECT seq FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(after)s))
 ORDER BY seq

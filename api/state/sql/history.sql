@@ -3,7 +3,7 @@ SELECT status FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: of_conversation
 SELECT id, status, body, key_version FROM items
-WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s
+WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND superseded_at IS NULL
 ORDER BY seq
 
 -- name: up_to
@@ -24,6 +24,7 @@ WITH RECURSIVE turns AS (
 SELECT id, status, body, key_version FROM (
   SELECT i.id, i.status, i.body, i.key_version, 0 AS part, 0 AS turn, i.seq AS place
   FROM first_turn f JOIN items i ON i.tenant_id = %(tenant)s AND i.conversation_id = f.conversation_id AND i.seq < f.seq
+    AND (i.superseded_at IS NULL OR i.superseded_at > f.seq)
   UNION ALL
   SELECT i.id, i.status, i.body, i.key_version, 1, -t.depth, i.position
   FROM turns t JOIN items i ON i.tenant_id = %(tenant)s AND i.response_id = t.id

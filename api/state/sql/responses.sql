@@ -1,27 +1,50 @@
 -- name: create
 INSERT INTO responses
-  (tenant_id, id, conversation_id, previous_response_id, status, body, key_version, lease_until)
+  (tenant_id, id, conversation_id, previous_response_id, status, is_background, body, key_version, lease_until)
 VALUES
-  (%(tenant)s, %(id)s, %(conversation)s, %(previous)s, 'in_progress', %(body)s, %(key_version)s, now() + %(lease)s)
-
--- name: end_orphan_of_conversation
-UPDATE responses SET status = 'failed', is_orphan = true, finished_at = now()
-WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s
-  AND status IN ('queued', 'in_progress') AND lease_until < now()
-
--- name: end_orphans
-UPDATE responses SET status = 'failed', is_orphan = true, finished_at = now()
-WHERE status IN ('queued', 'in_progress') AND lease_until < now()
-
--- name: renew
-UPDATE responses SET lease_until = now() + %(lease)s
-WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress')
+  (%(tenant)s, %(id)s, %(conversation)s, %(previous)s, %(status)s, %(is_background)s, %(body)s, %(key_version)s,
+   now() + %(lease)s)
 
 -- name: finish
 UPDATE responses
-SET status = %(status)s, body = %(body)s, key_version = %(key_version)s, finished_at = now(), is_orphan = false
-WHERE tenant_id = %(tenant)s AND id = %(id)s AND (finished_at IS NULL OR is_orphan)
-RETURNING conversation_id, (SELECT count(*)::int FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s) AS num_items
+SET status = %(status)s, body = %(body)s, key_version = %(key_version)s, last_number = %(last_number)s, finished_at = now()
+WHERE tenant_id = %(tenant)s AND id = %(id)s
+
+-- name: num_items
+SELECT count(*)::int AS num_items FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s
+
+-- name: cancel
+UPDATE responses SET is_cancelled = true
+WHERE tenant_id = %(tenant)s AND id = %(id)s AND is_background AND status IN ('queued', 'in_progress')
+
+-- name: supersede
+-- The turn and what follows it leave the conversation, from which nothing that it followed may have left
+WITH first AS (
+  SELECT conversation_id, min(seq) AS seq FROM items
+  WHERE tenant_id = %(tenant)s AND response_id = %(replaced)s AND conversation_id IS NOT NULL
+  GROUP BY conversation_id
+), place AS (
+  SELECT f.conversation_id, f.seq, c.next_seq
+  FROM first f JOIN conversations c ON c.tenant_id = %(tenant)s AND c.id = f.conversation_id
+  WHERE NOT EXISTS (
+    SELECT FROM items i
+    WHERE i.tenant_id = %(tenant)s AND i.conversation_id = f.conversation_id AND i.seq < f.seq AND i.superseded_at > f.seq)
+), gone AS (
+  UPDATE items i SET superseded_at = p.next_seq
+  FROM place p
+  WHERE i.tenant_id = %(tenant)s AND i.conversation_id = p.conversation_id AND i.seq >= p.seq AND i.superseded_at IS NULL
+)
+UPDATE responses r SET supersedes_at = p.next_seq
+FROM place p
+WHERE r.tenant_id = %(tenant)s AND r.id = %(id)s
+RETURNING r.id
+
+-- name: restore
+-- What the turn has superseded
+UPDATE items i SET superseded_at = NULL
+FROM responses r
+WHERE r.tenant_id = %(tenant)s AND r.id = %(id)s AND i.tenant_id = r.tenant_id
+  AND i.conversation_id = r.conversation_id AND i.superseded_at = r.supersedes_at
 
 -- name: get
 SELECT id, status, body, key_version FROM responses
@@ -31,7 +54,7 @@ WHERE tenant_id = %(tenant)s AND id = %(id)s
 DELETE FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s
 
 -- name: lock
-SELECT status FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s FOR UPDATE
+SELECT status, conversation_id, last_number, is_background FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s FOR UPDATE
 
 -- name: delete_items
 DELETE FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND conversation_id IS NULL

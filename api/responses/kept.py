@@ -1,0 +1,65 @@
+"""Responses that are kept, wherever they are generated: their streams, from any event on, and their end on demand."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+from api.responses.turns import Turns
+from api.state.chat_state import ChatState
+from api.state.response_events import ResponseEvents
+from api.state.responses import RUNNING, no_response
+from cluster.errors import InvalidRequest
+
+LOOK_INTERVAL_S = 0.25
+"""Between two looks at what another replica has told."""
+CANCELLED_WITHIN_S = 5.0
+"""More than a replica takes to hear of it."""
+
+
+async def resumed(
+    turns: Turns, state: ChatState, tenant: str, response: str, after: int
+) -> AsyncGenerator[bytes, None]:
+    """Its events after this one as JSON, to the last.
+
+    Raises:
+        NotFound: there is no such response.
+        InvalidRequest: its events are not kept any more.
+        StateUnavailable: it is not generated here, and PostgreSQL is away.
+    """
+    turn = turns.running(tenant, response)
+    events = turn.events(after) if turn else _written(state.response_events, tenant, response, after)
+    async with aclosing(events):
+        async for event in events:
+            yield event
+
+
+async def _written(store: ResponseEvents, tenant: str, response: str, after: int) -> AsyncGenerator[bytes, None]:
+    while True:
+        standing = await store.standing(tenant, response)
+        if standing is None:
+            raise no_response(response)
+        while events := await store.read(tenant, response, after):
+            for event in events:
+                yield event
+            after += len(events)
+        if standing.status not in RUNNING:
+            if after < standing.last_number:
+                raise InvalidRequest(
+                    f"the events of response '{response}' are not kept any more: retrieve it without 'stream'",
+                    "stream",
+                    "events_expired",
+                )
+            return
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+async def cancelled(turns: Turns, state: ChatState, tenant: str, response: str) -> None:
+    """Returns when it has ended, wherever it is generated, or after some seconds."""
+    if turn := turns.running(tenant, response):
+        await turn.cancel()
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CANCELLED_WITHIN_S):
+            async with aclosing(_written(state.response_events, tenant, response, -1)) as events:
+                async for _ in events:
+                    pass

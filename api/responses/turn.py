@@ -1,0 +1,213 @@
+"""One turn of a model: generated and finished, whether or not its client stays."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from api.generation import Call
+from api.render import Frontend
+from api.responses.chat import chat_body
+from api.responses.event_log import EventLog
+from api.responses.events import Event, ResponseWriter
+from api.responses.request import ResponseRequest
+from api.state.items import Item, new_id
+from api.state.log_writer import LogWriter, Running
+from api.state.responses import Responses
+from api.state.sealing import TenantKey
+from cluster.errors import InvalidRequest, Overloaded, ServingError, StateUnavailable
+
+logger = logging.getLogger("baton.turns")
+
+PATIENCE_S = 2.0
+"""How long a client waits for PostgreSQL to know that its response is over."""
+FINISH_RETRY_S = 1.0
+FINISH_WITHIN_S = 600.0
+"""What was generated while PostgreSQL was away is written when it is back by then."""
+BACKGROUND_WITHIN_S = 3600.0
+"""How long a response in the background waits for workers that can take it."""
+MAX_BACKGROUND_WAIT_S = 30.0
+"""Between two tries."""
+
+_CODES: dict[type[ServingError], str] = {InvalidRequest: "invalid_prompt", Overloaded: "rate_limit_exceeded"}
+"""Of a response that failed, in OpenAI's ResponseErrorCode."""
+
+
+class Turn:
+    def __init__(self, request: ResponseRequest, response: dict[str, Any]) -> None:
+        self._request = request
+        self._writer = ResponseWriter(response, new_id)
+        self._log = EventLog()
+        self._store: Responses | None = None
+        self._log_writer: LogWriter | None = None
+        self._running: Running | None = None
+        """How its events become durable; None for one that is not kept."""
+        self._refusal: ServingError | None = None
+        """Why nothing was generated, which its client is told instead of a response."""
+        self._is_cancelled = False
+        self._is_ending = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self._writer.response["id"])
+
+    def keep(self, store: Responses, log_writer: LogWriter, key: TenantKey) -> None:
+        """It has been admitted to the store."""
+        self._store, self._log_writer = store, log_writer
+        self._running = Running(key, self.id, self._log, self._status, self._stop)
+        log_writer.add(self._running)
+
+    def start(self, frontend: Frontend, items: list[Item], call: Call) -> "asyncio.Task[None]":
+        if self._request.is_background:
+            self._tell(self._writer.queue())
+        self._task = asyncio.create_task(self._run(frontend, items, call))
+        return self._task
+
+    def leave(self) -> None:
+        """Its client is gone. A turn that is kept goes on without it."""
+        if self._store is None and self._task is not None:
+            self._task.cancel()
+
+    async def cancel(self) -> None:
+        """Returns when it is over, and written if that does not take long."""
+        assert self._task is not None
+        self._stop(is_cancelled=True)
+        await asyncio.wait([self._task], timeout=PATIENCE_S)
+
+    async def events(self, after: int = -1) -> AsyncGenerator[bytes, None]:
+        """Those after this one, as JSON. Raises ServingError where there is no response."""
+        async with aclosing(self._log.read(after)) as events:
+            async for event in events:
+                yield event
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def response(self) -> dict[str, Any]:
+        """As it was created for one in the background, else once it is over. Raises ServingError."""
+        last = b""
+        async with aclosing(self.events()) as events:
+            async for event in events:
+                last = event
+                if self._request.is_background:
+                    break
+        response: dict[str, Any] = msgspec.json.decode(last)["response"]
+        return response
+
+    async def _run(self, frontend: Frontend, items: list[Item], call: Call) -> None:
+        try:
+            await self._finish(await self._last(frontend, items, call))
+        finally:
+            self._log.end()  # whatever happens, nobody waits for ever
+            if self._running is not None and self._log_writer is not None:
+                self._log_writer.forget(self._running)
+
+    async def _last(self, frontend: Frontend, items: list[Item], call: Call) -> list[Event]:
+        """Tells all events but the last ones, which it returns."""
+        try:
+            return await self._generated(frontend, items, call)
+        except asyncio.CancelledError:
+            return self._writer.cancel() if self._is_cancelled else self._writer.fail("the request was cancelled")
+        except ServingError as error:
+            return self._failed(error, str(error))
+        except Exception as error:
+            logger.exception("response %s failed", self.id)
+            return self._failed(ServingError("the server failed on this request"), type(error).__name__)
+
+    async def _generated(self, frontend: Frontend, items: list[Item], call: Call) -> list[Event]:
+        """Raises ServingError; in the background not for want of workers, but after a long time."""
+        body = chat_body(self._request.body, self._request.body["model"], items)
+        until = time.monotonic() + BACKGROUND_WITHIN_S
+        while True:
+            try:
+                return await self._answered(await frontend.chat_completion(body, call), call)
+            except Overloaded as error:
+                if not self._request.is_background or self._writer.has_begun or time.monotonic() > until:
+                    raise
+                await asyncio.sleep(min(error.retry_after_s, MAX_BACKGROUND_WAIT_S))
+                call = call.again()
+
+    async def _answered(self, answer: Any, call: Call) -> list[Event]:
+        """Raises ServingError."""
+        async with aclosing(answer) as frames:
+            async for chunk in _chunks(frames):
+                if "error" in chunk:
+                    raise call.error or ServingError(str(chunk["error"].get("message")))
+                self._begin()
+                self._tell(self._writer.take(chunk))
+        self._begin()
+        return self._writer.end(int(time.time()))
+
+    def _begin(self) -> None:
+        if not self._writer.has_begun:
+            self._tell(self._writer.begin())
+
+    def _failed(self, error: ServingError, why: str) -> list[Event]:
+        if not len(self._log):
+            self._refusal = error
+            return []
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "server_error")
+        return self._writer.fail(why, code)
+
+    def _status(self) -> str:
+        return "in_progress" if self._writer.has_begun else "queued"
+
+    def _tell(self, events: list[Event]) -> None:
+        self._log.add(events)
+        if self._running is None or self._log_writer is None:
+            self._log.release(len(self._log))
+        else:
+            self._log_writer.tell(self._running)
+
+    def _stop(self, is_cancelled: bool) -> None:
+        if self._task is not None and not self._is_ending:
+            self._is_cancelled = is_cancelled
+            self._task.cancel()
+
+    async def _finish(self, last: list[Event]) -> None:
+        """Durable before the client hears that it is over, as long as PostgreSQL is there."""
+        self._is_ending = True
+        self._log.add(last)
+        if self._running is None:
+            return
+        self._running.is_ending = True
+        late = asyncio.get_running_loop().call_later(PATIENCE_S, self._log.end)
+        until = time.monotonic() + FINISH_WITHIN_S
+        try:
+            while not await self._is_written():
+                self._log.end()
+                if time.monotonic() > until:
+                    raise StateUnavailable(f"PostgreSQL has been away for {FINISH_WITHIN_S:g} s", FINISH_RETRY_S)
+                await asyncio.sleep(FINISH_RETRY_S)
+        except Exception:
+            logger.exception("response %s is lost", self.id)
+        finally:
+            late.cancel()
+
+    async def _is_written(self) -> bool:
+        """False while PostgreSQL is away. A turn that was refused has not been: its client may send it again."""
+        assert self._store is not None and self._running is not None
+        tenant = self._running.key.tenant
+        try:
+            if self._refusal is None:
+                written = await self._store.finish(tenant, self._writer.response, self._log.since(0))
+                if written:  # else it was deleted meanwhile
+                    self._log.settle(written)
+            else:
+                await self._store.withdraw(tenant, self.id)
+        except StateUnavailable:
+            return False
+        return True
+
+
+async def _chunks(frames: AsyncIterator[str | bytes]) -> AsyncGenerator[dict[str, Any], None]:
+    """The chunks of a chat completion in its SSE frames."""
+    async for frame in frames:
+        text = frame if isinstance(frame, bytes) else frame.encode()
+        for line in text.split(b"\n"):
+            if line.startswith(b"data: {"):
+                yield msgspec.json.decode(line.removeprefix(b"data: "))

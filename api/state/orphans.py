@@ -1,0 +1,49 @@
+"""Responses that have lost whoever generated them: they end with what they had told, marked incomplete."""
+
+from itertools import count
+
+import msgspec
+
+from api.responses.events import ResponseWriter
+from api.state.database import EVERY_TENANT, Database, fetch_all, fetch_one
+from api.state.items import new_id
+from api.state.queries import queries
+from api.state.response_events import events_of
+from api.state.responses import end_response, place_of
+from api.state.sealing import TenantKeys
+
+ENDED_AT_ONCE = 100
+
+_LOST = "the server was lost while it generated this response"
+_SQL = queries("events.sql")
+
+
+class Orphans:
+    def __init__(self, database: Database, keys: TenantKeys) -> None:
+        self._database = database
+        self._keys = keys
+
+    async def end(self) -> int:
+        """End those whose lease has run out; returns how many. Several processes may do so at once."""
+        for number in count(0):
+            async with self._database.transaction(EVERY_TENANT) as transaction:
+                found = await fetch_all(transaction, _SQL["orphans"], limit=ENDED_AT_ONCE)
+            ended = [await self._end(row["tenant_id"], row["id"]) for row in found]
+            if not any(ended) or len(found) < ENDED_AT_ONCE:
+                return number * ENDED_AT_ONCE + sum(ended)
+        raise AssertionError
+
+    async def _end(self, tenant: str, response: str) -> bool:
+        """False where somebody else is at it."""
+        async with self._database.transaction(tenant) as transaction:
+            row = await fetch_one(transaction, _SQL["lock_orphan"], tenant=tenant, id=response)
+            if row is None:
+                return False
+            key = await self._keys.of_version(transaction, tenant, row["key_version"])
+            told = await events_of(transaction, self._keys, tenant, response)
+            body = msgspec.json.decode(key.unseal(row["body"], place_of(response)))
+            writer = ResponseWriter.restored(body, (msgspec.json.decode(event) for event in told), new_id)
+            last = writer.cancel() if row["is_cancelled"] else writer.fail(_LOST)
+            told += [msgspec.json.encode(event) for event in last]
+            await end_response(transaction, key, writer.response, told)
+            return True

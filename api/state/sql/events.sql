@@ -1,0 +1,58 @@
+-- name: append
+-- Those of responses that have told just the events before them, and still run
+WITH batch AS (
+  SELECT * FROM unnest(%(tenants)s::text[], %(ids)s::text[], %(statuses)s::text[], %(firsts)s::int[], %(lasts)s::int[],
+                       %(events)s::bytea[], %(key_versions)s::int[])
+    AS b (tenant_id, id, status, first_number, last_number, events, key_version)
+), written AS (
+  UPDATE responses r SET last_number = b.last_number, status = b.status
+  FROM batch b
+  WHERE r.tenant_id = b.tenant_id AND r.id = b.id AND r.status IN ('queued', 'in_progress')
+    AND r.last_number = b.first_number - 1
+  RETURNING r.tenant_id, r.id, r.is_cancelled
+), added AS (
+  INSERT INTO response_events (tenant_id, response_id, first_number, last_number, events, key_version)
+  SELECT tenant_id, id, b.first_number, b.last_number, b.events, b.key_version
+  FROM batch b JOIN written USING (tenant_id, id)
+)
+SELECT id, is_cancelled FROM written
+
+-- name: add
+INSERT INTO response_events (tenant_id, response_id, first_number, last_number, events, key_version)
+VALUES (%(tenant)s, %(id)s, %(first)s, %(last)s, %(events)s, %(key_version)s)
+
+-- name: renew
+UPDATE responses r SET lease_until = now() + %(lease)s
+FROM unnest(%(tenants)s::text[], %(ids)s::text[]) AS b (tenant_id, id)
+WHERE r.tenant_id = b.tenant_id AND r.id = b.id AND r.status IN ('queued', 'in_progress')
+RETURNING r.id, r.is_cancelled
+
+-- name: standing
+SELECT status, last_number FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
+
+-- name: since
+SELECT first_number, events, key_version FROM response_events
+WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND last_number > %(after)s
+ORDER BY first_number
+LIMIT %(limit)s
+
+-- name: orphans
+SELECT tenant_id, id FROM responses
+WHERE status IN ('queued', 'in_progress') AND lease_until < now()
+ORDER BY lease_until
+LIMIT %(limit)s
+
+-- name: lock_orphan
+SELECT body, key_version, is_cancelled FROM responses
+WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress') AND lease_until < now()
+FOR UPDATE SKIP LOCKED
+
+-- name: purge
+DELETE FROM response_events
+WHERE (tenant_id, response_id, first_number) IN (
+  SELECT e.tenant_id, e.response_id, e.first_number
+  FROM response_events e JOIN responses r ON r.tenant_id = e.tenant_id AND r.id = e.response_id
+  WHERE e.told_at < now() - %(keep)s::interval AND r.finished_at IS NOT NULL
+  ORDER BY e.told_at LIMIT %(limit)s
+  FOR UPDATE OF e SKIP LOCKED)
+RETURNING response_id
