@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from api.responses.events import Event
 from api.responses.request import KNOWN, request_of
 from api.responses.turns import Turn, Turns
 from api.routes.calls import call_of, headers_of
@@ -17,6 +18,7 @@ from api.state.responses import Responses
 from api.wire.event_stream import EventStream
 from api.wire.pages import listed, page_of
 from api.wire.requests import object_of
+from cluster.errors import ServingError
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -30,7 +32,7 @@ async def create(request: Request) -> Response:
     turn = await turns.start(tenant_in_state(request), wanted, call)
     if wanted.is_streamed:
         keep_alive_s = request.app.state.keep_alive_s
-        return EventStream(_frames(turn), lambda _: None, lambda: headers_of(call), keep_alive_s)
+        return EventStream(_frames(turn), lambda _: None, lambda: headers_of(call), keep_alive_s, _error_frame)
     return JSONResponse(await _whole(turn), headers=headers_of(call))
 
 
@@ -55,9 +57,20 @@ async def _frames(turn: Turn) -> AsyncGenerator[bytes, None]:
     try:
         async with aclosing(turn.events()) as events:
             async for event in events:
-                yield b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+                yield _frame(event)
     finally:
         turn.leave()
+
+
+def _frame(event: Event) -> bytes:
+    return b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _error_frame(error: ServingError) -> bytes:
+    """Instead of all events: a turn that has told one ends by events alone."""
+    return _frame(
+        {"type": "error", "sequence_number": 0, "code": error.code, "message": str(error), "param": error.param}
+    )
 
 
 async def _whole(turn: Turn) -> dict[str, Any]:

@@ -28,7 +28,12 @@ def data_frame(payload: object) -> str:
     return f"data: {msgspec.json.encode(payload).decode()}\n\n"
 
 
+def error_frame(error: ServingError) -> bytes:
+    """In a stream of chunks."""
+    return data_frame(error_body(error)).encode()
+
+
 def to_wire(frame: str, error_in: ErrorIn) -> bytes:
     """A frame of vLLM's for the client, with errors in OpenAI's shape."""
     error = error_in(frame)
-    return (data_frame(error_body(error)) if error else public_frame(frame)).encode()
+    return error_frame(error) if error else public_frame(frame).encode()

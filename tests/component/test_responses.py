@@ -40,6 +40,7 @@ class Model(FakeFrontend):
         self.bodies.append(("chat", body))
         self.terms.append(call.terms)
         if self.error is not None:
+            await self.may_go_on.wait()
             raise self.error
         return self._told(len(self.bodies), call)
 
@@ -247,6 +248,16 @@ async def test_refused_turn_leaves_nothing_so_that_it_can_be_sent_again(client, 
     model.error = None
     await client.responses.create(model="m", input="Hello", conversation=conversation.id)
     assert await texts(client, conversation.id) == ["Hello", "Answer 2"]
+
+
+async def test_refusal_after_a_long_silence_is_an_event(model):
+    model.may_go_on.clear()
+    model.error = TooManyRequests("busy", 3.0)
+    async with clients_of(None, model, keep_alive_s=0.2) as clients:
+        stream = await clients("sk-alice").responses.create(model="m", input="Hello", store=False, stream=True)
+        model.may_go_on.set()
+        (event,) = [event async for event in stream]
+    assert (event.type, event.code, event.message) == ("error", "engine_overloaded", "busy")
 
 
 async def test_texts_of_responses_are_encrypted_at_rest(client, postgres):
