@@ -18,7 +18,8 @@ from api.wire.event_stream import EventStream
 from api.wire.pages import listed, page_of
 from api.wire.query import flag_in, number_in
 from api.wire.requests import object_of
-from api.wire.sse import event_frame
+from api.wire.sse import error_event, event_frame
+from cluster.errors import ServingError
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -35,10 +36,10 @@ async def retrieve(request: Request, response: str) -> Any:
     tenant, query = tenant_in_state(request), request.query_params
     if not flag_in(query, "stream"):
         return await _store(request).get(tenant, response)
-    after = number_in(query, "starting_after")
-    state = request.app.state
-    events = resumed(state.turns, state.chat_state, tenant, response, -1 if after is None else after)
-    return EventStream(_frames(events), lambda _: None, dict, state.keep_alive_s)
+    state, after = request.app.state, number_in(query, "starting_after")
+    first = 0 if after is None else after + 1
+    frames = _frames(resumed(state.turns, state.chat_state, tenant, response, first - 1), first)
+    return EventStream(frames, lambda _: None, dict, state.keep_alive_s, lambda error: error_event(error, first))
 
 
 @router.post("/{response}/cancel")
@@ -75,23 +76,37 @@ async def _answer(request: Request, wanted: ResponseRequest) -> Response:
     turn = await request.app.state.turns.start(tenant_in_state(request), wanted, call)
     if wanted.is_streamed:
         keep_alive_s = request.app.state.keep_alive_s
-        return EventStream(_turn_frames(turn), lambda _: None, lambda: headers_of(call), keep_alive_s)
+        return EventStream(
+            _turn_frames(turn),
+            lambda _: None,
+            lambda: headers_of(call),
+            keep_alive_s,
+            lambda error: error_event(error, 0),
+        )
     return JSONResponse(await _whole(turn), headers=headers_of(call))
 
 
 async def _turn_frames(turn: Turn) -> AsyncGenerator[bytes, None]:
     try:
-        async with aclosing(_frames(turn.events())) as frames:
+        async with aclosing(_frames(turn.events(), 0)) as frames:
             async for frame in frames:
                 yield frame
     finally:
         turn.leave()
 
 
-async def _frames(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(events):
-        async for event in events:
-            yield event_frame(event)
+async def _frames(events: AsyncGenerator[bytes, None], first: int) -> AsyncGenerator[bytes, None]:
+    """`first`: the number of the first event. Raises ServingError where there is none."""
+    number = first
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event_frame(event)
+                number += 1
+    except ServingError as error:
+        if number == first:
+            raise
+        yield error_event(error, number)
 
 
 async def _whole(turn: Turn) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def _is_public(name: str, value: Any) -> bool:
 
 def _public_value(name: str, value: Any) -> Any:
     if name == "logprobs":  # keyed by token texts, which may be any of the names above
-        return value
+        return {"refusal": None, **value} if isinstance(value, dict) and "content" in value else value
     if isinstance(value, dict):
         return public(value)
     if isinstance(value, list):

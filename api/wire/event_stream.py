@@ -13,8 +13,8 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.wire.errors import error_body, error_response
-from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, data_frame, to_wire
+from api.wire.errors import error_response
+from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, error_frame, to_wire
 from cluster.errors import ServingError
 
 logger = logging.getLogger("baton.ingress")
@@ -35,13 +35,15 @@ class EventStream(Response):
         error_in: ErrorIn,
         headers_of_status: Callable[[], dict[str, str]],
         keep_alive_s: float,
+        error_frame: Callable[[ServingError], bytes] = error_frame,
     ) -> None:
-        """`headers_of_status` are asked for when it is sent."""
+        """`headers_of_status` are asked for when it is sent; `error_frame` tells of what `frames` raises after that."""
         self.background = None
         self._frames = frames
         self._error_in = error_in
         self._headers_of_status = headers_of_status
         self._keep_alive_s = keep_alive_s
+        self._error_frame = error_frame
         self._is_started = False
         self._is_sending = False
         self._last_sent_at = 0.0
@@ -79,7 +81,7 @@ class EventStream(Response):
         except ServingError as error:
             if not self._is_started:
                 raise
-            await self._send(send, data_frame(error_body(error)).encode(), is_last=False)
+            await self._send(send, self._error_frame(error), is_last=False)
         await self._send(send, DONE.encode(), is_last=True)
 
     async def _send(self, send: Send, body: bytes, *, is_last: bool) -> None:

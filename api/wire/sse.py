@@ -28,10 +28,15 @@ def data_frame(payload: object) -> str:
     return f"data: {msgspec.json.encode(payload).decode()}\n\n"
 
 
+def error_frame(error: ServingError) -> bytes:
+    """In a stream of chunks."""
+    return data_frame(error_body(error)).encode()
+
+
 def to_wire(frame: str, error_in: ErrorIn) -> bytes:
     """A frame of vLLM's for the client, with errors in OpenAI's shape."""
     error = error_in(frame)
-    return (data_frame(error_body(error)) if error else public_frame(frame)).encode()
+    return error_frame(error) if error else public_frame(frame).encode()
 
 
 class _Typed(msgspec.Struct):
@@ -42,3 +47,15 @@ def event_frame(event: bytes) -> bytes:
     """An event of a response, as JSON, named by its type."""
     kind = msgspec.json.decode(event, type=_Typed).type
     return b"event: " + kind.encode() + b"\ndata: " + event + b"\n\n"
+
+
+def error_event(error: ServingError, number: int) -> bytes:
+    """The last of a response's events, where its stream cannot go on."""
+    event = {
+        "type": "error",
+        "sequence_number": number,
+        "code": error.code,
+        "message": str(error),
+        "param": error.param,
+    }
+    return event_frame(msgspec.json.encode(event))

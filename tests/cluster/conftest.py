@@ -4,6 +4,7 @@ import openai
 import pytest
 
 from tests.cluster.service import CHANGES, Service
+from tests.conformance.watch import watched
 
 
 @pytest.fixture(scope="package")
@@ -20,7 +21,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="package")
 def client(service: Service) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="unused", max_retries=0, timeout=60) as client:
+    http = watched(openai.DefaultHttpxClient())
+    with openai.OpenAI(
+        base_url=f"{service.url}/v1", api_key="unused", max_retries=0, timeout=60, http_client=http
+    ) as client:
         yield client
 
 

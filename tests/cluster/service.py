@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.fronts.ports import free_port
 from cluster.config import REPO_ROOT
+from tests.conformance.watch import watched
 
 START_TIMEOUT_S = 240.0
 DASHBOARD_PORTS = set(range(8265, 8365))
@@ -62,7 +63,7 @@ class Service:
         ]
         with self.log.open("wb") as log:
             self._process = psutil.Popen(command, cwd=REPO_ROOT, stdout=log, stderr=subprocess.STDOUT)
-        self._http = httpx.Client(base_url=self.url, timeout=30)
+        self._http = watched(httpx.Client(base_url=self.url, timeout=30))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, timeout_s)

@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from tests.cluster.service import Service, wait_for
+from tests.conformance.watch import watched
 
 QUESTION = "What is the capital of France?"
 
@@ -15,7 +16,12 @@ def strict(service: Service) -> Iterator[openai.OpenAI]:
     """Once conversations can be reached: the service is ready before."""
     wait_for(lambda: service.get("/v1/conversations").is_success, 60)
     with openai.OpenAI(
-        base_url=f"{service.url}/v1", api_key="unused", max_retries=0, timeout=60, _strict_response_validation=True
+        base_url=f"{service.url}/v1",
+        api_key="unused",
+        max_retries=0,
+        timeout=60,
+        http_client=watched(openai.DefaultHttpxClient()),
+        _strict_response_validation=True,
     ) as client:
         yield client
 

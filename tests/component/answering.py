@@ -37,6 +37,7 @@ class Model(FakeFrontend):
         async with self._asked:
             self._asked.notify_all()
         if self.error is not None:
+            await self.may_go_on.wait()
             raise self.error
         return self._told(len(self.bodies), call)
 

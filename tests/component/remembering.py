@@ -5,13 +5,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from api.listener import HttpListener
+from api.render import Frontend
 from api.state.chat_state import ChatState
 from bench.fronts.ports import free_port
 from cluster.config import IngressConfig
-from tests.component.surface import FakeFrontend, an_app
+from tests.component.surface import FakeFrontend, an_app, invented
+from tests.conformance.watch import RECORD, Record, watched
 
 ClientOf = Callable[[str], AsyncOpenAI]
 
@@ -22,20 +24,25 @@ def emptied(url: str) -> None:
 
 
 @asynccontextmanager
-async def clients_of(state: ChatState | None, frontend: FakeFrontend) -> AsyncIterator[ClientOf]:
-    """By API key, of a listening ingress. `state`: None for one that cannot be reached."""
+async def clients_of(
+    state: ChatState | None, frontend: FakeFrontend | Frontend, record: Record = RECORD, **config: Any
+) -> AsyncIterator[ClientOf]:
+    """By API key, of a listening ingress with this `config`. `state`: None for one that cannot be reached."""
     port = free_port()
-    app = an_app(frontend, state=state)
+    app = an_app(frontend, state=state, **config)
     listener = await HttpListener.start(app, IngressConfig(port=port))
     made: list[AsyncOpenAI] = []
 
     def client_of(key: str) -> AsyncOpenAI:
-        options: dict[str, Any] = {"max_retries": 0, "_strict_response_validation": True}
+        http = watched(DefaultAsyncHttpxClient(), invented(frontend), record)
+        options: dict[str, Any] = {"max_retries": 0, "http_client": http, "_strict_response_validation": True}
         made.append(AsyncOpenAI(api_key=key, base_url=f"http://127.0.0.1:{port}/v1", **options))
         return made[-1]
 
-    yield client_of
-    for client in made:
-        await client.close()
-    await listener.close()
-    await app.state.turns.drained()
+    try:
+        yield client_of
+    finally:
+        for client in made:
+            await client.close()
+        await listener.close()
+        await app.state.turns.drained()

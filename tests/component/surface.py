@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from api.app import build_http_app
 from api.generation import Call
 from api.receipts import Receipts
+from api.render import Frontend
 from cluster.config import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.metrics import Family, Sample, Scrape
@@ -29,6 +30,7 @@ from cluster.types import (
     WorkerId,
 )
 from router.receipt import Terms
+from tests.conformance.watch import watched
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
@@ -142,7 +144,7 @@ def a_scrape(deployment: str, value: float) -> Scrape:
 
 
 def an_app(
-    frontend: FakeFrontend,
+    frontend: FakeFrontend | Frontend,
     cluster: FakeCluster | None = None,
     receipts: Receipts | None = None,
     state: Any = None,
@@ -156,7 +158,12 @@ def an_app(
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://baton")
+    return watched(httpx.AsyncClient(transport=transport, base_url="http://baton"), invented(app.state.frontend))
+
+
+def invented(frontend: FakeFrontend | Frontend) -> frozenset[str]:
+    """The paths that it answers with what a test likes."""
+    return frozenset() if isinstance(frontend, Frontend) else frozenset({CHAT, COMPLETION})
 
 
 async def asked(

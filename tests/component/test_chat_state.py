@@ -13,7 +13,7 @@ from api.state import chat_state
 from api.state.chat_state import ChatState
 from cluster.config import StateConfig
 from cluster.services import LocalPostgres
-from tests.component.surface import FakeFrontend, an_app
+from tests.component.surface import FakeFrontend, a_client, an_app
 
 CONVERSATIONS = "/v1/conversations"
 NOTHING = {"type": "message", "role": "user", "status": "completed", "content": []}
@@ -31,8 +31,7 @@ async def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @pytest.fixture
 async def http(state: ChatState) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(an_app(FakeFrontend(), state=state))
-    async with httpx.AsyncClient(transport=transport, base_url="http://baton") as client:
+    async with a_client(an_app(FakeFrontend(), state=state)) as client:
         yield client
 
 

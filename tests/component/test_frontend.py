@@ -1,36 +1,25 @@
 """vLLM's front half over sessions whose tokens a test chooses, asked through the HTTP surface with the demo model."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import pytest_asyncio
-from surface import CHAT, COMPLETION, FakeCluster, a_client, a_placement, an_app
-from tokenizers import Tokenizer
-from vllm.v1.engine import EngineCoreOutput
-from vllm.v1.outputs import LogprobsLists
-from vllm.v1.serial_utils import MsgpackEncoder
 
 from api.render import Frontend
-from cluster.config import REPO_ROOT, parse
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.sampling import decode_sampling_params
 from cluster.types import (
     FinishReason,
-    GenerateRequest,
     Path,
-    PromptTokenSources,
-    TokenDelta,
 )
-from router.receipt import Terms
+from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
+from tests.component.surface import CHAT, COMPLETION, FakeCluster, a_client, an_app
 
-MODEL = "conf/models/baton-demo"
 MAX_MODEL_LEN = 128
 BLOCK_SIZE = 16
-END_OF_TURN = 2
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
@@ -38,65 +27,10 @@ pytestmark = [
 ]
 
 
-class FakeEngines:
-    """Stands for the workers: each session yields `deltas`, then fails with `error` if there is one."""
-
-    def __init__(self) -> None:
-        self.tokenizer = Tokenizer.from_file(str(REPO_ROOT / MODEL / "tokenizer.json"))
-        self.reset()
-
-    def reset(self) -> None:
-        self.says("Paris is nice.")
-        self.error: Exception | None = None
-        self.requests: list[GenerateRequest] = []
-        self.block_hashes: list[list[bytes]] = []
-        self.forced_paths: list[Path | None] = []
-        self.num_ended = 0
-
-    def says(self, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None) -> None:
-        self.deltas = self.sequence(0, text, finish, stop_reason)
-
-    def sequence(
-        self, index: int, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None
-    ) -> list[TokenDelta]:
-        """One delta per token. A model that stops by itself ends with its end token."""
-        tokens = self.tokenizer.encode(text).ids
-        if finish is FinishReason.STOP and stop_reason is None:
-            tokens.append(END_OF_TURN)
-        deltas = [TokenDelta(index, [token]) for token in tokens]
-        deltas[0] = TokenDelta(index, tokens[:1], prompt_sources=PromptTokenSources(3, 2, 0))
-        deltas[-1] = TokenDelta(index, tokens[-1:], finish_reason=finish, stop_reason=stop_reason)
-        return deltas
-
-    def start_session(self, request: GenerateRequest, terms: Terms) -> "FakeSession":
-        self.requests.append(request)
-        self.block_hashes.append(terms.block_hashes)
-        self.forced_paths.append(terms.path)
-        return FakeSession(self)
-
-
-class FakeSession:
-    placement = a_placement(Path.PREFILL_DECODE)
-
-    def __init__(self, engines: FakeEngines) -> None:
-        self._engines = engines
-
-    async def run(self) -> AsyncGenerator[TokenDelta, None]:
-        try:
-            for delta in self._engines.deltas:
-                yield delta
-            if self._engines.error is not None:
-                raise self._engines.error
-        finally:
-            self._engines.num_ended += 1
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def started() -> tuple[FakeEngines, Frontend]:
-    engine = {"max_model_len": MAX_MODEL_LEN, "dtype": "bfloat16", "enforce_eager": True}
-    config = parse({"model": MODEL, "engine": engine, "ingress": {"tool_call_parser": "hermes"}})
     engines = FakeEngines()
-    return engines, await Frontend.start(config, engines.start_session)
+    return engines, await engines.frontend(MAX_MODEL_LEN, tool_call_parser="hermes")
 
 
 @pytest.fixture
@@ -231,14 +165,6 @@ async def test_answer_that_reached_its_limit_says_so(client, engines):
     engines.says("Paris is", finish=FinishReason.LENGTH)
     (choice,) = choices(await chat(client, max_completion_tokens=2))
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Paris is", "length")
-
-
-def with_logprobs(delta: TokenDelta, other: int) -> TokenDelta:
-    """As an engine reports its token with one alternative."""
-    (token,) = delta.token_ids
-    lists = LogprobsLists(np.array([[token, other]]), np.array([[-0.1, -2.5]], dtype=np.float32), np.array([1]))
-    frames = MsgpackEncoder().encode(EngineCoreOutput("", [], new_logprobs=lists))
-    return TokenDelta(0, [token], delta.finish_reason, logprobs=tuple(bytes(frame) for frame in frames))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -188,6 +188,16 @@ async def test_refused_turn_leaves_nothing_so_that_it_can_be_sent_again(client, 
     assert await texts(client, conversation.id) == ["Hello", "Answer 2"]
 
 
+async def test_refusal_after_a_long_silence_is_an_event(model):
+    model.may_go_on.clear()
+    model.error = TooManyRequests("busy", 3.0)
+    async with clients_of(None, model, keep_alive_s=0.2) as clients:
+        stream = await clients("sk-alice").responses.create(model="m", input="Hello", store=False, stream=True)
+        model.may_go_on.set()
+        (event,) = [event async for event in stream]
+    assert (event.type, event.code, event.message) == ("error", "engine_overloaded", "busy")
+
+
 async def test_texts_of_responses_are_encrypted_at_rest(client, postgres):
     await client.responses.create(model="m", input="a private matter", instructions="a private wish")
     with psycopg.connect(postgres) as connection:

@@ -34,6 +34,11 @@ def test_token_that_is_named_like_an_internal_key_survives_in_logprobs():
     assert public(body) == {"choices": [{"logprobs": logprobs}]}
 
 
+def test_logprobs_of_a_chat_have_those_of_a_refusal_too():
+    body = {"choices": [{"logprobs": {"content": []}}]}
+    assert public(body) == {"choices": [{"logprobs": {"content": [], "refusal": None}}]}
+
+
 def test_empty_and_false_values_stay():
     body = {"content": "", "n": 0, "store": False, "tool_calls": []}
     assert public(body) == body

@@ -1,0 +1,92 @@
+"""Engines whose tokens a test chooses, behind vLLM's front half with the demo model."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from vllm.v1.engine import EngineCoreOutput
+from vllm.v1.outputs import LogprobsLists, LogprobsTensors
+from vllm.v1.serial_utils import MsgpackEncoder
+
+from api.render import Frontend
+from cluster.config import REPO_ROOT, parse
+from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+from router.receipt import Terms
+from tests.component.surface import a_placement
+
+MODEL = "conf/models/baton-demo"
+END_OF_TURN = 2
+
+
+class FakeEngines:
+    """Stands for the workers: each session yields `deltas`, then fails with `error` if there is one."""
+
+    def __init__(self) -> None:
+        self.tokenizer = Tokenizer.from_file(str(REPO_ROOT / MODEL / "tokenizer.json"))
+        self.reset()
+
+    async def frontend(self, max_model_len: int, **ingress: str) -> Frontend:
+        engine = {"max_model_len": max_model_len, "dtype": "bfloat16", "enforce_eager": True}
+        config = parse({"model": MODEL, "engine": engine, "ingress": ingress})
+        return await Frontend.start(config, self.start_session)
+
+    def reset(self) -> None:
+        self.says("Paris is nice.")
+        self.error: Exception | None = None
+        self.requests: list[GenerateRequest] = []
+        self.block_hashes: list[list[bytes]] = []
+        self.forced_paths: list[Path | None] = []
+        self.num_ended = 0
+
+    def says(self, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None) -> None:
+        self.deltas = self.sequence(0, text, finish, stop_reason)
+
+    def sequence(
+        self, index: int, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None
+    ) -> list[TokenDelta]:
+        """One delta per token. A model that stops by itself ends with its end token."""
+        tokens = self.tokenizer.encode(text).ids
+        if finish is FinishReason.STOP and stop_reason is None:
+            tokens.append(END_OF_TURN)
+        deltas = [TokenDelta(index, [token]) for token in tokens]
+        deltas[0] = TokenDelta(index, tokens[:1], prompt_sources=PromptTokenSources(3, 2, 0))
+        deltas[-1] = TokenDelta(index, tokens[-1:], finish_reason=finish, stop_reason=stop_reason)
+        return deltas
+
+    def start_session(self, request: GenerateRequest, terms: Terms) -> "FakeSession":
+        self.requests.append(request)
+        self.block_hashes.append(terms.block_hashes)
+        self.forced_paths.append(terms.path)
+        return FakeSession(self)
+
+
+class FakeSession:
+    placement = a_placement(Path.PREFILL_DECODE)
+
+    def __init__(self, engines: FakeEngines) -> None:
+        self._engines = engines
+
+    async def run(self) -> AsyncGenerator[TokenDelta, None]:
+        try:
+            for delta in self._engines.deltas:
+                yield delta
+            if self._engines.error is not None:
+                raise self._engines.error
+        finally:
+            self._engines.num_ended += 1
+
+
+def with_logprobs(delta: TokenDelta, other: int, prompt: Sequence[int] = ()) -> TokenDelta:
+    """As an engine reports its token, and those of a prompt, with one alternative each."""
+    (token,) = delta.token_ids
+    lists = LogprobsLists(np.array([[token, other]]), np.array([[-0.1, -2.5]], dtype=np.float32), np.array([1]))
+    of_prompt = None
+    if prompt:
+        told = torch.tensor([[token, other] for token in prompt[1:]])
+        of_prompt = LogprobsTensors(
+            told, torch.tensor([[-0.1, -2.5]] * len(told)), torch.ones(len(told), dtype=torch.int64)
+        )
+    output = EngineCoreOutput("", [], new_logprobs=lists, new_prompt_logprobs_tensors=of_prompt)
+    frames = MsgpackEncoder().encode(output)
+    return TokenDelta(0, [token], delta.finish_reason, logprobs=tuple(bytes(frame) for frame in frames))

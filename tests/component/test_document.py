@@ -1,0 +1,272 @@
+"""The whole surface, walked with the official client in strict mode over vLLM's front half and a real PostgreSQL: every
+kind of answer and of event passes, and follows OpenAI's document.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
+from itertools import product
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+from openai import APIError, AsyncOpenAI
+
+from api.state.chat_state import ChatState
+from cluster.config import StateConfig
+from cluster.errors import Overloaded, WorkerUnreachable
+from cluster.types import FinishReason
+from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
+from tests.component.remembering import clients_of, emptied
+from tests.component.surface import an_app
+from tests.conformance import ours
+from tests.conformance.document import FILE
+from tests.conformance.waivers import WAIVERS
+from tests.conformance.watch import Record
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
+    pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning"),  # torch reads what was sent
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(not FILE.exists(), reason="OpenAI's document is not beside the repository"),
+]
+
+MODEL = "baton-demo"
+USER: Any = {"role": "user", "content": "What is the weather in Paris?"}
+WEATHER: Any = {"name": "weather", "description": "Of a city.", "parameters": {"type": "object", "properties": {}}}
+THOUGHT = "Here is my thought process: They ask for the weather. Here is my response: "
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+
+EVENTS = {
+    "ResponseCreatedEvent",
+    "ResponseInProgressEvent",
+    "ResponseOutputItemAddedEvent",
+    "ResponseContentPartAddedEvent",
+    "ResponseTextDeltaEvent",
+    "ResponseTextDoneEvent",
+    "ResponseReasoningTextDeltaEvent",
+    "ResponseReasoningTextDoneEvent",
+    "ResponseFunctionCallArgumentsDeltaEvent",
+    "ResponseFunctionCallArgumentsDoneEvent",
+    "ResponseContentPartDoneEvent",
+    "ResponseOutputItemDoneEvent",
+    "ResponseCompletedEvent",
+    "ResponseIncompleteEvent",
+    "ResponseFailedEvent",
+}
+
+
+def says(text: str, *end: Any) -> Callable[[FakeEngines], None]:
+    return lambda engines: engines.says(text, *end)
+
+
+def tells_logprobs(engines: FakeEngines) -> None:
+    engines.says("Paris", FinishReason.LENGTH)
+    engines.deltas = [with_logprobs(delta, END_OF_TURN) for delta in engines.deltas]
+
+
+def fails_midway(engines: FakeEngines) -> None:
+    engines.deltas, engines.error = engines.deltas[:2], WorkerUnreachable("worker d0 is gone", "d0")
+
+
+def refuses(engines: FakeEngines) -> None:
+    engines.deltas, engines.error = [], Overloaded("no worker can be reached", 1.0)
+
+
+Generation = Callable[[FakeEngines], None]
+
+GENERATIONS: tuple[Generation, ...] = (
+    says("It is nice."),
+    says("It is", FinishReason.LENGTH),
+    says("It is nice.", FinishReason.STOP, "nice"),
+    tells_logprobs,
+    fails_midway,
+    refuses,
+)
+TOOL_CALLS: tuple[Generation, ...] = (says(CALL), says("Let me look.\n" + CALL + "\n" + CALL))
+REASONING: tuple[Generation, ...] = (says(THOUGHT + "It is nice."),)
+
+
+async def chat(client: AsyncOpenAI, generation: Generation, stream: bool) -> None:
+    options: Any = {"stream_options": {"include_usage": True}} if stream else {}
+    if generation is tells_logprobs:
+        options |= {"logprobs": True, "top_logprobs": 2}
+    if generation in TOOL_CALLS:
+        options["tools"] = [{"type": "function", "function": WEATHER}]
+    await read(client.chat.completions.create(model=MODEL, messages=[USER], stream=stream, **options))
+
+
+async def complete(client: AsyncOpenAI, generation: Generation, stream: bool) -> None:
+    options: Any = {"logprobs": 2} if generation is tells_logprobs else {}
+    if stream:
+        client = lenient(client)
+    await read(client.completions.create(model=MODEL, prompt="Paris", stream=stream, **options))
+
+
+async def respond(client: AsyncOpenAI, generation: Generation, stream: bool) -> None:
+    options: Any = {}
+    if generation is tells_logprobs:
+        options |= {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    if generation in TOOL_CALLS:
+        options["tools"] = [{"type": "function", **WEATHER}]
+    await read(client.responses.create(model=MODEL, input="Hello", stream=stream, **options))
+
+
+async def echo(client: AsyncOpenAI, engines: FakeEngines) -> None:
+    tokens = engines.tokenizer.encode("Paris is").ids
+    for stream in (False, True):
+        engines.says("Rome", FinishReason.LENGTH)
+        first, *others = engines.deltas
+        engines.deltas = [
+            with_logprobs(first, END_OF_TURN, tokens),
+            *(with_logprobs(delta, END_OF_TURN) for delta in others),
+        ]
+        options: Any = {"echo": True, "logprobs": 1, "stream": stream}
+        await read(lenient(client).completions.create(model=MODEL, prompt=tokens, **options))
+    engines.reset()
+
+
+def lenient(client: AsyncOpenAI) -> AsyncOpenAI:
+    """Its strict mode takes neither the chunks of a text completion nor the logprobs of a prompt."""
+    return client.copy(_extra_kwargs={"_strict_response_validation": False})
+
+
+async def read(answer: Any) -> None:
+    whole = await answer
+    if hasattr(whole, "__aiter__"):
+        async for _ in whole:
+            pass
+
+
+async def listed(pages: Any) -> list[Any]:
+    return [one async for one in pages]
+
+
+async def refused(*asked: Any) -> None:
+    for one in asked:
+        with pytest.raises(APIError):
+            await one
+
+
+async def generate(client: AsyncOpenAI, engines: FakeEngines, generations: tuple[Generation, ...]) -> None:
+    for generation, stream, ask in product(generations, (False, True), (chat, complete, respond)):
+        engines.reset()
+        generation(engines)
+        is_error = generation is refuses or (generation is fails_midway and ask is not respond)
+        with pytest.raises(APIError) if is_error else nullcontext():
+            await ask(client, generation, stream)
+    engines.reset()
+
+
+async def look_around(client: AsyncOpenAI) -> None:
+    await listed(client.models.list())
+    await client.models.retrieve(MODEL)
+    await refused(
+        client.models.retrieve("other"),
+        client.chat.completions.create(model=MODEL, messages=[USER], temperature=-1),
+        client.responses.create(model="other", input="Hello"),
+        client.get("/nothing", cast_to=object),
+    )
+
+
+async def remember(client: AsyncOpenAI) -> None:
+    items: list[Any] = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto"}]},
+        {"role": "assistant", "content": "Hi"},
+        {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "rain"},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Rain."}]},
+    ]
+    kept = (await client.conversations.create(metadata={"topic": "demo"})).id
+    await listed(client.conversations.items.list(kept))
+    await client.conversations.items.create(kept, items=items)
+    found = await listed(client.conversations.items.list(kept, limit=2))
+    await client.conversations.items.retrieve(found[0].id, conversation_id=kept)
+    await client.conversations.items.delete(found[0].id, conversation_id=kept)
+    await client.conversations.update(kept, metadata={})
+    await client.conversations.retrieve(kept)
+    await client.get("/conversations", cast_to=object)
+    await client.conversations.delete(kept)
+    await refused(client.conversations.retrieve(kept), client.post("/conversations", cast_to=object, body=[]))
+
+
+async def follow(client: AsyncOpenAI) -> None:
+    """Responses after others, with all that can be set and with nothing set."""
+    kept = (await client.conversations.create(items=[USER])).id
+    call = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
+    first = await client.responses.create(
+        model=MODEL,
+        input=[USER, call, {"type": "function_call_output", "call_id": "call_1", "output": "rain"}],
+        conversation=kept,
+        instructions="Be brief.",
+        metadata={"topic": "demo"},
+        max_output_tokens=50,
+        max_tool_calls=1,
+        parallel_tool_calls=False,
+        prompt_cache_key="k",
+        reasoning={"effort": "low"},
+        safety_identifier="s",
+        service_tier="flex",
+        temperature=0.5,
+        text={"format": {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}},
+        tool_choice="none",
+        top_p=0.9,
+        truncation="disabled",
+        user="u",
+    )
+    second = await client.responses.create(model=MODEL, input="And now?", previous_response_id=first.id)
+    assert await client.responses.retrieve(second.id) == second
+    await listed(client.responses.input_items.list(first.id))
+    await client.responses.delete(second.id)
+    await refused(
+        client.responses.retrieve(second.id),
+        client.responses.delete(second.id),
+        client.responses.create(model=MODEL, input="Hello", conversation="conv_x"),
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Record, FastAPI]]:
+    """What has passed on the walk, and the application."""
+    emptied(postgres)
+    state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path_factory.mktemp("walk"))))
+    await state.look()
+    engines, record = FakeEngines(), Record()
+    frontend = await engines.frontend(512)
+    async with clients_of(state, frontend, record) as client_of:
+        client = client_of("sk-alice")
+        await generate(client, engines, GENERATIONS)
+        await echo(client, engines)
+        await look_around(client)
+        await remember(client)
+        await follow(client)
+    parsing = {"tool_call_parser": "hermes"}, {"reasoning_parser": "granite"}
+    for parser, generations in zip(parsing, (TOOL_CALLS, REASONING), strict=True):
+        async with clients_of(state, await engines.frontend(512, **parser), record) as client_of:
+            await generate(client_of("sk-alice"), engines, generations)
+    yield record, an_app(frontend)
+    await state.close()
+
+
+async def test_all_that_is_sent_follows_the_document(walked):
+    assert "\n".join(walked[0].deviations) == ""
+
+
+async def test_every_route_is_walked_or_answers_with_nothing_of_openai_s(walked):
+    record, app = walked
+    missed = [
+        f"{method} {route.path}"
+        for route in app.routes
+        for method in route.methods - {"HEAD"}
+        if not any(asked == method and route.path_regex.match(path) for asked, path in record.asked)
+    ]
+    assert [route for route in missed if ours.ROUTES.get(route, "OpenAI's") is not None] == []
+
+
+async def test_every_kind_of_event_is_sent(walked):
+    assert EVENTS - walked[0].schemas == set()
+
+
+async def test_every_waiver_is_used(walked):
+    assert [waiver.line for waiver in WAIVERS if waiver not in walked[0].used] == []

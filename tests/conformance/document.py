@@ -1,0 +1,145 @@
+"""OpenAI's OpenAPI document: which schema an answer must follow, and where it does not."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema_rs
+
+from tests.conformance import ours
+
+FILE = Path(__file__).resolve().parents[3] / "shared/notes/openai-openapi.json.gz"
+"""github.com/openai/openai-openapi as JSON, beside the repository. Without it nothing is compared."""
+
+JSON, EVENTS = "application/json", "text/event-stream"
+
+ERROR = "ErrorResponse"
+"""Of every status from 400 on: the document has it for hardly any."""
+
+STREAMED_AS_WHOLE = "POST /v1/completions"
+"""Chunks have the schema of the whole: the document says so in words alone."""
+
+EVENT = "ResponseStreamEvent"
+"""A union, of which `type` says the member."""
+
+Schema = dict[str, Any]
+
+_URI = "urn:openai"
+
+
+class Deviation(NamedTuple):
+    schema: str
+    """By its name in the document."""
+    path: str
+    """In the body: `/choices/0/message`."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.schema} {self.path or '/'}: {self.message}"
+
+
+class Document:
+    def __init__(self, file: Path = FILE) -> None:
+        told = json.loads(gzip.decompress(file.read_bytes()))
+        schemas = _with_nulls(told["components"]["schemas"] | ours.SCHEMAS)
+        self._ours = [(_pattern(route), route, schema) for route, schema in ours.ROUTES.items()]
+        self._routes = [
+            (_pattern(f"{method.upper()} /v1{path}"), operation["responses"])
+            for path, operations in sorted(told["paths"].items(), key=lambda item: item[0].count("{"))
+            for method, operation in operations.items()
+            if "responses" in operation
+        ]
+        self._events = {
+            schemas[name]["properties"]["type"]["enum"][0]: name
+            for name in map(_name_of, schemas["ResponseStreamEvent"]["anyOf"])
+        }
+        resources = [(_URI, {"components": {"schemas": schemas}})]
+        self._registry = jsonschema_rs.Registry(resources, retriever=_nothing_from_elsewhere)
+        self._validators: dict[str, jsonschema_rs.Validator] = {}
+
+    def schema_of(self, asked: str, status: int, media_type: str) -> str | None:
+        """Of an answer to `POST /v1/responses`, say, or of each event of one; None where nothing is said of it.
+
+        Raises LookupError for an answer that neither the document nor we have.
+        """
+        for pattern, route, schema in self._ours:
+            if pattern.fullmatch(asked) and (status < 400 or route in ours.ALWAYS):
+                return schema
+        if status >= 400 and media_type == JSON:
+            return ERROR
+        for pattern, responses in self._routes:
+            if pattern.fullmatch(asked) and status < 400:
+                content = responses[str(status)].get("content")
+                kind = JSON if asked == STREAMED_AS_WHOLE else media_type
+                return _name_of(content[kind]["schema"]) if content else None
+        raise LookupError
+
+    def schema_of_event(self, schema: str, event: Any) -> str:
+        """Of one event of a stream. Raises LookupError for a type that the document does not have."""
+        if schema == EVENT:
+            return self._events[event.get("type")]
+        return ERROR if "error" in event else schema
+
+    def deviations(self, schema: str, value: Any) -> Iterator[Deviation]:
+        for error in self._validator(schema).iter_errors(value):
+            for cause in _causes(error):
+                path = "".join(f"/{step}" for step in cause.instance_path)
+                yield Deviation(schema, path, cause.message)
+
+    def _validator(self, schema: str) -> jsonschema_rs.Validator:
+        if schema not in self._validators:
+            self._validators[schema] = jsonschema_rs.validator_for(
+                {"$ref": f"{_URI}#/components/schemas/{schema}"},
+                registry=self._registry,
+                retriever=_nothing_from_elsewhere,
+            )
+        return self._validators[schema]
+
+
+@cache
+def document() -> Document:
+    return Document()
+
+
+def _pattern(route: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(route)))
+
+
+def _with_nulls(node: Any) -> Any:
+    """With `nullable`, which version 3.1 of OpenAPI has no more, said in its way."""
+    if isinstance(node, list):
+        return [_with_nulls(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    told = {name: _with_nulls(value) for name, value in node.items()}
+    if told.get("nullable") is True:
+        return {"anyOf": [told, {"type": "null"}]}
+    return told
+
+
+def _name_of(reference: Schema) -> str:
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _causes(error: Any) -> Iterator[Any]:
+    """What is wrong in the branch of a union that is meant: the one with the right type, or with the fewest errors."""
+    branches = getattr(error.kind, "context", None)
+    if not branches or not all(branches):
+        yield error
+        return
+    depth = len(error.instance_path)
+    for cause in min(branches, key=lambda errors: (sum(_is_another(one, depth) for one in errors), len(errors))):
+        yield from _causes(cause)
+
+
+def _is_another(error: Any, depth: int) -> bool:
+    """Whether the value is of another kind than this branch of a union."""
+    return error.kind.name in ("type", "enum") and error.instance_path[depth:] in ([], ["type"], ["role"])
+
+
+def _nothing_from_elsewhere(uri: str) -> Any:
+    raise ValueError(f"the document refers to {uri}, which is not in it")

@@ -1,0 +1,36 @@
+"""What the ingress serves that OpenAI's document does not have."""
+
+from typing import Any
+
+ROUTES: dict[str, str | None] = {
+    "GET /healthz": None,
+    "GET /readyz": None,
+    "GET /metrics": None,
+    "GET /baton/links": None,
+    "GET /baton/queue": None,
+    "GET /baton/receipts": None,
+    "GET /v1/conversations": "ConversationList",
+}
+"""With the schema of their answers, where that is made of OpenAI's. Parameters are in braces."""
+
+ALWAYS = ("GET /readyz",)
+"""Whatever the status: no errors, though it may be 503."""
+
+
+def _page_of(schema: str) -> dict[str, Any]:
+    """OpenAI's envelope of lists."""
+    an_id = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    return {
+        "type": "object",
+        "properties": {
+            "object": {"type": "string", "enum": ["list"]},
+            "data": {"type": "array", "items": {"$ref": f"#/components/schemas/{schema}"}},
+            "first_id": an_id,
+            "last_id": an_id,
+            "has_more": {"type": "boolean"},
+        },
+        "required": ["object", "data", "first_id", "last_id", "has_more"],
+    }
+
+
+SCHEMAS = {"ConversationList": _page_of("ConversationResource")}
