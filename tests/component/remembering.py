@@ -39,3 +39,4 @@ async def clients_of(state: ChatState | None, frontend: FakeFrontend) -> AsyncIt
         await client.close()
     await listener.close()
     await app.state.turns.drained()
+    await app.state.keeper.drained()
