@@ -18,6 +18,7 @@ from api.responses.turns import Turns
 from api.routes import (
     completions,
     conversations,
+    feedback,
     health,
     links,
     models,
@@ -58,7 +59,7 @@ def build_http_app(
     app.state.keep_alive_s = config.keep_alive_s
     app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    remembering = (conversations, responses, stored_completions)
+    remembering = (conversations, responses, stored_completions, feedback)
     for routes in (completions, *remembering, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)

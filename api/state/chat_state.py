@@ -11,6 +11,7 @@ from pathlib import Path
 from api.state.chat_completions import ChatCompletions
 from api.state.conversations import Conversations
 from api.state.database import RETRY_AFTER_S, Database
+from api.state.feedback import FeedbackStore
 from api.state.responses import Responses
 from api.state.sealing import LocalMasterKey, TenantKeys
 from cluster.config import REPO_ROOT, StateConfig
@@ -39,6 +40,7 @@ class ChatState:
         self._conversations: Conversations | None = None
         self._responses: Responses | None = None
         self._chat_completions: ChatCompletions | None = None
+        self._feedback: FeedbackStore | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -65,6 +67,13 @@ class ChatState:
         if self._chat_completions is None:
             raise StateUnavailable("stored chat completions cannot be reached yet", RETRY_AFTER_S)
         return self._chat_completions
+
+    @property
+    def feedback(self) -> FeedbackStore:
+        """Raises StateUnavailable until it can be reached for the first time."""
+        if self._feedback is None:
+            raise StateUnavailable("feedback cannot be reached yet", RETRY_AFTER_S)
+        return self._feedback
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -104,6 +113,7 @@ class ChatState:
             self._conversations = Conversations(self._database, self._keys)
             self._responses = Responses(self._database, self._keys)
             self._chat_completions = ChatCompletions(self._database, self._keys)
+            self._feedback = FeedbackStore(self._database, self._keys)
 
 
 def _master_key(folder: Path) -> LocalMasterKey:
