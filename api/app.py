@@ -8,13 +8,24 @@ from fastapi import FastAPI, Request, Response
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
+from api.completions.keeper import Keeper
 from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.receipts import Receipts
 from api.render import Frontend
 from api.responses.turns import Turns
-from api.routes import completions, conversations, health, links, models, queue, responses
+from api.routes import (
+    completions,
+    conversations,
+    feedback,
+    health,
+    links,
+    models,
+    queue,
+    responses,
+    stored_completions,
+)
 from api.routes import receipts as receipts_route
 from api.state.chat_state import ChatState
 from api.wire.errors import error_response
@@ -42,12 +53,14 @@ def build_http_app(
     app.state.receipts = receipts
     app.state.chat_state = state
     app.state.turns = Turns(frontend, state)
+    app.state.keeper = Keeper(state)
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s
     app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    for routes in (completions, conversations, responses, models, health, links, queue, receipts_route):
+    remembering = (conversations, responses, stored_completions, feedback)
+    for routes in (completions, *remembering, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -80,6 +93,7 @@ class Ingress:
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._turns: Turns = http_app.state.turns
+        self._keeper: Keeper = http_app.state.keeper
         self._listener = await HttpListener.start(http_app, config.ingress)
 
     async def check_health(self) -> None:
@@ -93,6 +107,7 @@ class Ingress:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
             await self._turns.drained()
+            await self._keeper.drained()
             self._scheduling.close()
             await self._state.close()
 

@@ -84,6 +84,8 @@ PURE = (
     "api/wire/slo.py",
     "api/wire/sse.py",
     "api/receipts.py",
+    "api/completions/assembly.py",
+    "api/completions/messages.py",
     "api/responses/chat.py",
     "api/responses/events.py",
     "api/wire/bodies.py",

@@ -6,9 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from api.completions.keeper import Keeping
+from api.completions.request import wants_store
 from api.generation import Call
 from api.render import Frames
 from api.routes.calls import call_of, headers_of
+from api.routes.conversations import tenant_in_state
 from api.vllm_errors import error_in_frame
 from api.wire.bodies import public
 from api.wire.event_stream import EventStream
@@ -19,11 +22,17 @@ Answer = Callable[[Any, Call], Awaitable[dict[str, Any] | Frames]]
 
 
 async def create_chat_completion(request: Request) -> Response:
-    return await _answered(request, request.app.state.frontend.chat_completion)
+    body = await json_of(request)
+    call = call_of(request, body)
+    keeping = None
+    if wants_store(body):
+        keeping = Keeping(request.app.state.keeper, tenant_in_state(request), body, tier_of(call.terms.slo_class))
+    return await _answered(request, body, call, request.app.state.frontend.chat_completion, keeping)
 
 
 async def create_completion(request: Request) -> Response:
-    return await _answered(request, request.app.state.frontend.completion)
+    body = await json_of(request)
+    return await _answered(request, body, call_of(request, body), request.app.state.frontend.completion)
 
 
 # Plain routes: FastAPI's own would resolve dependencies, of which there are none, for each request.
@@ -32,16 +41,17 @@ router.add_route("/v1/chat/completions", create_chat_completion, methods=["POST"
 router.add_route("/v1/completions", create_completion, methods=["POST"])
 
 
-async def _answered(request: Request, answer: Answer) -> Response:
-    body = await json_of(request)
-    call = call_of(request, body)
-    result = await answer(body, call)
+async def _answered(
+    request: Request, body: Any, call: Call, answer: Answer, keeping: Keeping | None = None
+) -> Response:
+    result = await answer(body if keeping is None else keeping.body, call)
     if isinstance(result, dict):
         if "service_tier" in result:  # vLLM's own is always null
             result["service_tier"] = tier_of(call.terms.slo_class)
-        return JSONResponse(public(result), headers=headers_of(call))
+        shown = public(result)
+        return JSONResponse(shown if keeping is None else await keeping.whole(shown), headers=headers_of(call))
     return EventStream(
-        result,
+        result if keeping is None else keeping.passed_on(result),
         error_in=lambda frame: error_in_frame(frame, call.error),
         headers_of_status=lambda: headers_of(call),
         keep_alive_s=request.app.state.keep_alive_s,

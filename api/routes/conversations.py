@@ -7,15 +7,13 @@ from fastapi import APIRouter, Request
 from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Conversations
 from api.wire.items import items_of
-from api.wire.pages import listed, metadata_of, page_of, user_of
+from api.wire.pages import listed, metadata_in, metadata_of, page_of, user_of
 from api.wire.requests import object_of, tenant_of
 
 router = APIRouter(prefix="/v1/conversations")
 
 NO_KEY = "anonymous"
 """The tenant of those who send no API key."""
-
-_FILTER = "metadata["
 
 
 @router.post("")
@@ -30,12 +28,7 @@ async def create(request: Request) -> dict[str, Any]:
 async def list_conversations(request: Request) -> dict[str, Any]:
     """Newest first; `user` and `metadata[key]=value` select."""
     query, page = request.query_params, page_of(request.query_params)
-    metadata = {
-        name.removeprefix(_FILTER).removesuffix("]"): value
-        for name, value in query.items()
-        if name.startswith(_FILTER) and name.endswith("]")
-    }
-    found = await _store(request).find(tenant_in_state(request), page, query.get("user"), metadata_of(metadata))
+    found = await _store(request).find(tenant_in_state(request), page, query.get("user"), metadata_in(query))
     return listed([_shown(conversation) for conversation in found], page)
 
 

@@ -8,8 +8,10 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
+from api.state.chat_completions import ChatCompletions
 from api.state.conversations import Conversations
 from api.state.database import RETRY_AFTER_S, Database
+from api.state.feedback import FeedbackStore
 from api.state.log_writer import LogWriter
 from api.state.orphans import Orphans
 from api.state.response_events import ResponseEvents
@@ -45,6 +47,8 @@ class ChatState:
         self._response_events: ResponseEvents | None = None
         self._log_writer: LogWriter | None = None
         self._orphans: Orphans | None = None
+        self._chat_completions: ChatCompletions | None = None
+        self._feedback: FeedbackStore | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -85,6 +89,20 @@ class ChatState:
         if self._log_writer is None:
             raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
         return self._log_writer
+
+    @property
+    def chat_completions(self) -> ChatCompletions:
+        """Raises StateUnavailable until they can be reached for the first time."""
+        if self._chat_completions is None:
+            raise StateUnavailable("stored chat completions cannot be reached yet", RETRY_AFTER_S)
+        return self._chat_completions
+
+    @property
+    def feedback(self) -> FeedbackStore:
+        """Raises StateUnavailable until it can be reached for the first time."""
+        if self._feedback is None:
+            raise StateUnavailable("feedback cannot be reached yet", RETRY_AFTER_S)
+        return self._feedback
 
     async def close(self) -> None:
         if self._log_writer is not None:
@@ -136,6 +154,8 @@ class ChatState:
             self._orphans = Orphans(self._database, self._keys)
             self._log_writer = LogWriter(self._response_events)
             self._log_writer.start()
+            self._chat_completions = ChatCompletions(self._database, self._keys)
+            self._feedback = FeedbackStore(self._database, self._keys)
 
 
 def _master_key(folder: Path) -> LocalMasterKey:

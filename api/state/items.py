@@ -71,8 +71,7 @@ async def append(
 
 
 async def unsealed(transaction: Transaction, keys: TenantKeys, tenant: str, rows: list[DictRow]) -> list[Item]:
-    versions = {row["key_version"] for row in rows}
-    by_version = {version: await keys.of_version(transaction, tenant, version) for version in versions}
+    by_version = await keys.of_rows(transaction, tenant, rows)
     return [
         msgspec.json.decode(by_version[row["key_version"]].unseal(row["body"], _place(row["id"])))
         | {"id": row["id"], "status": row["status"]}

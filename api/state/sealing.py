@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+from psycopg.rows import DictRow
 
 from api.state.database import Transaction, fetch_one
 from api.state.queries import queries
@@ -113,6 +114,11 @@ class TenantKeys:
             row = await fetch_one(transaction, _SQL["newest"], tenant=tenant)
             assert row is not None
         return TenantKey(tenant, row["version"], self._unwrapped(row["wrapped_key"]))
+
+    async def of_rows(self, transaction: Transaction, tenant: str, rows: list[DictRow]) -> dict[int, TenantKey]:
+        """To unseal them with, by their `key_version`. Raises ServingError where one has been destroyed."""
+        versions = {row["key_version"] for row in rows}
+        return {version: await self.of_version(transaction, tenant, version) for version in versions}
 
     async def of_version(self, transaction: Transaction, tenant: str, version: int) -> TenantKey:
         """To unseal with. Raises ServingError where it has been destroyed."""

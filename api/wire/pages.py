@@ -6,7 +6,7 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from api.state.conversations import Page
-from cluster.errors import InvalidRequest
+from cluster.errors import InvalidRequest, NotFound
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
@@ -15,14 +15,30 @@ MAX_USER = 512
 """Characters."""
 
 
-def page_of(query: QueryParams) -> Page:
+_FILTER = "metadata["
+
+
+def page_of(query: QueryParams, default_order: str = "desc") -> Page:
     """Raises InvalidRequest."""
-    limit, order = query.get("limit", str(DEFAULT_LIMIT)), query.get("order", "desc")
+    limit, order = query.get("limit", str(DEFAULT_LIMIT)), query.get("order", default_order)
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_LIMIT):
         raise InvalidRequest(f"limit must be a number from 1 to {MAX_LIMIT}", "limit", "invalid_value")
     if order not in ("asc", "desc"):
         raise InvalidRequest("order must be asc or desc", "order", "invalid_value")
     return Page(query.get("after"), int(limit), order == "desc")
+
+
+def part_of(data: Sequence[dict[str, Any]], page: Page) -> Sequence[dict[str, Any]]:
+    """Of all, the oldest first: the page, and one more where there are more. Raises NotFound."""
+    if page.newest_first:
+        data = data[::-1]
+    first = 0
+    if page.after is not None:
+        ids = [one["id"] for one in data]
+        if page.after not in ids:
+            raise NotFound(f"nothing with id '{page.after}' is listed here", "after", "not_found")
+        first = ids.index(page.after) + 1
+    return data[first : first + page.limit + 1]
 
 
 def listed(data: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
@@ -35,6 +51,17 @@ def listed(data: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
         "last_id": shown[-1]["id"] if shown else None,
         "has_more": len(data) > page.limit,
     }
+
+
+def metadata_in(query: QueryParams) -> dict[str, str]:
+    """That is asked for by `metadata[key]=value`. Raises InvalidRequest."""
+    return metadata_of(
+        {
+            name.removeprefix(_FILTER).removesuffix("]"): value
+            for name, value in query.items()
+            if name.startswith(_FILTER) and name.endswith("]")
+        }
+    )
 
 
 def metadata_of(value: Any) -> dict[str, str]:

@@ -46,3 +46,4 @@ async def clients_of(
             await client.close()
         await listener.close()
         await app.state.turns.drained()
+        await app.state.keeper.drained()

@@ -135,7 +135,7 @@ class StateAway:
     def conversations(self) -> None:
         raise StateUnavailable("conversations cannot be reached yet", 2.0)
 
-    responses = conversations
+    responses = chat_completions = feedback = conversations
 
 
 def a_scrape(deployment: str, value: float) -> Scrape:

@@ -16,6 +16,7 @@ from cluster.services import LocalPostgres
 from tests.component.surface import FakeFrontend, a_client, an_app
 
 CONVERSATIONS = "/v1/conversations"
+COMPLETION = {"id": "chatcmpl-1", "model": "m", "choices": []}
 NOTHING = {"type": "message", "role": "user", "status": "completed", "content": []}
 
 
@@ -31,7 +32,7 @@ async def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @pytest.fixture
 async def http(state: ChatState) -> AsyncIterator[httpx.AsyncClient]:
-    async with a_client(an_app(FakeFrontend(), state=state)) as client:
+    async with a_client(an_app(FakeFrontend(COMPLETION), state=state)) as client:
         yield client
 
 
@@ -39,9 +40,14 @@ def servers(folder: Path) -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"]) if str(folder / "postgres") in (p.info["cmdline"] or [])]
 
 
-async def until(http: httpx.AsyncClient, condition: Callable[[httpx.Response], bool]) -> httpx.Response:
+async def until(
+    http: httpx.AsyncClient,
+    condition: Callable[[httpx.Response], bool],
+    method: str = "POST",
+    path: str = CONVERSATIONS,
+) -> httpx.Response:
     for _ in range(3000):
-        if condition(answer := await http.post(CONVERSATIONS)):
+        if condition(answer := await http.request(method, path)):
             return answer
         await asyncio.sleep(0.02)
     raise TimeoutError
@@ -72,6 +78,18 @@ async def test_killed_postgres_comes_back_with_what_it_had(state, http, tmp_path
     assert (await http.get("/v1/models")).is_success
     await until(http, is_back)
     assert (await http.get(f"{CONVERSATIONS}/{made['id']}")).json() == made
+
+
+async def test_chat_completion_is_served_meanwhile_and_found_afterwards(state, http, tmp_path):
+    state.start()
+    await until(http, is_back)
+    for process in servers(tmp_path):
+        process.kill()
+    answer = await http.post("/v1/chat/completions", json={"model": "m", "messages": [], "store": True})
+    assert answer.is_success
+    await until(http, is_back)
+    path = f"/v1/chat/completions/{answer.json()['id']}"
+    await until(http, lambda found: found.is_success, "GET", path)
 
 
 async def test_restart_keeps_the_conversations(tmp_path):

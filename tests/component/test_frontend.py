@@ -181,11 +181,58 @@ async def test_logprobs_of_chat_tokens_come_with_their_alternatives(client, engi
 
 async def test_tool_call_is_parsed_from_the_text(client, engines):
     engines.says('<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>')
-    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
-    (choice,) = choices(await chat(client, tools=[tool]))
+    (choice,) = choices(await chat(client, tools=[TOOL]))
     (call,) = choice["message"]["tool_calls"]
     assert choice["finish_reason"] == "tool_calls"
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("weather", {"city": "Paris"})
+
+
+class Notebook:
+    """A state that keeps chat completions in memory."""
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+        self.chat_completions = self
+
+    async def add(self, tenant: str, completion: Any) -> None:
+        self.written.append(json.loads(completion.body))
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("Paris is nice.", {}),
+        ("Paris is nice.", {"n": 2, "temperature": 0.7, "stream_options": None}),
+        ("Paris is nice.", {"stop": ["nice"]}),
+        ("Paris", {"logprobs": True, "top_logprobs": 2}),
+        ('<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>', {"tools": [TOOL]}),
+    ],
+    ids=["text", "n", "stop", "logprobs", "tool"],
+)
+async def test_stream_is_kept_as_the_answer_that_was_not_streamed(started, engines, text, fields):
+    engines.says(text, stop_reason="nice" if "stop" in fields else None)
+    if "n" in fields:
+        engines.deltas += engines.sequence(1, "London is big.")
+    if "logprobs" in fields:
+        engines.deltas = [with_logprobs(delta, other=END_OF_TURN) for delta in engines.deltas]
+    notebook = Notebook()
+    async with a_client(an_app(started[1], FakeCluster(), state=notebook)) as client:
+        plain = chunks(await chat(client, stream=True, **fields))
+        streamed = chunks(await chat(client, stream=True, store=True, **fields))
+        answered = (await chat(client, store=True, **fields)).json()
+    assert [one["choices"][0]["delta"].keys() for one in streamed] == [
+        one["choices"][0]["delta"].keys() for one in plain
+    ]
+    assert [kept["id"] for kept in notebook.written] == [streamed[0]["id"], answered["id"]]
+    for kept in notebook.written:
+        del kept["id"], kept["created"]
+        for choice in kept["choices"]:
+            for call in choice["message"].get("tool_calls", ()):
+                del call["id"]
+    assert notebook.written[0] == notebook.written[1]
 
 
 async def test_path_header_reaches_the_session(client, engines):

@@ -112,14 +112,14 @@ async def test_model_that_is_not_served_is_not_found():
     )
 
 
-@pytest.mark.parametrize("url", ["/", "/v1/nothing", "/v1/chat/completions/1", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("url", ["/", "/v1/nothing", "/v1/completions/1", "/docs", "/openapi.json"])
 async def test_unknown_url_is_not_found(url):
     response = await asked("GET", url)
     assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
     assert error_of(response)["message"] == f"unknown request URL: GET {url}"
 
 
-@pytest.mark.parametrize(("method", "url"), [("GET", CHAT), ("POST", "/healthz"), ("DELETE", "/v1/models")])
+@pytest.mark.parametrize(("method", "url"), [("GET", COMPLETION), ("POST", "/healthz"), ("DELETE", "/v1/models")])
 async def test_wrong_method_is_refused(method, url):
     response = await asked(method, url)
     assert (response.status_code, error_of(response)) == (

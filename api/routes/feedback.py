@@ -1,0 +1,56 @@
+"""/v1/feedback: what users think of stored responses and chat completions, which OpenAI has not."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from api.routes.conversations import tenant_in_state
+from api.state.chat_state import ChatState
+from api.state.feedback import Feedback, FeedbackStore
+from api.wire.feedback import KNOWN, opinion_of, rating_of
+from api.wire.pages import listed, page_of
+from api.wire.requests import object_of
+
+router = APIRouter(prefix="/v1/feedback")
+
+
+@router.post("")
+async def create(request: Request) -> dict[str, Any]:
+    opinion = opinion_of(await object_of(request, KNOWN))
+    return _shown(await _store(request).put(tenant_in_state(request), opinion))
+
+
+@router.get("")
+async def list_feedback(request: Request) -> dict[str, Any]:
+    """Newest first; `response_id` and `rating` select."""
+    query, page = request.query_params, page_of(request.query_params)
+    rating = rating_of(query["rating"]) if "rating" in query else None
+    found = await _store(request).find(tenant_in_state(request), page, query.get("response_id"), rating)
+    return listed([_shown(feedback) for feedback in found], page)
+
+
+@router.delete("/{feedback}")
+async def delete(request: Request, feedback: str) -> dict[str, Any]:
+    await _store(request).delete(tenant_in_state(request), feedback)
+    return {"id": feedback, "object": "feedback.deleted", "deleted": True}
+
+
+def _store(request: Request) -> FeedbackStore:
+    """Raises StateUnavailable."""
+    state: ChatState = request.app.state.chat_state
+    return state.feedback
+
+
+def _shown(feedback: Feedback) -> dict[str, Any]:
+    opinion = feedback.opinion
+    return {
+        "id": feedback.id,
+        "object": "feedback",
+        "created_at": int(feedback.created_at.timestamp()),
+        "response_id": opinion.subject,
+        "item_id": opinion.item,
+        "user": opinion.end_user,
+        "rating": opinion.rating,
+        "labels": opinion.labels,
+        "comment": opinion.comment,
+    }

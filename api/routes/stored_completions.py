@@ -1,0 +1,58 @@
+"""/v1/chat/completions: those that were stored."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from api.completions.messages import listed_messages
+from api.routes.conversations import tenant_in_state
+from api.state.chat_completions import ChatCompletions
+from api.state.chat_state import ChatState
+from api.wire.pages import listed, metadata_in, metadata_of, page_of, part_of
+from api.wire.requests import object_of
+from cluster.errors import InvalidRequest
+
+router = APIRouter(prefix="/v1/chat/completions")
+
+
+@router.get("")
+async def list_completions(request: Request) -> dict[str, Any]:
+    """Oldest first; `model`, `user` and `metadata[key]=value` select."""
+    query, page = request.query_params, page_of(request.query_params, "asc")
+    found = await _store(request).find(
+        tenant_in_state(request), page, query.get("model"), query.get("user"), metadata_in(query)
+    )
+    return listed(found, page)
+
+
+@router.get("/{completion}")
+async def retrieve(request: Request, completion: str) -> dict[str, Any]:
+    return await _store(request).get(tenant_in_state(request), completion)
+
+
+@router.post("/{completion}")
+async def update(request: Request, completion: str) -> dict[str, Any]:
+    body = await object_of(request, frozenset({"metadata"}))
+    if "metadata" not in body:
+        raise InvalidRequest("metadata is missing", "metadata", "missing_required_parameter")
+    return await _store(request).update(tenant_in_state(request), completion, metadata_of(body["metadata"]))
+
+
+@router.delete("/{completion}")
+async def delete(request: Request, completion: str) -> dict[str, Any]:
+    await _store(request).delete(tenant_in_state(request), completion)
+    return {"id": completion, "object": "chat.completion.deleted", "deleted": True}
+
+
+@router.get("/{completion}/messages")
+async def messages(request: Request, completion: str) -> dict[str, Any]:
+    """Those that it answers, oldest first."""
+    page = page_of(request.query_params, "asc")
+    found = await _store(request).messages(tenant_in_state(request), completion)
+    return listed(part_of(listed_messages(completion, found), page), page)
+
+
+def _store(request: Request) -> ChatCompletions:
+    """Raises StateUnavailable."""
+    state: ChatState = request.app.state.chat_state
+    return state.chat_completions

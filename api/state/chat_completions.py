@@ -1,0 +1,117 @@
+"""Stored chat completions, as PostgreSQL holds them. Every look-up is within one tenant."""
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
+
+from api.state.conversations import Page
+from api.state.database import Database, Transaction, fetch_all, fetch_one
+from api.state.queries import queries
+from api.state.sealing import TenantKeys
+from cluster.errors import NotFound
+
+Body = dict[str, Any]
+"""A chat completion or a message, as the wire has it."""
+
+_SQL = queries("chat_completions.sql")
+
+
+class ChatCompletion(NamedTuple):
+    """To be stored."""
+
+    id: str
+    created_at: datetime
+    model: str
+    end_user: str | None
+    metadata: dict[str, str]
+    body: bytes
+    """JSON, without the metadata."""
+    messages: bytes
+    """JSON: those that it answers."""
+
+
+class ChatCompletions:
+    def __init__(self, database: Database, keys: TenantKeys) -> None:
+        self._database = database
+        self._keys = keys
+
+    async def add(self, tenant: str, completion: ChatCompletion) -> None:
+        """No-op for one that is there."""
+        async with self._database.transaction(tenant) as transaction:
+            key = await self._keys.newest(transaction, tenant)
+            sealed = {
+                "metadata": Jsonb(completion.metadata),
+                "body": key.seal(completion.body, _place(completion.id, "body")),
+                "messages": key.seal(completion.messages, _place(completion.id, "messages")),
+            }
+            values = {**completion._asdict(), **sealed, "tenant": tenant, "key_version": key.version}
+            await transaction.execute(_SQL["add"], values)
+
+    async def get(self, tenant: str, completion: str) -> Body:
+        """Raises NotFound."""
+        async with self._database.transaction(tenant) as transaction:
+            return await self._one(transaction, tenant, await self._found(transaction, tenant, completion))
+
+    async def update(self, tenant: str, completion: str, metadata: dict[str, str]) -> Body:
+        """Raises NotFound."""
+        async with self._database.transaction(tenant) as transaction:
+            values = {"tenant": tenant, "id": completion, "metadata": Jsonb(metadata)}
+            row = await fetch_one(transaction, _SQL["update_metadata"], **values)
+            if row is None:
+                raise no_completion(completion)
+            return await self._one(transaction, tenant, row)
+
+    async def delete(self, tenant: str, completion: str) -> None:
+        """With the feedback on it. Raises NotFound."""
+        async with self._database.transaction(tenant) as transaction:
+            if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=completion) is None:
+                raise no_completion(completion)
+
+    async def find(
+        self, tenant: str, page: Page, model: str | None, end_user: str | None, metadata: dict[str, str]
+    ) -> list[Body]:
+        """One more than the page takes, where there are more. Raises NotFound."""
+        query = _SQL["list_newest_first" if page.newest_first else "list_oldest_first"]
+        values = {"model": model, "end_user": end_user, "metadata": Jsonb(metadata)}
+        async with self._database.transaction(tenant) as transaction:
+            rows = await fetch_all(transaction, query, tenant=tenant, after=page.after, limit=page.limit + 1, **values)
+            if not rows and page.after:
+                await self._found(transaction, tenant, page.after)
+            return await self._unsealed(transaction, tenant, rows)
+
+    async def messages(self, tenant: str, completion: str) -> list[Body]:
+        """That it answers. Raises NotFound."""
+        async with self._database.transaction(tenant) as transaction:
+            row = await fetch_one(transaction, _SQL["messages"], tenant=tenant, id=completion)
+            if row is None:
+                raise no_completion(completion)
+            key = await self._keys.of_version(transaction, tenant, row["key_version"])
+            return list(msgspec.json.decode(key.unseal(row["messages"], _place(completion, "messages"))))
+
+    async def _found(self, transaction: Transaction, tenant: str, completion: str) -> DictRow:
+        row = await fetch_one(transaction, _SQL["get"], tenant=tenant, id=completion)
+        if row is None:
+            raise no_completion(completion)
+        return row
+
+    async def _one(self, transaction: Transaction, tenant: str, row: DictRow) -> Body:
+        return (await self._unsealed(transaction, tenant, [row]))[0]
+
+    async def _unsealed(self, transaction: Transaction, tenant: str, rows: list[DictRow]) -> list[Body]:
+        by_version = await self._keys.of_rows(transaction, tenant, rows)
+        return [
+            msgspec.json.decode(by_version[row["key_version"]].unseal(row["body"], _place(row["id"], "body")))
+            | {"metadata": row["metadata"]}
+            for row in rows
+        ]
+
+
+def no_completion(completion: str) -> NotFound:
+    return NotFound(f"no stored chat completion with id '{completion}'", "completion_id", "completion_not_found")
+
+
+def _place(completion: str, column: str) -> str:
+    return f"chat_completions/{completion}/{column}"

@@ -1,0 +1,57 @@
+"""POST /v1/feedback: what a client may say."""
+
+from typing import Any
+
+from api.state.feedback import Opinion
+from api.wire.pages import user_of
+from cluster.errors import InvalidRequest
+
+KNOWN = frozenset({"comment", "item_id", "labels", "rating", "response_id", "user"})
+
+MAX_LABELS, MAX_LABEL, MAX_COMMENT = 16, 64, 10_000
+"""Labels, and characters."""
+
+_RATINGS = {"1": 1, "-1": -1, "up": 1, "down": -1}
+
+
+def opinion_of(body: dict[str, Any]) -> Opinion:
+    """Raises InvalidRequest."""
+    return Opinion(
+        subject=_text(body, "response_id", is_required=True) or "",
+        rating=rating_of(body.get("rating")),
+        labels=_labels(body.get("labels")),
+        comment=_text(body, "comment", MAX_COMMENT),
+        item=_text(body, "item_id"),
+        end_user=user_of(body.get("user")),
+    )
+
+
+def rating_of(value: Any) -> int:
+    """Raises InvalidRequest."""
+    is_one = isinstance(value, int | str) and not isinstance(value, bool) and str(value) in _RATINGS
+    if not is_one:
+        raise InvalidRequest("rating must be 1 or -1, 'up' or 'down'", "rating", "invalid_value")
+    return _RATINGS[str(value)]
+
+
+def _labels(value: Any) -> list[str]:
+    """Each once."""
+    labels = [] if value is None else value
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise InvalidRequest("labels must be a list of strings", "labels", "invalid_type")
+    if len(labels) > MAX_LABELS:
+        raise InvalidRequest(f"there may be {MAX_LABELS} labels", "labels", "array_above_max_length")
+    if any(not 0 < len(label) <= MAX_LABEL for label in labels):
+        raise InvalidRequest(f"labels have 1 to {MAX_LABEL} characters", "labels", "invalid_value")
+    return list(dict.fromkeys(labels))
+
+
+def _text(body: dict[str, Any], name: str, most: int | None = None, *, is_required: bool = False) -> str | None:
+    value = body.get(name)
+    if value is None and is_required:
+        raise InvalidRequest(f"{name} is missing", name, "missing_required_parameter")
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string", name, "invalid_type")
+    if value is not None and most is not None and len(value) > most:
+        raise InvalidRequest(f"{name} may have {most:,} characters", name, "string_above_max_length")
+    return value
