@@ -8,13 +8,14 @@ from fastapi import FastAPI, Request, Response
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
+from api.context.manager import ContextManager
 from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.receipts import Receipts
 from api.render import Frontend
 from api.responses.turns import Turns
-from api.routes import completions, conversations, health, links, models, queue, responses
+from api.routes import completions, context, conversations, health, links, models, queue, responses
 from api.routes import receipts as receipts_route
 from api.state.chat_state import ChatState
 from api.wire.errors import error_response
@@ -33,7 +34,12 @@ logger = logging.getLogger("baton.ingress")
 
 
 def build_http_app(
-    frontend: Frontend, cluster: ClusterPort, receipts: Receipts, state: ChatState, config: IngressConfig
+    frontend: Frontend,
+    cluster: ClusterPort,
+    receipts: Receipts,
+    state: ChatState,
+    context_manager: ContextManager,
+    config: IngressConfig,
 ) -> FastAPI:
     """The HTTP surface over a frontend, a view of the cluster and what is remembered."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
@@ -41,13 +47,14 @@ def build_http_app(
     app.state.cluster = cluster
     app.state.receipts = receipts
     app.state.chat_state = state
+    app.state.context = context_manager
     app.state.turns = Turns(frontend, state)
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s
     app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    for routes in (completions, conversations, responses, models, health, links, queue, receipts_route):
+    for routes in (completions, conversations, responses, context, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -76,7 +83,8 @@ class Ingress:
         frontend = await Frontend.start(config, self._start_session)
         self._state = ChatState(config.state)
         self._state.start()
-        http_app = build_http_app(frontend, cluster, receipts, self._state, config.ingress)
+        self._context = ContextManager(frontend, lambda: self._state.context, config.context)
+        http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._turns: Turns = http_app.state.turns
@@ -93,6 +101,7 @@ class Ingress:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
             await self._turns.drained()
+            await self._context.close()
             self._scheduling.close()
             await self._state.close()
 

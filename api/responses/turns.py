@@ -15,6 +15,7 @@ from api.responses.chat import chat_body
 from api.responses.events import Event, ResponseWriter
 from api.responses.request import ResponseRequest, response_of
 from api.state.chat_state import ChatState
+from api.state.history import History
 from api.state.items import Item, new_id, with_ids
 from api.state.responses import LEASE, Responses
 from cluster.errors import ServingError, StateUnavailable
@@ -57,13 +58,13 @@ class Turns:
         response = response_of(request, new_id("resp"), int(time.time()))
         items = with_ids(request.items)
         store = self._state.responses if request.is_stored or request.conversation or request.previous else None
-        history: list[Item] = []
+        history = History([], {}, [])
         if store is not None and request.is_stored:
             history = await store.admit(tenant, response, items, request.conversation, request.previous)
         elif store is not None:
             history = await store.history(tenant, request.conversation, request.previous)
         turn = Turn(tenant, request, response, store if request.is_stored else None)
-        turn.task = asyncio.create_task(turn.run(self._frontend, [*history, *items], call))
+        turn.task = asyncio.create_task(turn.run(self._frontend, [*history.items, *items], call))
         self._keep(turn.task)
         return turn
 

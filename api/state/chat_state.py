@@ -8,6 +8,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
+from api.state.context_store import ContextStore
 from api.state.conversations import Conversations
 from api.state.database import RETRY_AFTER_S, Database
 from api.state.responses import Responses
@@ -37,6 +38,7 @@ class ChatState:
         self._database: Database | None = None
         self._conversations: Conversations | None = None
         self._responses: Responses | None = None
+        self._context: ContextStore | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -56,6 +58,13 @@ class ChatState:
         if self._responses is None:
             raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
         return self._responses
+
+    @property
+    def context(self) -> ContextStore:
+        """Raises StateUnavailable until it can be reached for the first time."""
+        if self._context is None:
+            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
+        return self._context
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -94,6 +103,7 @@ class ChatState:
             await self._database.migrate()
             self._conversations = Conversations(self._database, self._keys)
             self._responses = Responses(self._database, self._keys)
+            self._context = ContextStore(self._database, self._keys)
 
 
 def _master_key(folder: Path) -> LocalMasterKey:

@@ -10,7 +10,7 @@ from psycopg.errors import UniqueViolation
 
 from api.state.conversations import Page, found_conversation
 from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
-from api.state.history import history_of
+from api.state.history import History, history_of
 from api.state.items import Item, Turn, append, unsealed
 from api.state.queries import queries
 from api.state.sealing import TenantKeys
@@ -31,16 +31,16 @@ class Responses:
         self._database = database
         self._keys = keys
 
-    async def history(self, tenant: str, conversation: str | None, previous: str | None) -> list[Item]:
-        """What a turn follows, the oldest item first. Raises NotFound."""
+    async def history(self, tenant: str, conversation: str | None, previous: str | None) -> History:
+        """What a turn follows. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
             return await history_of(transaction, self._keys, tenant, conversation, previous)
 
     async def admit(
         self, tenant: str, body: Body, items: list[Item], conversation: str | None, previous: str | None
-    ) -> list[Item]:
+    ) -> History:
         """The turn is durable from here on, and nobody else's on its conversation. `items`: its input, with ids.
-        Returns what it follows, the oldest item first.
+        Returns what it follows.
 
         Raises:
             NotFound: no such conversation or previous response.

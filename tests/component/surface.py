@@ -7,9 +7,10 @@ import httpx
 from fastapi import FastAPI
 
 from api.app import build_http_app
+from api.context.manager import ContextManager
 from api.generation import Call
 from api.receipts import Receipts
-from cluster.config import IngressConfig
+from cluster.config import ContextConfig, IngressConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.metrics import Family, Sample, Scrape
 from cluster.reports import (
@@ -133,7 +134,7 @@ class StateAway:
     def conversations(self) -> None:
         raise StateUnavailable("conversations cannot be reached yet", 2.0)
 
-    responses = conversations
+    responses = context = conversations
 
 
 def a_scrape(deployment: str, value: float) -> Scrape:
@@ -149,8 +150,10 @@ def an_app(
     **config: Any,
 ) -> FastAPI:
     """`config`: of the ingress."""
+    state = state or StateAway()
+    context = ContextManager(frontend, lambda: state.context, ContextConfig())  # type: ignore[arg-type]
     return build_http_app(
-        frontend, cluster or FakeCluster(), receipts or Receipts(0), state or StateAway(), IngressConfig(**config)
+        frontend, cluster or FakeCluster(), receipts or Receipts(0), state, context, IngressConfig(**config)
     )
 
 
