@@ -48,7 +48,7 @@ def build_http_app(
     app.state.receipts = receipts
     app.state.chat_state = state
     app.state.context = context_manager
-    app.state.turns = Turns(frontend, state)
+    app.state.turns = Turns(frontend, state, context_manager)
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.context.manager import ContextManager, Fitted
 from api.generation import Call
 from api.render import Frontend
 from api.responses.chat import chat_body
@@ -29,9 +30,10 @@ FINISH_WITHIN_S = 600.0
 
 
 class Turns:
-    def __init__(self, frontend: Frontend, state: ChatState) -> None:
+    def __init__(self, frontend: Frontend, state: ChatState, context: ContextManager) -> None:
         self._frontend = frontend
         self._state = state
+        self._context = context
         self._running: set[asyncio.Task[Any]] = set()
 
     async def start(self, tenant: str, request: ResponseRequest, call: Call) -> "Turn":
@@ -64,7 +66,7 @@ class Turns:
         elif store is not None:
             history = await store.history(tenant, request.conversation, request.previous)
         turn = Turn(tenant, request, response, store if request.is_stored else None)
-        turn.task = asyncio.create_task(turn.run(self._frontend, [*history.items, *items], call))
+        turn.task = asyncio.create_task(turn.run(self._frontend, self._context, history, items, call))
         self._keep(turn.task)
         return turn
 
@@ -93,6 +95,7 @@ class Turn:
         """All events are there."""
         self._refusal: Exception | None = None
         """Why nothing was generated."""
+        self._fitted: Fitted | None = None
         self.task: asyncio.Task[None] | None = None
 
     def leave(self) -> None:
@@ -121,16 +124,23 @@ class Turn:
                 pass
         return self._writer.response
 
-    async def run(self, frontend: Frontend, items: list[Item], call: Call) -> None:
+    async def run(
+        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
+    ) -> None:
         try:
-            await self._run(frontend, items, call)
+            await self._run(frontend, context, history, items, call)
+            if self._fitted is not None:
+                context.after_turn(self._fitted, self._writer.response["output"], call)
         finally:
             self._end([])  # whatever happens, nobody waits for ever
 
-    async def _run(self, frontend: Frontend, items: list[Item], call: Call) -> None:
+    async def _run(
+        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
+    ) -> None:
         renewing = asyncio.create_task(self._renew()) if self._store else None
         try:
-            last = await self._generated(frontend, items, call)
+            await self._fit(context, history, items)
+            last = await self._generated(frontend, call)
         except asyncio.CancelledError:
             last = self._writer.fail("the request was cancelled", int(time.time()))
         except ServingError as error:
@@ -143,9 +153,18 @@ class Turn:
                 renewing.cancel()
         await self._finish(last)
 
-    async def _generated(self, frontend: Frontend, items: list[Item], call: Call) -> list[Event]:
+    async def _fit(self, context: ContextManager, history: History, items: list[Item]) -> None:
+        """Raises ServingError."""
+        response = self._writer.response
+        stored = response["id"] if self._store else None
+        self._fitted = await context.fit(self._tenant, self._request, history, items, stored)
+        if self._fitted.report is not None:
+            response["context"] = self._fitted.report
+
+    async def _generated(self, frontend: Frontend, call: Call) -> list[Event]:
         """Tells all events but the last ones, which it returns. Raises ServingError."""
-        body = chat_body(self._request.body, self._request.body["model"], items)
+        assert self._fitted is not None
+        body = chat_body(self._request.body, self._request.body["model"], self._fitted.items)
         frames = await frontend.chat_completion(body, call)
         assert not isinstance(frames, dict)
         async with aclosing(frames):

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
-    wanted = request_of(body)
+    wanted = request_of(body, request.app.state.context.config.default_truncation)
     call = call_of(request, body)
     turns: Turns = request.app.state.turns
     turn = await turns.start(tenant_in_state(request), wanted, call)
