@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 
-from api.context.notes import IMAGE_TOKENS, num_images, text_of
+from api.context.notes import IMAGE_TOKENS, MESSAGE_TOKENS, num_images, text_of
 from api.context.turns import Item
 from api.render import Frontend
 
-MESSAGE_TOKENS = 16
-"""More than templates put around a message: the sum of such counts is to be no less than the prompt has."""
 MAX_BYTES_PER_CHAR = 4
 KEPT_COUNTS = 200_000
 

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 from openai import AsyncOpenAI
 
+from api.context.manager import ContextManager
 from api.listener import HttpListener
 from api.state.chat_state import ChatState
 from bench.fronts.ports import free_port
@@ -22,10 +23,12 @@ def emptied(url: str) -> None:
 
 
 @asynccontextmanager
-async def clients_of(state: ChatState | None, frontend: FakeFrontend) -> AsyncIterator[ClientOf]:
+async def clients_of(
+    state: ChatState | None, frontend: FakeFrontend, context: ContextManager | None = None
+) -> AsyncIterator[ClientOf]:
     """By API key, of a listening ingress. `state`: None for one that cannot be reached."""
     port = free_port()
-    app = an_app(frontend, state=state)
+    app = an_app(frontend, state=state, context=context)
     listener = await HttpListener.start(app, IngressConfig(port=port))
     made: list[AsyncOpenAI] = []
 
@@ -39,3 +42,4 @@ async def clients_of(state: ChatState | None, frontend: FakeFrontend) -> AsyncIt
         await client.close()
     await listener.close()
     await app.state.turns.drained()
+    await app.state.context.close()

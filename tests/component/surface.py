@@ -147,11 +147,12 @@ def an_app(
     cluster: FakeCluster | None = None,
     receipts: Receipts | None = None,
     state: Any = None,
+    context: ContextManager | None = None,
     **config: Any,
 ) -> FastAPI:
     """`config`: of the ingress."""
     state = state or StateAway()
-    context = ContextManager(frontend, lambda: state.context, ContextConfig())  # type: ignore[arg-type]
+    context = context or ContextManager(frontend, lambda: state.context, ContextConfig())
     return build_http_app(
         frontend, cluster or FakeCluster(), receipts or Receipts(0), state, context, IngressConfig(**config)
     )
