@@ -129,7 +129,7 @@ class Turn:
     ) -> None:
         try:
             await self._run(frontend, context, history, items, call)
-            if self._fitted is not None:
+            if self._fitted is not None and self._refusal is None:
                 context.after_turn(self._fitted, self._writer.response["output"], call)
         finally:
             self._end([])  # whatever happens, nobody waits for ever
