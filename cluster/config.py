@@ -196,9 +196,9 @@ class ContextConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The most that instructions, leading system messages and tools may take; more of them is refused, so that there is
     room for a conversation.
     """
-    summary_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
+    summary_share: Annotated[float, Meta(ge=0, le=0.4)] = 0.1
     """For the summary of what is too old to be sent as it is. More keeps more detail; 0 makes no summaries."""
-    memory_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.1
+    memory_share: Annotated[float, Meta(ge=0, le=0.4)] = 0.1
     """For what a turn is reminded of: older messages that have to do with its question. More finds more, and stays with
     its turn for as long as that is sent; 0 looks for nothing.
     """

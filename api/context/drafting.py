@@ -61,10 +61,10 @@ class Drafting:
             message: memory_note(by_id[item] for item in remembered if item in by_id)
             for message, remembered in history.memories.items()
         }
-        starts, usable = turn_starts(history.items), usable_summaries(history)
-        summaries = [Summary(one.coverage.number, one.after) for one in usable if one.coverage.number in starts]
+        usable = usable_summaries(history)
+        summaries = [Summary(one.coverage.number, one.after) for one in usable]
         tokens = await self._tokens(history.items, notes)
-        measured = Measured(tokens, list(map(is_asked, history.items)), starts, summaries)
+        measured = Measured(tokens, list(map(is_asked, history.items)), turn_starts(history.items), summaries)
         chosen = plan(measured, budget)
         text = next((one.text for one in usable if _is(one, chosen.summary)), None)
         covered = chosen.summary.covers if chosen.summary else measured.first
@@ -107,13 +107,10 @@ class Drafting:
 
 def usable_summaries(history: History) -> list[StoredSummary]:
     """Those that stand for what is still there, all of it."""
-    items = history.items
-    return [
-        summary
-        for summary in history.summaries
-        if summary.coverage.number <= len(items)
-        and items[summary.coverage.number - 1]["id"] == summary.coverage.through
-    ]
+    if not history.summaries:
+        return []
+    lasts = {start: history.items[start - 1]["id"] for start in turn_starts(history.items) if start}
+    return [summary for summary in history.summaries if lasts.get(summary.coverage.number) == summary.coverage.through]
 
 
 def newest_summary(history: History) -> StoredSummary | None:

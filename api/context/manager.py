@@ -45,10 +45,10 @@ class ContextManager:
         frontend: Frontend,
         store: Callable[[], ContextStore],
         config: ContextConfig,
-        index: Relevant | None = None,
+        index: Callable[[], Relevant] | None = None,
     ) -> None:
-        """`store`: raises StateUnavailable while it cannot be reached. `index`: without one, turns are reminded of
-        nothing.
+        """`store` and `index`: raise StateUnavailable while they cannot be reached. Without an index turns are
+        reminded of nothing.
         """
         self.config = config
         self._store = store
@@ -76,8 +76,9 @@ class ContextManager:
             return Fitted(composed(whole.items, 0))
         budget = await self._drafting.budget(request, whole.items, window)
         draft = await self._drafting.draft(whole, budget)
-        if self._recall is not None and draft.leaves_out:
-            draft = draft._replace(memory=await self._recall.memory(tenant, items, draft.leaves_out, budget.memory))
+        if self._recall is not None and request.conversation and draft.leaves_out:
+            memory = await self._recall.memory(tenant, request.conversation, items, draft, budget.memory)
+            draft = draft._replace(memory=memory)
         draft, num_tokens = await self._drafting.shrunk(request, draft, budget)
         report = None if num_tokens is None or not draft.leaves_out else draft.report(window, num_tokens)
         if response is None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from api.context.counting import TokenCounter
-from api.context.draft import Memory
+from api.context.draft import Draft, Memory
 from api.context.notes import memory_note, text_of
 from api.context.turns import Item
 from cluster.errors import ServingError
@@ -14,7 +14,6 @@ from cluster.errors import ServingError
 logger = logging.getLogger("baton.context")
 
 MAX_MEMORIES = 8
-MAX_QUESTION_CHARS = 2000
 TIMEOUT_S = 1.0
 """An answer is not worth waiting for longer."""
 
@@ -22,31 +21,39 @@ TIMEOUT_S = 1.0
 class Relevant(Protocol):
     """An index of what was said."""
 
-    async def relevant(self, tenant: str, among: Sequence[str], text: str, limit: int) -> list[str]:
-        """Ids of those of these items that have most to do with the text, the best first. Raises ServingError."""
+    async def relevant(
+        self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None
+    ) -> list[Item]:
+        """Messages of the conversation that have to do with the text, the best first. Raises ServingError."""
         ...
 
 
 class Recall:
-    def __init__(self, index: Relevant, counter: TokenCounter) -> None:
+    def __init__(self, index: Callable[[], Relevant], counter: TokenCounter) -> None:
+        """`index`: raises StateUnavailable while it cannot be reached."""
         self._index = index
         self._counter = counter
 
-    async def memory(self, tenant: str, asked: Sequence[Item], left_out: Sequence[Item], budget: int) -> Memory | None:
+    async def memory(
+        self, tenant: str, conversation: str, asked: Sequence[Item], draft: Draft, budget: int
+    ) -> Memory | None:
         """Of the messages that are left out, for the newest of those that are asked. `budget`: in tokens."""
         question = next(
             (item for item in reversed(asked) if item["type"] == "message" and item["role"] == "user"), None
         )
-        messages = {item["id"]: item for item in left_out if item["type"] == "message" and text_of(item).strip()}
+        messages = {
+            item["id"]: item for item in draft.leaves_out if item["type"] == "message" and text_of(item).strip()
+        }
         if question is None or not messages or not (text := text_of(question).strip()):
             return None
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                best = await self._index.relevant(tenant, list(messages), text[:MAX_QUESTION_CHARS], MAX_MEMORIES)
+                first = draft.items[draft.cut]["id"]
+                best = await self._index().relevant(tenant, conversation, text, MAX_MEMORIES, first)
         except (ServingError, TimeoutError) as error:
             logger.warning("nothing was looked up for a turn: %s", error or "no answer in time")
             return None
-        found = [messages[item] for item in best if item in messages]
+        found = [messages[item["id"]] for item in best if item["id"] in messages]
         counts = await self._counter.texts([memory_note([item]) for item in found])
         chosen, used = set(), 0
         for item, tokens in zip(found, counts, strict=True):

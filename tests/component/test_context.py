@@ -12,6 +12,7 @@ from openai import AsyncOpenAI, BadRequestError, InternalServerError
 from api.context.manager import ContextManager
 from api.generation import Call
 from api.state.chat_state import ChatState
+from api.state.conversations import Page
 from cluster.config import ContextConfig
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import CARD, FakeFrontend
@@ -61,15 +62,19 @@ class Model(FakeFrontend):
 
 
 class Index:
-    """Finds what shares a word with the question."""
+    """Finds the oldest messages, whoever is asked to remember."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: ChatState) -> None:
+        self._state = state
         self.error: Exception | None = None
 
-    async def relevant(self, tenant: str, among: Sequence[str], text: str, limit: int) -> list[str]:
+    async def relevant(
+        self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None
+    ) -> list[dict[str, Any]]:
         if self.error is not None:
             raise self.error
-        return list(among[:limit]) if "remember" in text else []
+        page = Page(None, limit, newest_first=False)
+        return await self._state.conversations.items(tenant, conversation, page) if "remember" in text else []
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -83,13 +88,13 @@ def model() -> Model:
 
 
 @pytest.fixture
-def index() -> Index:
-    return Index()
+def index(state: ChatState) -> Index:
+    return Index(state)
 
 
 @pytest.fixture
 def context(state: ChatState, model: Model, index: Index) -> ContextManager:
-    return ContextManager(model, lambda: state.context, ContextConfig(), index)  # type: ignore[arg-type]
+    return ContextManager(model, lambda: state.context, ContextConfig(), lambda: index)
 
 
 @pytest.fixture
