@@ -9,6 +9,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 from api.completions.keeper import Keeper
+from api.context.manager import ContextManager
 from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener
 from api.ports import ClusterPort
@@ -17,6 +18,7 @@ from api.render import Frontend
 from api.responses.turns import Turns
 from api.routes import (
     completions,
+    context,
     conversations,
     feedback,
     health,
@@ -44,7 +46,12 @@ logger = logging.getLogger("baton.ingress")
 
 
 def build_http_app(
-    frontend: Frontend, cluster: ClusterPort, receipts: Receipts, state: ChatState, config: IngressConfig
+    frontend: Frontend,
+    cluster: ClusterPort,
+    receipts: Receipts,
+    state: ChatState,
+    context_manager: ContextManager,
+    config: IngressConfig,
 ) -> FastAPI:
     """The HTTP surface over a frontend, a view of the cluster and what is remembered."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
@@ -52,14 +59,15 @@ def build_http_app(
     app.state.cluster = cluster
     app.state.receipts = receipts
     app.state.chat_state = state
-    app.state.turns = Turns(frontend, state)
     app.state.keeper = Keeper(state)
+    app.state.context = context_manager
+    app.state.turns = Turns(frontend, state, context_manager)
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s
     app.state.max_body_bytes = config.max_body_bytes
     app.add_middleware(CancelledByDisconnect)
-    remembering = (conversations, responses, stored_completions, feedback)
+    remembering = (conversations, context, responses, stored_completions, feedback)
     for routes in (completions, *remembering, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)
@@ -89,7 +97,8 @@ class Ingress:
         frontend = await Frontend.start(config, self._start_session)
         self._state = ChatState(config.state)
         self._state.start()
-        http_app = build_http_app(frontend, cluster, receipts, self._state, config.ingress)
+        self._context = ContextManager(frontend, lambda: self._state.context, config.context)
+        http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._turns: Turns = http_app.state.turns
@@ -108,6 +117,7 @@ class Ingress:
             await self._listener.close()
             await self._turns.drained()
             await self._keeper.drained()
+            await self._context.close()
             self._scheduling.close()
             await self._state.close()
 

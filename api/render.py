@@ -5,7 +5,9 @@
 """
 
 import argparse
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
@@ -23,6 +25,7 @@ from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMClientError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from api.generation import CALL, Call, SessionFactory
+from api.quick_rendering import SHORT_CHARS
 from api.remote_engine import RemoteEngine
 from api.text_streams import TextChat, TextCompletion
 from api.vllm_errors import error_of_response, serving_error
@@ -33,6 +36,13 @@ from cluster.errors import InvalidRequest
 
 Frames = AsyncGenerator[str | bytes, None]
 """Of a stream: as vLLM writes them (str), or ready for the wire (bytes)."""
+
+
+class _Counted(ChatCompletionRequest):
+    """A request whose prompt may have any length."""
+
+    def build_tok_params(self, model_config: Any) -> Any:
+        return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=None, max_output_tokens=0)
 
 
 class Frontend:
@@ -68,6 +78,28 @@ class Frontend:
         """Raises ServingError (InvalidRequest for bad input)."""
         request = _validated(CompletionRequest, body)
         return await self._answer(self._completion.create_completion, request, call)
+
+    async def count_tokens(self, body: Any) -> int:
+        """Of the prompt of a chat completion, even if it is too long for the model. Raises ServingError."""
+        request = _validated(_Counted, body)
+        try:
+            rendered = await self._chat.render_chat_request(request)
+        except (VLLMClientError, GracefulHTTPError, ValueError, TypeError) as error:
+            raise serving_error(error) from error
+        if isinstance(rendered, ErrorResponse):
+            raise error_of_response(rendered)
+        _, (prompt, *_) = rendered
+        return len(prompt["prompt_token_ids"])
+
+    async def count_texts(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each text, by itself."""
+        if sum(map(len, texts)) <= SHORT_CHARS:
+            return self._counts(texts)
+        return await asyncio.to_thread(self._counts, texts)
+
+    def _counts(self, texts: Sequence[str]) -> list[int]:
+        tokenizer = self._chat.renderer.get_tokenizer()
+        return [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
 
     async def _answer(self, create: Callable[[Any], Any], request: Any, call: Call) -> dict[str, Any] | Frames:
         request.request_id = call.id

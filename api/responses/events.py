@@ -55,7 +55,7 @@ class ResponseWriter:
     def take(self, chunk: Body) -> list[Event]:
         """The events of one chunk of a chat completion with one choice."""
         if usage := chunk.get("usage"):
-            self.response["usage"] = _usage(usage)
+            self.response["usage"] = usage_of(usage)
         events: list[Event] = []
         for choice in chunk.get("choices", ()):
             delta = choice.get("delta") or {}
@@ -273,7 +273,8 @@ def _restored(body: Body) -> _Item:
             return _FunctionCall(body["id"], _NO_NUMBER, body["call_id"], body["name"])
 
 
-def _usage(usage: Body) -> Body:
+def usage_of(usage: Body) -> Body:
+    """A chat completion's, as a response has it."""
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
     return {

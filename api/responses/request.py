@@ -10,9 +10,13 @@ MAX_INPUT_ITEMS = 10_000
 MAX_DEPTH = 64
 """Of what a client sends, a JSON schema say."""
 
+MIN_COMPACT_THRESHOLD = 1000
+"""Tokens, as OpenAI has it."""
+
 KNOWN = frozenset(
     {
         "background",
+        "context_management",
         "conversation",
         "include",
         "input",
@@ -60,7 +64,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), int),
     **dict.fromkeys(("temperature", "top_p"), (int, float)),
     **dict.fromkeys(("text", "reasoning", "stream_options", "metadata"), dict),
-    **dict.fromkeys(("tools", "include"), list),
+    **dict.fromkeys(("tools", "include", "context_management"), list),
     "tool_choice": (str, dict),
 }
 
@@ -75,11 +79,15 @@ class ResponseRequest(NamedTuple):
     is_stored: bool
     is_streamed: bool
     is_background: bool
+    truncation: str
+    """"auto": what is too long for the model is fitted; "disabled": it is refused."""
+    compact_threshold: int | None
+    """The prompt's length in tokens from which on it is to be made shorter, if not the model's window."""
     replaced: str | None = None
     """The response that is generated anew."""
 
 
-def request_of(body: dict[str, Any]) -> ResponseRequest:
+def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
     """Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     for name, kinds in _TYPES.items():
@@ -97,8 +105,7 @@ def request_of(body: dict[str, Any]) -> ResponseRequest:
         raise InvalidRequest(
             "a response follows a conversation or a previous response, not both", "conversation", "invalid_value"
         )
-    if given.get("truncation", "disabled") != "disabled":
-        raise InvalidRequest("truncation must be 'disabled'", "truncation", "unsupported_value")
+    truncation, threshold = _truncation(given, default_truncation)
     if given.get("background") and not given.get("store", True):
         raise InvalidRequest("a response in the background must be stored", "background", "invalid_value")
     given["metadata"] = metadata_of(given.get("metadata"))
@@ -106,13 +113,15 @@ def request_of(body: dict[str, Any]) -> ResponseRequest:
     if not items and not conversation and not previous:
         raise InvalidRequest("input is missing", "input", "missing_required_parameter")
     return ResponseRequest(
-        given,
-        items,
-        conversation,
-        previous,
+        body=given,
+        items=items,
+        conversation=conversation,
+        previous=previous,
         is_stored=given.get("store", True),
         is_streamed=given.get("stream", False),
         is_background=given.get("background", False),
+        truncation=truncation,
+        compact_threshold=threshold,
     )
 
 
@@ -188,7 +197,7 @@ def response_of(request: ResponseRequest, response_id: str, created_at: int) -> 
         "tools": [_tool(tool) for tool in body.get("tools", [])],
         "top_logprobs": body.get("top_logprobs", 0),
         "top_p": body.get("top_p", 1.0),
-        "truncation": "disabled",
+        "truncation": request.truncation,
         "usage": None,
         "user": body.get("user"),
     }
@@ -198,6 +207,35 @@ def _input(value: Any) -> list[Item]:
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     return items_of(value, "input", MAX_INPUT_ITEMS)
+
+
+def _truncation(given: dict[str, Any], default: str) -> tuple[str, int | None]:
+    """And the threshold of `context_management`, which asks for more than the default, and may have none."""
+    truncation = given.get("truncation", default)
+    if truncation not in ("auto", "disabled"):
+        raise InvalidRequest("truncation must be 'auto' or 'disabled'", "truncation", "invalid_value")
+    thresholds = [
+        _compact_threshold(entry, f"context_management[{number}]")
+        for number, entry in enumerate(given.get("context_management", ()))
+    ]
+    if not thresholds:
+        return truncation, None
+    return "auto", min((threshold for threshold in thresholds if threshold is not None), default=None)
+
+
+def _compact_threshold(entry: Any, param: str) -> int | None:
+    if not isinstance(entry, dict) or entry.get("type") != "compaction":
+        raise InvalidRequest("context_management knows type 'compaction' only", f"{param}.type", "unsupported_value")
+    threshold = entry.get("compact_threshold")
+    if threshold is None:
+        return None
+    if type(threshold) is not int or threshold < MIN_COMPACT_THRESHOLD:
+        raise InvalidRequest(
+            f"compact_threshold must be a number of tokens from {MIN_COMPACT_THRESHOLD} on",
+            f"{param}.compact_threshold",
+            "invalid_value",
+        )
+    return threshold
 
 
 def _conversation(value: Any) -> str | None:

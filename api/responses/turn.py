@@ -3,18 +3,20 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
+from api.context.manager import ContextManager, Fitted
 from api.generation import Call
 from api.render import Frontend
 from api.responses.chat import chat_body
 from api.responses.event_log import EventLog
 from api.responses.events import Event, ResponseWriter
 from api.responses.request import ResponseRequest
+from api.state.history import History
 from api.state.items import Item, new_id
 from api.state.log_writer import LogWriter, Running
 from api.state.responses import Responses
@@ -38,7 +40,8 @@ _CODES: dict[type[ServingError], str] = {InvalidRequest: "invalid_prompt", Overl
 
 
 class Turn:
-    def __init__(self, request: ResponseRequest, response: dict[str, Any]) -> None:
+    def __init__(self, tenant: str, request: ResponseRequest, response: dict[str, Any]) -> None:
+        self._tenant = tenant
         self._request = request
         self._writer = ResponseWriter(response, new_id)
         self._log = EventLog()
@@ -48,6 +51,7 @@ class Turn:
         """How its events become durable; None for one that is not kept."""
         self._refusal: ServingError | None = None
         """Why nothing was generated, which its client is told instead of a response."""
+        self._fitted: Fitted | None = None
         self._is_cancelled = False
         self._is_ending = False
         self._task: asyncio.Task[None] | None = None
@@ -62,10 +66,12 @@ class Turn:
         self._running = Running(key, self.id, self._log, self._status, self._stop)
         log_writer.add(self._running)
 
-    def start(self, frontend: Frontend, items: list[Item], call: Call) -> "asyncio.Task[None]":
+    def start(
+        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
+    ) -> "asyncio.Task[None]":
         if self._request.is_background:
             self._tell(self._writer.queue())
-        self._task = asyncio.create_task(self._run(frontend, items, call))
+        self._task = asyncio.create_task(self._run(frontend, context, history, items, call))
         return self._task
 
     def leave(self) -> None:
@@ -98,18 +104,22 @@ class Turn:
         response: dict[str, Any] = msgspec.json.decode(last)["response"]
         return response
 
-    async def _run(self, frontend: Frontend, items: list[Item], call: Call) -> None:
+    async def _run(
+        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
+    ) -> None:
         try:
-            await self._finish(await self._last(frontend, items, call))
+            await self._finish(await self._last(self._generated(frontend, context, history, items, call)))
+            if self._fitted is not None and self._refusal is None:
+                context.after_turn(self._fitted, self._writer.response["output"], call)
         finally:
             self._log.end()  # whatever happens, nobody waits for ever
             if self._running is not None and self._log_writer is not None:
                 self._log_writer.forget(self._running)
 
-    async def _last(self, frontend: Frontend, items: list[Item], call: Call) -> list[Event]:
-        """Tells all events but the last ones, which it returns."""
+    async def _last(self, generated: Awaitable[list[Event]]) -> list[Event]:
+        """The last events, whatever happens to the generation."""
         try:
-            return await self._generated(frontend, items, call)
+            return await generated
         except asyncio.CancelledError:
             return self._writer.cancel() if self._is_cancelled else self._writer.fail("the request was cancelled")
         except ServingError as error:
@@ -118,9 +128,14 @@ class Turn:
             logger.exception("response %s failed", self.id)
             return self._failed(ServingError("the server failed on this request"), type(error).__name__)
 
-    async def _generated(self, frontend: Frontend, items: list[Item], call: Call) -> list[Event]:
-        """Raises ServingError; in the background not for want of workers, but after a long time."""
-        body = chat_body(self._request.body, self._request.body["model"], items)
+    async def _generated(
+        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
+    ) -> list[Event]:
+        """Tells all events but the last ones, which it returns. Raises ServingError; in the background not for want of
+        workers, but after a long time.
+        """
+        fitted = await self._fit(context, history, items)
+        body = chat_body(self._request.body, self._request.body["model"], fitted.items)
         until = time.monotonic() + BACKGROUND_WITHIN_S
         while True:
             try:
@@ -130,6 +145,15 @@ class Turn:
                     raise
                 await asyncio.sleep(min(error.retry_after_s, MAX_BACKGROUND_WAIT_S))
                 call = call.again()
+
+    async def _fit(self, context: ContextManager, history: History, items: list[Item]) -> Fitted:
+        """Raises ServingError."""
+        self._fitted = await context.fit(
+            self._tenant, self._request, history, items, self.id if self._running else None
+        )
+        if self._fitted.report is not None:
+            self._writer.response["context"] = self._fitted.report
+        return self._fitted
 
     async def _answered(self, answer: Any, call: Call) -> list[Event]:
         """Raises ServingError."""
@@ -191,14 +215,13 @@ class Turn:
     async def _is_written(self) -> bool:
         """False while PostgreSQL is away. A turn that was refused has not been: its client may send it again."""
         assert self._store is not None and self._running is not None
-        tenant = self._running.key.tenant
         try:
             if self._refusal is None:
-                written = await self._store.finish(tenant, self._writer.response, self._log.since(0))
+                written = await self._store.finish(self._tenant, self._writer.response, self._log.since(0))
                 if written:  # else it was deleted meanwhile
                     self._log.settle(written)
             else:
-                await self._store.withdraw(tenant, self.id)
+                await self._store.withdraw(self._tenant, self.id)
         except StateUnavailable:
             return False
         return True

@@ -4,19 +4,24 @@ import asyncio
 import time
 from typing import Any
 
+from api.context.manager import ContextManager
 from api.generation import Call
 from api.render import Frontend
 from api.responses.request import ResponseRequest, response_of
 from api.responses.turn import Turn
 from api.state.chat_state import ChatState
-from api.state.items import Item, new_id, with_ids
+from api.state.history import History
+from api.state.items import new_id, with_ids
 from api.state.responses import Admission
+
+NOTHING = History([], {}, [])
 
 
 class Turns:
-    def __init__(self, frontend: Frontend, state: ChatState) -> None:
+    def __init__(self, frontend: Frontend, state: ChatState, context: ContextManager) -> None:
         self._frontend = frontend
         self._state = state
+        self._context = context
         self._running: dict[tuple[str, str], Turn] = {}
         """Those that are kept, by tenant and id."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -48,8 +53,8 @@ class Turns:
     async def _start(self, tenant: str, request: ResponseRequest, call: Call) -> Turn:
         response = response_of(request, new_id("resp"), int(time.time()))
         items = with_ids(request.items)
-        turn = Turn(request, response)
-        history: list[Item] = []
+        turn = Turn(tenant, request, response)
+        history = NOTHING
         if request.is_stored:
             store = self._state.responses
             admission = Admission(response, items, request.conversation, request.previous, request.replaced)
@@ -58,7 +63,7 @@ class Turns:
             self._running[tenant, turn.id] = turn
         elif request.conversation or request.previous:
             history = await self._state.responses.history(tenant, request.conversation, request.previous)
-        task = turn.start(self._frontend, [*history, *items], call)
+        task = turn.start(self._frontend, self._context, history, items, call)
         task.add_done_callback(lambda _: self._running.pop((tenant, turn.id), None))
         self._keep(task)
         return turn

@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
-    return await _answer(request, request_of(body))
+    return await _answer(request, request_of(body, request.app.state.context.config.default_truncation))
 
 
 @router.get("/{response}")

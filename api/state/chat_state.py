@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from api.state.chat_completions import ChatCompletions
+from api.state.context_store import ContextStore
 from api.state.conversations import Conversations
 from api.state.database import RETRY_AFTER_S, Database
 from api.state.feedback import FeedbackStore
@@ -49,6 +50,7 @@ class ChatState:
         self._orphans: Orphans | None = None
         self._chat_completions: ChatCompletions | None = None
         self._feedback: FeedbackStore | None = None
+        self._context: ContextStore | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -104,6 +106,13 @@ class ChatState:
             raise StateUnavailable("feedback cannot be reached yet", RETRY_AFTER_S)
         return self._feedback
 
+    @property
+    def context(self) -> ContextStore:
+        """Raises StateUnavailable until it can be reached for the first time."""
+        if self._context is None:
+            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
+        return self._context
+
     async def close(self) -> None:
         if self._log_writer is not None:
             await self._log_writer.close()
@@ -156,6 +165,7 @@ class ChatState:
             self._log_writer.start()
             self._chat_completions = ChatCompletions(self._database, self._keys)
             self._feedback = FeedbackStore(self._database, self._keys)
+            self._context = ContextStore(self._database, self._keys)
 
 
 def _master_key(folder: Path) -> LocalMasterKey:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
+from api.state.compactions import opened
 from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
 from api.state.items import Item, append, new_id, no_conversation, unsealed, with_ids
 from api.state.queries import queries
@@ -40,7 +41,9 @@ class Conversations:
     async def create(
         self, tenant: str, metadata: dict[str, str], items: list[Item], end_user: str | None = None
     ) -> Conversation:
+        """Raises InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
+            await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
             values = {"tenant": tenant, "id": new_id("conv"), "end_user": end_user, "metadata": Jsonb(metadata)}
             row = await fetch_one(transaction, _SQL["create"], **values)
@@ -83,8 +86,9 @@ class Conversations:
             return [_conversation(row) for row in rows]
 
     async def add_items(self, tenant: str, conversation: str, items: list[Item]) -> list[Item]:
-        """Appended in this order. Raises NotFound."""
+        """Appended in this order. Raises NotFound, InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
+            await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
             return await append(transaction, key, with_ids(items), conversation=conversation)
 

@@ -24,6 +24,13 @@ _PREFIXES = {
 }
 
 
+class Coverage(NamedTuple):
+    """What a summary stands for: the items up to one."""
+
+    through: str
+    number: int
+
+
 class Turn(NamedTuple):
     """The response that items belong to."""
 
@@ -48,8 +55,9 @@ async def append(
     *,
     conversation: str | None = None,
     turn: Turn | None = None,
+    coverage: Coverage | None = None,
 ) -> list[Item]:
-    """To a conversation, a response, or both. Raises NotFound."""
+    """To a conversation, a response, or both. `coverage`: of a summary. Raises NotFound."""
     first_seq = None if conversation is None else await _reserve(transaction, key.tenant, conversation, len(items))
     for number, item in enumerate(items):
         values = {
@@ -65,6 +73,8 @@ async def append(
             "status": item["status"],
             "body": key.seal(msgspec.json.encode(item), _place(item["id"])),
             "key_version": key.version,
+            "covers_through": coverage.through if coverage else None,
+            "covers": coverage.number if coverage else None,
         }
         await transaction.execute(_SQL["add"], values)
     return items

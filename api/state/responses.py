@@ -10,7 +10,7 @@ from psycopg.errors import UniqueViolation
 
 from api.state.conversations import Page, found_conversation
 from api.state.database import Database, Transaction, fetch_all, fetch_one
-from api.state.history import history_of
+from api.state.history import History, history_of
 from api.state.items import Item, Turn, append, unsealed
 from api.state.queries import queries
 from api.state.response_events import add_events, events_of
@@ -41,8 +41,8 @@ class Admission(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    history: list[Item]
-    """What it follows, the oldest item first."""
+    history: History
+    """What it follows."""
     key: TenantKey
     """For its events."""
 
@@ -52,8 +52,8 @@ class Responses:
         self._database = database
         self._keys = keys
 
-    async def history(self, tenant: str, conversation: str | None, previous: str | None) -> list[Item]:
-        """What a turn follows, the oldest item first. Raises NotFound, Conflict."""
+    async def history(self, tenant: str, conversation: str | None, previous: str | None) -> History:
+        """What a turn follows. Raises NotFound, Conflict."""
         async with self._database.transaction(tenant) as transaction:
             return await history_of(transaction, self._keys, tenant, conversation, previous)
 

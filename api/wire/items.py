@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from openai.types.responses import (
     EasyInputMessage,
+    ResponseCompactionItemParam,
     ResponseFunctionToolCall,
     ResponseInputFile,
     ResponseInputImage,
@@ -27,6 +28,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "function_call": ResponseFunctionToolCall,
     "function_call_output": FunctionCallOutput,
     "reasoning": ResponseReasoningItem,
+    "compaction": ResponseCompactionItemParam,
 }
 _STATUS = ("in_progress", "completed", "incomplete")
 _INPUT_PARTS: TypeAdapter[Any] = TypeAdapter(

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from api.context.manager import ContextManager
 from api.listener import HttpListener
 from api.render import Frontend
 from api.state.chat_state import ChatState
@@ -25,11 +26,15 @@ def emptied(url: str) -> None:
 
 @asynccontextmanager
 async def clients_of(
-    state: ChatState | None, frontend: FakeFrontend | Frontend, record: Record = RECORD, **config: Any
+    state: ChatState | None,
+    frontend: FakeFrontend | Frontend,
+    record: Record = RECORD,
+    context: ContextManager | None = None,
+    **config: Any,
 ) -> AsyncIterator[ClientOf]:
     """By API key, of a listening ingress with this `config`. `state`: None for one that cannot be reached."""
     port = free_port()
-    app = an_app(frontend, state=state, **config)
+    app = an_app(frontend, state=state, context=context, **config)
     listener = await HttpListener.start(app, IngressConfig(port=port))
     made: list[AsyncOpenAI] = []
 
@@ -47,3 +52,4 @@ async def clients_of(
         await listener.close()
         await app.state.turns.drained()
         await app.state.keeper.drained()
+        await app.state.context.close()

@@ -7,10 +7,11 @@ import httpx
 from fastapi import FastAPI
 
 from api.app import build_http_app
+from api.context.manager import ContextManager
 from api.generation import Call
 from api.receipts import Receipts
 from api.render import Frontend
-from cluster.config import IngressConfig
+from cluster.config import ContextConfig, IngressConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.metrics import Family, Sample, Scrape
 from cluster.reports import (
@@ -135,7 +136,7 @@ class StateAway:
     def conversations(self) -> None:
         raise StateUnavailable("conversations cannot be reached yet", 2.0)
 
-    responses = chat_completions = feedback = conversations
+    responses = chat_completions = feedback = context = conversations
 
 
 def a_scrape(deployment: str, value: float) -> Scrape:
@@ -148,11 +149,14 @@ def an_app(
     cluster: FakeCluster | None = None,
     receipts: Receipts | None = None,
     state: Any = None,
+    context: ContextManager | None = None,
     **config: Any,
 ) -> FastAPI:
     """`config`: of the ingress."""
+    state = state or StateAway()
+    context = context or ContextManager(frontend, lambda: state.context, ContextConfig())
     return build_http_app(
-        frontend, cluster or FakeCluster(), receipts or Receipts(0), state or StateAway(), IngressConfig(**config)
+        frontend, cluster or FakeCluster(), receipts or Receipts(0), state, context, IngressConfig(**config)
     )
 
 

@@ -352,3 +352,39 @@ async def test_client_cannot_choose_whose_kv_blocks_it_finds(client, engines):
     response = await complete(client, cache_salt="mine")
     assert response.status_code == 400
     assert engines.requests == []
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+CHATS: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": "Where is Paris?"}]},
+    {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<é>"}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": text} for text in ("Notes", "Hello")]}]},
+    {"messages": [{"role": "user", "content": "Look"}], "tools": [TOOL]},
+]
+
+
+@pytest.mark.parametrize("body", CHATS)
+async def test_counted_tokens_are_those_that_the_engine_gets(client, engines, started, body):
+    counted = await started[1].count_tokens({"model": "baton-demo", **body})
+    await chat(client, **body)
+    assert counted == len(engines.requests[-1].prompt_token_ids)
+
+
+async def test_prompt_that_is_too_long_is_counted_all_the_same(started):
+    texts = ["Paris " * (2 * MAX_MODEL_LEN), "Paris"]
+    counts = await started[1].count_texts(texts)
+    body = {"model": "baton-demo", "messages": [{"role": "user", "content": texts[0]}]}
+    assert await started[1].count_tokens(body) > counts[0] > 2 * MAX_MODEL_LEN > counts[1]
+
+
+async def test_tokens_for_a_model_that_is_not_served_are_not_counted(client):
+    response = await client.post("/v1/responses/input_tokens", json={"model": "other", "input": "Hello"})
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_input_tokens_are_counted_with_tools(client, engines):
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    body = {"model": "baton-demo", "input": "Look", "tools": [tool], "instructions": "Be brief."}
+    counted = await client.post("/v1/responses/input_tokens", json=body)
+    await client.post("/v1/responses", json=body | {"store": False})
+    assert counted.json()["input_tokens"] == len(engines.requests[-1].prompt_token_ids)

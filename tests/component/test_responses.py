@@ -218,7 +218,7 @@ async def test_texts_of_responses_are_encrypted_at_rest(client, postgres):
             "conversation",
             "invalid_value",
         ),
-        ({"model": "m", "input": "x", "truncation": "auto"}, "truncation", "unsupported_value"),
+        ({"model": "m", "input": "x", "truncation": "sometimes"}, "truncation", "invalid_value"),
         ({"model": "m", "input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_value"),
         ({"model": "m", "input": "x", "text": {"format": {"type": "xml"}}}, "text.format", "unsupported_value"),
         ({"model": "m", "input": "x", "store": "yes"}, "store", "invalid_type"),

@@ -37,6 +37,8 @@ def test_serve_config_of_the_repository_is_valid(file):
         ({"prefill": {"gpus": -1}}, r"\$\.prefill\.gpus"),
         ({"decode": {"cpu_threads": 0}}, r"\$\.decode\.cpu_threads"),
         ({"decode": {"max_ongoing_requests": 0}}, r"\$\.decode\.max_ongoing_requests"),
+        ({"context": {"memory_share": 0.5}}, r"\$\.context\.memory_share"),
+        ({"context": {"low_water": 0.8}}, r"low_water and summary_step .* - at `\$\.context`"),
         ({"decode": {"replicas": "two"}}, r"\$\.decode\.replicas"),
         ({"decode": {"replica": 2}}, r"unknown field `replica` - at `\$\.decode`"),
         ({"ingress": {"cpus": -0.5}}, r"\$\.ingress\.cpus"),

@@ -49,9 +49,16 @@ FROM items
 WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
 
 -- name: delete_item
-DELETE FROM items
-WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
-RETURNING id
+-- With the summaries that may tell of it
+WITH gone AS (
+  DELETE FROM items
+  WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
+  RETURNING id, seq
+), summaries AS (
+  DELETE FROM items i USING gone
+  WHERE i.tenant_id = %(tenant)s AND i.conversation_id = %(conversation)s AND i.covers IS NOT NULL AND i.seq > gone.seq
+)
+SELECT id FROM gone
 
 -- name: items_newest_first
 SELECT id, status, body, key_version

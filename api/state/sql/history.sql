@@ -2,9 +2,11 @@
 SELECT status FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: of_conversation
-SELECT id, status, body, key_version FROM items
-WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND superseded_at IS NULL
-ORDER BY seq
+SELECT i.id, i.status, i.body, i.key_version, i.covers_through, i.covers,
+  CASE WHEN i.role = 'user' AND NOT i.is_output THEN i.response_id END AS asked_by, r.memory
+FROM items i LEFT JOIN responses r ON r.tenant_id = i.tenant_id AND r.id = i.response_id
+WHERE i.tenant_id = %(tenant)s AND i.conversation_id = %(conversation)s AND i.superseded_at IS NULL
+ORDER BY i.seq
 
 -- name: up_to
 -- The turns before it, and what the first of them followed in its conversation
@@ -20,13 +22,17 @@ WITH RECURSIVE turns AS (
   FROM turns t JOIN items i ON i.tenant_id = %(tenant)s AND i.response_id = t.id
   WHERE t.previous_response_id IS NULL
   GROUP BY t.conversation_id
-)
-SELECT id, status, body, key_version FROM (
-  SELECT i.id, i.status, i.body, i.key_version, 0 AS part, 0 AS turn, i.seq AS place
+), history AS (
+  SELECT i.id, 0 AS part, 0 AS turn, i.seq AS place
   FROM first_turn f JOIN items i ON i.tenant_id = %(tenant)s AND i.conversation_id = f.conversation_id AND i.seq < f.seq
     AND (i.superseded_at IS NULL OR i.superseded_at > f.seq)
   UNION ALL
-  SELECT i.id, i.status, i.body, i.key_version, 1, -t.depth, i.position
+  SELECT i.id, 1, -t.depth, i.position
   FROM turns t JOIN items i ON i.tenant_id = %(tenant)s AND i.response_id = t.id
-) AS history
-ORDER BY part, turn, place
+)
+SELECT i.id, i.status, i.body, i.key_version, i.covers_through, i.covers,
+  CASE WHEN i.role = 'user' AND NOT i.is_output THEN i.response_id END AS asked_by, r.memory
+FROM history h
+JOIN items i ON i.tenant_id = %(tenant)s AND i.id = h.id
+LEFT JOIN responses r ON r.tenant_id = i.tenant_id AND r.id = i.response_id
+ORDER BY h.part, h.turn, h.place

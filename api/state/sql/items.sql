@@ -5,7 +5,8 @@ RETURNING next_seq - %(number)s
 
 -- name: add
 INSERT INTO items
-  (tenant_id, id, conversation_id, seq, response_id, position, is_output, type, role, status, body, key_version)
+  (tenant_id, id, conversation_id, seq, response_id, position, is_output, type, role, status, body, key_version,
+   covers_through, covers)
 VALUES
   (%(tenant)s, %(id)s, %(conversation)s, %(seq)s, %(response)s, %(position)s, %(is_output)s, %(type)s, %(role)s,
-   %(status)s, %(body)s, %(key_version)s)
+   %(status)s, %(body)s, %(key_version)s, %(covers_through)s, %(covers)s)

@@ -64,7 +64,7 @@ DELETE FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s RETURNING id
 
 -- name: output
 SELECT id, status, body, key_version FROM items
-WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND is_output
+WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND is_output AND covers IS NULL
 ORDER BY position
 
 -- name: input_newest_first

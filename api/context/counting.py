@@ -1,0 +1,42 @@
+"""How many tokens an item takes, nearly: those of its text, counted once, and some for what is around it."""
+
+from collections.abc import Sequence
+
+from api.context.notes import IMAGE_TOKENS, MESSAGE_TOKENS, num_images, text_of
+from api.context.turns import Item
+from api.render import Frontend
+
+MAX_BYTES_PER_CHAR = 4
+KEPT_COUNTS = 200_000
+
+
+class TokenCounter:
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+        self._kept: dict[str, int] = {}
+        """By the item's id, the oldest first. Items do not change."""
+
+    async def items(self, items: Sequence[Item]) -> list[int]:
+        kept = {item["id"]: self._kept[item["id"]] for item in items if item["id"] in self._kept}
+        others = [item for item in items if item["id"] not in kept]
+        counted = await self.texts([text_of(item) for item in others])
+        found = {
+            item["id"]: tokens + num_images(item) * IMAGE_TOKENS for item, tokens in zip(others, counted, strict=True)
+        }
+        self._kept |= found
+        for oldest in list(self._kept)[: max(0, len(self._kept) - KEPT_COUNTS)]:
+            del self._kept[oldest]
+        return [(kept | found)[item["id"]] for item in items]
+
+    async def texts(self, texts: Sequence[str]) -> list[int]:
+        """Each as a message of its own."""
+        return [MESSAGE_TOKENS + tokens for tokens in await self._frontend.count_texts(texts)] if texts else []
+
+
+def most_tokens(item: Item) -> int:
+    """That it can have, whatever the tokenizer: a token is at least a byte."""
+    return MESSAGE_TOKENS + most_tokens_of_text(text_of(item)) + num_images(item) * IMAGE_TOKENS
+
+
+def most_tokens_of_text(text: str) -> int:
+    return len(text) if text.isascii() else MAX_BYTES_PER_CHAR * len(text)

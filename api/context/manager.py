@@ -1,0 +1,137 @@
+"""Fits conversations into the model's window."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from api.context.counting import TokenCounter
+from api.context.draft import Memory
+from api.context.drafting import Drafting, newest_summary
+from api.context.notes import composed
+from api.context.plan import budget_of
+from api.context.recall import Recall, Relevant
+from api.context.summary import Style, Summarizer, Usage
+from api.context.turns import Item
+from api.context.upkeep import TurnContext, Upkeep
+from api.generation import Call
+from api.render import Frontend
+from api.responses.request import ResponseRequest
+from api.state.context_store import ContextStore
+from api.state.history import History
+from api.wire.slo import tier_of
+from cluster.config import ContextConfig
+from cluster.errors import StateUnavailable
+
+logger = logging.getLogger("baton.context")
+
+SUMMARY_TIER = "flex"
+"""Of those that nobody waits for."""
+COMPACTION_SHARE = 0.1
+"""Of the window, for the summary that a client asks for where there are no others."""
+
+
+class Fitted(NamedTuple):
+    items: list[Item]
+    """To be sent."""
+    report: dict[str, Any] | None = None
+    """The response's `context`, where something was left out."""
+    turn: TurnContext | None = None
+    """For `after_turn`."""
+
+
+class ContextManager:
+    def __init__(
+        self,
+        frontend: Frontend,
+        store: Callable[[], ContextStore],
+        config: ContextConfig,
+        index: Callable[[], Relevant] | None = None,
+    ) -> None:
+        """`store` and `index`: raise StateUnavailable while they cannot be reached. Without an index turns are
+        reminded of nothing.
+        """
+        self.config = config
+        self._store = store
+        counter = TokenCounter(frontend)
+        self._drafting = Drafting(frontend, counter, config)
+        self._summarizer = Summarizer(frontend, counter)
+        self._recall = Recall(index, counter) if index is not None and config.memory_share else None
+        self._upkeep = Upkeep(self._drafting, self._summarizer, store)
+
+    async def fit(
+        self, tenant: str, request: ResponseRequest, history: History, items: list[Item], response: str | None = None
+    ) -> Fitted:
+        """What the model is sent of the history and the turn's own items, all with ids. `response`: of the turn, if it
+        is stored.
+
+        Raises:
+            InvalidRequest: even the last turn alone is too long, or a compaction is not ours.
+            StateUnavailable: a compaction cannot be opened now.
+        """
+        whole = await self._whole(tenant, history, items)
+        if request.truncation != "auto":
+            return Fitted(composed(whole.items, 0))
+        window = await self._drafting.window(request.body["model"])
+        if not whole.memories and self._drafting.surely_fits(request, whole.items, window):
+            return Fitted(composed(whole.items, 0))
+        budget = await self._drafting.budget(request, whole.items, window)
+        draft = await self._drafting.draft(whole, budget)
+        if self._recall is not None and request.conversation and draft.leaves_out:
+            memory = await self._recall.memory(tenant, request.conversation, items, draft, budget.memory)
+            draft = draft._replace(memory=memory)
+        draft, num_tokens = await self._drafting.shrunk(request, draft, budget)
+        report = None if num_tokens is None or not draft.leaves_out else draft.report(window, num_tokens)
+        if response is None:
+            return Fitted(draft.sent(), report)
+        await self._remember(tenant, response, draft.memory)
+        writer = self.config.summary_model or request.body["model"]
+        turn = TurnContext(tenant, response, whole, budget, writer, await self._drafting.window(writer))
+        return Fitted(draft.sent(), report, turn)
+
+    def after_turn(self, fitted: Fitted, output: Sequence[Item], call: Call) -> None:
+        """Once the turn is stored with this output: in the background, a summary is written if it will be wanted."""
+        if (turn := fitted.turn) is not None:
+            style = Style(call.tenant, turn.writer, turn.window, turn.budget.summary, SUMMARY_TIER)
+            self._upkeep.after(turn, output, style)
+
+    async def count(self, tenant: str, request: ResponseRequest, history: History, items: list[Item]) -> int:
+        """The tokens of the prompt that the model would be sent. Raises ServingError."""
+        fitted = await self.fit(tenant, request, history, items)
+        return await self._drafting.num_tokens(request, fitted.items)
+
+    async def compact(
+        self, tenant: str, request: ResponseRequest, history: History, items: list[Item], call: Call
+    ) -> tuple[Item, Usage]:
+        """All of it as a compaction item, and what that took. Raises ServingError."""
+        whole = await self._whole(tenant, history, items)
+        newest = newest_summary(whole)
+        covered = newest.coverage.number if newest else 0
+        writer = self.config.summary_model or request.body["model"]
+        window = await self._drafting.window(writer)
+        max_tokens = budget_of(self.config, window, None, 0).summary or int(COMPACTION_SHARE * window)
+        tier, instructions = tier_of(call.terms.slo_class), request.body.get("instructions")
+        style = Style(call.tenant, writer, window, max_tokens, tier, instructions)
+        written = await self._summarizer.extended(style, newest.text if newest else None, whole.items[covered:])
+        return await self._store().compaction(tenant, written.text), written.usage
+
+    async def idle(self) -> None:
+        """Wait for the summaries that are being written."""
+        await self._upkeep.idle()
+
+    async def close(self) -> None:
+        await self._upkeep.close()
+
+    async def _whole(self, tenant: str, history: History, items: list[Item]) -> History:
+        if any(item["type"] == "compaction" for item in items):
+            items = await self._store().opened(tenant, items)
+        return history._replace(items=[*history.items, *items])
+
+    async def _remember(self, tenant: str, response: str, memory: Memory | None) -> None:
+        if memory is None:
+            return
+        try:
+            await self._store().add_memory(tenant, response, [item["id"] for item in memory.items])
+        except StateUnavailable:
+            logger.warning(
+                "what response %s was reminded of is not kept: its next turn starts from another prefix", response
+            )

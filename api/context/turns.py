@@ -1,0 +1,57 @@
+"""A conversation's items as turns: what is sent or left out together. Pure.
+
+A turn begins with a user's message and holds all that follows, so that tool calls stay with their results. System and
+developer messages belong to the user's message after them; those that begin the conversation are its system prompt,
+and to no turn.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+Item = dict[str, Any]
+"""As the wire has it."""
+
+SYSTEM_ROLES = ("system", "developer")
+
+
+def turn_starts(items: Sequence[Item]) -> list[int]:
+    """Where the turns begin, the first one after the system prompt."""
+    first = num_system(items)
+    split = _between_calls_and_results(items)
+    return [at for at in range(first, len(items)) if at == first or (_begins(items, at) and at not in split)]
+
+
+def num_system(items: Sequence[Item]) -> int:
+    """How many items the system prompt has."""
+    return next((at for at, item in enumerate(items) if not _is_system(item)), len(items))
+
+
+def is_asked(item: Item) -> bool:
+    """Whether a model was given it to answer."""
+    is_made = item["type"] in ("reasoning", "function_call") or item.get("role") == "assistant"
+    return not is_made
+
+
+def _begins(items: Sequence[Item], at: int) -> bool:
+    item = items[at]
+    is_input = item["type"] == "compaction" or (item["type"] == "message" and item["role"] != "assistant")
+    return is_input and not _leads_over(items[at - 1])
+
+
+def _leads_over(item: Item) -> bool:
+    return item["type"] == "compaction" or _is_system(item)
+
+
+def _is_system(item: Item) -> bool:
+    return item["type"] == "message" and item["role"] in SYSTEM_ROLES
+
+
+def _between_calls_and_results(items: Sequence[Item]) -> set[int]:
+    calls: dict[str, int] = {}
+    inside: set[int] = set()
+    for at, item in enumerate(items):
+        if item["type"] == "function_call":
+            calls[item["call_id"]] = at
+        elif item["type"] == "function_call_output" and item["call_id"] in calls:
+            inside.update(range(calls[item["call_id"]] + 1, at + 1))
+    return inside

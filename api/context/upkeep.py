@@ -1,0 +1,80 @@
+"""What a conversation wants after a turn: a summary of what will be left out, before it is."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from api.context.drafting import Drafting, newest_summary
+from api.context.plan import Budget, to_summarize
+from api.context.summary import Style, Summarizer
+from api.context.turns import Item
+from api.state.context_store import ContextStore
+from api.state.history import History
+from api.state.items import Coverage
+from cluster.errors import ServingError
+
+logger = logging.getLogger("baton.context")
+
+MAX_JOBS = 4
+"""Summaries that a replica writes at a time. A conversation that finds no place has it written after a later turn."""
+
+
+class TurnContext(NamedTuple):
+    """What a turn leaves to do."""
+
+    tenant: str
+    response: str
+    history: History
+    """With the turn's input."""
+    budget: Budget
+    writer: str
+    """The model that writes its summaries."""
+    window: int
+    """The writer's."""
+
+
+class Upkeep:
+    def __init__(self, drafting: Drafting, summarizer: Summarizer, store: Callable[[], ContextStore]) -> None:
+        """`store`: raises StateUnavailable while it cannot be reached."""
+        self._drafting = drafting
+        self._summarizer = summarizer
+        self._store = store
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        """By the first item of their conversation."""
+
+    def after(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
+        """Goes on in the background, one at a time for each conversation."""
+        key = turn.history.items[0]["id"]
+        if turn.budget.summary and key not in self._jobs and len(self._jobs) < MAX_JOBS:
+            self._jobs[key] = asyncio.create_task(self._summarize(turn, output, style))
+            self._jobs[key].add_done_callback(lambda _: self._jobs.pop(key))
+
+    async def idle(self) -> None:
+        while self._jobs:
+            await asyncio.wait(self._jobs.values())
+
+    async def close(self) -> None:
+        for job in self._jobs.values():
+            job.cancel()
+        await self.idle()
+
+    async def _summarize(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
+        try:
+            await self._extend(turn, turn.history._replace(items=[*turn.history.items, *output]), style)
+        except ServingError as error:
+            logger.warning("no summary after response %s: %s", turn.response, error)
+        except Exception:
+            logger.exception("no summary after response %s", turn.response)
+
+    async def _extend(self, turn: TurnContext, history: History, style: Style) -> None:
+        draft = await self._drafting.draft(history, turn.budget)
+        number = to_summarize(draft.measured, draft.cut, turn.budget)
+        if number is None:
+            return
+        newest = newest_summary(history)
+        covered = newest.coverage.number if newest else draft.measured.first
+        text = newest.text if newest else None
+        written = await self._summarizer.extended(style, text, history.items[covered:number])
+        coverage = Coverage(history.items[number - 1]["id"], number)
+        await self._store().add_summary(turn.tenant, turn.response, coverage, written.text)

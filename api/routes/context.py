@@ -1,0 +1,85 @@
+"""/v1/responses/compact and /input_tokens: a conversation made short, and how long a prompt would be."""
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from api.context.manager import ContextManager
+from api.responses.request import ResponseRequest, request_of
+from api.routes.calls import call_of
+from api.routes.conversations import tenant_in_state
+from api.state.chat_state import ChatState
+from api.state.history import History
+from api.state.items import Item, new_id, with_ids
+from api.wire.requests import object_of
+
+router = APIRouter(prefix="/v1/responses")
+
+COMPACT = frozenset(
+    {
+        "input",
+        "instructions",
+        "model",
+        "previous_response_id",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "service_tier",
+    }
+)
+INPUT_TOKENS = frozenset(
+    {
+        "conversation",
+        "input",
+        "instructions",
+        "model",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "reasoning",
+        "text",
+        "tool_choice",
+        "tools",
+        "truncation",
+    }
+)
+
+
+@router.post("/compact")
+async def compact(request: Request) -> dict[str, Any]:
+    body = await object_of(request, COMPACT)
+    wanted, call = request_of(body), call_of(request, body)
+    history, items = await _conversation(request, wanted)
+    item, usage = await _manager(request).compact(tenant_in_state(request), wanted, history, items, call)
+    return {
+        "id": new_id("resp"),
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [item],
+        "usage": usage,
+    }
+
+
+@router.post("/input_tokens")
+async def input_tokens(request: Request) -> dict[str, Any]:
+    body = await object_of(request, INPUT_TOKENS)
+    manager = _manager(request)
+    (first, *_) = await request.app.state.frontend.models()
+    wanted = request_of({**body, "model": body.get("model") or first["id"]}, manager.config.default_truncation)
+    history, items = await _conversation(request, wanted)
+    number = await manager.count(tenant_in_state(request), wanted, history, items)
+    return {"object": "response.input_tokens", "input_tokens": number}
+
+
+async def _conversation(request: Request, wanted: ResponseRequest) -> tuple[History, list[Item]]:
+    """What the input follows, and the input, with ids. Raises NotFound, StateUnavailable."""
+    if not wanted.conversation and not wanted.previous:
+        return History([], {}, []), with_ids(wanted.items)
+    state: ChatState = request.app.state.chat_state
+    history = await state.responses.history(tenant_in_state(request), wanted.conversation, wanted.previous)
+    return history, with_ids(wanted.items)
+
+
+def _manager(request: Request) -> ContextManager:
+    manager: ContextManager = request.app.state.context
+    return manager
