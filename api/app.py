@@ -97,7 +97,7 @@ class Ingress:
         frontend = await Frontend.start(config, self._start_session)
         self._state = ChatState(config.state)
         self._state.start()
-        self._context = ContextManager(frontend, lambda: self._state.context, config.context)
+        self._context = ContextManager(frontend, lambda: self._state.stores.context, config.context)
         http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it

@@ -84,7 +84,7 @@ class Keeper:
     async def _is_done_with(self, waiting: _Waiting) -> bool:
         """False while PostgreSQL is away."""
         try:
-            await self._state.chat_completions.add(waiting.tenant, waiting.completion)
+            await self._state.stores.chat_completions.add(waiting.tenant, waiting.completion)
         except StateUnavailable:
             return False
         except Exception:

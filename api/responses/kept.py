@@ -27,7 +27,7 @@ async def resumed(
         StateUnavailable: it is not generated here, and PostgreSQL is away.
     """
     turn = turns.running(tenant, response)
-    events = turn.events(after) if turn else _written(state.response_events, tenant, response, after)
+    events = turn.events(after) if turn else _written(state.stores.response_events, tenant, response, after)
     async with aclosing(events):
         async for event in events:
             yield event
@@ -60,6 +60,6 @@ async def cancelled(turns: Turns, state: ChatState, tenant: str, response: str) 
         return
     with suppress(TimeoutError):
         async with asyncio.timeout(CANCELLED_WITHIN_S):
-            async with aclosing(_written(state.response_events, tenant, response, -1)) as events:
+            async with aclosing(_written(state.stores.response_events, tenant, response, -1)) as events:
                 async for _ in events:
                     pass

@@ -56,13 +56,13 @@ class Turns:
         turn = Turn(tenant, request, response)
         history = NOTHING
         if request.is_stored:
-            store = self._state.responses
+            store = self._state.stores.responses
             admission = Admission(response, items, request.conversation, request.previous, request.replaced)
             history, key = await store.admit(tenant, admission)
-            turn.keep(store, self._state.log_writer, key)
+            turn.keep(store, self._state.stores.log_writer, key)
             self._running[tenant, turn.id] = turn
         elif request.conversation or request.previous:
-            history = await self._state.responses.history(tenant, request.conversation, request.previous)
+            history = await self._state.stores.responses.history(tenant, request.conversation, request.previous)
         task = turn.start(self._frontend, self._context, history, items, call)
         task.add_done_callback(lambda _: self._running.pop((tenant, turn.id), None))
         self._keep(task)

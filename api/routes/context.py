@@ -76,7 +76,7 @@ async def _conversation(request: Request, wanted: ResponseRequest) -> tuple[Hist
     if not wanted.conversation and not wanted.previous:
         return History([], {}, []), with_ids(wanted.items)
     state: ChatState = request.app.state.chat_state
-    history = await state.responses.history(tenant_in_state(request), wanted.conversation, wanted.previous)
+    history = await state.stores.responses.history(tenant_in_state(request), wanted.conversation, wanted.previous)
     return history, with_ids(wanted.items)
 
 

@@ -83,7 +83,7 @@ async def delete_item(request: Request, conversation: str, item: str) -> dict[st
 def _store(request: Request) -> Conversations:
     """Raises StateUnavailable."""
     state: ChatState = request.app.state.chat_state
-    return state.conversations
+    return state.stores.conversations
 
 
 def tenant_in_state(request: Request) -> str:

@@ -38,7 +38,7 @@ async def delete(request: Request, feedback: str) -> dict[str, Any]:
 def _store(request: Request) -> FeedbackStore:
     """Raises StateUnavailable."""
     state: ChatState = request.app.state.chat_state
-    return state.feedback
+    return state.stores.feedback
 
 
 def _shown(feedback: Feedback) -> dict[str, Any]:

@@ -119,4 +119,4 @@ async def _whole(turn: Turn) -> dict[str, Any]:
 def _store(request: Request) -> Responses:
     """Raises StateUnavailable."""
     state: ChatState = request.app.state.chat_state
-    return state.responses
+    return state.stores.responses

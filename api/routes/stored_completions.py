@@ -55,4 +55,4 @@ async def messages(request: Request, completion: str) -> dict[str, Any]:
 def _store(request: Request) -> ChatCompletions:
     """Raises StateUnavailable."""
     state: ChatState = request.app.state.chat_state
-    return state.chat_completions
+    return state.stores.chat_completions

@@ -8,16 +8,9 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from api.state.chat_completions import ChatCompletions
-from api.state.context_store import ContextStore
-from api.state.conversations import Conversations
 from api.state.database import RETRY_AFTER_S, Database
-from api.state.feedback import FeedbackStore
-from api.state.log_writer import LogWriter
-from api.state.orphans import Orphans
-from api.state.response_events import ResponseEvents
-from api.state.responses import LEASE, Responses
 from api.state.sealing import LocalMasterKey, TenantKeys
+from api.state.stores import Stores, stores_in
 from cluster.config import REPO_ROOT, StateConfig
 from cluster.errors import StateUnavailable
 from cluster.services import POSTGRES_FOLDER, LocalPostgres
@@ -43,14 +36,7 @@ class ChatState:
         self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
         self._keys = TenantKeys(_master_key(folder))
         self._database: Database | None = None
-        self._conversations: Conversations | None = None
-        self._responses: Responses | None = None
-        self._response_events: ResponseEvents | None = None
-        self._log_writer: LogWriter | None = None
-        self._orphans: Orphans | None = None
-        self._chat_completions: ChatCompletions | None = None
-        self._feedback: FeedbackStore | None = None
-        self._context: ContextStore | None = None
+        self._stores: Stores | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -58,64 +44,15 @@ class ChatState:
         self._keeping = asyncio.create_task(self._keep())
 
     @property
-    def database(self) -> Database:
-        """Raises StateUnavailable until it can be reached for the first time."""
-        if self._database is None:
+    def stores(self) -> Stores:
+        """Raises StateUnavailable until they can be reached for the first time."""
+        if self._stores is None:
             raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
-        return self._database
-
-    @property
-    def conversations(self) -> Conversations:
-        """Raises StateUnavailable until they can be reached for the first time."""
-        if self._conversations is None:
-            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
-        return self._conversations
-
-    @property
-    def responses(self) -> Responses:
-        """Raises StateUnavailable until they can be reached for the first time."""
-        if self._responses is None:
-            raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
-        return self._responses
-
-    @property
-    def response_events(self) -> ResponseEvents:
-        """Raises StateUnavailable until they can be reached for the first time."""
-        if self._response_events is None:
-            raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
-        return self._response_events
-
-    @property
-    def log_writer(self) -> LogWriter:
-        """Raises StateUnavailable until it can write for the first time."""
-        if self._log_writer is None:
-            raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
-        return self._log_writer
-
-    @property
-    def chat_completions(self) -> ChatCompletions:
-        """Raises StateUnavailable until they can be reached for the first time."""
-        if self._chat_completions is None:
-            raise StateUnavailable("stored chat completions cannot be reached yet", RETRY_AFTER_S)
-        return self._chat_completions
-
-    @property
-    def feedback(self) -> FeedbackStore:
-        """Raises StateUnavailable until it can be reached for the first time."""
-        if self._feedback is None:
-            raise StateUnavailable("feedback cannot be reached yet", RETRY_AFTER_S)
-        return self._feedback
-
-    @property
-    def context(self) -> ContextStore:
-        """Raises StateUnavailable until it can be reached for the first time."""
-        if self._context is None:
-            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
-        return self._context
+        return self._stores
 
     async def close(self) -> None:
-        if self._log_writer is not None:
-            await self._log_writer.close()
+        if self._stores is not None:
+            await self._stores.log_writer.close()
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
@@ -130,22 +67,16 @@ class ChatState:
         while True:
             try:
                 await self.look()
-                await self.end_orphans()
+                await self.stores.orphans.end()
                 if now() - purged_at > PURGE_INTERVAL_S:
                     purged_at = now()
-                    await self.conversations.purge(timedelta(days=self._config.keep_deleted_days))
-                    await self.response_events.purge(KEEP_EVENTS)
+                    await self.stores.conversations.purge(timedelta(days=self._config.keep_deleted_days))
+                    await self.stores.response_events.purge(KEEP_EVENTS)
                 wait_s = LOOK_INTERVAL_S
             except Exception as error:  # whatever it is, it may be over the next time
                 wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
                 logger.error("%s; tried again in %g s", error, wait_s)
             await asyncio.sleep(wait_s)
-
-    async def end_orphans(self) -> None:
-        """Whoever was cut off from PostgreSQL as we were has had the time to renew its leases before."""
-        assert self._database is not None and self._orphans is not None
-        if asyncio.get_running_loop().time() - self._database.reachable_since > LEASE.total_seconds():
-            await self._orphans.end()
 
     async def look(self) -> None:
         """Start what does not run, and reach what runs. Raises ServiceFailed, ServingError, RuntimeError."""
@@ -155,17 +86,10 @@ class ChatState:
             assert self._url is not None
             self._database = Database(self._url, self._config.max_connections)
             await self._database.open()
-        if self._conversations is None:
+        if self._stores is None:
             await self._database.migrate()
-            self._conversations = Conversations(self._database, self._keys)
-            self._responses = Responses(self._database, self._keys)
-            self._response_events = ResponseEvents(self._database, self._keys)
-            self._orphans = Orphans(self._database, self._keys)
-            self._log_writer = LogWriter(self._response_events)
-            self._log_writer.start()
-            self._chat_completions = ChatCompletions(self._database, self._keys)
-            self._feedback = FeedbackStore(self._database, self._keys)
-            self._context = ContextStore(self._database, self._keys)
+            self._stores = stores_in(self._database, self._keys)
+            self._stores.log_writer.start()
 
 
 def _master_key(folder: Path) -> LocalMasterKey:

@@ -1,5 +1,6 @@
 """Responses that have lost whoever generated them: they end with what they had told, marked incomplete."""
 
+import asyncio
 from itertools import count
 
 import msgspec
@@ -9,7 +10,7 @@ from api.state.database import EVERY_TENANT, Database, fetch_all, fetch_one
 from api.state.items import new_id
 from api.state.queries import queries
 from api.state.response_events import events_of
-from api.state.responses import end_response, place_of
+from api.state.responses import LEASE, end_response, place_of
 from api.state.sealing import TenantKeys
 
 ENDED_AT_ONCE = 100
@@ -24,7 +25,12 @@ class Orphans:
         self._keys = keys
 
     async def end(self) -> int:
-        """End those whose lease has run out; returns how many. Several processes may do so at once."""
+        """End those whose lease has run out; returns how many. Several processes may do so at once.
+
+        Not soon after PostgreSQL was away: whoever was cut off from it as we were renews its leases first.
+        """
+        if asyncio.get_running_loop().time() - self._database.reachable_since < LEASE.total_seconds():
+            return 0
         for number in count(0):
             async with self._database.transaction(EVERY_TENANT) as transaction:
                 found = await fetch_all(transaction, _SQL["orphans"], limit=ENDED_AT_ONCE)

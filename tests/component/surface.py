@@ -133,10 +133,8 @@ class StateAway:
     """A PostgreSQL that was never reached."""
 
     @property
-    def conversations(self) -> None:
+    def stores(self) -> None:
         raise StateUnavailable("conversations cannot be reached yet", 2.0)
-
-    responses = chat_completions = feedback = context = conversations
 
 
 def a_scrape(deployment: str, value: float) -> Scrape:
@@ -154,7 +152,7 @@ def an_app(
 ) -> FastAPI:
     """`config`: of the ingress."""
     state = state or StateAway()
-    context = context or ContextManager(frontend, lambda: state.context, ContextConfig())
+    context = context or ContextManager(frontend, lambda: state.stores.context, ContextConfig())
     return build_http_app(
         frontend, cluster or FakeCluster(), receipts or Receipts(0), state, context, IngressConfig(**config)
     )

@@ -96,11 +96,11 @@ async def test_restart_keeps_the_conversations(tmp_path):
     config = StateConfig(data_dir=str(tmp_path))
     first = ChatState(config)
     await first.look()
-    made = await first.conversations.create("alice", {}, [NOTHING])
+    made = await first.stores.conversations.create("alice", {}, [NOTHING])
     await first.close()
     second = ChatState(config)
     await second.look()
-    assert await second.conversations.get("alice", made.id) == made
+    assert await second.stores.conversations.get("alice", made.id) == made
     await second.close()
 
 
@@ -115,7 +115,7 @@ async def test_database_of_a_newer_version_is_left_alone(state, http, tmp_path, 
 
 async def test_other_master_key_reads_nothing(state, http, tmp_path, monkeypatch):
     await state.look()
-    made = await state.conversations.create("anonymous", {}, [NOTHING])
+    made = await state.stores.conversations.create("anonymous", {}, [NOTHING])
     monkeypatch.setenv(chat_state.KEY_VARIABLE, "00" * 32)
     other = ChatState(StateConfig(data_dir=str(tmp_path)))
     await other.look()

@@ -74,7 +74,7 @@ class Index:
         if self.error is not None:
             raise self.error
         page = Page(None, limit, newest_first=False)
-        return await self._state.conversations.items(tenant, conversation, page) if "remember" in text else []
+        return await self._state.stores.conversations.items(tenant, conversation, page) if "remember" in text else []
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -94,12 +94,12 @@ def index(state: ChatState) -> Index:
 
 @pytest.fixture
 def context(state: ChatState, model: Model, index: Index) -> ContextManager:
-    return ContextManager(model, lambda: state.context, ContextConfig(), lambda: index)
+    return ContextManager(model, lambda: state.stores.context, ContextConfig(), lambda: index)
 
 
 @pytest.fixture
 async def clients(state: ChatState, model: Model, context: ContextManager) -> AsyncIterator[ClientOf]:
-    async with clients_of(state, model, context) as found:
+    async with clients_of(state, model, context=context) as found:
         yield found
 
 

@@ -69,8 +69,8 @@ async def test_deleted_conversation_is_purged_in_time(client, state):
     kept = await client.conversations.create(items=[HELLO])
     gone = await client.conversations.create(items=[HELLO])
     await client.conversations.delete(gone.id)
-    assert await state.conversations.purge(timedelta(days=7)) == 0
-    assert await state.conversations.purge(timedelta(0)) == 1
+    assert await state.stores.conversations.purge(timedelta(days=7)) == 0
+    assert await state.stores.conversations.purge(timedelta(0)) == 1
     assert await texts(client, kept.id) == ["Hello"]
 
 

@@ -1,7 +1,7 @@
 """A stream's bytes and life on the ASGI side, with a generator, a client and pauses that a test chooses."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -25,10 +25,13 @@ def error_in(frame: str) -> ServingError | None:
     return Overloaded("full", 2.0) if frame.startswith('data: {"error"') else None
 
 
-class Frames:
-    """Yields frames and sleeps where it is given a number; knows whether it was closed."""
+Step = str | bytes | float | Callable[[], Awaitable[None]]
 
-    def __init__(self, *steps: str | bytes | float) -> None:
+
+class Frames:
+    """Yields frames, sleeps where it is given a number, waits for what it calls; knows whether it was closed."""
+
+    def __init__(self, *steps: Step) -> None:
         self._steps = steps
         self.is_closed = False
 
@@ -37,6 +40,8 @@ class Frames:
             for step in self._steps:
                 if isinstance(step, float):
                     await asyncio.sleep(step)
+                elif callable(step):
+                    await step()
                 else:
                     yield step
         finally:
@@ -52,6 +57,7 @@ class Client:
         self.leave = asyncio.Event()
         self.accept = asyncio.Event()
         self.accept.set()
+        self._taken = asyncio.Condition()
 
     async def receive(self) -> dict[str, Any]:
         if not self._has_asked:
@@ -63,6 +69,12 @@ class Client:
     async def send(self, message: dict[str, Any]) -> None:
         await self.accept.wait()
         self.messages.append(message)
+        async with self._taken:
+            self._taken.notify_all()
+
+    async def has_taken(self, num_messages: int) -> None:
+        async with self._taken:
+            await self._taken.wait_for(lambda: len(self.messages) >= num_messages)
 
     async def takes(self, frames: Frames, keep_alive_s: float = 60.0) -> "Client":
         stream = EventStream(frames(), error_in, lambda: {"x-baton-path": "D"}, keep_alive_s)
@@ -134,7 +146,8 @@ async def test_error_in_the_first_frame_is_still_a_status_after_a_short_silence(
 
 
 async def test_comments_fill_the_silence_before_the_first_frame():
-    client = await taken(3.5 * SOON, TEXT, keep_alive_s=SOON)
+    client = Client()
+    await client.takes(Frames(lambda: client.has_taken(3), TEXT), keep_alive_s=SOON)
     assert client.status == 200
     assert client.text.startswith(COMMENT + COMMENT)
     assert client.text.replace(COMMENT, "") == TEXT + DONE

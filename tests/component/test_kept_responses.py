@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 
 from api.responses import turn
+from api.state import orphans
 from api.state.chat_state import ChatState
 from api.state.responses import LEASE
 from cluster.config import StateConfig
@@ -236,15 +238,20 @@ async def test_regeneration_outside_of_a_conversation_follows_the_same_response(
         await again(client, "resp_x")
 
 
+@pytest.fixture
+def knows_that_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "LEASE", timedelta(0))
+
+
 async def lose(state: ChatState, postgres: str) -> None:
     """The servers of all running responses."""
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
         connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
-    state.database.reachable_since -= 2 * LEASE.total_seconds()
-    await state.end_orphans()
+    await state.stores.orphans.end()
 
 
+@pytest.mark.usefixtures("knows_that_nobody_comes_back")
 async def test_lost_turn_keeps_its_partial_answer_and_locks_nothing(client, model, state, postgres):
     model.may_go_on.clear()
     conversation = await client.conversations.create()
@@ -264,6 +271,7 @@ async def test_lost_turn_keeps_its_partial_answer_and_locks_nothing(client, mode
     assert len(await texts(client, conversation.id)) == 4
 
 
+@pytest.mark.usefixtures("knows_that_nobody_comes_back")
 async def test_stream_of_a_lost_response_ends(client, model, state, postgres, elsewhere):
     model.may_go_on.clear()
     made = await client.responses.create(model="m", input="Hello", background=True)
@@ -281,7 +289,7 @@ async def test_after_an_outage_others_have_the_time_to_renew_their_leases(client
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
         connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
-    await state.end_orphans()
+    assert await state.stores.orphans.end() == 0
     assert (await client.responses.retrieve(made.id)).status in ("queued", "in_progress")
     model.may_go_on.set()
     assert (await resumed(client, made.id))[-1].type == "response.completed"

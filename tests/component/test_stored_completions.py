@@ -13,8 +13,8 @@ from openai import APIError, AsyncOpenAI, BadRequestError, InternalServerError, 
 
 from api.completions import keeper
 from api.generation import Call
-from api.state.chat_completions import ChatCompletions
 from api.state.chat_state import ChatState
+from api.state.stores import Stores
 from cluster.errors import StateUnavailable
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
@@ -74,10 +74,10 @@ class Wavering:
         self.is_there = True
 
     @property
-    def chat_completions(self) -> ChatCompletions:
+    def stores(self) -> Stores:
         if not self.is_there:
             raise StateUnavailable("away", 1.0)
-        return self._state.chat_completions
+        return self._state.stores
 
 
 @pytest.fixture

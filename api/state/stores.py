@@ -1,0 +1,40 @@
+"""All that is kept in PostgreSQL, by what it is."""
+
+from typing import NamedTuple
+
+from api.state.chat_completions import ChatCompletions
+from api.state.context_store import ContextStore
+from api.state.conversations import Conversations
+from api.state.database import Database
+from api.state.feedback import FeedbackStore
+from api.state.log_writer import LogWriter
+from api.state.orphans import Orphans
+from api.state.response_events import ResponseEvents
+from api.state.responses import Responses
+from api.state.sealing import TenantKeys
+
+
+class Stores(NamedTuple):
+    conversations: Conversations
+    responses: Responses
+    response_events: ResponseEvents
+    log_writer: LogWriter
+    """Of the responses that are generated here."""
+    orphans: Orphans
+    context: ContextStore
+    chat_completions: ChatCompletions
+    feedback: FeedbackStore
+
+
+def stores_in(database: Database, keys: TenantKeys) -> Stores:
+    events = ResponseEvents(database, keys)
+    return Stores(
+        conversations=Conversations(database, keys),
+        responses=Responses(database, keys),
+        response_events=events,
+        log_writer=LogWriter(events),
+        orphans=Orphans(database, keys),
+        context=ContextStore(database, keys),
+        chat_completions=ChatCompletions(database, keys),
+        feedback=FeedbackStore(database, keys),
+    )
