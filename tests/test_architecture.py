@@ -83,9 +83,12 @@ PURE = (
     "api/wire/fields.py",
     "api/wire/slo.py",
     "api/wire/sse.py",
+    "api/wire/tenants.py",
     "api/receipts.py",
     "api/responses/chat.py",
     "api/responses/events.py",
+    "api/responses/title_text.py",
+    "api/state/words.py",
     "api/wire/bodies.py",
 )
 

@@ -5,20 +5,21 @@ for while it is away.
 import asyncio
 import logging
 import os
-from datetime import timedelta
-from pathlib import Path
 
 from api.state.conversations import Conversations
-from api.state.database import RETRY_AFTER_S, Database
+from api.state.database import EVERY_TENANT, RETRY_AFTER_S, Database
+from api.state.master_keys import master_key
+from api.state.purges import Purges
 from api.state.responses import Responses
-from api.state.sealing import LocalMasterKey, TenantKeys
+from api.state.sealing import TenantKeys
+from api.state.search import Search
 from cluster.config import REPO_ROOT, StateConfig
-from cluster.errors import StateUnavailable
+from cluster.errors import ServingError, StateUnavailable
 from cluster.services import POSTGRES_FOLDER, LocalPostgres
 
 logger = logging.getLogger("baton.state")
 
-URL_VARIABLE, KEY_VARIABLE = "BATON_DATABASE_URL", "BATON_MASTER_KEY"
+URL_VARIABLE = "BATON_DATABASE_URL"
 LOOK_INTERVAL_S = 1.0
 """Between two looks at whether PostgreSQL runs, or can be reached."""
 MAX_LOOK_INTERVAL_S = 30.0
@@ -33,10 +34,14 @@ class ChatState:
         folder = REPO_ROOT / config.data_dir
         self._url = os.environ.get(URL_VARIABLE, config.database_url)
         self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
-        self._keys = TenantKeys(_master_key(folder))
+        self._keys = TenantKeys(master_key(config.master_key, folder))
         self._database: Database | None = None
         self._conversations: Conversations | None = None
         self._responses: Responses | None = None
+        self._search: Search | None = None
+        self._purges: Purges | None = None
+        self._unreadable: str | None = None
+        """Why nothing can be read, though PostgreSQL is there."""
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -47,15 +52,34 @@ class ChatState:
     def conversations(self) -> Conversations:
         """Raises StateUnavailable until they can be reached for the first time."""
         if self._conversations is None:
-            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
+            raise self._why_not("conversations")
         return self._conversations
 
     @property
     def responses(self) -> Responses:
         """Raises StateUnavailable until they can be reached for the first time."""
         if self._responses is None:
-            raise StateUnavailable("responses cannot be reached yet", RETRY_AFTER_S)
+            raise self._why_not("responses")
         return self._responses
+
+    @property
+    def search(self) -> Search:
+        """Raises StateUnavailable until it can be reached for the first time."""
+        if self._search is None:
+            raise self._why_not("conversations")
+        return self._search
+
+    @property
+    def purges(self) -> Purges:
+        """Raises StateUnavailable until they can be reached for the first time."""
+        if self._purges is None:
+            raise self._why_not("conversations")
+        return self._purges
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether conversations without a title get one."""
+        return self._config.titles
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -73,9 +97,10 @@ class ChatState:
             try:
                 await self.look()
                 await self.responses.end_orphans()
+                await self.search.catch_up()
                 if now() - purged_at > PURGE_INTERVAL_S:
                     purged_at = now()
-                    await self.conversations.purge(timedelta(days=self._config.keep_deleted_days))
+                    await self.purges.run()
                 wait_s = LOOK_INTERVAL_S
             except Exception as error:  # whatever it is, it may be over the next time
                 wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
@@ -83,24 +108,44 @@ class ChatState:
             await asyncio.sleep(wait_s)
 
     async def look(self) -> None:
-        """Start what does not run, and reach what runs. Raises ServiceFailed, ServingError, RuntimeError."""
+        """Start what does not run, and reach what runs.
+
+        Raises:
+            ServiceFailed, StateUnavailable: PostgreSQL does not start, or is away.
+            ServingError: the master key is another one than that of the database.
+            RuntimeError, ValueError: the database, or the config, is not fit for Baton.
+        """
         if self._local is not None and (self._url is None or not self._local.is_running):
             self._url = await asyncio.to_thread(self._local.start)
         if self._database is None:
             assert self._url is not None
-            self._database = Database(self._url, self._config.max_connections)
+            self._database = Database(self._url, self._config.max_connections, self._config.words_language)
             await self._database.open()
         if self._conversations is None:
-            await self._database.migrate()
-            self._conversations = Conversations(self._database, self._keys)
-            self._responses = Responses(self._database, self._keys)
+            await self._reach(self._database)
 
+    async def _reach(self, database: Database) -> None:
+        await database.migrate()
+        await self._check_master_key(database)
+        search = Search(database, self._keys, self._config.words_language)
+        await search.check()
+        self._purges = Purges(database, self._config)
+        self._search = search
+        self._responses = Responses(database, self._keys)
+        self._conversations = Conversations(database, self._keys)
 
-def _master_key(folder: Path) -> LocalMasterKey:
-    given = os.environ.get(KEY_VARIABLE)
-    if given is None:
-        return LocalMasterKey.in_file(folder / "master.key")
-    try:
-        return LocalMasterKey(bytes.fromhex(given))
-    except ValueError as error:
-        raise ValueError(f"{KEY_VARIABLE} must be 64 hexadecimal digits ({error})") from error
+    async def _check_master_key(self, database: Database) -> None:
+        self._unreadable = None
+        try:
+            async with database.transaction(EVERY_TENANT) as transaction:
+                await self._keys.check(transaction)
+        except StateUnavailable:
+            raise
+        except ServingError as error:
+            self._unreadable = str(error)
+            raise
+
+    def _why_not(self, what: str) -> ServingError:
+        if self._unreadable is not None:
+            return ServingError(self._unreadable)
+        return StateUnavailable(f"{what} cannot be reached yet", RETRY_AFTER_S)

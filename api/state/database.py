@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, DataError, OperationalError
+from psycopg.errors import ForeignKeyViolation
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from cluster.errors import InvalidRequest, StateUnavailable
+from cluster.errors import InvalidRequest, NotFound, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
@@ -24,6 +25,8 @@ CONNECTION_TIMEOUT_S = 2.0
 """A request that must wait longer for a connection is refused."""
 TRANSACTION_TIMEOUT_S = 10.0
 """Longer than any, but for a network that is cut."""
+MIGRATION_TIMEOUT_S = 600.0
+"""Of a table with many rows."""
 RETRY_AFTER_S = 2.0
 SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
 
@@ -31,14 +34,16 @@ Transaction = AsyncConnection[DictRow]
 
 
 class Database:
-    def __init__(self, url: str, max_connections: int) -> None:
+    def __init__(self, url: str, max_connections: int, search_language: str = "") -> None:
+        """`search_language`: of the words of what is written; empty where none are kept."""
+        settings = f"{SETTINGS} -c app.search_language={search_language}"
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             url,
             open=False,
             min_size=1,
             max_size=max_connections,
             timeout=CONNECTION_TIMEOUT_S,
-            kwargs={"row_factory": dict_row, "options": SETTINGS, "connect_timeout": 5, "tcp_user_timeout": 10_000},
+            kwargs={"row_factory": dict_row, "options": settings, "connect_timeout": 5, "tcp_user_timeout": 10_000},
         )
 
     async def open(self) -> None:
@@ -49,21 +54,24 @@ class Database:
         await self._pool.close()
 
     @asynccontextmanager
-    async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
+    async def transaction(self, tenant: str, timeout_s: float = TRANSACTION_TIMEOUT_S) -> AsyncIterator[Transaction]:
         """Sees the rows of this tenant alone; committed at the end, rolled back by an exception.
 
         Raises:
             InvalidRequest: PostgreSQL cannot store the text: it has NUL characters, or halves of surrogate pairs.
+            NotFound: what it adds to has just been purged.
             StateUnavailable: it is away, or too slow.
         """
         try:
-            async with asyncio.timeout(TRANSACTION_TIMEOUT_S), self._pool.connection() as connection:
+            async with asyncio.timeout(timeout_s), self._pool.connection() as connection:
                 await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
                 yield connection
         except (DataError, UnicodeEncodeError) as error:
             raise InvalidRequest(
                 f"the request has text that cannot be stored: {error}", None, "invalid_value"
             ) from error
+        except ForeignKeyViolation as error:
+            raise NotFound("what the request is about has just been deleted", None, "not_found") from error
         except (PoolTimeout, TimeoutError, OperationalError) as error:
             logger.warning("PostgreSQL is away: %s", str(error).strip() or type(error).__name__)
             raise StateUnavailable("conversations cannot be reached now", RETRY_AFTER_S) from error
@@ -76,7 +84,8 @@ class Database:
             RuntimeError: a newer Baton has been here.
         """
         known = {int(file.name.partition("_")[0]): file for file in sorted(MIGRATIONS.glob("*.sql"))}
-        async with self.transaction(EVERY_TENANT) as transaction:
+        async with self.transaction(EVERY_TENANT, MIGRATION_TIMEOUT_S) as transaction:
+            await transaction.execute("SET LOCAL statement_timeout = 0")
             await transaction.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
             await transaction.execute(
                 "CREATE TABLE IF NOT EXISTS schema_migrations ("

@@ -133,7 +133,7 @@ class StateAway:
     def conversations(self) -> None:
         raise StateUnavailable("conversations cannot be reached yet", 2.0)
 
-    responses = conversations
+    responses = search = conversations
 
 
 def a_scrape(deployment: str, value: float) -> Scrape:
