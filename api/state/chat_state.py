@@ -119,7 +119,7 @@ class ChatState:
             self._url = await asyncio.to_thread(self._local.start)
         if self._database is None:
             assert self._url is not None
-            self._database = Database(self._url, self._config.max_connections, self._config.words_language)
+            self._database = Database(self._url, self._config.max_connections)
             await self._database.open()
         if self._conversations is None:
             await self._reach(self._database)

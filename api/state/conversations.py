@@ -84,7 +84,7 @@ class Conversations:
             await transaction.execute(_SQL["add_title"], values)
 
     async def delete(self, tenant: str, conversation: str) -> None:
-        """Nobody sees it from now on; `purge` removes it. Raises NotFound."""
+        """Nobody sees it from now on; the purges remove it. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
             if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=conversation) is None:
                 raise no_conversation(conversation)

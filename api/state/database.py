@@ -34,16 +34,14 @@ Transaction = AsyncConnection[DictRow]
 
 
 class Database:
-    def __init__(self, url: str, max_connections: int, search_language: str = "") -> None:
-        """`search_language`: of the words of what is written; empty where none are kept."""
-        settings = f"{SETTINGS} -c app.search_language={search_language}"
+    def __init__(self, url: str, max_connections: int) -> None:
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             url,
             open=False,
             min_size=1,
             max_size=max_connections,
             timeout=CONNECTION_TIMEOUT_S,
-            kwargs={"row_factory": dict_row, "options": settings, "connect_timeout": 5, "tcp_user_timeout": 10_000},
+            kwargs={"row_factory": dict_row, "options": SETTINGS, "connect_timeout": 5, "tcp_user_timeout": 10_000},
         )
 
     async def open(self) -> None:

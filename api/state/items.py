@@ -9,7 +9,6 @@ from psycopg.rows import DictRow
 from api.state.database import Transaction, fetch_one
 from api.state.queries import queries
 from api.state.sealing import TenantKey, TenantKeys
-from api.state.word_index import add_words
 from cluster.errors import NotFound
 
 Item = dict[str, Any]
@@ -68,8 +67,6 @@ async def append(
             "key_version": key.version,
         }
         await transaction.execute(_SQL["add"], values)
-    if conversation is not None:
-        await add_words(transaction, key, items)
     return items
 
 

@@ -1,5 +1,6 @@
 """Search by text: PostgreSQL finds and ranks, over words that it knows by their hashes."""
 
+import asyncio
 import logging
 from typing import NamedTuple
 
@@ -10,15 +11,16 @@ from api.state.conversations import Conversation, Page, conversations_of, found_
 from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
 from api.state.items import Item, unsealed
 from api.state.queries import queries
-from api.state.sealing import TenantKeys
-from api.state.word_index import vectors, words_key
-from api.state.words import excerpt, hashed_query, hashed_word, lexemes_of, storable, text_of
-from cluster.errors import InvalidRequest, ServingError
+from api.state.sealing import TenantKey, TenantKeys
+from api.state.words import excerpt, hashed_query, hashed_vector, hashed_word, lexemes_of, storable, text_of
+from cluster.errors import InvalidRequest, ServingError, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
 MAX_QUERY = 1_000
 """Characters."""
+MAX_RELEVANT_WORDS = 50
+"""Of what is compared with a conversation: the longest ones, which say the most."""
 CAUGHT_UP_AT_ONCE = 20
 """Messages that one transaction of the background job indexes."""
 BATCHES_AT_ONCE = 10
@@ -60,7 +62,7 @@ class Search:
         if len(query) > MAX_QUERY:
             raise InvalidRequest(f"query may have {MAX_QUERY} characters", "query", "string_above_max_length")
         async with self._database.transaction(tenant) as transaction:
-            asked = await fetch_one(transaction, _SQL["query"], text=query)
+            asked = await fetch_one(transaction, _SQL["query"], text=query, language=self._language)
             keys = await self._words_keys(transaction, tenant)
             if asked is None or not asked["has_words"] or not keys:
                 return []
@@ -79,7 +81,8 @@ class Search:
             found = await conversations_of(transaction, self._keys, tenant, rows)
             best = await unsealed(transaction, self._keys, tenant, [_item_of(row) for row in rows])
             texts = [text_of(item) for item in best]
-            marked = await fetch_all(transaction, _SQL["marked"], asked=query, texts=texts)
+            values = {"asked": query, "texts": texts, "language": self._language}
+            marked = await fetch_all(transaction, _SQL["marked"], **values)
         return [
             Match(conversation, item["id"], excerpt(row["text"]))
             for conversation, item, row in zip(found, best, marked, strict=True)
@@ -90,45 +93,70 @@ class Search:
     ) -> list[Item]:
         """Messages of a conversation that share words with the text, the most relevant first."""
         async with self._database.transaction(tenant) as transaction:
-            (row,) = await fetch_all(transaction, _SQL["lexemes"], texts=[storable(text[:MAX_QUERY])])
+            (vector,) = await self._lexemes(transaction, [storable(text[:MAX_QUERY])])
             keys = await self._words_keys(transaction, tenant)
-            if not row["vector"] or not keys:
+            if not vector or not keys:
                 return []
+            asked = sorted(lexemes_of(vector), key=len, reverse=True)
             rows = await fetch_all(
                 transaction,
                 _SQL["relevant"],
                 tenant=tenant,
                 conversation=conversation,
-                words=[hashed_word(lexeme, keys) for lexeme in lexemes_of(row["vector"])],
+                words=[hashed_word(lexeme, keys) for lexeme in asked[:MAX_RELEVANT_WORDS]],
                 before=before_item,
                 limit=limit,
             )
             return await unsealed(transaction, self._keys, tenant, rows)
 
     async def catch_up(self) -> None:
-        """Index messages that are not, or in another language; what is left is for the next time."""
+        """Index what has been said since, or in another language. What is left is for the next time."""
         for _ in range(BATCHES_AT_ONCE):
             async with self._database.transaction(EVERY_TENANT) as transaction:
-                rows = await fetch_all(transaction, _SQL["behind"], limit=CAUGHT_UP_AT_ONCE)
-                for row in rows:
-                    vector = await self._vector(transaction, row)
-                    values = {"tenant": row["tenant_id"], "item": row["id"], "vector": vector}
-                    await transaction.execute(_SQL["catch_up"], values)
-            if len(rows) < CAUGHT_UP_AT_ONCE:
-                return
+                rows = await fetch_all(transaction, _SQL["behind"], language=self._language, limit=CAUGHT_UP_AT_ONCE)
+                if not rows:
+                    return
+                values = {
+                    "language": self._language,
+                    "tenants": [row["tenant_id"] for row in rows],
+                    "items": [row["id"] for row in rows],
+                    "vectors": await self._vectors(transaction, rows),
+                }
+                await transaction.execute(_SQL["catch_up"], values)
 
-    async def _vector(self, transaction: Transaction, row: DictRow) -> str | None:
-        """None for a message that nobody can read any more."""
+    async def _vectors(self, transaction: Transaction, rows: list[DictRow]) -> list[str | None]:
+        """Of messages of any tenants; None for those that nobody can read any more, or search."""
+        readable = [await self._readable(transaction, row) for row in rows]
+        lexemes = await self._lexemes(transaction, [text for text, _ in readable])
+        return await asyncio.to_thread(_hashed, lexemes, [key for _, key in readable])
+
+    async def _readable(self, transaction: Transaction, row: DictRow) -> tuple[str, bytes | None]:
+        """Its text, and what its words are hashed with."""
         try:
             (item,) = await unsealed(transaction, self._keys, row["tenant_id"], [row])
             key = await self._keys.of_version(transaction, row["tenant_id"], row["key_version"])
+        except StateUnavailable:
+            raise
         except ServingError as error:
             logger.warning("%s cannot be searched: %s", row["id"], error)
-            return None
-        return (await vectors(transaction, key, [text_of(item)]))[0]
+            return "", None
+        return text_of(item), _words_key(key)
+
+    async def _lexemes(self, transaction: Transaction, texts: list[str]) -> list[str | None]:
+        """As PostgreSQL writes a tsvector; None where nothing is searched."""
+        rows = await fetch_all(transaction, _SQL["lexemes"], texts=texts, language=self._language)
+        return [row["vector"] for row in rows]
 
     async def _words_keys(self, transaction: Transaction, tenant: str) -> list[bytes]:
-        return [words_key(key) for key in await self._keys.all(transaction, tenant)]
+        return [_words_key(key) for key in await self._keys.all(transaction, tenant)]
+
+
+def _words_key(key: TenantKey) -> bytes:
+    return key.derived("words")
+
+
+def _hashed(vectors: list[str | None], keys: list[bytes | None]) -> list[str | None]:
+    return [hashed_vector(vector, key) if vector and key else None for vector, key in zip(vectors, keys, strict=True)]
 
 
 def _item_of(row: DictRow) -> DictRow:

@@ -11,8 +11,8 @@ from typing import Any
 
 MAX_SEARCHED = 20_000
 """Characters of a message."""
-HASH_BYTES = 9
-"""Twelve characters: two words of a tenant have the same once in 10^10 tenants."""
+HASH_BYTES = 6
+"""Eight characters. Of a million words, a few thousand at most share theirs with another one."""
 HIT_BEGINS, HIT_ENDS = "\x02", "\x03"
 """Around the words of a text that a query has found."""
 EXCERPT, BEFORE_HIT = 160, 60

@@ -1,15 +1,15 @@
 """Search by text over HTTP and for the context, in a real PostgreSQL that holds no text."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from api.state import word_index
 from api.state.chat_state import ChatState
 from api.state.items import Item
+from api.state.search import CAUGHT_UP_AT_ONCE
 from api.state.words import MAX_SEARCHED
 from api.wire.tenants import tenant_of_key
 from cluster.config import StateConfig
@@ -28,11 +28,21 @@ def client(clients: ClientOf) -> AsyncOpenAI:
     return clients("sk-alice")
 
 
-async def said(client: AsyncOpenAI, *contents: str, **options: Any) -> str:
-    """In a conversation of its own, by the user and the assistant in turn."""
-    roles = ("user", "assistant") * len(contents)
-    items: list[Any] = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
-    return (await client.conversations.create(items=items, extra_body=options)).id
+Said = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def said(state: ChatState) -> Said:
+    """Has it said in a conversation of its own, by the user and the assistant in turn, and indexed."""
+
+    async def said_(client: AsyncOpenAI, *contents: str, **options: Any) -> str:
+        roles = ("user", "assistant") * len(contents)
+        items: list[Any] = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]
+        made = await client.conversations.create(items=items, extra_body=options)
+        await state.search.catch_up()
+        return made.id
+
+    return said_
 
 
 async def matches(client: AsyncOpenAI, query: str, **options: Any) -> list[Any]:
@@ -53,7 +63,7 @@ def a_message(text: str, role: str = "user") -> Item:
     }
 
 
-async def test_conversations_are_found_by_what_was_said_the_best_first(client):
+async def test_conversations_are_found_by_what_was_said_the_best_first(said, client):
     once = await said(client, "My canary sings, and my dog barks at everything that moves in the garden all day long")
     often = await said(client, "Canary food", "A canary eats seeds; a canary likes fruit.")
     await said(client, "Something else")
@@ -66,7 +76,7 @@ async def test_conversations_are_found_by_what_was_said_the_best_first(client):
     assert await found(client, "unheard") == []
 
 
-async def test_match_shows_where_it_was(client):
+async def test_match_shows_where_it_was(said, client):
     long = "Before it came much else. " * 20 + "Then the canary sang.\nAnd after that " + "came more. " * 20
     await said(client, "What happened?", long)
     (match,) = await matches(client, "canary")
@@ -77,7 +87,7 @@ async def test_match_shows_where_it_was(client):
     assert len(excerpt) <= 162 and excerpt.startswith("…") and excerpt.endswith("…")
 
 
-async def test_matches_come_a_page_at_a_time(client):
+async def test_matches_come_a_page_at_a_time(said, client):
     ids = [await said(client, "canary " * number) for number in range(1, 6)]
     assert await found(client, "canary", limit=2) == ids[:-3:-1]
     assert await found(client, "canary", limit=2, after=ids[3]) == [ids[2], ids[1]]
@@ -86,7 +96,7 @@ async def test_matches_come_a_page_at_a_time(client):
         await found(client, "canary", after="x")
 
 
-async def test_search_is_within_what_is_selected(client):
+async def test_search_is_within_what_is_selected(said, client):
     hers = await said(client, "canary", user="u1", metadata={"topic": "birds"})
     other = await said(client, "canary", user="u2")
     assert await found(client, "canary", user="u1") == [hers]
@@ -94,7 +104,7 @@ async def test_search_is_within_what_is_selected(client):
     assert set(await found(client, "canary")) == {hers, other}
 
 
-async def test_what_is_deleted_is_not_found(client):
+async def test_what_is_deleted_is_not_found(said, client):
     first, second = await said(client, "canary"), await said(client, "canary")
     await client.conversations.delete(first)
     (item,) = [item async for item in client.conversations.items.list(second)]
@@ -103,7 +113,7 @@ async def test_what_is_deleted_is_not_found(client):
     assert await found(client, "canary") == []
 
 
-async def test_another_tenants_words_are_not_found(client, clients):
+async def test_another_tenants_words_are_not_found(said, client, clients):
     await said(client, "canary")
     await said(clients("sk-bob"), "dog")
     assert await found(clients("sk-bob"), "canary") == []
@@ -123,20 +133,20 @@ async def test_only_what_people_and_the_model_say_is_found(client):
 @pytest.mark.parametrize(
     "query", ["it's", "a\\b", "C:\\temp\\x", "'", "x & | !", "a'b:1", "naïve", "日本語", "<b>", "%s"]
 )
-async def test_any_text_can_be_asked_for(client, query):
+async def test_any_text_can_be_asked_for(said, client, query):
     conversation = await said(client, f"before {query} after")
     assert await found(client, query) in ([conversation], [])
     assert await found(client, "before") == [conversation]
 
 
-async def test_text_that_postgres_cannot_store_does_no_harm(client):
+async def test_text_that_postgres_cannot_store_does_no_harm(said, client):
     assert await found(client, "canary") == []
     conversation = await said(client, "a canary\0 sings")
     assert await found(client, "canary sings") == [conversation]
 
 
 @pytest.mark.parametrize("query", ["", "   ", "-canary", '""'])
-async def test_query_without_a_word_finds_nothing(client, query):
+async def test_query_without_a_word_finds_nothing(said, client, query):
     await said(client, "dog")
     assert await found(client, query) == []
 
@@ -147,7 +157,7 @@ async def test_bad_queries_are_refused(client):
             await client.get("/conversations", cast_to=object, options={"params": query})
 
 
-async def test_no_word_is_kept_in_plain(client, postgres):
+async def test_no_word_is_kept_in_plain(said, client, postgres):
     await said(client, "a canary sings")
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
@@ -155,16 +165,28 @@ async def test_no_word_is_kept_in_plain(client, postgres):
     assert len(rows) == 1 and "canar" not in rows[0] and "sing" not in rows[0]
 
 
-async def test_long_message_is_found_a_moment_later(client, state):
-    conversation = await said(client, "word " * word_index.INDEXED_AT_ONCE + "canary" + " word" * MAX_SEARCHED + " dog")
+async def test_what_was_just_said_is_found_a_moment_later(client, state):
+    made = await client.conversations.create(items=[{"role": "user", "content": "canary"}])
     assert await found(client, "canary") == []
     await state.search.catch_up()
-    assert len("word " * word_index.INDEXED_AT_ONCE) >= MAX_SEARCHED  # the rest is not searched
-    assert await found(client, "word") == [conversation]
+    assert await found(client, "canary") == [made.id]
+
+
+async def test_end_of_a_long_message_is_not_found(said, client):
+    conversation = await said(client, "canary " + "word " * MAX_SEARCHED + "dog")
+    assert await found(client, "canary") == [conversation]
     assert await found(client, "dog") == []
 
 
-async def test_what_was_said_before_is_indexed_in_the_language_that_is_wanted_now(client, clients, postgres, tmp_path):
+async def test_more_than_a_batch_is_indexed(state):
+    made = await state.conversations.create("alice", {}, [a_message("dog")] * (CAUGHT_UP_AT_ONCE + 1))
+    await state.search.catch_up()
+    assert len(await relevant(state, made.id, "dog", 100)) == CAUGHT_UP_AT_ONCE + 1
+
+
+async def test_what_was_said_before_is_indexed_in_the_language_that_is_wanted_now(
+    said, client, clients, postgres, tmp_path
+):
     conversation = await said(client, "The ships sail")
     assert (await found(client, "ship"), await found(client, "the")) == ([], [conversation])
     english = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search_language="english"))
@@ -176,7 +198,7 @@ async def test_what_was_said_before_is_indexed_in_the_language_that_is_wanted_no
     await english.close()
 
 
-async def test_without_search_no_words_are_kept(client, postgres, tmp_path):
+async def test_without_search_no_words_are_kept(said, client, postgres, tmp_path):
     conversation = await said(client, "canary")
     off = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search=False))
     await off.look()
@@ -198,6 +220,7 @@ async def test_without_search_no_words_are_kept(client, postgres, tmp_path):
 
 
 async def relevant(state: ChatState, conversation: str, text: str, limit: int = 10, **options: Any) -> list[str]:
+    await state.search.catch_up()
     items = await state.search.relevant("alice", conversation, text, limit, **options)
     return [item["content"][0]["text"] for item in items]
 
@@ -221,7 +244,7 @@ async def test_relevant_messages_can_be_those_before_another(state):
     assert await relevant(state, made.id, "dog", before_item=first["id"]) == []
 
 
-async def test_index_is_used_though_rows_belong_to_tenants(client, postgres):
+async def test_index_is_used_though_rows_belong_to_tenants(said, client, postgres):
     await said(client, "canary")
     with psycopg.connect(postgres) as connection:
         connection.execute("SET LOCAL enable_seqscan = off")
@@ -229,17 +252,11 @@ async def test_index_is_used_though_rows_belong_to_tenants(client, postgres):
     assert "item_words_words" in str(plan)
 
 
-async def test_messages_whose_key_is_destroyed_are_passed_over(client, postgres, tmp_path, monkeypatch):
-    monkeypatch.setattr(word_index, "INDEXED_AT_ONCE", 0)
-    await said(client, "canary")
+async def test_messages_whose_key_is_destroyed_are_passed_over(said, client, postgres):
+    await client.conversations.create(items=[{"role": "user", "content": "canary"}])
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant_of_key("sk-alice")])
         connection.execute("UPDATE tenant_keys SET wrapped_key = NULL, destroyed_at = now()")
-    state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
-    await state.look()
-    await state.search.catch_up()
-    await said(client, "dog")
-    await state.search.catch_up()
+    conversation = await said(client, "dog")
     assert await found(client, "canary") == []
-    assert len(await found(client, "dog")) == 1
-    await state.close()
+    assert await found(client, "dog") == [conversation]

@@ -6,13 +6,13 @@
 CREATE TABLE item_words (
   tenant_id text NOT NULL,
   item_id   text NOT NULL,
-  -- That of `words`; empty: they are still to be found
+  -- That of `words`; empty: they are not known yet, or not to be
   language  text NOT NULL DEFAULT '',
   words     tsvector,
   PRIMARY KEY (tenant_id, item_id),
   FOREIGN KEY (tenant_id, item_id) REFERENCES items (tenant_id, id) ON DELETE CASCADE
 );
-CREATE INDEX item_words_words ON item_words USING gin (words);
+CREATE INDEX item_words_words ON item_words USING gin (words) WHERE words IS NOT NULL;
 CREATE INDEX item_words_language ON item_words (language);
 
 ALTER TABLE item_words ENABLE ROW LEVEL SECURITY;

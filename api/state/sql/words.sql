@@ -1,32 +1,30 @@
 -- name: lexemes
 -- NULL where nothing is searched
-SELECT to_tsvector(nullif(current_setting('app.search_language'), '')::regconfig, text)::text AS vector
+SELECT to_tsvector(nullif(%(language)s, '')::regconfig, text)::text AS vector
 FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number)
 ORDER BY number
 
--- name: add
-INSERT INTO item_words (tenant_id, item_id, language, words)
-SELECT %(tenant)s, item, CASE WHEN words IS NULL THEN '' ELSE current_setting('app.search_language') END, words::tsvector
-FROM unnest(%(items)s::text[], %(vectors)s::text[]) AS found (item, words)
-
 -- name: behind
--- Not indexed yet, or in another language than is wanted now
+-- Whose words are not known yet, or those of another language than is wanted now
 SELECT w.tenant_id, i.id, i.status, i.body, i.key_version
 FROM item_words w JOIN items i ON i.tenant_id = w.tenant_id AND i.id = w.item_id
-WHERE w.language < current_setting('app.search_language') OR w.language > current_setting('app.search_language')
-LIMIT %(limit)s
+WHERE (w.tenant_id, w.item_id) IN (
+  (SELECT tenant_id, item_id FROM item_words WHERE language < %(language)s ORDER BY language LIMIT %(limit)s)
+  UNION ALL
+  (SELECT tenant_id, item_id FROM item_words WHERE language > %(language)s ORDER BY language LIMIT %(limit)s))
 FOR UPDATE OF w SKIP LOCKED
 
 -- name: catch_up
-UPDATE item_words SET words = %(vector)s::tsvector, language = current_setting('app.search_language')
-WHERE tenant_id = %(tenant)s AND item_id = %(item)s
+UPDATE item_words w SET words = known.vector::tsvector, language = %(language)s
+FROM unnest(%(tenants)s::text[], %(items)s::text[], %(vectors)s::text[]) AS known (tenant_id, item_id, vector)
+WHERE w.tenant_id = known.tenant_id AND w.item_id = known.item_id
 
 -- name: languages
 SELECT cfgname FROM pg_ts_config WHERE pg_ts_config_is_visible(oid)
 
 -- name: query
 SELECT query::text, querytree(query) NOT IN ('', 'T') AS has_words
-FROM websearch_to_tsquery(current_setting('app.search_language')::regconfig, %(text)s) AS query
+FROM websearch_to_tsquery(%(language)s::regconfig, %(text)s) AS query
 
 -- name: find
 -- Conversations by their best message
@@ -52,7 +50,7 @@ LIMIT %(limit)s
 SELECT ts_headline(
   language, text, websearch_to_tsquery(language, %(asked)s), concat('HighlightAll=true, StartSel=', chr(2), ', StopSel=', chr(3))
 ) AS text
-FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number), CAST(current_setting('app.search_language') AS regconfig) AS language
+FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number), CAST(%(language)s AS regconfig) AS language
 ORDER BY number
 
 -- name: relevant
