@@ -97,10 +97,10 @@ class ChatState:
             try:
                 await self.look()
                 await self.responses.end_orphans()
-                await self.search.catch_up()
                 if now() - purged_at > PURGE_INTERVAL_S:
                     purged_at = now()
                     await self.purges.run()
+                await self.search.catch_up()
                 wait_s = LOOK_INTERVAL_S
             except Exception as error:  # whatever it is, it may be over the next time
                 wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
