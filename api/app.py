@@ -15,6 +15,8 @@ from api.listener import HttpListener
 from api.ports import ClusterPort
 from api.receipts import Receipts
 from api.render import Frontend
+from api.responses.titles import Titles
+from api.responses.turn import Means
 from api.responses.turns import Turns
 from api.routes import (
     completions,
@@ -61,7 +63,8 @@ def build_http_app(
     app.state.chat_state = state
     app.state.keeper = Keeper(state)
     app.state.context = context_manager
-    app.state.turns = Turns(frontend, state, context_manager)
+    app.state.titles = Titles(frontend, state)
+    app.state.turns = Turns(Means(frontend, context_manager, app.state.titles), state)
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s
@@ -97,12 +100,15 @@ class Ingress:
         frontend = await Frontend.start(config, self._start_session)
         self._state = ChatState(config.state)
         self._state.start()
-        self._context = ContextManager(frontend, lambda: self._state.stores.context, config.context)
+        self._context = ContextManager(
+            frontend, lambda: self._state.stores.context, config.context, lambda: self._state.stores.search
+        )
         http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._turns: Turns = http_app.state.turns
         self._keeper: Keeper = http_app.state.keeper
+        self._titles: Titles = http_app.state.titles
         self._listener = await HttpListener.start(http_app, config.ingress)
 
     async def check_health(self) -> None:
@@ -117,6 +123,7 @@ class Ingress:
             await self._listener.close()
             await self._turns.drained()
             await self._keeper.drained()
+            await self._titles.close()
             await self._context.close()
             self._scheduling.close()
             await self._state.close()

@@ -2,7 +2,7 @@
 
 `baton serve` is `serve run` with a face: it applies --port and --model to the Serve config, shows progress while the
 engines start, says when the service is ready, and stops everything it started on Ctrl-C. `baton probe` asks a running
-service how its workers are linked.
+service how its workers are linked. `baton tenant` names the tenant of an API key.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import msgspec
 import psutil
 import yaml
 
+from api.wire.tenants import tenant_of_key
 from cluster.config import REPO_ROOT, parse
 from cluster.services import POSTGRES_FOLDER, LocalPostgres
 from cluster.simulate import command as simulate
@@ -71,6 +72,12 @@ def main() -> None:
     probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (%(default)s)")
     probe.add_argument("--json", action="store_true", help="print what GET /baton/links answers")
     probe.set_defaults(run=_probe)
+    tenant = commands.add_parser(
+        "tenant",
+        help="show what the tenant of an API key is called",
+        description="Reads an API key from standard input, and prints its tenant's name in `state.tenants`.",
+    )
+    tenant.set_defaults(run=_tenant)
     simulate.add_parser(commands)
     arguments = parser.parse_args()
     sys.exit(arguments.run(arguments))
@@ -108,6 +115,15 @@ def _probe(arguments: argparse.Namespace) -> int:
         return 1
     print(json.dumps(json.loads(body), indent=2) if arguments.json else render(table))
     return 0 if any(link.is_proved for link in table.links) else 1
+
+
+def _tenant(arguments: argparse.Namespace) -> int:
+    key = sys.stdin.readline().strip()
+    if not key:
+        print("baton: there is no API key on standard input", file=sys.stderr)
+        return 2
+    print(tenant_of_key(key))
+    return 0
 
 
 def configured(config: dict[str, Any], port: int | None, model: str | None) -> dict[str, Any]:

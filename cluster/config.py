@@ -163,6 +163,16 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
 
+Days = Annotated[float, Meta(gt=0, le=36500)]
+
+
+class TenantStateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is other for one tenant."""
+
+    retention_days: Days | None
+    """As below. None: for ever."""
+
+
 class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where conversations are kept. See docs/state.md."""
 
@@ -181,6 +191,31 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What clients have deleted is gone for them at once, and from the database after so long. Longer can be restored
     by hand; shorter is what users who delete something expect.
     """
+    retention_days: Days | None = None
+    """Conversations that nobody has touched for so long are purged, and responses without a conversation that are so
+    old. None: for ever. Shorter protects who said something; longer keeps what they may come back to.
+    """
+    tenants: dict[str, TenantStateConfig] = {}
+    """By the names that `baton tenant` prints."""
+    search: bool = True
+    """Whether messages can be searched. Their words are kept then, as keyed hashes, which tell who has the disk which
+    messages share a word; a turn takes about a millisecond longer.
+    """
+    search_language: Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]*\Z")] = "simple"
+    """A text search configuration of PostgreSQL. `simple` is fair to all languages; that of one, `english` say, finds
+    "ships" by "ship", and looks for no "the". What was said before is indexed anew after a change.
+    """
+    titles: bool = True
+    """Whether the model gives conversations a title after their first turn: a short request of class batch each."""
+    master_key: Annotated[str, Meta(pattern=r"^[\w.]+:\w+\Z")] | None = None
+    """"package.module:callable" that gives the master key, for a key management service (docs/state.md). None:
+    BATON_MASTER_KEY, or else a file in `data_dir`.
+    """
+
+    @property
+    def words_language(self) -> str:
+        """Empty where nothing is searched."""
+        return self.search_language if self.search else ""
 
 
 class ContextConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -87,11 +87,14 @@ PURE = (
     "api/wire/fields.py",
     "api/wire/slo.py",
     "api/wire/sse.py",
+    "api/wire/tenants.py",
     "api/receipts.py",
     "api/completions/assembly.py",
     "api/completions/messages.py",
     "api/responses/chat.py",
     "api/responses/events.py",
+    "api/responses/title_text.py",
+    "api/state/words.py",
     "api/wire/bodies.py",
 )
 

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from api.responses.chat import chat_body
 from api.responses.event_log import EventLog
 from api.responses.events import Event, ResponseWriter
 from api.responses.request import ResponseRequest
+from api.responses.titles import Titles
 from api.state.history import History
 from api.state.items import Item, new_id
 from api.state.log_writer import LogWriter, Running
@@ -37,6 +38,14 @@ MAX_BACKGROUND_WAIT_S = 30.0
 
 _CODES: dict[type[ServingError], str] = {InvalidRequest: "invalid_prompt", Overloaded: "rate_limit_exceeded"}
 """Of a response that failed, in OpenAI's ResponseErrorCode."""
+
+
+class Means(NamedTuple):
+    """What a turn is generated with."""
+
+    frontend: Frontend
+    context: ContextManager
+    titles: Titles
 
 
 class Turn:
@@ -66,12 +75,10 @@ class Turn:
         self._running = Running(key, self.id, self._log, self._status, self._stop)
         log_writer.add(self._running)
 
-    def start(
-        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
-    ) -> "asyncio.Task[None]":
+    def start(self, means: Means, history: History, items: list[Item], call: Call) -> "asyncio.Task[None]":
         if self._request.is_background:
             self._tell(self._writer.queue())
-        self._task = asyncio.create_task(self._run(frontend, context, history, items, call))
+        self._task = asyncio.create_task(self._run(means, history, items, call))
         return self._task
 
     def leave(self) -> None:
@@ -104,13 +111,13 @@ class Turn:
         response: dict[str, Any] = msgspec.json.decode(last)["response"]
         return response
 
-    async def _run(
-        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
-    ) -> None:
+    async def _run(self, means: Means, history: History, items: list[Item], call: Call) -> None:
         try:
-            await self._finish(await self._last(self._generated(frontend, context, history, items, call)))
+            await self._finish(await self._last(self._generated(means, history, items, call)))
             if self._fitted is not None and self._refusal is None:
-                context.after_turn(self._fitted, self._writer.response["output"], call)
+                means.context.after_turn(self._fitted, self._writer.response["output"], call)
+            if self._running is not None and self._request.conversation and self._writer.response["output"]:
+                await means.titles.after_turn(self._tenant, self._request.conversation)
         finally:
             self._log.end()  # whatever happens, nobody waits for ever
             if self._running is not None and self._log_writer is not None:
@@ -128,18 +135,16 @@ class Turn:
             logger.exception("response %s failed", self.id)
             return self._failed(ServingError("the server failed on this request"), type(error).__name__)
 
-    async def _generated(
-        self, frontend: Frontend, context: ContextManager, history: History, items: list[Item], call: Call
-    ) -> list[Event]:
+    async def _generated(self, means: Means, history: History, items: list[Item], call: Call) -> list[Event]:
         """Tells all events but the last ones, which it returns. Raises ServingError; in the background not for want of
         workers, but after a long time.
         """
-        fitted = await self._fit(context, history, items)
+        fitted = await self._fit(means.context, history, items)
         body = chat_body(self._request.body, self._request.body["model"], fitted.items)
         until = time.monotonic() + BACKGROUND_WITHIN_S
         while True:
             try:
-                return await self._answered(await frontend.chat_completion(body, call), call)
+                return await self._answered(await means.frontend.chat_completion(body, call), call)
             except Overloaded as error:
                 if not self._request.is_background or self._writer.has_begun or time.monotonic() > until:
                     raise

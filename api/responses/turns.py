@@ -4,11 +4,9 @@ import asyncio
 import time
 from typing import Any
 
-from api.context.manager import ContextManager
 from api.generation import Call
-from api.render import Frontend
 from api.responses.request import ResponseRequest, response_of
-from api.responses.turn import Turn
+from api.responses.turn import Means, Turn
 from api.state.chat_state import ChatState
 from api.state.history import History
 from api.state.items import new_id, with_ids
@@ -18,10 +16,9 @@ NOTHING = History([], {}, [])
 
 
 class Turns:
-    def __init__(self, frontend: Frontend, state: ChatState, context: ContextManager) -> None:
-        self._frontend = frontend
+    def __init__(self, means: Means, state: ChatState) -> None:
+        self._means = means
         self._state = state
-        self._context = context
         self._running: dict[tuple[str, str], Turn] = {}
         """Those that are kept, by tenant and id."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -63,7 +60,7 @@ class Turns:
             self._running[tenant, turn.id] = turn
         elif request.conversation or request.previous:
             history = await self._state.stores.responses.history(tenant, request.conversation, request.previous)
-        task = turn.start(self._frontend, self._context, history, items, call)
+        task = turn.start(self._means, history, items, call)
         task.add_done_callback(lambda _: self._running.pop((tenant, turn.id), None))
         self._keep(task)
         return turn

@@ -6,9 +6,11 @@ from fastapi import APIRouter, Request
 
 from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Conversations
+from api.state.search import Match
 from api.wire.items import items_of
-from api.wire.pages import listed, metadata_in, metadata_of, page_of, user_of
+from api.wire.pages import listed, metadata_in, metadata_of, page_of, title_of, user_of
 from api.wire.requests import object_of, tenant_of
+from cluster.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/conversations")
 
@@ -18,18 +20,24 @@ NO_KEY = "anonymous"
 
 @router.post("")
 async def create(request: Request) -> dict[str, Any]:
-    body = await object_of(request, frozenset({"items", "metadata", "user"}))
+    body = await object_of(request, frozenset({"items", "metadata", "title", "user"}))
     items, metadata = items_of(body.get("items") or []), metadata_of(body.get("metadata"))
-    user = user_of(body.get("user"))
-    return _shown(await _store(request).create(tenant_in_state(request), metadata, items, user))
+    user, title = user_of(body.get("user")), title_of(body.get("title"))
+    return _shown(await _store(request).create(tenant_in_state(request), metadata, items, user, title))
 
 
 @router.get("")
 async def list_conversations(request: Request) -> dict[str, Any]:
-    """Newest first; `user` and `metadata[key]=value` select."""
+    """Newest first; `user` and `metadata[key]=value` select. With `query`, those that match it, the best first."""
     query, page = request.query_params, page_of(request.query_params)
-    found = await _store(request).find(tenant_in_state(request), page, query.get("user"), metadata_in(query))
-    return listed([_shown(conversation) for conversation in found], page)
+    tenant, user, metadata = tenant_in_state(request), query.get("user"), metadata_in(query)
+    if "query" not in query:
+        found = await _store(request).find(tenant, page, user, metadata)
+        return listed([_shown(conversation) for conversation in found], page)
+    if "order" in query:
+        raise InvalidRequest("with query, the best come first: there is no other order", "order", "invalid_value")
+    matches = await _state(request).stores.search.find(tenant, query["query"], page, user, metadata)
+    return listed([_shown_match(match) for match in matches], page)
 
 
 @router.get("/{conversation}")
@@ -39,10 +47,11 @@ async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
 
 @router.post("/{conversation}")
 async def update(request: Request, conversation: str) -> dict[str, Any]:
-    body = await object_of(request, frozenset({"metadata"}))
-    return _shown(
-        await _store(request).update(tenant_in_state(request), conversation, metadata_of(body.get("metadata")))
-    )
+    """What the body does not name stays; a title of null is removed."""
+    body = await object_of(request, frozenset({"metadata", "title"}))
+    metadata = metadata_of(body["metadata"]) if "metadata" in body else None
+    title = title_of(body["title"]) if "title" in body else None
+    return _shown(await _store(request).update(tenant_in_state(request), conversation, metadata, title))
 
 
 @router.delete("/{conversation}")
@@ -82,8 +91,12 @@ async def delete_item(request: Request, conversation: str, item: str) -> dict[st
 
 def _store(request: Request) -> Conversations:
     """Raises StateUnavailable."""
+    return _state(request).stores.conversations
+
+
+def _state(request: Request) -> ChatState:
     state: ChatState = request.app.state.chat_state
-    return state.stores.conversations
+    return state
 
 
 def tenant_in_state(request: Request) -> str:
@@ -96,4 +109,9 @@ def _shown(conversation: Conversation) -> dict[str, Any]:
         "object": "conversation",
         "created_at": int(conversation.created_at.timestamp()),
         "metadata": conversation.metadata,
+        "title": conversation.title,
     }
+
+
+def _shown_match(match: Match) -> dict[str, Any]:
+    return {**_shown(match.conversation), "match": {"item_id": match.item, "excerpt": match.excerpt}}

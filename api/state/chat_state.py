@@ -6,18 +6,18 @@ import asyncio
 import logging
 import os
 from datetime import timedelta
-from pathlib import Path
 
-from api.state.database import RETRY_AFTER_S, Database
-from api.state.sealing import LocalMasterKey, TenantKeys
+from api.state.database import EVERY_TENANT, RETRY_AFTER_S, Database
+from api.state.master_keys import master_key
+from api.state.sealing import TenantKeys
 from api.state.stores import Stores, stores_in
 from cluster.config import REPO_ROOT, StateConfig
-from cluster.errors import StateUnavailable
+from cluster.errors import ServingError, StateUnavailable
 from cluster.services import POSTGRES_FOLDER, LocalPostgres
 
 logger = logging.getLogger("baton.state")
 
-URL_VARIABLE, KEY_VARIABLE = "BATON_DATABASE_URL", "BATON_MASTER_KEY"
+URL_VARIABLE = "BATON_DATABASE_URL"
 LOOK_INTERVAL_S = 1.0
 """Between two looks at whether PostgreSQL runs, or can be reached."""
 MAX_LOOK_INTERVAL_S = 30.0
@@ -34,9 +34,11 @@ class ChatState:
         folder = REPO_ROOT / config.data_dir
         self._url = os.environ.get(URL_VARIABLE, config.database_url)
         self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
-        self._keys = TenantKeys(_master_key(folder))
+        self._keys = TenantKeys(master_key(config.master_key, folder))
         self._database: Database | None = None
         self._stores: Stores | None = None
+        self._unreadable: str | None = None
+        """Why nothing can be read, though PostgreSQL is there."""
         self._keeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -45,10 +47,17 @@ class ChatState:
 
     @property
     def stores(self) -> Stores:
-        """Raises StateUnavailable until they can be reached for the first time."""
+        """Raises StateUnavailable until they can be reached for the first time, ServingError if they cannot be read."""
+        if self._unreadable is not None:
+            raise ServingError(self._unreadable)
         if self._stores is None:
             raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
         return self._stores
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether conversations without a title get one."""
+        return self._config.titles
 
     async def close(self) -> None:
         if self._stores is not None:
@@ -70,8 +79,9 @@ class ChatState:
                 await self.stores.orphans.end()
                 if now() - purged_at > PURGE_INTERVAL_S:
                     purged_at = now()
-                    await self.stores.conversations.purge(timedelta(days=self._config.keep_deleted_days))
+                    await self.stores.purges.run()
                     await self.stores.response_events.purge(KEEP_EVENTS)
+                await self.stores.search.catch_up()
                 wait_s = LOOK_INTERVAL_S
             except Exception as error:  # whatever it is, it may be over the next time
                 wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
@@ -79,7 +89,13 @@ class ChatState:
             await asyncio.sleep(wait_s)
 
     async def look(self) -> None:
-        """Start what does not run, and reach what runs. Raises ServiceFailed, ServingError, RuntimeError."""
+        """Start what does not run, and reach what runs.
+
+        Raises:
+            ServiceFailed, StateUnavailable: PostgreSQL does not start, or is away.
+            ServingError: the master key is another one than that of the database.
+            RuntimeError, ValueError: the database, or the config, is not fit for Baton.
+        """
         if self._local is not None and (self._url is None or not self._local.is_running):
             self._url = await asyncio.to_thread(self._local.start)
         if self._database is None:
@@ -88,15 +104,19 @@ class ChatState:
             await self._database.open()
         if self._stores is None:
             await self._database.migrate()
-            self._stores = stores_in(self._database, self._keys)
-            self._stores.log_writer.start()
+            await self._check_master_key(self._database)
+            stores = stores_in(self._database, self._keys, self._config)
+            await stores.search.check()
+            self._stores = stores
+            stores.log_writer.start()
 
-
-def _master_key(folder: Path) -> LocalMasterKey:
-    given = os.environ.get(KEY_VARIABLE)
-    if given is None:
-        return LocalMasterKey.in_file(folder / "master.key")
-    try:
-        return LocalMasterKey(bytes.fromhex(given))
-    except ValueError as error:
-        raise ValueError(f"{KEY_VARIABLE} must be 64 hexadecimal digits ({error})") from error
+    async def _check_master_key(self, database: Database) -> None:
+        self._unreadable = None
+        try:
+            async with database.transaction(EVERY_TENANT) as transaction:
+                await self._keys.check(transaction)
+        except StateUnavailable:
+            raise
+        except ServingError as error:
+            self._unreadable = str(error)
+            raise

@@ -1,19 +1,17 @@
 """Conversations and their items, as PostgreSQL holds them. Every look-up is within one tenant."""
 
-from datetime import datetime, timedelta
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
 from api.state.compactions import opened
-from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
+from api.state.database import Database, Transaction, fetch_all, fetch_one
 from api.state.items import Item, append, new_id, no_conversation, unsealed, with_ids
 from api.state.queries import queries
-from api.state.sealing import TenantKeys
+from api.state.sealing import TenantKey, TenantKeys
 from cluster.errors import NotFound
-
-PURGED_AT_ONCE = 100
 
 _SQL = queries("conversations.sql")
 
@@ -24,6 +22,7 @@ class Conversation(NamedTuple):
     updated_at: datetime
     end_user: str | None
     metadata: dict[str, str]
+    title: str | None = None
 
 
 class Page(NamedTuple):
@@ -39,35 +38,56 @@ class Conversations:
         self._keys = keys
 
     async def create(
-        self, tenant: str, metadata: dict[str, str], items: list[Item], end_user: str | None = None
+        self,
+        tenant: str,
+        metadata: dict[str, str],
+        items: list[Item],
+        end_user: str | None = None,
+        title: str | None = None,
     ) -> Conversation:
         """Raises InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
             await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
-            values = {"tenant": tenant, "id": new_id("conv"), "end_user": end_user, "metadata": Jsonb(metadata)}
-            row = await fetch_one(transaction, _SQL["create"], **values)
-            assert row is not None
-            made = _conversation(row)
-            await append(transaction, key, with_ids(items), conversation=made.id)
-            return made
+            conversation = new_id("conv")
+            values = {"id": conversation, "end_user": end_user, "metadata": Jsonb(metadata)}
+            values |= _sealed(title, key, conversation)
+            rows = await fetch_all(transaction, _SQL["create"], tenant=tenant, **values)
+            await append(transaction, key, with_ids(items), conversation=conversation)
+            return (await conversations_of(transaction, self._keys, tenant, rows))[0]
 
     async def get(self, tenant: str, conversation: str) -> Conversation:
         """Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
-            return await found_conversation(transaction, tenant, conversation)
+            return await self._found(transaction, tenant, conversation)
 
-    async def update(self, tenant: str, conversation: str, metadata: dict[str, str]) -> Conversation:
-        """Raises NotFound."""
+    async def update(
+        self, tenant: str, conversation: str, metadata: dict[str, str] | None = None, title: str | None = None
+    ) -> Conversation:
+        """None: as it was. An empty title: none. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
-            values = {"tenant": tenant, "id": conversation, "metadata": Jsonb(metadata)}
-            row = await fetch_one(transaction, _SQL["update_metadata"], **values)
-            if row is None:
+            key = await self._keys.newest(transaction, tenant)
+            values = {
+                "tenant": tenant,
+                "id": conversation,
+                "metadata": None if metadata is None else Jsonb(metadata),
+                "changes_title": title is not None,
+                **_sealed(title, key, conversation),
+            }
+            rows = await fetch_all(transaction, _SQL["update"], **values)
+            if not rows:
                 raise no_conversation(conversation)
-            return _conversation(row)
+            return (await conversations_of(transaction, self._keys, tenant, rows))[0]
+
+    async def add_title(self, tenant: str, conversation: str, title: str) -> None:
+        """No-op for one that has a title, or is gone."""
+        async with self._database.transaction(tenant) as transaction:
+            key = await self._keys.newest(transaction, tenant)
+            values = {"tenant": tenant, "id": conversation, **_sealed(title, key, conversation)}
+            await transaction.execute(_SQL["add_title"], values)
 
     async def delete(self, tenant: str, conversation: str) -> None:
-        """Nobody sees it from now on; `purge` removes it. Raises NotFound."""
+        """Nobody sees it from now on; the purges remove it. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
             if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=conversation) is None:
                 raise no_conversation(conversation)
@@ -83,7 +103,7 @@ class Conversations:
             rows = await fetch_all(transaction, query, tenant=tenant, after=page.after, limit=page.limit + 1, **values)
             if not rows and page.after:
                 await found_conversation(transaction, tenant, page.after)
-            return [_conversation(row) for row in rows]
+            return await conversations_of(transaction, self._keys, tenant, rows)
 
     async def add_items(self, tenant: str, conversation: str, items: list[Item]) -> list[Item]:
         """Appended in this order. Raises NotFound, InvalidRequest."""
@@ -118,33 +138,53 @@ class Conversations:
     async def delete_item(self, tenant: str, conversation: str, item: str) -> Conversation:
         """The conversation without it. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
-            found = await found_conversation(transaction, tenant, conversation)
+            found = await self._found(transaction, tenant, conversation)
             values = {"tenant": tenant, "conversation": conversation, "id": item}
             if await fetch_one(transaction, _SQL["delete_item"], **values) is None:
                 raise no_item(item)
             return found
 
-    async def purge(self, older_than: timedelta) -> int:
-        """Remove what was deleted so long ago; returns how many conversations."""
-        number = 0
-        while True:
-            async with self._database.transaction(EVERY_TENANT) as transaction:
-                gone = await fetch_all(transaction, _SQL["purge"], keep=older_than, limit=PURGED_AT_ONCE)
-            number += len(gone)
-            if len(gone) < PURGED_AT_ONCE:
-                return number
+    async def _found(self, transaction: Transaction, tenant: str, conversation: str) -> Conversation:
+        row = await found_conversation(transaction, tenant, conversation)
+        return (await conversations_of(transaction, self._keys, tenant, [row]))[0]
 
 
 def no_item(item: str) -> NotFound:
     return NotFound(f"no item with id '{item}' in this conversation", "item_id", "item_not_found")
 
 
-async def found_conversation(transaction: Transaction, tenant: str, conversation: str) -> Conversation:
+async def found_conversation(transaction: Transaction, tenant: str, conversation: str) -> DictRow:
+    """Raises NotFound."""
     row = await fetch_one(transaction, _SQL["get"], tenant=tenant, id=conversation)
     if row is None:
         raise no_conversation(conversation)
-    return _conversation(row)
+    return row
 
 
-def _conversation(row: DictRow) -> Conversation:
-    return Conversation(row["id"], row["created_at"], row["updated_at"], row["end_user"], row["metadata"])
+async def conversations_of(
+    transaction: Transaction, keys: TenantKeys, tenant: str, rows: list[DictRow]
+) -> list[Conversation]:
+    versions = {row["title_key_version"] for row in rows if row["title"] is not None}
+    by_version = {version: await keys.of_version(transaction, tenant, version) for version in versions}
+    return [
+        Conversation(
+            row["id"],
+            row["created_at"],
+            row["updated_at"],
+            row["end_user"],
+            row["metadata"],
+            row["title"] and by_version[row["title_key_version"]].unseal(row["title"], _title_of(row["id"])).decode(),
+        )
+        for row in rows
+    ]
+
+
+def _sealed(title: str | None, key: TenantKey, conversation: str) -> dict[str, Any]:
+    """Its columns."""
+    if not title:
+        return {"title": None, "key_version": None}
+    return {"title": key.seal(title.encode(), _title_of(conversation)), "key_version": key.version}
+
+
+def _title_of(conversation: str) -> str:
+    return f"conversations/{conversation}/title"

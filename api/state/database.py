@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, DataError, OperationalError
+from psycopg.errors import ForeignKeyViolation
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from cluster.errors import InvalidRequest, StateUnavailable
+from cluster.errors import InvalidRequest, NotFound, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
@@ -25,6 +26,8 @@ CONNECTION_TIMEOUT_S = 2.0
 """A request that must wait longer for a connection is refused."""
 TRANSACTION_TIMEOUT_S = 10.0
 """Longer than any, but for a network that is cut."""
+MIGRATION_TIMEOUT_S = 600.0
+"""Of a table with many rows."""
 RETRY_AFTER_S = 2.0
 SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
 
@@ -53,15 +56,16 @@ class Database:
         await self._pool.close()
 
     @asynccontextmanager
-    async def transaction(self, tenant: str) -> AsyncIterator[Transaction]:
+    async def transaction(self, tenant: str, timeout_s: float = TRANSACTION_TIMEOUT_S) -> AsyncIterator[Transaction]:
         """Sees the rows of this tenant alone; committed at the end, rolled back by an exception.
 
         Raises:
             InvalidRequest: PostgreSQL cannot store the text: it has NUL characters, or halves of surrogate pairs.
+            NotFound: what it adds to has just been purged.
             StateUnavailable: it is away, or too slow.
         """
         try:
-            async with asyncio.timeout(TRANSACTION_TIMEOUT_S), self._pool.connection() as connection:
+            async with asyncio.timeout(timeout_s), self._pool.connection() as connection:
                 await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
                 yield connection
             self.reachable_since = min(self.reachable_since, asyncio.get_running_loop().time())
@@ -69,6 +73,8 @@ class Database:
             raise InvalidRequest(
                 f"the request has text that cannot be stored: {error}", None, "invalid_value"
             ) from error
+        except ForeignKeyViolation as error:
+            raise NotFound("what the request is about has just been deleted", None, "not_found") from error
         except (PoolTimeout, TimeoutError, OperationalError) as error:
             self.reachable_since = math.inf
             logger.warning("PostgreSQL is away: %s", str(error).strip() or type(error).__name__)
@@ -82,7 +88,8 @@ class Database:
             RuntimeError: a newer Baton has been here.
         """
         known = {int(file.name.partition("_")[0]): file for file in sorted(MIGRATIONS.glob("*.sql"))}
-        async with self.transaction(EVERY_TENANT) as transaction:
+        async with self.transaction(EVERY_TENANT, MIGRATION_TIMEOUT_S) as transaction:
+            await transaction.execute("SET LOCAL statement_timeout = 0")
             await transaction.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
             await transaction.execute(
                 "CREATE TABLE IF NOT EXISTS schema_migrations ("

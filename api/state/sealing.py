@@ -5,38 +5,45 @@ belongs to its place: tenant, table, row and column are authenticated with it, s
 row. To destroy a tenant's key is to destroy its texts, in all backups too.
 """
 
+import asyncio
 import os
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 from psycopg.rows import DictRow
 
-from api.state.database import Transaction, fetch_one
+from api.state.database import EVERY_TENANT, Transaction, fetch_all, fetch_one
 from api.state.queries import queries
 from cluster.errors import ServingError
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
+KEPT_KEYS = 10_000
+"""Tenants' keys that need not be unwrapped again."""
 
 _SQL = queries("keys.sql")
 
 
+@runtime_checkable
 class MasterKey(Protocol):
-    """What wraps the tenants' keys: a key at hand, or a key management service."""
+    """What wraps the tenants' keys: a key at hand, or a key management service. Called in threads: it may block."""
 
     name: str
     """Stored with what it has wrapped."""
 
-    def wrap(self, key: bytes) -> bytes: ...
+    def wrap(self, key: bytes) -> bytes:
+        """Raises StateUnavailable where it may succeed later."""
+        ...
 
     def unwrap(self, wrapped: bytes) -> bytes:
-        """Raises ServingError for what it has not wrapped."""
+        """Raises ServingError for what it has not wrapped, StateUnavailable where it may succeed later."""
         ...
 
 
@@ -93,6 +100,10 @@ class TenantKey(NamedTuple):
         except InvalidTag as error:
             raise ServingError(f"{place} cannot be read: it was changed, or written with another key") from error
 
+    def derived(self, purpose: str) -> bytes:
+        """A key for something else than sealing; gone when this one is."""
+        return HKDF(SHA256(), KEY_BYTES, None, self._where(purpose)).derive(self.key)
+
     def _where(self, place: str) -> bytes:
         return f"{self.tenant}|{place}".encode()
 
@@ -100,20 +111,36 @@ class TenantKey(NamedTuple):
 class TenantKeys:
     def __init__(self, master: MasterKey) -> None:
         self._master = master
-        self._unwrapped = lru_cache(maxsize=10_000)(master.unwrap)
+        self._kept: dict[bytes, bytes] = {}
+        """By what they are wrapped as."""
+
+    async def check(self, transaction: Transaction) -> None:
+        """That the master key is the one of this database: `transaction` is in the name of every tenant. The first
+        one to come makes it so. Raises ServingError.
+        """
+        row = await fetch_one(transaction, _SQL["oldest"])
+        if row is None:
+            await self.newest(transaction, EVERY_TENANT)
+        else:
+            await self._unwrapped(row["wrapped_key"])
 
     async def newest(self, transaction: Transaction, tenant: str) -> TenantKey:
         """To seal with; a new tenant gets one."""
         row = await fetch_one(transaction, _SQL["newest"], tenant=tenant)
         if row is None:
-            wrapped = self._master.wrap(os.urandom(KEY_BYTES))
+            wrapped = await asyncio.to_thread(self._master.wrap, os.urandom(KEY_BYTES))
             await transaction.execute(_SQL["add_tenant"], {"tenant": tenant})
             await transaction.execute(
                 _SQL["add"], {"tenant": tenant, "wrapped_key": wrapped, "master_key": self._master.name}
             )
             row = await fetch_one(transaction, _SQL["newest"], tenant=tenant)
             assert row is not None
-        return TenantKey(tenant, row["version"], self._unwrapped(row["wrapped_key"]))
+        return TenantKey(tenant, row["version"], await self._unwrapped(row["wrapped_key"]))
+
+    async def all(self, transaction: Transaction, tenant: str) -> list[TenantKey]:
+        """That have not been destroyed, the oldest first."""
+        rows = await fetch_all(transaction, _SQL["all"], tenant=tenant)
+        return [TenantKey(tenant, row["version"], await self._unwrapped(row["wrapped_key"])) for row in rows]
 
     async def of_rows(self, transaction: Transaction, tenant: str, rows: list[DictRow]) -> dict[int, TenantKey]:
         """To unseal them with, by their `key_version`. Raises ServingError where one has been destroyed."""
@@ -125,4 +152,12 @@ class TenantKeys:
         row = await fetch_one(transaction, _SQL["of_version"], tenant=tenant, version=version)
         if row is None:
             raise ServingError("the key of these conversations has been destroyed")
-        return TenantKey(tenant, version, self._unwrapped(row["wrapped_key"]))
+        return TenantKey(tenant, version, await self._unwrapped(row["wrapped_key"]))
+
+    async def _unwrapped(self, wrapped: bytes) -> bytes:
+        if wrapped not in self._kept:
+            key = await asyncio.to_thread(self._master.unwrap, wrapped)
+            while len(self._kept) >= KEPT_KEYS:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[wrapped] = key
+        return self._kept[wrapped]

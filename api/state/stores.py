@@ -9,9 +9,12 @@ from api.state.database import Database
 from api.state.feedback import FeedbackStore
 from api.state.log_writer import LogWriter
 from api.state.orphans import Orphans
+from api.state.purges import Purges
 from api.state.response_events import ResponseEvents
 from api.state.responses import Responses
 from api.state.sealing import TenantKeys
+from api.state.search import Search
+from cluster.config import StateConfig
 
 
 class Stores(NamedTuple):
@@ -24,9 +27,11 @@ class Stores(NamedTuple):
     context: ContextStore
     chat_completions: ChatCompletions
     feedback: FeedbackStore
+    search: Search
+    purges: Purges
 
 
-def stores_in(database: Database, keys: TenantKeys) -> Stores:
+def stores_in(database: Database, keys: TenantKeys, config: StateConfig) -> Stores:
     events = ResponseEvents(database, keys)
     return Stores(
         conversations=Conversations(database, keys),
@@ -37,4 +42,6 @@ def stores_in(database: Database, keys: TenantKeys) -> Stores:
         context=ContextStore(database, keys),
         chat_completions=ChatCompletions(database, keys),
         feedback=FeedbackStore(database, keys),
+        search=Search(database, keys, config.words_language),
+        purges=Purges(database, config),
     )

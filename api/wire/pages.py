@@ -12,6 +12,7 @@ DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """Pairs, and characters."""
 MAX_USER = 512
+MAX_TITLE = 200
 """Characters."""
 
 
@@ -87,3 +88,10 @@ def user_of(value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and len(value) <= MAX_USER):
         raise InvalidRequest(f"user must be a string of at most {MAX_USER} characters", "user", "invalid_value")
     return value
+
+
+def title_of(value: Any) -> str:
+    """Empty for none. Raises InvalidRequest."""
+    if value is not None and not (isinstance(value, str) and len(value) <= MAX_TITLE):
+        raise InvalidRequest(f"title must be a string of at most {MAX_TITLE} characters", "title", "invalid_value")
+    return value or ""

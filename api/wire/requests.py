@@ -1,11 +1,11 @@
 """What every route reads of a request: who asks, and the JSON of its body."""
 
-import hashlib
 from typing import Any
 
 import msgspec
 from fastapi import Request
 
+from api.wire.tenants import tenant_of_key
 from cluster.errors import InvalidRequest, RequestTooLarge
 
 
@@ -14,7 +14,7 @@ def tenant_of(request: Request) -> str:
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         return ""
-    return hashlib.sha256(key.strip().encode()).hexdigest()[:16]
+    return tenant_of_key(key.strip())
 
 
 async def json_of(request: Request) -> Any:

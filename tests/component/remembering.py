@@ -52,4 +52,5 @@ async def clients_of(
         await listener.close()
         await app.state.turns.drained()
         await app.state.keeper.drained()
+        await app.state.titles.close()
         await app.state.context.close()

@@ -9,14 +9,18 @@ import psutil
 import psycopg
 import pytest
 
-from api.state import chat_state
+from api.state import chat_state, master_keys
 from api.state.chat_state import ChatState
+from api.state.conversations import Page
 from cluster.config import StateConfig
+from cluster.errors import ServingError
 from cluster.services import LocalPostgres
+from tests.component import fake_kms
 from tests.component.surface import FakeFrontend, a_client, an_app
 
 CONVERSATIONS = "/v1/conversations"
 COMPLETION = {"id": "chatcmpl-1", "model": "m", "choices": []}
+KMS = "tests.component.fake_kms"
 NOTHING = {"type": "message", "role": "user", "status": "completed", "content": []}
 
 
@@ -113,21 +117,80 @@ async def test_database_of_a_newer_version_is_left_alone(state, http, tmp_path, 
     assert is_away(await http.post(CONVERSATIONS))
 
 
-async def test_other_master_key_reads_nothing(state, http, tmp_path, monkeypatch):
+async def test_other_master_key_is_noticed_at_once(state, tmp_path, monkeypatch, caplog):
     await state.look()
     made = await state.stores.conversations.create("anonymous", {}, [NOTHING])
-    monkeypatch.setenv(chat_state.KEY_VARIABLE, "00" * 32)
-    other = ChatState(StateConfig(data_dir=str(tmp_path)))
-    await other.look()
+    monkeypatch.setenv(master_keys.KEY_VARIABLE, "00" * 32)
+    await is_refused(StateConfig(data_dir=str(tmp_path)), made.id)
+    assert "the master key is not the one" in caplog.text
+
+
+async def test_master_key_counts_from_the_first_start_on(state, tmp_path, monkeypatch):
+    await state.look()
+    monkeypatch.setenv(master_keys.KEY_VARIABLE, "00" * 32)
+    await is_refused(StateConfig(data_dir=str(tmp_path)), "conv_1")
+
+
+async def is_refused(config: StateConfig, conversation: str) -> None:
+    other = ChatState(config)
     transport = httpx.ASGITransport(an_app(FakeFrontend(), state=other), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://baton") as client:
-        answer = await client.get(f"{CONVERSATIONS}/{made.id}/items")
-    assert answer.status_code == 500 and "master key" in answer.json()["error"]["message"]
+        other.start()
+        await until(client, lambda answer: answer.status_code == 500)
+        for answer in (await client.get(f"{CONVERSATIONS}/{conversation}/items"), await client.post(CONVERSATIONS)):
+            assert answer.status_code == 500 and "master key" in answer.json()["error"]["message"]
+    await other.close()
+
+
+async def test_key_management_service_wraps_the_keys(tmp_path):
+    config = StateConfig(data_dir=str(tmp_path), master_key=f"{KMS}:one")
+    first = ChatState(config)
+    await first.look()
+    made = await first.stores.conversations.create("alice", {}, [NOTHING])
+    await first.close()
+    second = ChatState(config)
+    await second.look()
+    before = fake_kms.ONE.num_unwrapped
+    for _ in range(3):
+        assert len(await second.stores.conversations.items("alice", made.id, Page(None, 10, True))) == 1
+    assert fake_kms.ONE.num_unwrapped == before + 1  # it is far away: not asked again
+    await second.close()
+    other = ChatState(StateConfig(data_dir=str(tmp_path), master_key=f"{KMS}:another"))
+    with pytest.raises(ServingError, match="the service has another key"):
+        await other.look()
+    await other.close()
+    assert not (tmp_path / "master.key").exists()
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [
+        ("no.such.module:key", "no.such.module:key gives no master key .*No module named 'no'"),
+        (f"{KMS}:nothing", "no attribute 'nothing'"),
+        (f"{KMS}:broken", "OSError: no credentials"),
+        (f"{KMS}:no_master_key", "lacks name, wrap or unwrap"),
+    ],
+)
+def test_factory_that_gives_no_master_key_is_named(tmp_path, factory, why):
+    with pytest.raises(ValueError, match=why):
+        ChatState(StateConfig(data_dir=str(tmp_path), master_key=factory))
+
+
+def test_two_master_keys_are_one_too_many(tmp_path, monkeypatch):
+    monkeypatch.setenv(master_keys.KEY_VARIABLE, "00" * 32)
+    with pytest.raises(ValueError, match="both set"):
+        ChatState(StateConfig(data_dir=str(tmp_path), master_key=f"{KMS}:one"))
+
+
+async def test_language_that_postgres_does_not_know_is_named(state, http, tmp_path, caplog):
+    other = ChatState(StateConfig(data_dir=str(tmp_path), search_language="klingon"))
+    with pytest.raises(ValueError, match=r"state.search_language: PostgreSQL does not know 'klingon', but .*english"):
+        await other.look()
     await other.close()
 
 
 @pytest.mark.parametrize("key", ["", "zz", "00" * 31])
 def test_master_key_that_is_none_is_refused(tmp_path, monkeypatch, key):
-    monkeypatch.setenv(chat_state.KEY_VARIABLE, key)
-    with pytest.raises(ValueError, match=chat_state.KEY_VARIABLE):
+    monkeypatch.setenv(master_keys.KEY_VARIABLE, key)
+    with pytest.raises(ValueError, match=master_keys.KEY_VARIABLE):
         ChatState(StateConfig(data_dir=str(tmp_path)))

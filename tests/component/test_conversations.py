@@ -1,7 +1,6 @@
 """Conversations over HTTP, in a real PostgreSQL, with the official client in strict mode."""
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -63,15 +62,6 @@ async def test_deleted_conversation_is_gone_with_its_items(client):
         with pytest.raises(NotFoundError) as caught:
             await ask
         assert caught.value.code == "conversation_not_found"
-
-
-async def test_deleted_conversation_is_purged_in_time(client, state):
-    kept = await client.conversations.create(items=[HELLO])
-    gone = await client.conversations.create(items=[HELLO])
-    await client.conversations.delete(gone.id)
-    assert await state.stores.conversations.purge(timedelta(days=7)) == 0
-    assert await state.stores.conversations.purge(timedelta(0)) == 1
-    assert await texts(client, kept.id) == ["Hello"]
 
 
 async def test_items_are_listed_a_page_at_a_time_in_either_order(client):

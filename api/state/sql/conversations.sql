@@ -1,17 +1,25 @@
 -- name: create
-INSERT INTO conversations (tenant_id, id, end_user, metadata)
-VALUES (%(tenant)s, %(id)s, %(end_user)s, %(metadata)s)
-RETURNING id, created_at, updated_at, end_user, metadata
+INSERT INTO conversations (tenant_id, id, end_user, metadata, title, title_key_version)
+VALUES (%(tenant)s, %(id)s, %(end_user)s, %(metadata)s, %(title)s, %(key_version)s)
+RETURNING id, created_at, updated_at, end_user, metadata, title, title_key_version
 
 -- name: get
-SELECT id, created_at, updated_at, end_user, metadata
+SELECT id, created_at, updated_at, end_user, metadata, title, title_key_version
 FROM conversations
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
 
--- name: update_metadata
-UPDATE conversations SET metadata = %(metadata)s, updated_at = now()
+-- name: update
+UPDATE conversations SET
+  metadata = coalesce(%(metadata)s, metadata),
+  title = CASE WHEN %(changes_title)s THEN %(title)s ELSE title END,
+  title_key_version = CASE WHEN %(changes_title)s THEN %(key_version)s ELSE title_key_version END,
+  updated_at = now()
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
-RETURNING id, created_at, updated_at, end_user, metadata
+RETURNING id, created_at, updated_at, end_user, metadata, title, title_key_version
+
+-- name: add_title
+UPDATE conversations SET title = %(title)s, title_key_version = %(key_version)s
+WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL AND title IS NULL
 
 -- name: delete
 UPDATE conversations SET deleted_at = now()
@@ -22,7 +30,7 @@ RETURNING id
 DELETE FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s
 
 -- name: list_newest_first
-SELECT id, created_at, updated_at, end_user, metadata
+SELECT id, created_at, updated_at, end_user, metadata, title, title_key_version
 FROM conversations
 WHERE tenant_id = %(tenant)s AND deleted_at IS NULL
   AND (%(end_user)s::text IS NULL OR end_user = %(end_user)s)
@@ -33,7 +41,7 @@ ORDER BY updated_at DESC, id DESC
 LIMIT %(limit)s
 
 -- name: list_oldest_first
-SELECT id, created_at, updated_at, end_user, metadata
+SELECT id, created_at, updated_at, end_user, metadata, title, title_key_version
 FROM conversations
 WHERE tenant_id = %(tenant)s AND deleted_at IS NULL
   AND (%(end_user)s::text IS NULL OR end_user = %(end_user)s)
@@ -77,12 +85,3 @@ WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND supersed
        OR seq > (SELECT seq FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(after)s))
 ORDER BY seq
 LIMIT %(limit)s
-
--- name: purge
-DELETE FROM conversations
-WHERE (tenant_id, id) IN (
-  SELECT tenant_id, id FROM conversations
-  WHERE deleted_at < now() - %(keep)s::interval
-  ORDER BY deleted_at LIMIT %(limit)s
-  FOR UPDATE SKIP LOCKED)
-RETURNING id

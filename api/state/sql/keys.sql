@@ -3,6 +3,16 @@ SELECT version, wrapped_key FROM tenant_keys
 WHERE tenant_id = %(tenant)s AND wrapped_key IS NOT NULL
 ORDER BY version DESC LIMIT 1
 
+-- name: all
+SELECT version, wrapped_key FROM tenant_keys
+WHERE tenant_id = %(tenant)s AND wrapped_key IS NOT NULL
+ORDER BY version
+
+-- name: oldest
+SELECT wrapped_key FROM tenant_keys
+WHERE wrapped_key IS NOT NULL
+ORDER BY created_at LIMIT 1
+
 -- name: of_version
 SELECT wrapped_key FROM tenant_keys
 WHERE tenant_id = %(tenant)s AND version = %(version)s AND wrapped_key IS NOT NULL

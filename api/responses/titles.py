@@ -1,0 +1,78 @@
+"""Conversations without a title get one from the model, behind the turns: late, or not at all under load."""
+
+import asyncio
+import logging
+
+from api.generation import Call
+from api.render import Frontend
+from api.responses.title_text import first_texts, title_body, title_of
+from api.state.chat_state import ChatState
+from api.state.conversations import Page
+from api.wire.slo import slo_class_of
+from cluster.errors import InvalidRequest, ServingError
+
+logger = logging.getLogger("baton.titles")
+
+MAX_TITLES = 4
+"""That are being made at a time; a conversation that comes then has its next turn to get one."""
+TITLE_TIMEOUT_S = 60.0
+NUM_FIRST_ITEMS = 20
+"""Of a conversation, among which the first question and the first answer are."""
+
+
+class Titles:
+    def __init__(self, frontend: Frontend, state: ChatState) -> None:
+        self._frontend = frontend
+        self._state = state
+        self._making: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By tenant and conversation."""
+
+    async def after_turn(self, tenant: str, conversation: str) -> None:
+        """A turn has ended well. Returns at once; what goes wrong is no title this time."""
+        key = tenant, conversation
+        if self._state.has_titles and key not in self._making and len(self._making) < MAX_TITLES:
+            task = self._making[key] = asyncio.create_task(self._make(tenant, conversation))
+            task.add_done_callback(lambda _: self._making.pop(key))
+
+    async def close(self) -> None:
+        """The titles that are being made are given up."""
+        for task in self._making.values():
+            task.cancel()
+        await self.drained()
+
+    async def drained(self) -> None:
+        """Wait for the titles that are being made."""
+        if self._making:
+            await asyncio.wait(self._making.values())
+
+    async def _make(self, tenant: str, conversation: str) -> None:
+        try:
+            async with asyncio.timeout(TITLE_TIMEOUT_S):
+                await self._add(tenant, conversation)
+        except (ServingError, TimeoutError) as error:
+            logger.info("conversation %s has no title yet: %s", conversation, str(error) or type(error).__name__)
+        except Exception:
+            logger.exception("conversation %s has no title yet", conversation)
+
+    async def _add(self, tenant: str, conversation: str) -> None:
+        """Raises ServingError."""
+        store = self._state.stores.conversations
+        if (await store.get(tenant, conversation)).title is not None:
+            return
+        question, answer = first_texts(await store.items(tenant, conversation, Page(None, NUM_FIRST_ITEMS, False)))
+        if not question and not answer:
+            return
+        title = title_of(await self._asked(tenant, question, answer), question)
+        if title:
+            await store.add_title(tenant, conversation, title)
+
+    async def _asked(self, tenant: str, question: str, answer: str) -> str:
+        """What the model says; nothing where it cannot be asked so. Raises ServingError."""
+        models = await self._frontend.models()
+        body = title_body(models[0]["id"], question, answer)
+        try:
+            completion = await self._frontend.chat_completion(body, Call(tenant=tenant, slo_class=slo_class_of(body)))
+        except InvalidRequest:
+            return ""
+        assert isinstance(completion, dict)
+        return "".join(choice["message"].get("content") or "" for choice in completion["choices"])

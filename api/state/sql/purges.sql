@@ -1,0 +1,68 @@
+-- Each removes a batch of what nobody may find any more, and returns what. A tenant's own time wins over that of all
+-- the others, and NULL is for ever.
+
+-- name: deleted_conversations
+DELETE FROM conversations
+WHERE (tenant_id, id) IN (
+  SELECT tenant_id, id FROM conversations
+  WHERE deleted_at < now() - %(keep_deleted)s::interval
+  ORDER BY deleted_at LIMIT %(limit)s
+  FOR UPDATE SKIP LOCKED)
+RETURNING id
+
+-- name: untouched_conversations
+WITH untouched AS MATERIALIZED (
+  SELECT found.tenant_id, found.id
+  FROM tenants t
+  LEFT JOIN unnest(%(tenants)s::text[], %(keep_own)s::interval[]) AS own (tenant_id, keep) ON own.tenant_id = t.id
+  CROSS JOIN LATERAL (
+    SELECT c.tenant_id, c.id FROM conversations c
+    WHERE c.tenant_id = t.id
+      AND c.updated_at < now() - CASE WHEN own.tenant_id IS NULL THEN %(keep)s::interval ELSE own.keep END
+      AND NOT EXISTS (
+        SELECT FROM responses r
+        WHERE r.tenant_id = c.tenant_id AND r.conversation_id = c.id AND r.status IN ('queued', 'in_progress'))
+    ORDER BY c.updated_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED) AS found
+  LIMIT %(limit)s
+)
+DELETE FROM conversations c USING untouched u
+WHERE c.tenant_id = u.tenant_id AND c.id = u.id
+RETURNING c.id
+
+-- name: old_responses
+-- Those of a conversation leave with it
+WITH old AS MATERIALIZED (
+  SELECT found.tenant_id, found.id
+  FROM tenants t
+  LEFT JOIN unnest(%(tenants)s::text[], %(keep_own)s::interval[]) AS own (tenant_id, keep) ON own.tenant_id = t.id
+  CROSS JOIN LATERAL (
+    SELECT r.tenant_id, r.id FROM responses r
+    WHERE r.tenant_id = t.id AND r.conversation_id IS NULL AND r.status NOT IN ('queued', 'in_progress')
+      AND r.created_at < now() - CASE WHEN own.tenant_id IS NULL THEN %(keep)s::interval ELSE own.keep END
+    ORDER BY r.created_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED) AS found
+  LIMIT %(limit)s
+), their_items AS (
+  DELETE FROM items i USING old o WHERE i.tenant_id = o.tenant_id AND i.response_id = o.id
+)
+DELETE FROM responses r USING old o
+WHERE r.tenant_id = o.tenant_id AND r.id = o.id
+RETURNING r.id
+
+-- name: old_chat_completions
+WITH old AS MATERIALIZED (
+  SELECT found.tenant_id, found.id
+  FROM tenants t
+  LEFT JOIN unnest(%(tenants)s::text[], %(keep_own)s::interval[]) AS own (tenant_id, keep) ON own.tenant_id = t.id
+  CROSS JOIN LATERAL (
+    SELECT c.tenant_id, c.id FROM chat_completions c
+    WHERE c.tenant_id = t.id
+      AND c.created_at < now() - CASE WHEN own.tenant_id IS NULL THEN %(keep)s::interval ELSE own.keep END
+    ORDER BY c.created_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED) AS found
+  LIMIT %(limit)s
+)
+DELETE FROM chat_completions c USING old o
+WHERE c.tenant_id = o.tenant_id AND c.id = o.id
+RETURNING c.id

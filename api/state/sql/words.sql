@@ -1,0 +1,77 @@
+-- name: lexemes
+-- NULL where nothing is searched
+SELECT to_tsvector(nullif(%(language)s, '')::regconfig, text)::text AS vector
+FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number)
+ORDER BY number
+
+-- name: behind
+-- Whose words are not known yet, or those of another language than is wanted now
+SELECT w.tenant_id, i.id, i.status, i.body, i.key_version
+FROM item_words w JOIN items i ON i.tenant_id = w.tenant_id AND i.id = w.item_id
+WHERE (w.tenant_id, w.item_id) IN (
+  (SELECT tenant_id, item_id FROM item_words WHERE language < %(language)s ORDER BY language LIMIT %(limit)s)
+  UNION ALL
+  (SELECT tenant_id, item_id FROM item_words WHERE language > %(language)s ORDER BY language LIMIT %(limit)s))
+FOR UPDATE OF w SKIP LOCKED
+
+-- name: catch_up
+UPDATE item_words w SET words = known.vector::tsvector, language = %(language)s
+FROM unnest(%(tenants)s::text[], %(items)s::text[], %(vectors)s::text[]) AS known (tenant_id, item_id, vector)
+WHERE w.tenant_id = known.tenant_id AND w.item_id = known.item_id
+
+-- name: languages
+SELECT cfgname FROM pg_ts_config WHERE pg_ts_config_is_visible(oid)
+
+-- name: query
+SELECT query::text, querytree(query) NOT IN ('', 'T') AS has_words
+FROM websearch_to_tsquery(%(language)s::regconfig, %(text)s) AS query
+
+-- name: find
+-- Conversations by their best message
+WITH found AS (
+  SELECT DISTINCT ON (i.conversation_id) i.conversation_id, w.item_id, ts_rank_cd(w.words, %(words)s::tsquery, 1) AS rank
+  FROM item_words w JOIN items i ON i.tenant_id = w.tenant_id AND i.id = w.item_id
+  WHERE w.tenant_id = %(tenant)s AND w.words @@ %(words)s::tsquery AND i.superseded_at IS NULL
+  ORDER BY i.conversation_id, rank DESC, i.seq
+)
+SELECT c.id, c.created_at, c.updated_at, c.end_user, c.metadata, c.title, c.title_key_version,
+  i.id AS item_id, i.status AS item_status, i.body AS item_body, i.key_version AS item_key_version
+FROM found f
+JOIN conversations c ON c.tenant_id = %(tenant)s AND c.id = f.conversation_id
+JOIN items i ON i.tenant_id = %(tenant)s AND i.id = f.item_id
+WHERE c.deleted_at IS NULL
+  AND (%(end_user)s::text IS NULL OR c.end_user = %(end_user)s)
+  AND c.metadata @> %(metadata)s
+  AND (%(after)s::text IS NULL OR (f.rank, c.id) < (SELECT rank, conversation_id FROM found WHERE conversation_id = %(after)s))
+ORDER BY f.rank DESC, c.id DESC
+LIMIT %(limit)s
+
+-- name: marked
+SELECT ts_headline(
+  language, text, websearch_to_tsquery(language, %(asked)s), concat('HighlightAll=true, StartSel=', chr(2), ', StopSel=', chr(3))
+) AS text
+FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number), CAST(%(language)s AS regconfig) AS language
+ORDER BY number
+
+-- name: relevant
+-- A word weighs more the fewer messages of the conversation have it
+WITH messages AS MATERIALIZED (
+  SELECT i.id, i.seq, w.words
+  FROM items i JOIN item_words w ON w.tenant_id = i.tenant_id AND w.item_id = i.id
+  WHERE i.tenant_id = %(tenant)s AND i.conversation_id = %(conversation)s AND i.superseded_at IS NULL
+    AND (%(before)s::text IS NULL
+         OR i.seq < (SELECT seq FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(before)s))
+), asked AS (
+  SELECT word, ln(1 + (SELECT count(*) FROM messages)::float8 / count(*)) AS weight
+  FROM unnest(%(words)s::tsquery[]) AS word JOIN messages m ON m.words @@ word
+  GROUP BY word
+), best AS (
+  SELECT m.id, m.seq, sum(a.weight * ts_rank(m.words, a.word, 1)) AS relevance
+  FROM messages m JOIN asked a ON m.words @@ a.word
+  GROUP BY m.id, m.seq
+  ORDER BY relevance DESC, m.seq DESC
+  LIMIT %(limit)s
+)
+SELECT i.id, i.status, i.body, i.key_version
+FROM best b JOIN items i ON i.tenant_id = %(tenant)s AND i.id = b.id
+ORDER BY b.relevance DESC, b.seq DESC

@@ -1,0 +1,168 @@
+"""What leaves the database by itself, and what stays."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from openai import AsyncOpenAI, NotFoundError
+
+from api.state.chat_state import ChatState
+from api.state.purges import PURGED_AT_ONCE
+from api.wire.tenants import tenant_of_key
+from cluster.config import StateConfig, TenantStateConfig
+from tests.component.remembering import ClientOf, clients_of
+from tests.component.surface import FakeFrontend
+from tests.component.test_responses import Model
+
+ALICE = tenant_of_key("sk-alice")
+HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
+
+Purge = Callable[..., Awaitable[int]]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def clients(state: ChatState, model: FakeFrontend) -> AsyncIterator[ClientOf]:
+    async with clients_of(state, model) as found:
+        yield found
+
+
+@pytest.fixture
+def client(clients: ClientOf) -> AsyncOpenAI:
+    return clients("sk-alice")
+
+
+@pytest.fixture
+def purge(postgres: str, tmp_path: Path) -> Purge:
+    """The job of an ingress with this configuration."""
+
+    async def purged(**config: Any) -> int:
+        state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), **config))
+        await state.look()
+        try:
+            return await state.stores.purges.run()
+        finally:
+            await state.close()
+
+    return purged
+
+
+@pytest.fixture
+def aged(postgres: str) -> Callable[[float], None]:
+    """All that there is is so many days older."""
+
+    def age(days: float) -> None:
+        with psycopg.connect(postgres) as connection:
+            connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+            tenants = [name for (name,) in connection.execute("SELECT id FROM tenants WHERE id <> '*'").fetchall()]
+            for tenant in tenants:
+                connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
+                past = f"interval '{days} days'"
+                connection.execute(
+                    f"UPDATE conversations SET updated_at = updated_at - {past}, deleted_at = deleted_at - {past}"
+                )
+                connection.execute(f"UPDATE responses SET created_at = created_at - {past}")
+
+    return age
+
+
+async def is_there(asked: Awaitable[Any]) -> bool:
+    try:
+        await asked
+    except NotFoundError:
+        return False
+    return True
+
+
+def num_rows(postgres: str, table: str) -> int:
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        (row,) = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+        return int(row[0])
+
+
+async def test_deleted_conversation_is_purged_in_time(client, purge, aged, postgres):
+    kept = await client.conversations.create(items=[HELLO])
+    gone = await client.conversations.create(items=[HELLO])
+    await client.conversations.delete(gone.id)
+    assert await purge() == 0
+    aged(8)
+    assert await purge() == 1
+    assert await is_there(client.conversations.retrieve(kept.id))
+    assert num_rows(postgres, "items") == 1
+
+
+async def test_everything_is_kept_unless_retention_is_configured(client, purge, aged):
+    made = await client.conversations.create(items=[HELLO])
+    answer = await client.responses.create(model="m", input="Hello")
+    aged(3650)
+    assert await purge() == 0
+    assert await is_there(client.conversations.retrieve(made.id)) and await is_there(
+        client.responses.retrieve(answer.id)
+    )
+
+
+async def test_what_nobody_has_touched_for_so_long_is_purged_with_all_that_it_has(client, purge, aged, postgres):
+    old = await client.conversations.create(items=[HELLO])
+    turn = await client.responses.create(model="m", input="Hello", conversation=old.id)
+    alone = await client.responses.create(model="m", input="Hello")
+    touched = await client.conversations.create(items=[HELLO])
+    aged(31)
+    await client.conversations.items.create(touched.id, items=[HELLO])
+    new = await client.responses.create(model="m", input="Hello")
+    assert await purge(retention_days=30) == 2
+    for ask in (
+        client.conversations.retrieve(old.id),
+        client.responses.retrieve(turn.id),
+        client.responses.retrieve(alone.id),
+    ):
+        assert not await is_there(ask)
+    assert await is_there(client.conversations.retrieve(touched.id)) and await is_there(
+        client.responses.retrieve(new.id)
+    )
+    assert (num_rows(postgres, "items"), num_rows(postgres, "responses")) == (4, 1)
+
+
+async def test_deleted_conversation_is_kept_no_longer_than_others(client, purge, aged):
+    gone = await client.conversations.create()
+    await client.conversations.delete(gone.id)
+    aged(2)
+    assert await purge(retention_days=1) == 1
+
+
+async def test_tenant_has_a_retention_of_its_own(client, clients, purge, aged):
+    hers, his = [await clients(key).conversations.create() for key in ("sk-alice", "sk-bob")]
+    aged(10)
+    for_ever = TenantStateConfig(retention_days=None)
+    assert await purge(tenants={ALICE: TenantStateConfig(retention_days=30)}, retention_days=None) == 0
+    assert await purge(tenants={ALICE: for_ever}, retention_days=5) == 1
+    assert await is_there(client.conversations.retrieve(hers.id))
+    assert not await is_there(clients("sk-bob").conversations.retrieve(his.id))
+    assert await purge(tenants={ALICE: TenantStateConfig(retention_days=5)}, retention_days=None) == 1
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_running_turn_is_not_purged(client, purge, aged, model, is_alone):
+    conversation = {} if is_alone else {"conversation": (await client.conversations.create()).id}
+    model.may_go_on.clear()
+    turn = await client.responses.create(model="m", input="Hello", stream=True, **conversation)
+    created = await anext(aiter(turn))
+    aged(100)
+    gone = await purge(retention_days=1)
+    model.may_go_on.set()
+    assert gone == 0
+    assert [event.type async for event in turn][-1] == "response.completed"
+    assert (await client.responses.retrieve(created.response.id)).status == "completed"
+
+
+async def test_more_than_a_batch_is_purged(state, purge, aged):
+    for _ in range(PURGED_AT_ONCE + 1):
+        await state.stores.conversations.create("alice", {}, [])
+    aged(2)
+    assert await purge(retention_days=1) == PURGED_AT_ONCE + 1

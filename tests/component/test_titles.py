@@ -1,0 +1,179 @@
+"""Titles of conversations: the client's, or the model's, which is a stand-in here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from openai import AsyncOpenAI, BadRequestError
+
+from api.generation import Call
+from api.responses.titles import MAX_TITLES, Titles
+from api.state.chat_state import ChatState
+from api.wire.tenants import tenant_of_key
+from cluster.config import StateConfig
+from cluster.errors import InvalidRequest, StateUnavailable, TooManyRequests
+from cluster.types import SloClass
+from tests.component.remembering import clients_of
+from tests.component.surface import FakeFrontend
+
+ALICE = tenant_of_key("sk-alice")
+SAID: list[Any] = [
+    {"role": "user", "content": "How do I get to the forum?"},
+    {"role": "assistant", "content": "On foot."},
+]
+
+
+class Model(FakeFrontend):
+    def __init__(self) -> None:
+        super().__init__({"choices": [{"message": {"content": '"A walk in Rome"'}}]})
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def chat_completion(self, body: Any, call: Call) -> Any:
+        await self.may_answer.wait()
+        return await super().chat_completion(body, call)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def client(state: ChatState, model: Model) -> AsyncIterator[AsyncOpenAI]:
+    async with clients_of(state, model) as found:
+        yield found("sk-alice")
+
+
+@pytest.fixture
+async def titles(state: ChatState, model: Model) -> AsyncIterator[Titles]:
+    made = Titles(model, state)  # type: ignore[arg-type]
+    yield made
+    await made.close()
+
+
+async def title(client: AsyncOpenAI, conversation: str) -> str | None:
+    shown: Any = await client.conversations.retrieve(conversation)
+    return str(shown.title) if shown.title is not None else None
+
+
+async def after_turn(titles: Titles, conversation: str) -> None:
+    await titles.after_turn(ALICE, conversation)
+    await titles.drained()
+
+
+async def test_conversation_gets_a_title_after_its_turn(client, titles, model):
+    made = await client.conversations.create(items=SAID)
+    assert made.title is None
+    await after_turn(titles, made.id)
+    assert await title(client, made.id) == "A walk in Rome"
+    assert "How do I get to the forum?" in model.bodies[0][1]["messages"][0]["content"]
+    assert model.terms[0].slo_class is SloClass.BATCH
+    await after_turn(titles, made.id)
+    assert len(model.bodies) == 1
+
+
+async def test_title_is_the_clients_to_set_and_is_never_overwritten(client, titles, model):
+    made = await client.conversations.create(items=SAID, metadata={"a": "b"}, extra_body={"title": "Mine"})
+    assert made.title == "Mine"
+    await after_turn(titles, made.id)
+    assert await title(client, made.id) == "Mine" and model.bodies == []
+    changed: Any = await client.post(f"/conversations/{made.id}", cast_to=object, body={"title": "Still mine"})
+    assert (changed["title"], changed["metadata"]) == ("Still mine", {"a": "b"})
+    await client.conversations.update(made.id, metadata={})
+    assert await title(client, made.id) == "Still mine"
+
+
+async def test_title_that_the_client_sets_meanwhile_stays(client, titles, model):
+    made = await client.conversations.create(items=SAID)
+    model.may_answer.clear()
+    await titles.after_turn(ALICE, made.id)
+    await client.post(f"/conversations/{made.id}", cast_to=object, body={"title": "Mine"})
+    model.may_answer.set()
+    await titles.drained()
+    assert await title(client, made.id) == "Mine"
+
+
+async def test_title_that_the_client_removes_is_made_again(client, titles):
+    made = await client.conversations.create(items=SAID, extra_body={"title": "Mine"})
+    await client.post(f"/conversations/{made.id}", cast_to=object, body={"title": None})
+    assert await title(client, made.id) is None
+    await after_turn(titles, made.id)
+    assert await title(client, made.id) == "A walk in Rome"
+
+
+async def test_refusal_is_no_title_this_time(client, titles, model):
+    made = await client.conversations.create(items=SAID)
+    answer, model.answer = model.answer, TooManyRequests("the queue is long", 1.0)
+    await after_turn(titles, made.id)
+    assert await title(client, made.id) is None
+    model.answer = answer
+    await after_turn(titles, made.id)
+    assert await title(client, made.id) == "A walk in Rome"
+
+
+@pytest.mark.parametrize(
+    "answer", [{"choices": [{"message": {"content": None}}]}, InvalidRequest("the prompt is too long")]
+)
+async def test_model_that_gives_nothing_usable_leaves_the_question_as_the_title(client, titles, model, answer):
+    made = await client.conversations.create(items=SAID)
+    model.answer = answer
+    await after_turn(titles, made.id)
+    assert await title(client, made.id) == "How do I get to the forum?"
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("a bug"), StateUnavailable("away", 1.0), {"choices": [{}]}])
+async def test_what_goes_wrong_harms_nobody(client, titles, model, answer):
+    made = await client.conversations.create(items=SAID)
+    model.answer = answer
+    await after_turn(titles, made.id)
+    await after_turn(titles, "conv_1")
+    assert await title(client, made.id) is None
+
+
+async def test_few_titles_are_made_at_a_time_and_each_once(client, titles, model):
+    made = [(await client.conversations.create(items=SAID)).id for _ in range(MAX_TITLES + 2)]
+    model.may_answer.clear()
+    for conversation in (*made, *made):
+        await titles.after_turn(ALICE, conversation)
+    model.may_answer.set()
+    await titles.drained()
+    assert len(model.bodies) == MAX_TITLES
+
+
+async def test_close_gives_up_what_is_being_made(client, titles, model):
+    made = await client.conversations.create(items=SAID)
+    model.may_answer.clear()
+    await titles.after_turn(ALICE, made.id)
+    await titles.close()
+    assert await title(client, made.id) is None
+
+
+async def test_titles_can_be_switched_off(client, model, postgres, tmp_path: Path):
+    state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), titles=False))
+    await state.look()
+    made = await client.conversations.create(items=SAID)
+    await after_turn(Titles(model, state), made.id)
+    assert model.bodies == []
+    await state.close()
+
+
+async def test_titles_are_encrypted_at_rest_and_listed(client, postgres):
+    made = await client.conversations.create(extra_body={"title": "a private matter"})
+    listed: Any = await client.get("/conversations", cast_to=object)
+    assert [shown["title"] for shown in listed["data"]] == ["a private matter"]
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        ((stored,),) = connection.execute("SELECT title FROM conversations WHERE id = %s", [made.id]).fetchall()
+    assert b"private" not in stored
+
+
+@pytest.mark.parametrize("value", [1, ["x"], "x" * 201])
+async def test_bad_titles_are_refused(client, value):
+    for path in ("/conversations", "/conversations/conv_1"):
+        with pytest.raises(BadRequestError) as caught:
+            await client.post(path, cast_to=object, body={"title": value})
+        assert caught.value.param == "title"
