@@ -92,6 +92,7 @@ PURE = (
     "api/completions/assembly.py",
     "api/completions/messages.py",
     "api/responses/chat.py",
+    "api/responses/event_log.py",
     "api/responses/events.py",
     "api/responses/title_text.py",
     "api/state/words.py",

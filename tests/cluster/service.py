@@ -112,6 +112,11 @@ class Service:
         """The processes of a deployment's replicas."""
         return [p for p in self._process.children(recursive=True) if _is(p, name)]
 
+    def postgres(self) -> list[psutil.Process]:
+        """All processes of its PostgreSQL."""
+        (server,) = [p for p in psutil.process_iter() if p.name() == "postgres" and _serves(p, self._data)]
+        return [server, *server.children(recursive=True)]
+
     def is_ready(self) -> bool:
         """Answers, and can hand over."""
         try:

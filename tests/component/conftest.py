@@ -28,10 +28,16 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def state(postgres: str, tmp_path: Path) -> AsyncIterator[ChatState]:
+def has_titles() -> bool:
+    """Whether conversations get titles, for which the model is asked."""
+    return False
+
+
+@pytest.fixture
+async def state(postgres: str, tmp_path: Path, has_titles: bool) -> AsyncIterator[ChatState]:
     """Reached, and empty."""
     emptied(postgres)
-    opened = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
+    opened = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), titles=has_titles))
     await opened.look()
     yield opened
     await opened.close()

@@ -39,6 +39,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool
 
 EVENTS = {
     "ResponseCreatedEvent",
+    "ResponseQueuedEvent",
     "ResponseInProgressEvent",
     "ResponseOutputItemAddedEvent",
     "ResponseContentPartAddedEvent",
@@ -226,6 +227,30 @@ async def follow(client: AsyncOpenAI) -> None:
     )
 
 
+async def outlive(client: AsyncOpenAI) -> None:
+    """Responses in the background, resumed, cancelled and generated anew; prompts counted and made shorter."""
+    made = await client.responses.create(model=MODEL, input="Hello", background=True)
+    await read(client.responses.retrieve(made.id, stream=True))
+    await read(client.responses.retrieve(made.id, stream=True, starting_after=2))
+    await client.responses.cancel(made.id)
+    await read(client.responses.create(model=MODEL, input="Hello", background=True, stream=True))
+    await client.post(f"/responses/{made.id}/regenerate", cast_to=object, body={"temperature": 0.5})
+    await client.responses.input_tokens.count(model=MODEL, input="Hello")
+    await client.responses.compact(model=MODEL, input="Hello")
+    await client.post("/feedback", cast_to=object, body={"response_id": made.id, "rating": 1})
+    await refused(client.responses.cancel("resp_x"), client.responses.retrieve("resp_x", stream=True))
+
+
+async def store(client: AsyncOpenAI) -> None:
+    made = await client.chat.completions.create(model=MODEL, messages=[USER], store=True, metadata={"topic": "demo"})
+    await listed(client.chat.completions.list())
+    await client.chat.completions.retrieve(made.id)
+    await client.chat.completions.update(made.id, metadata={"topic": "other"})
+    await listed(lenient(client).chat.completions.messages.list(made.id))
+    await client.chat.completions.delete(made.id)
+    await refused(client.chat.completions.retrieve(made.id))
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Record, FastAPI]]:
     """What has passed on the walk, and the application."""
@@ -241,6 +266,8 @@ async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
         await look_around(client)
         await remember(client)
         await follow(client)
+        await outlive(client)
+        await store(client)
     parsing = {"tool_call_parser": "hermes"}, {"reasoning_parser": "granite"}
     for parser, generations in zip(parsing, (TOOL_CALLS, REASONING), strict=True):
         async with clients_of(state, await engines.frontend(512, **parser), record) as client_of:

@@ -191,7 +191,7 @@ async def test_what_was_said_before_is_indexed_in_the_language_that_is_wanted_no
     assert (await found(client, "ship"), await found(client, "the")) == ([], [conversation])
     english = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search_language="english"))
     await english.look()
-    await english.search.catch_up()
+    await english.stores.search.catch_up()
     async with clients_of(english, FakeFrontend()) as english_clients:
         client = english_clients("sk-alice")
         assert (await found(client, "ship"), await found(client, "the")) == ([conversation], [])
@@ -206,15 +206,15 @@ async def test_without_search_no_words_are_kept(said, client, postgres, tmp_path
         with pytest.raises(BadRequestError):
             await found(off_clients("sk-alice"), "canary")
         later = await said(off_clients("sk-alice"), "canary")
-    await off.search.catch_up()
-    assert await off.search.relevant("alice", conversation, "canary", 1) == []
+    await off.stores.search.catch_up()
+    assert await off.stores.search.relevant("alice", conversation, "canary", 1) == []
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
         assert connection.execute("SELECT count(words) FROM item_words").fetchone() == (0,)
     await off.close()
     again = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
     await again.look()
-    await again.search.catch_up()
+    await again.stores.search.catch_up()
     assert set(await found(client, "canary")) == {conversation, later}
     await again.close()
 
@@ -272,7 +272,7 @@ async def test_what_was_said_before_there_was_search_is_found(said, client, post
         connection.execute("DELETE FROM schema_migrations WHERE name = '0005_search'")
     migrated = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
     await migrated.look()
-    await migrated.search.catch_up()
+    await migrated.stores.search.catch_up()
     async with clients_of(migrated, FakeFrontend()) as clients:
         assert await found(clients("sk-alice"), "canary") == [conversation]
     await migrated.close()

@@ -38,6 +38,11 @@ class Model(FakeFrontend):
 
 
 @pytest.fixture
+def has_titles() -> bool:
+    return True
+
+
+@pytest.fixture
 def model() -> Model:
     return Model()
 

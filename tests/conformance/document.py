@@ -23,6 +23,9 @@ ERROR = "ErrorResponse"
 STREAMED_AS_WHOLE = "POST /v1/completions"
 """Chunks have the schema of the whole: the document says so in words alone."""
 
+STREAMED_TOO = re.compile("GET /v1/responses/[^/]+|POST /v1/responses/[^/]+/regenerate")
+"""Responses that are resumed, which the document says by its parameters alone, or generated anew, which it has not."""
+
 EVENT = "ResponseStreamEvent"
 """A union, of which `type` says the member."""
 
@@ -66,6 +69,8 @@ class Document:
 
         Raises LookupError for an answer that neither the document nor we have.
         """
+        if media_type == EVENTS and status < 400 and STREAMED_TOO.fullmatch(asked):
+            return EVENT
         for pattern, route, schema in self._ours:
             if pattern.fullmatch(asked) and (status < 400 or route in ours.ALWAYS):
                 return schema

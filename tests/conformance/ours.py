@@ -10,6 +10,10 @@ ROUTES: dict[str, str | None] = {
     "GET /baton/queue": None,
     "GET /baton/receipts": None,
     "GET /v1/conversations": "ConversationList",
+    "POST /v1/responses/{response}/regenerate": "Response",
+    "POST /v1/feedback": None,
+    "GET /v1/feedback": None,
+    "DELETE /v1/feedback/{feedback}": None,
 }
 """With the schema of their answers, where that is made of OpenAI's. Parameters are in braces."""
 

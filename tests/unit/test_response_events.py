@@ -125,3 +125,39 @@ def test_events_are_valid_numbered_and_add_up_to_the_response(chunks, finish_rea
     for number, item in enumerate(done):
         text = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         assert texts.get(number, "") == text
+
+
+def a_writer() -> ResponseWriter:
+    numbers = count(1)
+    return ResponseWriter(deepcopy(RESPONSE), lambda prefix: f"{prefix}_{next(numbers)}")
+
+
+@given(st.lists(pieces, max_size=12), st.booleans(), st.sampled_from(["fail", "cancel"]))
+def test_whoever_knows_the_events_so_far_can_end_the_response(chunks, is_background, end):
+    writer = a_writer()
+    told = [*(writer.queue() if is_background else ()), *writer.begin()]
+    told += [event for one in chunks for event in writer.take(one)]
+    restored = ResponseWriter.restored(deepcopy(RESPONSE), deepcopy(told), lambda prefix: "never")
+    if end == "cancel":
+        assert restored.cancel() == writer.cancel()
+    else:
+        assert restored.fail("lost") == writer.fail("lost")
+    assert restored.response == writer.response
+
+
+def test_background_response_waits_and_then_begins():
+    writer = a_writer()
+    events = [*writer.queue(), *writer.begin(), *writer.take(chunk(content="Hi")), *writer.end(2)]
+    assert kinds(events[:3]) == ["created", "queued", "in_progress"]
+    assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+def test_cancelled_response_says_so_in_an_event_that_clients_know():
+    writer = a_writer()
+    writer.begin()
+    writer.take(chunk(content="Hel"))
+    *_, last = writer.cancel()
+    EVENT.validate_python(last)
+    assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+    assert last["response"]["output"][0]["status"] == "incomplete"

@@ -1,0 +1,95 @@
+"""What was said survives whoever dies while it is said: the ingress, and PostgreSQL."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import openai
+import psutil
+import pytest
+
+from tests.cluster.service import INGRESS_PROCESS, Service, wait_for
+from tests.conformance.watch import watched
+
+AWAY_S = 10.0
+FREE_WITHIN_S = 90.0
+"""An ingress comes back, and the lease of what its predecessor generated runs out."""
+QUESTION = "Tell me a very long story."
+BABBLE: Any = {"input": QUESTION, "temperature": 2, "max_output_tokens": 3000, "stream": True}
+"""The demo model talks on for some twenty seconds on this machine."""
+
+
+@pytest.fixture
+def strict(service: Service) -> Iterator[openai.OpenAI]:
+    wait_for(lambda: service.get("/v1/conversations").is_success, 60)
+    with openai.OpenAI(
+        base_url=f"{service.url}/v1",
+        api_key="unused",
+        max_retries=0,
+        timeout=60,
+        http_client=watched(openai.DefaultHttpxClient()),
+        _strict_response_validation=True,
+    ) as client:
+        yield client
+
+
+def test_killed_ingress_leaves_what_it_has_told(service: Service, strict: openai.OpenAI, model: str) -> None:
+    conversation = strict.conversations.create()
+    stream = strict.responses.create(model=model, conversation=conversation.id, **BABBLE)
+    seen = [event for event, _ in zip(stream, range(30), strict=False)]
+    service.process(INGRESS_PROCESS).kill()
+    wait_for(lambda: is_over(service, seen[0].response.id), FREE_WITHIN_S)
+    found = strict.responses.retrieve(seen[0].response.id)
+    assert (found.status, found.error and found.error.code) == ("failed", "server_error")
+    assert found.output_text.startswith("".join(event.delta for event in seen if event.type.endswith("text.delta")))
+    answer, question = strict.conversations.items.list(conversation.id).data
+    assert (answer.status, question.content[0].text) == ("incomplete", QUESTION)  # type: ignore[union-attr]
+    again = list(strict.responses.retrieve(found.id, stream=True))
+    assert [event.sequence_number for event in again] == list(range(len(again)))
+    assert again[: len(seen)] == seen and again[-1].type == "response.failed"
+    wait_for(service.is_ready, FREE_WITHIN_S)
+    strict.responses.create(model=model, input="And then?", conversation=conversation.id, max_output_tokens=5)
+    assert len(strict.conversations.items.list(conversation.id).data) == 4
+
+
+@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL], ids=["hangs", "is killed"])
+def test_turn_does_not_care_for_a_database_that_is_away(
+    service: Service, strict: openai.OpenAI, model: str, fault: signal.Signals
+) -> None:
+    conversation = strict.conversations.create()
+    stream = iter(strict.responses.create(model=model, conversation=conversation.id, **BABBLE))
+    events = [next(stream) for _ in range(30)]
+    with ExitStack() as healed:
+        for process in service.postgres():
+            process.send_signal(fault)
+            if fault is signal.SIGSTOP:
+                healed.callback(_go_on, process)
+        until = time.monotonic() + AWAY_S
+        for event in stream:
+            events.append(event)
+            if time.monotonic() > until:
+                break
+        assert len(events) > 40, "the stream has stood still"
+        assert strict.responses.create(model=model, input="Hello", store=False, max_output_tokens=5).output_text
+    events += stream
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    told = events[-1].response
+    wait_for(lambda: is_over(service, told.id), FREE_WITHIN_S)
+    found = strict.responses.retrieve(told.id)
+    assert (found.status, found.output_text) == (told.status, told.output_text)
+    assert len(strict.conversations.items.list(conversation.id).data) == 2
+
+
+def is_over(service: Service, response: str) -> bool:
+    """False while nobody can be asked."""
+    try:
+        answer = service.get(f"/v1/responses/{response}")
+    except Exception:
+        return False
+    return answer.is_success and answer.json()["status"] not in ("queued", "in_progress")
+
+
+def _go_on(process: psutil.Process) -> None:
+    process.resume()
