@@ -11,7 +11,7 @@ _OF_CHUNK = ("id", "created", "model", "system_fingerprint", "usage")
 
 class Assembly:
     def __init__(self) -> None:
-        self._head: Body = {"system_fingerprint": None}
+        self._head: Body = {}
         self._choices: dict[int, _Choice] = {}
 
     def take(self, chunk: Body) -> None:

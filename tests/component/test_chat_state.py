@@ -19,7 +19,7 @@ from tests.component import fake_kms
 from tests.component.surface import FakeFrontend, a_client, an_app
 
 CONVERSATIONS = "/v1/conversations"
-COMPLETION = {"id": "chatcmpl-1", "model": "m", "choices": []}
+COMPLETION = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
 KMS = "tests.component.fake_kms"
 NOTHING = {"type": "message", "role": "user", "status": "completed", "content": []}
 
