@@ -29,7 +29,6 @@ def test_text_is_put_together():
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "system_fingerprint": None,
         "usage": usage()["usage"],
         "choices": [
             {
