@@ -114,7 +114,8 @@ ALLOWED = {
     "starlette": ("api/*",),
     "pydantic": ("api/*",),
     "openai": ("api/wire/items.py",),
-    "psycopg": ("api/state/*", "cluster/services.py"),
+    "psycopg": ("api/state/*", "cluster/local_postgres.py"),
+    "redis": ("api/state/*",),
     "cryptography": ("api/state/sealing.py",),
 }
 

@@ -14,7 +14,7 @@ from api.state.responses import Responses
 from api.state.sealing import LocalMasterKey, TenantKeys
 from cluster.config import REPO_ROOT, StateConfig
 from cluster.errors import StateUnavailable
-from cluster.services import POSTGRES_FOLDER, LocalPostgres
+from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
 
 logger = logging.getLogger("baton.state")
 

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     import api.app  # noqa: F401
     from api.state.chat_state import ChatState
     from cluster.config import StateConfig
-    from cluster.services import LocalPostgres
+    from cluster.local_postgres import LocalPostgres
     from tests.component.remembering import emptied
 
 import pytest

@@ -12,7 +12,7 @@ import pytest
 from api.state import chat_state
 from api.state.chat_state import ChatState
 from cluster.config import StateConfig
-from cluster.services import LocalPostgres
+from cluster.local_postgres import LocalPostgres
 from tests.component.surface import FakeFrontend, an_app
 
 CONVERSATIONS = "/v1/conversations"
