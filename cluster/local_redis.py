@@ -58,7 +58,7 @@ class LocalRedis:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._turn():
                 self._attach()
-                if not self.is_running:
+                if not _is_listened_to(self._socket):
                     self._launch()
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             self._detach()
@@ -70,8 +70,8 @@ class LocalRedis:
 
     @property
     def is_running(self) -> bool:
-        with _connected(self._socket) as connection:
-            return connection is not None
+        """For this one, who has attached."""
+        return self._attached is not None and _is_listened_to(self._socket)
 
     def stop(self) -> None:
         """Leave. The last one stops it; a process that was killed does not count."""
@@ -123,7 +123,7 @@ class LocalRedis:
             if done.returncode:
                 raise RuntimeError((done.stderr or done.stdout).strip() or f"it ended with {done.returncode}")
             for _ in range(int(START_TIMEOUT_S / LOOK_INTERVAL_S)):
-                if self.is_running:
+                if _is_listened_to(self._socket):
                     return
                 if select.select([its_end_file], [], [], LOOK_INTERVAL_S)[0]:
                     raise RuntimeError("it ended at once")
@@ -182,6 +182,11 @@ def _connected(path: Path) -> Iterator[socket.socket | None]:
             yield None
         else:
             yield connection
+
+
+def _is_listened_to(path: Path) -> bool:
+    with _connected(path) as connection:
+        return connection is not None
 
 
 def _kill(connection: socket.socket) -> None:

@@ -81,6 +81,7 @@ PURE = (
     "cluster/simulate/setting.py",
     "cluster/simulate/workload.py",
     "api/wire/fields.py",
+    "api/wire/fingerprint.py",
     "api/wire/slo.py",
     "api/wire/sse.py",
     "api/receipts.py",

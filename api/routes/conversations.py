@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
+from api.routes.copies import answer_or_copy, first_page
+from api.state.cache import ReadCache
 from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Conversations
 from api.wire.items import items_of
@@ -40,21 +42,28 @@ async def list_conversations(request: Request) -> dict[str, Any]:
 
 
 @router.get("/{conversation}")
-async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
-    return _shown(await _store(request).get(tenant_in_state(request), conversation))
+async def retrieve(request: Request, conversation: str) -> Response:
+    tenant = tenant_in_state(request)
+
+    async def ask() -> dict[str, Any]:
+        return _shown(await _store(request).get(tenant, conversation))
+
+    return await answer_or_copy(request, tenant, conversation, "conversation", ask)
 
 
 @router.post("/{conversation}")
 async def update(request: Request, conversation: str) -> dict[str, Any]:
     body = await object_of(request, frozenset({"metadata"}))
-    return _shown(
-        await _store(request).update(tenant_in_state(request), conversation, metadata_of(body.get("metadata")))
-    )
+    metadata, tenant = metadata_of(body.get("metadata")), tenant_in_state(request)
+    async with _cache(request).forgetting(tenant, conversation):
+        return _shown(await _store(request).update(tenant, conversation, metadata))
 
 
 @router.delete("/{conversation}")
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
-    await _store(request).delete(tenant_in_state(request), conversation)
+    tenant = tenant_in_state(request)
+    async with _cache(request).forgetting(tenant, conversation) as gone:
+        gone += await _store(request).delete(tenant, conversation)
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
@@ -72,9 +81,13 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
 
 
 @router.get("/{conversation}/items")
-async def list_items(request: Request, conversation: str) -> dict[str, Any]:
-    page = page_of(request.query_params)
-    return listed(await _store(request).items(tenant_in_state(request), conversation, page), page)
+async def list_items(request: Request, conversation: str) -> Response:
+    tenant, page = tenant_in_state(request), page_of(request.query_params)
+
+    async def ask() -> dict[str, Any]:
+        return listed(await _store(request).items(tenant, conversation, page), page)
+
+    return await answer_or_copy(request, tenant, conversation, first_page(page), ask)
 
 
 @router.get("/{conversation}/items/{item}")
@@ -84,13 +97,22 @@ async def retrieve_item(request: Request, conversation: str, item: str) -> dict[
 
 @router.delete("/{conversation}/items/{item}")
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
-    return _shown(await _store(request).delete_item(tenant_in_state(request), conversation, item))
+    tenant = tenant_in_state(request)
+    async with _cache(request).forgetting(tenant, conversation) as gone:
+        found, response = await _store(request).delete_item(tenant, conversation, item)
+        gone += [response] if response else []
+    return _shown(found)
 
 
 def _store(request: Request) -> Conversations:
     """Raises StateUnavailable."""
     state: ChatState = request.app.state.chat_state
     return state.conversations
+
+
+def _cache(request: Request) -> ReadCache:
+    state: ChatState = request.app.state.chat_state
+    return state.cache
 
 
 def tenant_in_state(request: Request) -> str:

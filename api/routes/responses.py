@@ -12,6 +12,7 @@ from api.responses.request import KNOWN, request_of
 from api.responses.turns import Turn, Turns
 from api.routes.calls import call_of, headers_of
 from api.routes.conversations import tenant_in_state
+from api.routes.copies import answer_or_copy, first_page
 from api.state.chat_state import ChatState
 from api.state.responses import Responses
 from api.wire.event_stream import EventStream
@@ -35,20 +36,27 @@ async def create(request: Request) -> Response:
 
 
 @router.get("/{response}")
-async def retrieve(request: Request, response: str) -> dict[str, Any]:
-    return await _store(request).get(tenant_in_state(request), response)
+async def retrieve(request: Request, response: str) -> Response:
+    tenant = tenant_in_state(request)
+    return await answer_or_copy(request, tenant, response, "response", lambda: _store(request).get(tenant, response))
 
 
 @router.delete("/{response}")
 async def delete(request: Request, response: str) -> dict[str, Any]:
-    await _store(request).delete(tenant_in_state(request), response)
+    tenant = tenant_in_state(request)
+    async with request.app.state.chat_state.cache.forgetting(tenant, response):
+        await _store(request).delete(tenant, response)
     return {"id": response, "object": "response", "deleted": True}
 
 
 @router.get("/{response}/input_items")
-async def input_items(request: Request, response: str) -> dict[str, Any]:
-    page = page_of(request.query_params)
-    return listed(await _store(request).input_items(tenant_in_state(request), response, page), page)
+async def input_items(request: Request, response: str) -> Response:
+    tenant, page = tenant_in_state(request), page_of(request.query_params)
+
+    async def ask() -> dict[str, Any]:
+        return listed(await _store(request).input_items(tenant, response, page), page)
+
+    return await answer_or_copy(request, tenant, response, first_page(page), ask)
 
 
 async def _frames(turn: Turn) -> AsyncGenerator[bytes, None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import NamedTuple, Protocol
 
+from cachetools import LRUCache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
@@ -21,6 +22,7 @@ from api.state.queries import queries
 from cluster.errors import ServingError
 
 KEY_BYTES = 32
+REMEMBERED_KEYS = 10_000
 NONCE_BYTES = 12
 
 _SQL = queries("keys.sql")
@@ -99,7 +101,8 @@ class TenantKey(NamedTuple):
 class TenantKeys:
     def __init__(self, master: MasterKey) -> None:
         self._master = master
-        self._unwrapped = lru_cache(maxsize=10_000)(master.unwrap)
+        self._unwrapped = lru_cache(maxsize=REMEMBERED_KEYS)(master.unwrap)
+        self._remembered: LRUCache[tuple[str, int | None], TenantKey] = LRUCache(REMEMBERED_KEYS)
 
     async def newest(self, transaction: Transaction, tenant: str) -> TenantKey:
         """To seal with; a new tenant gets one."""
@@ -112,11 +115,27 @@ class TenantKeys:
             )
             row = await fetch_one(transaction, _SQL["newest"], tenant=tenant)
             assert row is not None
-        return TenantKey(tenant, row["version"], self._unwrapped(row["wrapped_key"]))
+        return self._remember(TenantKey(tenant, row["version"], self._unwrapped(row["wrapped_key"])))
 
     async def of_version(self, transaction: Transaction, tenant: str, version: int) -> TenantKey:
         """To unseal with. Raises ServingError where it has been destroyed."""
         row = await fetch_one(transaction, _SQL["of_version"], tenant=tenant, version=version)
         if row is None:
+            self._forget(tenant, version)
             raise ServingError("the key of these conversations has been destroyed")
-        return TenantKey(tenant, version, self._unwrapped(row["wrapped_key"]))
+        return self._remember(TenantKey(tenant, version, self._unwrapped(row["wrapped_key"])))
+
+    def remembered(self, tenant: str, version: int | None = None) -> TenantKey | None:
+        """One that this process has used before, for when PostgreSQL is away. `version`: None for the last one."""
+        key: TenantKey | None = self._remembered.get((tenant, version))
+        return key
+
+    def _remember(self, key: TenantKey) -> TenantKey:
+        self._remembered[key.tenant, key.version] = self._remembered[key.tenant, None] = key
+        return key
+
+    def _forget(self, tenant: str, version: int) -> None:
+        last = self._remembered.get((tenant, None))
+        self._remembered.pop((tenant, version), None)
+        if last is not None and last.version == version:
+            del self._remembered[tenant, None]

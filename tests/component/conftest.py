@@ -14,6 +14,7 @@ with warnings.catch_warnings():
     from api.state.chat_state import ChatState
     from cluster.config import StateConfig
     from cluster.local_postgres import LocalPostgres
+    from cluster.local_redis import LocalRedis
     from tests.component.remembering import emptied
 
 import pytest
@@ -23,6 +24,14 @@ import pytest
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server for all tests."""
     server = LocalPostgres(tmp_path_factory.mktemp("state") / "postgres")
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same of a Redis, which may have something in it."""
+    server = LocalRedis(tmp_path_factory.mktemp("state") / "redis")
     yield server.start()
     server.stop()
 

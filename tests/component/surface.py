@@ -9,6 +9,9 @@ from fastapi import FastAPI
 from api.app import build_http_app
 from api.generation import Call
 from api.receipts import Receipts
+from api.state.cache import ReadCache
+from api.state.sealing import KEY_BYTES, LocalMasterKey, TenantKeys
+from api.state.volatile import Volatile
 from cluster.config import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.metrics import Family, Sample, Scrape
@@ -127,7 +130,9 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
 
 
 class StateAway:
-    """A PostgreSQL that was never reached."""
+    """A PostgreSQL that was never reached, and a Redis."""
+
+    cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
     @property
     def conversations(self) -> None:

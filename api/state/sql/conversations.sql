@@ -20,6 +20,7 @@ RETURNING id
 
 -- name: delete_responses
 DELETE FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s
+RETURNING id
 
 -- name: list_newest_first
 SELECT id, created_at, updated_at, end_user, metadata
@@ -51,7 +52,7 @@ WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(i
 -- name: delete_item
 DELETE FROM items
 WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
-RETURNING id
+RETURNING response_id
 
 -- name: items_newest_first
 SELECT id, status, body, key_version
