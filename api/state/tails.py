@@ -96,92 +96,108 @@ class _Channels:
     def __init__(self, volatile: Volatile) -> None:
         self._volatile = volatile
         self._followers: dict[str, set[Queue]] = defaultdict(set)
-        self._unconfirmed: deque[asyncio.Future[None]] = deque()
-        """Redis confirms in the order in which it was asked."""
-        self._unsent: asyncio.Queue[tuple[str, asyncio.Future[None] | None]] = asyncio.Queue()
-        """Names to subscribe to, with whom to tell; and names that somebody has left."""
-        self._listening: asyncio.Task[None] | None = None
+        self._ear: _Ear | None = None
 
     @asynccontextmanager
     async def joined(self, name: str) -> AsyncIterator[Queue | None]:
         """What is published from now on; None when Redis is away."""
         queue: Queue = asyncio.Queue(MAX_LAG)
         self._followers[name].add(queue)
+        ear = self._opened()
         try:
-            yield queue if await self._is_subscribed(name) else None
+            yield queue if ear is not None and await ear.listens_to(name) else None
         finally:
             self._followers[name].discard(queue)
             if not self._followers[name]:
                 del self._followers[name]
-                self._unsent.put_nowait((name, None))
+                if ear is not None:
+                    ear.forget(name)
 
     async def close(self) -> None:
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
+        if self._ear is not None:
+            self._ear.hang_up()
+            await asyncio.wait([self._ear.listening])
 
-    async def _is_subscribed(self, name: str) -> bool:
-        if self._listening is None or self._listening.done():
+    def _opened(self) -> "_Ear | None":
+        if self._ear is None or self._ear.listening.done():
             pubsub = self._volatile.listener()
-            if pubsub is None:
-                return False
-            self._listening = asyncio.create_task(self._listen(pubsub))
-        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsent.put_nowait((name, confirmed))
-        await asyncio.wait([confirmed], timeout=TIMEOUT_S)
-        if not confirmed.done():
-            self._listening.cancel()  # what it listens to, it does not hear
-        return confirmed.done() and not confirmed.cancelled()
+            self._ear = None if pubsub is None else _Ear(pubsub, self._followers)
+        return self._ear
 
-    async def _listen(self, pubsub: PubSub) -> None:
+
+class _Ear:
+    """One connection, until it is lost. Two tasks have it to themselves, so that no follower that is cancelled leaves
+    it in the middle of something.
+    """
+
+    def __init__(self, pubsub: PubSub, followers: dict[str, set[Queue]]) -> None:
+        self._pubsub = pubsub
+        self._followers = followers
+        self._asked: asyncio.Queue[tuple[str, asyncio.Future[None] | None] | None] = asyncio.Queue()
+        """Names to listen to, with whom to tell; names that somebody has left; None to hang up."""
+        self._unconfirmed: deque[asyncio.Future[None]] = deque()
+        """Redis confirms in the order in which it was asked."""
+        self.listening = asyncio.create_task(self._listen())
+
+    async def listens_to(self, name: str) -> bool:
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait((name, confirmed))
+        await asyncio.wait([confirmed, self.listening], timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        if not confirmed.done():
+            self.hang_up()
+        return confirmed.done()
+
+    def forget(self, name: str) -> None:
+        """Unless it is followed again by then."""
+        self._asked.put_nowait((name, None))
+
+    def hang_up(self) -> None:
+        self._asked.put_nowait(None)
+
+    async def _listen(self) -> None:
+        hearing: asyncio.Task[None] | None = None
         try:
-            await pubsub.connect()  # type: ignore[no-untyped-call]
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._send(pubsub))
-                both.create_task(self._hear(pubsub))
-        except* (RedisError, OSError):
+            await self._pubsub.connect()  # type: ignore[no-untyped-call]
+            hearing = asyncio.create_task(self._hear())
+            hearing.add_done_callback(lambda _: self.hang_up())
+            while asked := await self._asked.get():
+                await self._ask(*asked)
+        except (RedisError, OSError):
             pass  # the stores say that Redis is away
         finally:
-            self._end_all()
-            await pubsub.aclose()  # type: ignore[no-untyped-call]
+            if hearing is not None:
+                hearing.cancel()
+            for name in self._followers:
+                self._pass_on(name, None)
+            await self._pubsub.aclose()  # type: ignore[no-untyped-call]
 
-    async def _send(self, pubsub: PubSub) -> None:
-        while True:
-            name, confirmed = await self._unsent.get()
-            is_wanted = name in self._followers
-            if is_wanted and confirmed is not None:
-                self._unconfirmed.append(confirmed)
-                await pubsub.subscribe(name)
-            elif not is_wanted:
-                await pubsub.unsubscribe(name)
+    async def _ask(self, name: str, confirmed: asyncio.Future[None] | None) -> None:
+        is_followed = name in self._followers
+        if is_followed and confirmed is not None:
+            self._unconfirmed.append(confirmed)
+            await self._pubsub.subscribe(name)
+        elif not is_followed:
+            await self._pubsub.unsubscribe(name)
 
-    async def _hear(self, pubsub: PubSub) -> None:
-        while True:
-            message = await pubsub.get_message(timeout=None)
-            if message["type"] == "message":
-                self._pass_on(message["channel"].decode(), message["data"])
-            elif message["type"] == "subscribe" and not (confirmed := self._unconfirmed.popleft()).done():
-                confirmed.set_result(None)
+    async def _hear(self) -> None:
+        with suppress(RedisError, OSError):
+            while True:
+                message = await self._pubsub.get_message(timeout=None)
+                if message["type"] == "message":
+                    self._pass_on(message["channel"].decode(), message["data"])
+                elif message["type"] == "subscribe":
+                    self._unconfirmed.popleft().set_result(None)
 
     def _pass_on(self, name: str, batch: bytes | None) -> None:
         for queue in self._followers.get(name, ()):
             with suppress(asyncio.QueueFull):  # its follower finds a gap
                 queue.put_nowait(batch)
 
-    def _end_all(self) -> None:
-        for name in self._followers:
-            self._pass_on(name, None)
-        while not self._unsent.empty():
-            _, confirmed = self._unsent.get_nowait()
-            if confirmed is not None:
-                self._unconfirmed.append(confirmed)
-        while self._unconfirmed:
-            self._unconfirmed.popleft().cancel()
-
 
 async def _next(queue: Queue) -> bytes | None:
     try:
-        return await asyncio.wait_for(queue.get(), SILENCE_S)
+        async with asyncio.timeout(SILENCE_S):
+            return await queue.get()
     except TimeoutError:
         return None
 

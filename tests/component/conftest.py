@@ -15,6 +15,7 @@ with warnings.catch_warnings():
     from cluster.config import StateConfig
     from cluster.local_postgres import LocalPostgres
     from cluster.local_redis import LocalRedis
+    from tests.component.forgetful import ForgetfulRedis
     from tests.component.remembering import emptied
 
 import pytest
@@ -34,6 +35,13 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = LocalRedis(tmp_path_factory.mktemp("state") / "redis")
     yield server.start()
     server.stop()
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[ForgetfulRedis]:
+    made = ForgetfulRedis(tmp_path / "redis")
+    yield made
+    made.close()
 
 
 @pytest.fixture
