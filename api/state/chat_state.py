@@ -119,6 +119,7 @@ class ChatState:
         """The same for Redis. Raises ServiceFailed."""
         if self._local_redis is not None and not self._local_redis.is_running:
             self._volatile.reach(await asyncio.to_thread(self._local_redis.start))
+        await self._volatile.run(("PING",))  # an outage is noticed, and its end, before a request waits for it
         await self.cache.settle()
 
     async def _keep_redis(self) -> None:
