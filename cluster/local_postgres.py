@@ -6,6 +6,7 @@ that is killed, and whoever attaches or leaves next finds it running.
 
 import logging
 import subprocess
+import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,9 @@ POSTGRES_FOLDER = "postgres"
 """In the data folder."""
 STOP_TIMEOUT_S = 10.0
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Starts or stops. The package has a lock between processes, which does not hold between threads."""
+
 
 class LocalPostgres:
     def __init__(self, folder: Path) -> None:
@@ -38,9 +42,10 @@ class LocalPostgres:
         try:
             self._folder.parent.mkdir(parents=True, exist_ok=True)
             self._forget_strangers()
-            server = get_server(self._folder)
-            server.start()  # the second time in a process too: it may have died
-            return _own_database(server)
+            with _ONE_AT_A_TIME:
+                server = get_server(self._folder)
+                server.start()  # the second time in a process too: it may have died
+                return _own_database(server)
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError, psycopg.Error) as error:
             raise ServiceFailed(
                 f"PostgreSQL does not start in {self._folder}: {_told(error)}. Is the folder writable, and whole? If "
@@ -55,6 +60,10 @@ class LocalPostgres:
 
     def stop(self) -> None:
         """Leave. The last one stops it; a process that was killed does not count."""
+        with _ONE_AT_A_TIME:
+            self._stop()
+
+    def _stop(self) -> None:
         self._forget_strangers()
         server = PostgresServer._instances.get(self._folder.resolve())
         if server is None and (self._folder / "postmaster.pid").exists():
