@@ -28,7 +28,8 @@ import yaml
 
 from api.wire.tenants import tenant_of_key
 from cluster.config import REPO_ROOT, parse
-from cluster.services import POSTGRES_FOLDER, LocalPostgres
+from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
+from cluster.local_redis import REDIS_FOLDER, LocalRedis
 from cluster.simulate import command as simulate
 from kvtransfer.link_table import LinkTable, render
 
@@ -203,7 +204,7 @@ class _Service:
                 if stopped_by_user:
                     print("\nStopping ...", flush=True)
                 _stop(process)
-                self._stop_postgres()
+                self._stop_services()
         if stopped_by_user:
             print("Stopped.", flush=True)
             return 0
@@ -267,10 +268,12 @@ class _Service:
             flush=True,
         )
 
-    def _stop_postgres(self) -> None:
-        """Ours, which the ingress replicas have stopped, unless they were killed."""
+    def _stop_services(self) -> None:
+        """Our own, which the ingress replicas have stopped, unless they were killed."""
         if self._state.database_url is None:
             LocalPostgres(REPO_ROOT / self._state.data_dir / POSTGRES_FOLDER).stop()
+        if self._state.redis_url is None:
+            LocalRedis(REPO_ROOT / self._state.data_dir / REDIS_FOLDER).stop()
 
     def _wait_for_end(self, process: psutil.Popen) -> None:
         while not self._stopping.wait(POLL_S) and process.poll() is None:

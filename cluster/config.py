@@ -181,8 +181,12 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     own, which is right for one machine: it runs where the ingress runs. The environment variable BATON_DATABASE_URL
     wins.
     """
+    redis_url: str | None = None
+    """Of a Redis, "redis://host:6379/0": it holds what can be made anew. None: a server of its own, where the ingress
+    runs. The environment variable BATON_REDIS_URL wins.
+    """
     data_dir: str = ".baton/data"
-    """Where a server of its own keeps its data, and the master key is unless BATON_MASTER_KEY gives it. Relative ones
+    """Where servers of its own keep their data, and the master key is unless BATON_MASTER_KEY gives it. Relative ones
     are in the repository.
     """
     max_connections: Count = 8
@@ -190,6 +194,10 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     keep_deleted_days: Annotated[float, Meta(ge=0, le=3650)] = 7.0
     """What clients have deleted is gone for them at once, and from the database after so long. Longer can be restored
     by hand; shorter is what users who delete something expect.
+    """
+    cache_s: Annotated[float, Meta(ge=0, le=86400)] = 600.0
+    """How long what was read may be shown again while PostgreSQL is away. Longer bridges longer outages and shows older
+    copies; 0 shows none.
     """
     retention_days: Days | None = None
     """Conversations that nobody has touched for so long are purged, and responses without a conversation that are so

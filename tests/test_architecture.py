@@ -85,6 +85,7 @@ PURE = (
     "api/context/plan.py",
     "api/context/turns.py",
     "api/wire/fields.py",
+    "api/wire/fingerprint.py",
     "api/wire/slo.py",
     "api/wire/sse.py",
     "api/wire/tenants.py",
@@ -124,7 +125,8 @@ ALLOWED = {
     "starlette": ("api/*",),
     "pydantic": ("api/*",),
     "openai": ("api/wire/items.py",),
-    "psycopg": ("api/state/*", "cluster/services.py"),
+    "psycopg": ("api/state/*", "cluster/local_postgres.py"),
+    "redis": ("api/state/*",),
     "cryptography": ("api/state/sealing.py",),
 }
 

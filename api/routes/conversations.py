@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 
+from api.routes.copies import answer_or_copy, first_page
+from api.state.cache import ReadCache
 from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Conversations
 from api.state.search import Match
@@ -41,22 +43,30 @@ async def list_conversations(request: Request) -> dict[str, Any]:
 
 
 @router.get("/{conversation}")
-async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
-    return _shown(await _store(request).get(tenant_in_state(request), conversation))
+async def retrieve(request: Request, conversation: str) -> Response:
+    tenant = tenant_in_state(request)
+
+    async def ask() -> dict[str, Any]:
+        return _shown(await _store(request).get(tenant, conversation))
+
+    return await answer_or_copy(request, tenant, conversation, "conversation", ask)
 
 
 @router.post("/{conversation}")
 async def update(request: Request, conversation: str) -> dict[str, Any]:
     """What the body does not name stays; a title of null is removed."""
-    body = await object_of(request, frozenset({"metadata", "title"}))
+    body, tenant = await object_of(request, frozenset({"metadata", "title"})), tenant_in_state(request)
     metadata = metadata_of(body["metadata"]) if "metadata" in body else None
     title = title_of(body["title"]) if "title" in body else None
-    return _shown(await _store(request).update(tenant_in_state(request), conversation, metadata, title))
+    async with _cache(request).forgetting(tenant, conversation):
+        return _shown(await _store(request).update(tenant, conversation, metadata, title))
 
 
 @router.delete("/{conversation}")
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
-    await _store(request).delete(tenant_in_state(request), conversation)
+    tenant = tenant_in_state(request)
+    async with _cache(request).forgetting(tenant, conversation) as gone:
+        gone += await _store(request).delete(tenant, conversation)
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
@@ -74,9 +84,13 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
 
 
 @router.get("/{conversation}/items")
-async def list_items(request: Request, conversation: str) -> dict[str, Any]:
-    page = page_of(request.query_params)
-    return listed(await _store(request).items(tenant_in_state(request), conversation, page), page)
+async def list_items(request: Request, conversation: str) -> Response:
+    tenant, page = tenant_in_state(request), page_of(request.query_params)
+
+    async def ask() -> dict[str, Any]:
+        return listed(await _store(request).items(tenant, conversation, page), page)
+
+    return await answer_or_copy(request, tenant, conversation, first_page(page), ask)
 
 
 @router.get("/{conversation}/items/{item}")
@@ -86,7 +100,11 @@ async def retrieve_item(request: Request, conversation: str, item: str) -> dict[
 
 @router.delete("/{conversation}/items/{item}")
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
-    return _shown(await _store(request).delete_item(tenant_in_state(request), conversation, item))
+    tenant = tenant_in_state(request)
+    async with _cache(request).forgetting(tenant, conversation) as gone:
+        found, response = await _store(request).delete_item(tenant, conversation, item)
+        gone += [response] if response else []
+    return _shown(found)
 
 
 def _store(request: Request) -> Conversations:
@@ -97,6 +115,10 @@ def _store(request: Request) -> Conversations:
 def _state(request: Request) -> ChatState:
     state: ChatState = request.app.state.chat_state
     return state
+
+
+def _cache(request: Request) -> ReadCache:
+    return _state(request).cache
 
 
 def tenant_in_state(request: Request) -> str:

@@ -12,6 +12,7 @@ from api.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_aga
 from api.responses.turn import Turn
 from api.routes.calls import call_of, headers_of
 from api.routes.conversations import tenant_in_state
+from api.routes.copies import answer_or_copy, first_page
 from api.state.chat_state import ChatState
 from api.state.responses import Responses
 from api.wire.event_stream import EventStream
@@ -35,7 +36,9 @@ async def retrieve(request: Request, response: str) -> Any:
     """With `stream=true` its events, those after `starting_after`."""
     tenant, query = tenant_in_state(request), request.query_params
     if not flag_in(query, "stream"):
-        return await _store(request).get(tenant, response)
+        return await answer_or_copy(
+            request, tenant, response, "response", lambda: _store(request).get(tenant, response)
+        )
     state, after = request.app.state, number_in(query, "starting_after")
     first = 0 if after is None else after + 1
     frames = _frames(resumed(state.turns, state.chat_state, tenant, response, first - 1), first)
@@ -61,14 +64,20 @@ async def regenerate(request: Request, response: str) -> Response:
 
 @router.delete("/{response}")
 async def delete(request: Request, response: str) -> dict[str, Any]:
-    await _store(request).delete(tenant_in_state(request), response)
+    tenant = tenant_in_state(request)
+    async with request.app.state.chat_state.cache.forgetting(tenant, response):
+        await _store(request).delete(tenant, response)
     return {"id": response, "object": "response", "deleted": True}
 
 
 @router.get("/{response}/input_items")
-async def input_items(request: Request, response: str) -> dict[str, Any]:
-    page = page_of(request.query_params)
-    return listed(await _store(request).input_items(tenant_in_state(request), response, page), page)
+async def input_items(request: Request, response: str) -> Response:
+    tenant, page = tenant_in_state(request), page_of(request.query_params)
+
+    async def ask() -> dict[str, Any]:
+        return listed(await _store(request).input_items(tenant, response, page), page)
+
+    return await answer_or_copy(request, tenant, response, first_page(page), ask)
 
 
 async def _answer(request: Request, wanted: ResponseRequest) -> Response:

@@ -1,5 +1,5 @@
 """What an ingress replica remembers, and where: PostgreSQL, which is started where it has no URL, migrated, and waited
-for while it is away.
+for while it is away; and Redis, a help that is started in the same way, and done without while it is away.
 """
 
 import asyncio
@@ -7,19 +7,24 @@ import logging
 import os
 from datetime import timedelta
 
+from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, RETRY_AFTER_S, Database
 from api.state.master_keys import master_key
+from api.state.retries import Retries
 from api.state.sealing import TenantKeys
 from api.state.stores import Stores, stores_in
+from api.state.tails import Tails
+from api.state.volatile import Volatile
 from cluster.config import REPO_ROOT, StateConfig
 from cluster.errors import ServingError, StateUnavailable
-from cluster.services import POSTGRES_FOLDER, LocalPostgres
+from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
+from cluster.local_redis import REDIS_FOLDER, LocalRedis
 
 logger = logging.getLogger("baton.state")
 
-URL_VARIABLE = "BATON_DATABASE_URL"
+URL_VARIABLE, REDIS_URL_VARIABLE = "BATON_DATABASE_URL", "BATON_REDIS_URL"
 LOOK_INTERVAL_S = 1.0
-"""Between two looks at whether PostgreSQL runs, or can be reached."""
+"""Between two looks at whether PostgreSQL or Redis runs, or can be reached."""
 MAX_LOOK_INTERVAL_S = 30.0
 """While it cannot be."""
 PURGE_INTERVAL_S = 300.0
@@ -29,7 +34,7 @@ KEEP_EVENTS = timedelta(hours=1)
 
 class ChatState:
     def __init__(self, config: StateConfig) -> None:
-        """Raises ValueError for a master key that is none, OSError where one cannot be kept."""
+        """Raises ValueError for a master key or a URL of Redis that is none, OSError where a key cannot be kept."""
         self._config = config
         folder = REPO_ROOT / config.data_dir
         self._url = os.environ.get(URL_VARIABLE, config.database_url)
@@ -41,9 +46,20 @@ class ChatState:
         """Why nothing can be read, though PostgreSQL is there."""
         self._keeping: asyncio.Task[None] | None = None
 
+        self._volatile = Volatile()
+        self.tails = Tails(self._volatile)
+        self.retries = Retries(self._volatile)
+        self.cache = ReadCache(self._volatile, self._keys, config.cache_s)
+        redis_url = os.environ.get(REDIS_URL_VARIABLE, config.redis_url)
+        self._local_redis = None if redis_url else LocalRedis(folder / REDIS_FOLDER)
+        self._keeping_redis: asyncio.Task[None] | None = None
+        if redis_url:
+            self._volatile.reach(redis_url)
+
     def start(self) -> None:
         """Becomes ready in the background: nobody who asks without a conversation waits for it."""
         self._keeping = asyncio.create_task(self._keep())
+        self._keeping_redis = asyncio.create_task(self._keep_redis())
 
     @property
     def stores(self) -> Stores:
@@ -62,13 +78,17 @@ class ChatState:
     async def close(self) -> None:
         if self._stores is not None:
             await self._stores.log_writer.close()
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+        for keeping in (self._keeping, self._keeping_redis):
+            if keeping is not None:
+                keeping.cancel()
+                await asyncio.wait([keeping])
         if self._database is not None:
             await self._database.close()
-        if self._local is not None:
-            await asyncio.to_thread(self._local.stop)
+        await self.tails.close()
+        await self._volatile.close()
+        for local in (self._local, self._local_redis):
+            if local is not None:
+                await asyncio.to_thread(local.stop)
 
     async def _keep(self) -> None:
         now = asyncio.get_running_loop().time
@@ -120,3 +140,21 @@ class ChatState:
         except ServingError as error:
             self._unreadable = str(error)
             raise
+
+    async def look_for_redis(self) -> None:
+        """The same for Redis. Raises ServiceFailed."""
+        if self._local_redis is not None and not self._local_redis.is_running:
+            self._volatile.reach(await asyncio.to_thread(self._local_redis.start))
+        await self._volatile.run(("PING",))  # an outage is noticed, and its end, before a request waits for it
+        await self.cache.settle()
+
+    async def _keep_redis(self) -> None:
+        wait_s = LOOK_INTERVAL_S
+        while True:
+            try:
+                await self.look_for_redis()
+                wait_s = LOOK_INTERVAL_S
+            except Exception as error:  # it is a help, no more
+                wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
+                logger.warning("%s; done without, and tried again in %g s", error, wait_s)
+            await asyncio.sleep(wait_s)

@@ -86,12 +86,13 @@ class Conversations:
             values = {"tenant": tenant, "id": conversation, **_sealed(title, key, conversation)}
             await transaction.execute(_SQL["add_title"], values)
 
-    async def delete(self, tenant: str, conversation: str) -> None:
-        """Nobody sees it from now on; the purges remove it. Raises NotFound."""
+    async def delete(self, tenant: str, conversation: str) -> list[str]:
+        """Nobody sees it from now on; the purges remove it. The responses that are gone with it. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
             if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=conversation) is None:
                 raise no_conversation(conversation)
-            await transaction.execute(_SQL["delete_responses"], {"tenant": tenant, "id": conversation})
+            rows = await fetch_all(transaction, _SQL["delete_responses"], tenant=tenant, id=conversation)
+            return [row["id"] for row in rows]
 
     async def find(
         self, tenant: str, page: Page, end_user: str | None = None, metadata: dict[str, str] | None = None
@@ -135,14 +136,15 @@ class Conversations:
                 raise no_item(item)
             return (await unsealed(transaction, self._keys, tenant, [row]))[0]
 
-    async def delete_item(self, tenant: str, conversation: str, item: str) -> Conversation:
-        """The conversation without it. Raises NotFound."""
+    async def delete_item(self, tenant: str, conversation: str, item: str) -> tuple[Conversation, str | None]:
+        """The conversation without it, and the response that it was part of. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
             found = await self._found(transaction, tenant, conversation)
             values = {"tenant": tenant, "conversation": conversation, "id": item}
-            if await fetch_one(transaction, _SQL["delete_item"], **values) is None:
+            row = await fetch_one(transaction, _SQL["delete_item"], **values)
+            if row is None:
                 raise no_item(item)
-            return found
+            return found, row["response_id"]
 
     async def _found(self, transaction: Transaction, tenant: str, conversation: str) -> Conversation:
         row = await found_conversation(transaction, tenant, conversation)

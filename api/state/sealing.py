@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from cachetools import LRUCache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -123,6 +124,7 @@ class TenantKeys:
             await self.newest(transaction, EVERY_TENANT)
         else:
             await self._unwrapped(row["wrapped_key"])
+        self._remembered: LRUCache[tuple[str, int | None], TenantKey] = LRUCache(KEPT_KEYS)
 
     async def newest(self, transaction: Transaction, tenant: str) -> TenantKey:
         """To seal with; a new tenant gets one."""
@@ -135,7 +137,7 @@ class TenantKeys:
             )
             row = await fetch_one(transaction, _SQL["newest"], tenant=tenant)
             assert row is not None
-        return TenantKey(tenant, row["version"], await self._unwrapped(row["wrapped_key"]))
+        return self._remember(TenantKey(tenant, row["version"], await self._unwrapped(row["wrapped_key"])))
 
     async def all(self, transaction: Transaction, tenant: str) -> list[TenantKey]:
         """That have not been destroyed, the oldest first."""
@@ -151,8 +153,9 @@ class TenantKeys:
         """To unseal with. Raises ServingError where it has been destroyed."""
         row = await fetch_one(transaction, _SQL["of_version"], tenant=tenant, version=version)
         if row is None:
+            self._forget(tenant, version)
             raise ServingError("the key of these conversations has been destroyed")
-        return TenantKey(tenant, version, await self._unwrapped(row["wrapped_key"]))
+        return self._remember(TenantKey(tenant, version, await self._unwrapped(row["wrapped_key"])))
 
     async def _unwrapped(self, wrapped: bytes) -> bytes:
         if wrapped not in self._kept:
@@ -161,3 +164,18 @@ class TenantKeys:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[wrapped] = key
         return self._kept[wrapped]
+
+    def remembered(self, tenant: str, version: int | None = None) -> TenantKey | None:
+        """One that this process has used before, for when PostgreSQL is away. `version`: None for the last one."""
+        key: TenantKey | None = self._remembered.get((tenant, version))
+        return key
+
+    def _remember(self, key: TenantKey) -> TenantKey:
+        self._remembered[key.tenant, key.version] = self._remembered[key.tenant, None] = key
+        return key
+
+    def _forget(self, tenant: str, version: int) -> None:
+        last = self._remembered.get((tenant, None))
+        self._remembered.pop((tenant, version), None)
+        if last is not None and last.version == version:
+            del self._remembered[tenant, None]

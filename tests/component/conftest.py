@@ -13,7 +13,9 @@ with warnings.catch_warnings():
     import api.app  # noqa: F401
     from api.state.chat_state import ChatState
     from cluster.config import StateConfig
-    from cluster.services import LocalPostgres
+    from cluster.local_postgres import LocalPostgres
+    from cluster.local_redis import LocalRedis
+    from tests.component.forgetful import ForgetfulRedis
     from tests.component.remembering import emptied
 
 import pytest
@@ -25,6 +27,21 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = LocalPostgres(tmp_path_factory.mktemp("state") / "postgres")
     yield server.start()
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same of a Redis, which may have something in it."""
+    server = LocalRedis(tmp_path_factory.mktemp("state") / "redis")
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[ForgetfulRedis]:
+    made = ForgetfulRedis(tmp_path / "redis")
+    yield made
+    made.close()
 
 
 @pytest.fixture

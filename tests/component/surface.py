@@ -11,6 +11,9 @@ from api.context.manager import ContextManager
 from api.generation import Call
 from api.receipts import Receipts
 from api.render import Frontend
+from api.state.cache import ReadCache
+from api.state.sealing import KEY_BYTES, LocalMasterKey, TenantKeys
+from api.state.volatile import Volatile
 from cluster.config import ContextConfig, IngressConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.metrics import Family, Sample, Scrape
@@ -130,7 +133,9 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
 
 
 class StateAway:
-    """A PostgreSQL that was never reached."""
+    """A PostgreSQL that was never reached, and a Redis."""
+
+    cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
     @property
     def stores(self) -> None:

@@ -14,7 +14,7 @@ from api.state.chat_state import ChatState
 from api.state.conversations import Page
 from cluster.config import StateConfig
 from cluster.errors import ServingError
-from cluster.services import LocalPostgres
+from cluster.local_postgres import LocalPostgres
 from tests.component import fake_kms
 from tests.component.surface import FakeFrontend, a_client, an_app
 
@@ -31,7 +31,7 @@ async def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made = ChatState(StateConfig(data_dir=str(tmp_path)))
     yield made
     await made.close()
-    assert not servers(tmp_path)
+    assert not servers(tmp_path) and not redis_servers(tmp_path)
 
 
 @pytest.fixture
@@ -42,6 +42,11 @@ async def http(state: ChatState) -> AsyncIterator[httpx.AsyncClient]:
 
 def servers(folder: Path) -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"]) if str(folder / "postgres") in (p.info["cmdline"] or [])]
+
+
+def redis_servers(folder: Path) -> list[psutil.Process]:
+    found = psutil.process_iter(["name", "cmdline"])
+    return [p for p in found if p.info["name"] == "redis-server" and str(folder) in " ".join(p.info["cmdline"] or [])]
 
 
 async def until(
@@ -94,6 +99,40 @@ async def test_chat_completion_is_served_meanwhile_and_found_afterwards(state, h
     await until(http, is_back)
     path = f"/v1/chat/completions/{answer.json()['id']}"
     await until(http, lambda found: found.is_success, "GET", path)
+
+
+async def test_killed_redis_is_started_again(state, tmp_path):
+    state.start()
+    await until_marked(state)
+    (killed,) = redis_servers(tmp_path)
+    killed.kill()
+    assert await state.cache.mark("alice", "conv_1") is None
+    await until_marked(state)
+    (started,) = redis_servers(tmp_path)
+    assert started != killed
+
+
+async def until_marked(state: ChatState) -> None:
+    """Redis answers."""
+    for _ in range(1000):
+        if await state.cache.mark("alice", "conv_1") is not None:
+            return
+        await asyncio.sleep(0.02)
+    raise TimeoutError
+
+
+async def test_redis_that_cannot_start_is_done_without(state, http, tmp_path, caplog):
+    (tmp_path / "redis").touch()
+    state.start()
+    made = (await until(http, is_back)).json()
+    assert (await http.get(f"{CONVERSATIONS}/{made['id']}")).json() == made
+    assert f"Redis does not start in {tmp_path / 'redis'}" in caplog.text
+
+
+def test_url_of_redis_that_is_none_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(chat_state.REDIS_URL_VARIABLE, "localhost")
+    with pytest.raises(ValueError, match="redis"):
+        ChatState(StateConfig(data_dir=str(tmp_path)))
 
 
 async def test_restart_keeps_the_conversations(tmp_path):

@@ -28,6 +28,7 @@ RETURNING id
 
 -- name: delete_responses
 DELETE FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s
+RETURNING id
 
 -- name: list_newest_first
 SELECT id, created_at, updated_at, end_user, metadata, title, title_key_version
@@ -61,12 +62,12 @@ WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(i
 WITH gone AS (
   DELETE FROM items
   WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
-  RETURNING id, seq
+  RETURNING seq, response_id
 ), summaries AS (
   DELETE FROM items i USING gone
   WHERE i.tenant_id = %(tenant)s AND i.conversation_id = %(conversation)s AND i.covers IS NOT NULL AND i.seq > gone.seq
 )
-SELECT id FROM gone
+SELECT response_id FROM gone
 
 -- name: items_newest_first
 SELECT id, status, body, key_version

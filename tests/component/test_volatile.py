@@ -1,0 +1,92 @@
+"""What callers notice of a Redis that comes and goes: nothing but that it knows nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from api.state import volatile as module
+from api.state.volatile import TIMEOUT_S, Volatile
+from tests.component.forgetful import ForgetfulRedis
+
+
+@pytest.fixture
+async def volatile(forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Volatile]:
+    monkeypatch.setattr(module, "RETRY_AFTER_S", 0.05)
+    made = Volatile()
+    made.reach(forgetful.url)
+    yield made
+    await made.close()
+
+
+async def answer(volatile: Volatile, key: str) -> bytes | None:
+    """Once it has one."""
+    for _ in range(1000):
+        if (answers := await volatile.run(("GET", key))) is not None:
+            return answers[0]
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+async def test_answers_come_in_the_order_of_the_commands(volatile):
+    assert await volatile.run(("SET", "a", 1), ("INCR", "a"), ("GET", "a")) == [True, 2, b"2"]
+
+
+async def test_callers_at_the_same_time_get_their_own_answers(volatile):
+    await volatile.run(*(("SET", f"n{number}", number) for number in range(1000)))
+    asked = (volatile.run(("GET", f"n{number}"), ("STRLEN", f"n{number}")) for number in range(1000))
+    for number, answers in enumerate(await asyncio.gather(*asked)):
+        assert answers == [str(number).encode(), len(str(number))]
+
+
+async def test_before_it_is_reached_nothing_is_known():
+    unreached = Volatile()
+    assert await unreached.run(("GET", "a")) is None
+    await unreached.close()
+
+
+async def test_killed_redis_knows_nothing_and_is_used_again_when_it_is_back(volatile, forgetful, caplog):
+    await volatile.run(("SET", "a", 1))
+    forgetful.kill()
+    for _ in range(3):
+        assert await volatile.run(("GET", "a")) is None
+        await asyncio.sleep(0.06)
+    forgetful.start()
+    assert await answer(volatile, "a") is None
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["Redis is away", "Redis is back"]
+
+
+async def test_redis_that_hangs_holds_nobody_up_for_long(volatile, forgetful):
+    await volatile.run(("SET", "a", "x"))
+    forgetful.hold_up()
+    async with asyncio.timeout(10 * TIMEOUT_S):
+        assert await asyncio.gather(*(volatile.run(("GET", "a")) for _ in range(500))) == [None] * 500
+    forgetful.let_go_on()
+
+
+async def test_answer_that_came_too_late_is_not_taken_for_another_one(volatile, forgetful):
+    await volatile.run(("SET", "a", "x"), ("SET", "b", "y"))
+    forgetful.hold_up()
+    assert await volatile.run(("GET", "a")) is None
+    forgetful.let_go_on()
+    assert await answer(volatile, "b") == b"y"
+
+
+async def test_caller_that_is_cancelled_leaves_the_answers_of_the_others(volatile):
+    await volatile.run(*(("SET", f"n{number}", number) for number in range(100)))
+    asking = [asyncio.create_task(volatile.run(("GET", f"n{number}"))) for number in range(100)]
+    await asyncio.sleep(0)
+    for task in asking[::2]:
+        task.cancel()
+    assert await asyncio.gather(*asking[1::2]) == [[str(number).encode()] for number in range(1, 100, 2)]
+
+
+async def test_refused_command_concerns_its_caller_alone(volatile, caplog):
+    refused, fine = await asyncio.gather(volatile.run(("NONSENSE",)), volatile.run(("SET", "a", 1)))
+    assert (refused, fine) == (None, [True])
+    assert "NONSENSE" in caplog.text
+
+
+def test_url_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="scheme"):
+        Volatile().reach("localhost:6379")
