@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, Protocol
 
+import msgspec
+
 Event = dict[str, Any]
 Body = dict[str, Any]
 """A response or an item, as the wire has it."""
@@ -16,6 +18,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 """Why a response is not whole, by the chat completion's finish reason."""
 
 
+_LAST = ("response.completed", "response.incomplete", "response.failed")
 _NO_NUMBER = -1
 """Of a tool call that is not continued."""
 
@@ -164,6 +167,15 @@ class ResponseWriter:
         event = {"type": kind, "sequence_number": self._next, **values}
         self._next += 1
         return event
+
+
+class _Typed(msgspec.Struct):
+    type: str
+
+
+def is_last(event: bytes) -> bool:
+    """Whether no event follows this one, given as JSON."""
+    return msgspec.json.decode(event, type=_Typed).type in _LAST
 
 
 Named = tuple[str, Body]

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
+from api.responses.events import is_last
 from api.responses.turns import Turns
 from api.state.chat_state import ChatState
-from api.state.response_events import ResponseEvents
 from api.state.responses import RUNNING, no_response
 from cluster.errors import InvalidRequest
 
 LOOK_INTERVAL_S = 0.25
-"""Between two looks at what another replica has told."""
+"""Between two looks at what another replica has told, where Redis does not tell."""
 CANCELLED_WITHIN_S = 5.0
 """More than a replica takes to hear of it."""
 
@@ -27,13 +27,14 @@ async def resumed(
         StateUnavailable: it is not generated here, and PostgreSQL is away.
     """
     turn = turns.running(tenant, response)
-    events = turn.events(after) if turn else _written(state.stores.response_events, tenant, response, after)
+    events = turn.events(after) if turn else _written(state, tenant, response, after)
     async with aclosing(events):
         async for event in events:
             yield event
 
 
-async def _written(store: ResponseEvents, tenant: str, response: str, after: int) -> AsyncGenerator[bytes, None]:
+async def _written(state: ChatState, tenant: str, response: str, after: int) -> AsyncGenerator[bytes, None]:
+    store = state.stores.response_events
     while True:
         standing = await store.standing(tenant, response)
         if standing is None:
@@ -50,6 +51,14 @@ async def _written(store: ResponseEvents, tenant: str, response: str, after: int
                     "events_expired",
                 )
             return
+        async with aclosing(state.tails.follow(tenant, response, after)) as batches:
+            async for batch in batches:
+                events = await store.opened(tenant, response, batch.seq_from, batch.sealed, batch.key_version)
+                for event in events[after + 1 - batch.seq_from :]:
+                    yield event
+                after = batch.seq_to
+                if is_last(events[-1]):
+                    return
         await asyncio.sleep(LOOK_INTERVAL_S)
 
 
@@ -60,6 +69,6 @@ async def cancelled(turns: Turns, state: ChatState, tenant: str, response: str) 
         return
     with suppress(TimeoutError):
         async with asyncio.timeout(CANCELLED_WITHIN_S):
-            async with aclosing(_written(state.stores.response_events, tenant, response, -1)) as events:
+            async with aclosing(_written(state, tenant, response, -1)) as events:
                 async for _ in events:
                     pass

@@ -219,12 +219,13 @@ class Turn:
 
     async def _is_written(self) -> bool:
         """False while PostgreSQL is away. A turn that was refused has not been: its client may send it again."""
-        assert self._store is not None and self._running is not None
+        assert self._store is not None and self._running is not None and self._log_writer is not None
         try:
             if self._refusal is None:
                 written = await self._store.finish(self._tenant, self._writer.response, self._log.since(0))
                 if written:  # else it was deleted meanwhile
                     self._log.settle(written)
+                    await self._log_writer.pass_on(self._running)
             else:
                 await self._store.withdraw(self._tenant, self.id)
         except StateUnavailable:

@@ -12,6 +12,8 @@ from api.responses.event_log import EventLog
 from api.state.response_events import Batch, ResponseEvents
 from api.state.responses import LEASE, RUNNING
 from api.state.sealing import TenantKey
+from api.state.tails import Batch as TailBatch
+from api.state.tails import Tails
 from cluster.errors import StateUnavailable
 
 logger = logging.getLogger("baton.state")
@@ -46,8 +48,9 @@ class Running:
 
 
 class LogWriter:
-    def __init__(self, events: ResponseEvents) -> None:
+    def __init__(self, events: ResponseEvents, tails: Tails) -> None:
         self._events = events
+        self._tails = tails
         self._running: dict[str, Running] = {}
         self._told = asyncio.Event()
         self._is_behind = False
@@ -75,6 +78,17 @@ class LogWriter:
             running.log.release(len(running.log))
         self._told.set()
 
+    async def pass_on(self, running: Running) -> None:
+        """What was written of it elsewhere, to those who follow it from other replicas."""
+        events = running.log.since(running.num_written)
+        if events:
+            await self._publish([Batch.of(running.key, running.response, "", running.num_written, events)])
+
+    async def _publish(self, batches: list[Batch]) -> None:
+        tails = (TailBatch(one.first_number, one.last_number, one.key_version, one.sealed) for one in batches)
+        named = zip(batches, tails, strict=True)
+        await self._tails.publish([(batch.tenant, batch.response, tail) for batch, tail in named])
+
     async def _keep_writing(self) -> None:
         while True:
             await self._told.wait()
@@ -94,10 +108,11 @@ class LogWriter:
             self._is_behind = False
             for batch in batches:
                 if batch.response in written:
-                    self._has_written(batch.response, batch.first_number + len(batch.events))
+                    self._has_written(batch.response, batch.last_number + 1)
                     self._heed(batch.response, written)
                 else:
                     await self._look_at(batch)
+            await self._publish([batch for batch in batches if batch.response in written])
         except StateUnavailable:
             return False
         except Exception:
@@ -109,7 +124,7 @@ class LogWriter:
 
     async def _look_at(self, batch: Batch) -> None:
         """It was not written: it is over, or an earlier try has written it after all."""
-        standing = await self._events.standing(batch.key.tenant, batch.response)
+        standing = await self._events.standing(batch.tenant, batch.response)
         if standing is None or standing.status not in RUNNING:
             self._heed(batch.response, {})
         else:
@@ -149,4 +164,4 @@ def _batch(running: Running) -> Batch | None:
     events = running.log.since(running.num_written)
     if running.is_ending or not events:
         return None
-    return Batch(running.response, running.status(), running.num_written, events, running.key)
+    return Batch.of(running.key, running.response, running.status(), running.num_written, events)

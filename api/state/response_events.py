@@ -17,13 +17,21 @@ _SQL = queries("events.sql")
 class Batch(NamedTuple):
     """Events of one response, next to each other."""
 
+    tenant: str
     response: str
     status: str
     """Of the response, after them."""
     first_number: int
-    events: list[bytes]
-    """As JSON."""
-    key: TenantKey
+    last_number: int
+    sealed: bytes
+    key_version: int
+
+    @classmethod
+    def of(cls, key: TenantKey, response: str, status: str, first_number: int, events: list[bytes]) -> "Batch":
+        """`events`: as JSON."""
+        sealed = key.seal(b"\n".join(events), _place(response, first_number))
+        last_number = first_number + len(events) - 1
+        return cls(key.tenant, response, status, first_number, last_number, sealed, key.version)
 
 
 class Standing(NamedTuple):
@@ -42,13 +50,13 @@ class ResponseEvents:
         whether somebody wants the response to end.
         """
         values = {
-            "tenants": [batch.key.tenant for batch in batches],
+            "tenants": [batch.tenant for batch in batches],
             "ids": [batch.response for batch in batches],
             "statuses": [batch.status for batch in batches],
             "firsts": [batch.first_number for batch in batches],
-            "lasts": [batch.first_number + len(batch.events) - 1 for batch in batches],
-            "events": [sealed(batch) for batch in batches],
-            "key_versions": [batch.key.version for batch in batches],
+            "lasts": [batch.last_number for batch in batches],
+            "events": [batch.sealed for batch in batches],
+            "key_versions": [batch.key_version for batch in batches],
         }
         async with self._database.transaction(EVERY_TENANT) as transaction:
             rows = await (await transaction.execute(_SQL["append"], values)).fetchall()
@@ -75,6 +83,14 @@ class ResponseEvents:
         """Events after this one, as JSON; not all of them, where there are many."""
         async with self._database.transaction(tenant) as transaction:
             return await events_of(transaction, self._keys, tenant, response, after, READ_AT_ONCE)
+
+    async def opened(self, tenant: str, response: str, first_number: int, sealed: bytes, version: int) -> list[bytes]:
+        """The events of a batch that came another way, as JSON."""
+        key = self._keys.remembered(tenant, version)
+        if key is None:
+            async with self._database.transaction(tenant) as transaction:
+                key = await self._keys.of_version(transaction, tenant, version)
+        return key.unseal(sealed, _place(response, first_number)).split(b"\n")
 
     async def purge(self, older_than: timedelta) -> None:
         """Remove those of responses that are over."""
@@ -104,19 +120,16 @@ async def add_events(
 ) -> None:
     """At the end of a response."""
     if events:
+        batch = Batch.of(key, response, "", first_number, events)
         values = {
             "tenant": key.tenant,
             "id": response,
             "first": first_number,
-            "last": first_number + len(events) - 1,
-            "events": sealed(Batch(response, "", first_number, events, key)),
+            "last": batch.last_number,
+            "events": batch.sealed,
             "key_version": key.version,
         }
         await transaction.execute(_SQL["add"], values)
-
-
-def sealed(batch: Batch) -> bytes:
-    return batch.key.seal(b"\n".join(batch.events), _place(batch.response, batch.first_number))
 
 
 def _place(response: str, first_number: int) -> str:

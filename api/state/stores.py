@@ -14,6 +14,7 @@ from api.state.response_events import ResponseEvents
 from api.state.responses import Responses
 from api.state.sealing import TenantKeys
 from api.state.search import Search
+from api.state.tails import Tails
 from cluster.config import StateConfig
 
 
@@ -31,13 +32,13 @@ class Stores(NamedTuple):
     purges: Purges
 
 
-def stores_in(database: Database, keys: TenantKeys, config: StateConfig) -> Stores:
+def stores_in(database: Database, keys: TenantKeys, tails: Tails, config: StateConfig) -> Stores:
     events = ResponseEvents(database, keys)
     return Stores(
         conversations=Conversations(database, keys),
         responses=Responses(database, keys),
         response_events=events,
-        log_writer=LogWriter(events),
+        log_writer=LogWriter(events, tails),
         orphans=Orphans(database, keys),
         context=ContextStore(database, keys),
         chat_completions=ChatCompletions(database, keys),
