@@ -9,7 +9,7 @@ from api.responses.request import ResponseRequest, response_of
 from api.responses.turn import Means, Turn
 from api.state.chat_state import ChatState
 from api.state.history import History
-from api.state.items import new_id, with_ids
+from api.state.items import with_ids
 from api.state.responses import Admission
 
 NOTHING = History([], {}, [])
@@ -23,14 +23,15 @@ class Turns:
         """Those that are kept, by tenant and id."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def start(self, tenant: str, request: ResponseRequest, call: Call) -> Turn:
-        """The user's turn is durable when this returns, if it is to be stored. `tenant`: as the state knows it.
+    async def start(self, tenant: str, request: ResponseRequest, call: Call, response: str) -> Turn:
+        """The user's turn is durable when this returns, if it is to be stored. `tenant`: as the state knows it;
+        `response`: the id that it gets.
 
         Raises:
             NotFound, Conflict: of the conversation or the previous response.
             StateUnavailable: it needs what is remembered.
         """
-        starting = asyncio.create_task(self._start(tenant, request, call))  # all of it, or nothing
+        starting = asyncio.create_task(self._start(tenant, request, call, response))  # all of it, or nothing
         self._keep(starting)
         try:
             return await asyncio.shield(starting)
@@ -47,8 +48,8 @@ class Turns:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _start(self, tenant: str, request: ResponseRequest, call: Call) -> Turn:
-        response = response_of(request, new_id("resp"), int(time.time()))
+    async def _start(self, tenant: str, request: ResponseRequest, call: Call, response_id: str) -> Turn:
+        response = response_of(request, response_id, int(time.time()))
         items = with_ids(request.items)
         turn = Turn(tenant, request, response)
         history = NOTHING

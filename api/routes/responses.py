@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from api.responses.attempts import attempt_of, found_for
 from api.responses.kept import cancelled, resumed
 from api.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_again, request_of
 from api.responses.turn import Turn
@@ -14,8 +15,10 @@ from api.routes.calls import call_of, headers_of
 from api.routes.conversations import tenant_in_state
 from api.routes.copies import answer_or_copy, first_page
 from api.state.chat_state import ChatState
+from api.state.items import new_id
 from api.state.responses import Responses
 from api.wire.event_stream import EventStream
+from api.wire.fingerprint import fingerprint
 from api.wire.pages import listed, page_of
 from api.wire.query import flag_in, number_in
 from api.wire.requests import object_of
@@ -28,7 +31,15 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
-    return await _answer(request, request_of(body, request.app.state.context.config.default_truncation))
+    wanted = request_of(body, request.app.state.context.config.default_truncation)
+    if not wanted.is_stored:
+        return await _answer(request, wanted, new_id("resp"))
+    tenant = tenant_in_state(request)
+    attempt = attempt_of(request.headers, fingerprint(tenant, request.url.path, body))
+    found = await found_for(request.app.state.chat_state, tenant, attempt, new_id("resp"))
+    if found.is_there:
+        return await _answer_of_another_try(request, wanted, found.response)
+    return await _answer(request, wanted, found.response)
 
 
 @router.get("/{response}")
@@ -39,10 +50,8 @@ async def retrieve(request: Request, response: str) -> Any:
         return await answer_or_copy(
             request, tenant, response, "response", lambda: _store(request).get(tenant, response)
         )
-    state, after = request.app.state, number_in(query, "starting_after")
-    first = 0 if after is None else after + 1
-    frames = _frames(resumed(state.turns, state.chat_state, tenant, response, first - 1), first)
-    return EventStream(frames, lambda _: None, dict, state.keep_alive_s, lambda error: error_event(error, first))
+    after = number_in(query, "starting_after")
+    return _resumed(request, response, 0 if after is None else after + 1)
 
 
 @router.post("/{response}/cancel")
@@ -59,7 +68,8 @@ async def regenerate(request: Request, response: str) -> Response:
     overrides = await object_of(request, OVERRIDES)
     tenant, store = tenant_in_state(request), _store(request)
     found = await store.get(tenant, response)
-    return await _answer(request, request_again(found, await store.whole_input(tenant, response), overrides))
+    wanted = request_again(found, await store.whole_input(tenant, response), overrides)
+    return await _answer(request, wanted, new_id("resp"))
 
 
 @router.delete("/{response}")
@@ -80,9 +90,10 @@ async def input_items(request: Request, response: str) -> Response:
     return await answer_or_copy(request, tenant, response, first_page(page), ask)
 
 
-async def _answer(request: Request, wanted: ResponseRequest) -> Response:
+async def _answer(request: Request, wanted: ResponseRequest, response: str) -> Response:
+    """`response`: its id."""
     call = call_of(request, wanted.body)
-    turn = await request.app.state.turns.start(tenant_in_state(request), wanted, call)
+    turn = await request.app.state.turns.start(tenant_in_state(request), wanted, call, response)
     if wanted.is_streamed:
         keep_alive_s = request.app.state.keep_alive_s
         return EventStream(
@@ -93,6 +104,24 @@ async def _answer(request: Request, wanted: ResponseRequest) -> Response:
             lambda error: error_event(error, 0),
         )
     return JSONResponse(await _whole(turn), headers=headers_of(call))
+
+
+async def _answer_of_another_try(request: Request, wanted: ResponseRequest, response: str) -> Response:
+    if wanted.is_streamed:
+        return _resumed(request, response, 0)
+    tenant, state = tenant_in_state(request), request.app.state
+    if not wanted.is_background:
+        async with aclosing(resumed(state.turns, state.chat_state, tenant, response, -1)) as events:
+            async for _ in events:
+                pass
+    return JSONResponse(await _store(request).get(tenant, response))
+
+
+def _resumed(request: Request, response: str, first: int) -> EventStream:
+    """From this event on."""
+    tenant, state = tenant_in_state(request), request.app.state
+    frames = _frames(resumed(state.turns, state.chat_state, tenant, response, first - 1), first)
+    return EventStream(frames, lambda _: None, dict, state.keep_alive_s, lambda error: error_event(error, first))
 
 
 async def _turn_frames(turn: Turn) -> AsyncGenerator[bytes, None]:

@@ -78,6 +78,8 @@ class Responses:
                 await append(transaction, key, turn.items, conversation=conversation, turn=place)
                 return Admitted(history, key)
         except UniqueViolation as error:
+            if error.diag.constraint_name == "responses_pkey":
+                raise Conflict("another try of this request is being admitted", None, "request_in_progress") from error
             raise Conflict(
                 f"another response is being generated in conversation '{conversation}'",
                 "conversation",

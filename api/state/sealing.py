@@ -114,6 +114,7 @@ class TenantKeys:
         self._master = master
         self._kept: dict[bytes, bytes] = {}
         """By what they are wrapped as."""
+        self._remembered: LRUCache[tuple[str, int | None], TenantKey] = LRUCache(KEPT_KEYS)
 
     async def check(self, transaction: Transaction) -> None:
         """That the master key is the one of this database: `transaction` is in the name of every tenant. The first
@@ -124,7 +125,6 @@ class TenantKeys:
             await self.newest(transaction, EVERY_TENANT)
         else:
             await self._unwrapped(row["wrapped_key"])
-        self._remembered: LRUCache[tuple[str, int | None], TenantKey] = LRUCache(KEPT_KEYS)
 
     async def newest(self, transaction: Transaction, tenant: str) -> TenantKey:
         """To seal with; a new tenant gets one."""

@@ -51,10 +51,11 @@ def has_titles() -> bool:
 
 
 @pytest.fixture
-async def state(postgres: str, tmp_path: Path, has_titles: bool) -> AsyncIterator[ChatState]:
+async def state(postgres: str, redis: str, tmp_path: Path, has_titles: bool) -> AsyncIterator[ChatState]:
     """Reached, and empty."""
     emptied(postgres)
-    opened = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), titles=has_titles))
+    urls = {"database_url": postgres, "redis_url": redis}
+    opened = ChatState(StateConfig(**urls, data_dir=str(tmp_path), titles=has_titles))
     await opened.look()
     yield opened
     await opened.close()

@@ -12,6 +12,7 @@ from api.generation import Call
 from api.receipts import Receipts
 from api.render import Frontend
 from api.state.cache import ReadCache
+from api.state.retries import Retries
 from api.state.sealing import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.volatile import Volatile
 from cluster.config import ContextConfig, IngressConfig
@@ -136,6 +137,8 @@ class StateAway:
     """A PostgreSQL that was never reached, and a Redis."""
 
     cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
+
+    retries = Retries(Volatile())
 
     @property
     def stores(self) -> None:
