@@ -246,7 +246,7 @@ async def test_copy_is_shown_by_other_replicas_that_know_the_key(states):
     made = await known(states[0])
     await kept(states[0], {"text": SECRET})
     assert await states[1].cache.get("t", "conv_1", "conversation") is None
-    await states[1].conversations.items("t", made.id, Page(None, 1, newest_first=True))
+    await states[1].stores.conversations.items("t", made.id, Page(None, 1, newest_first=True))
     copy = await states[1].cache.get("t", "conv_1", "conversation")
     assert copy is not None and copy.body == {"text": SECRET}
 
