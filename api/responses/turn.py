@@ -114,14 +114,22 @@ class Turn:
     async def _run(self, means: Means, history: History, items: list[Item], call: Call) -> None:
         try:
             await self._finish(await self._last(self._generated(means, history, items, call)))
-            if self._fitted is not None and self._refusal is None:
-                means.context.after_turn(self._fitted, self._writer.response["output"], call)
-            if self._running is not None and self._request.conversation and self._writer.response["output"]:
-                await means.titles.after_turn(self._tenant, self._request.conversation)
+            await self._prepare_the_next(means, call)
         finally:
             self._log.end()  # whatever happens, nobody waits for ever
             if self._running is not None and self._log_writer is not None:
                 self._log_writer.forget(self._running)
+
+    async def _prepare_the_next(self, means: Means, call: Call) -> None:
+        """What goes wrong here is nothing to its client."""
+        output = self._writer.response["output"]
+        try:
+            if self._fitted is not None and self._refusal is None:
+                means.context.after_turn(self._fitted, output, call)
+            if self._running is not None and self._request.conversation and output:
+                await means.titles.after_turn(self._tenant, self._request.conversation)
+        except Exception:
+            logger.exception("behind response %s", self.id)
 
     async def _last(self, generated: Awaitable[list[Event]]) -> list[Event]:
         """The last events, whatever happens to the generation."""

@@ -151,7 +151,12 @@ class Responses:
             if await fetch_one(transaction, _SQL["get"], tenant=tenant, id=response) is None:
                 raise no_response(response)
             values = {"id": response, "after": page.after, "limit": page.limit + 1}
-            return await self._items(transaction, tenant, await fetch_all(transaction, query, tenant=tenant, **values))
+            rows = await fetch_all(transaction, query, tenant=tenant, **values)
+            if not rows and page.after:
+                place = {"tenant": tenant, "id": response, "item": page.after}
+                if await fetch_one(transaction, _SQL["input_item"], **place) is None:
+                    raise NotFound(f"no item with id '{page.after}' in this response", "after", "item_not_found")
+            return await self._items(transaction, tenant, rows)
 
     async def whole_input(self, tenant: str, response: str) -> list[Item]:
         """The oldest item first."""

@@ -117,6 +117,10 @@ class Service:
         (server,) = [p for p in psutil.process_iter() if p.name() == "postgres" and _serves(p, self._data)]
         return [server, *server.children(recursive=True)]
 
+    def redis(self) -> psutil.Process:
+        (server,) = [p for p in psutil.process_iter() if p.name() == "redis-server" and _serves(p, self._data)]
+        return server
+
     def is_ready(self) -> bool:
         """Answers, and can hand over."""
         try:

@@ -89,6 +89,25 @@ def test_turn_does_not_care_for_a_database_that_is_away(
     assert len(strict.conversations.items.list(conversation.id).data) == 2
 
 
+def test_redis_is_a_help_and_no_more(service: Service, strict: openai.OpenAI, model: str) -> None:
+    conversation = strict.conversations.create()
+    stream = iter(strict.responses.create(model=model, conversation=conversation.id, **LONG))
+    first = next(stream)
+    killed = service.redis()
+    killed.kill()
+    events = [first, *stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert strict.responses.retrieve(first.response.id) == events[-1].response
+    wait_for(lambda: _is_replaced(service, killed), FREE_WITHIN_S)
+
+
+def _is_replaced(service: Service, killed: psutil.Process) -> bool:
+    try:
+        return service.redis() != killed
+    except ValueError:
+        return False
+
+
 def is_over(client: openai.OpenAI, response: str) -> bool:
     """False while nobody can be asked."""
     try:

@@ -353,3 +353,29 @@ async def test_idempotency_key_gives_the_first_answer_and_belongs_to_one_request
         await client.responses.create(model="m", input="Other", extra_headers=key)
     assert caught.value.code == "idempotency_key_conflict"
     assert (await clients("sk-bob").responses.create(model="m", input="Other", extra_headers=key)).id != first.id
+
+
+async def test_stream_does_not_wait_for_a_slow_database_and_nothing_is_lost(client, model, postgres):
+    model.may_go_on.clear()
+    stream = aiter(await client.responses.create(model="m", input="Hello", stream=True))
+    first = await anext(stream)
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        connection.execute("SELECT FROM responses FOR UPDATE")
+        model.may_go_on.set()
+        rest = [event async for event in stream]
+        assert rest[-1].type == "response.completed"
+    for _ in range(1000):
+        if (found := await client.responses.retrieve(first.response.id)).status == "completed":
+            break
+        await asyncio.sleep(0.01)
+    assert found == rest[-1].response
+    assert numbers(await resumed(client, found.id)) == numbers([first, *rest])
+
+
+async def test_page_after_an_item_of_something_else_is_not_found(client):
+    made = await client.responses.create(model="m", input="Hello")
+    (asked,) = [item async for item in client.responses.input_items.list(made.id)]
+    assert [item async for item in client.responses.input_items.list(made.id, after=asked.id)] == []
+    with pytest.raises(NotFoundError):
+        await client.responses.input_items.list(made.id, after="msg_x")

@@ -67,6 +67,9 @@ SELECT id, status, body, key_version FROM items
 WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND is_output AND covers IS NULL
 ORDER BY position
 
+-- name: input_item
+SELECT id FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND id = %(item)s AND NOT is_output
+
 -- name: input_newest_first
 SELECT id, status, body, key_version FROM items
 WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND NOT is_output
