@@ -1,6 +1,7 @@
 """What a response has told so far: kept from its first event on, for any number of clients to read."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -23,13 +24,21 @@ class EventLog:
     def add(self, events: list[Event]) -> None:
         self._events += [msgspec.json.encode(event) for event in events]
 
-    def since(self, number: int) -> list[bytes]:
-        """From this event on, as JSON."""
-        return self._events[number:]
+    def since(self, number: int, max_bytes: float = math.inf) -> list[bytes]:
+        """From this event on, as JSON; no more than so many bytes, but for the first."""
+        events: list[bytes] = []
+        for event in self._events[number:]:
+            max_bytes -= len(event)
+            if events and max_bytes < 0:
+                break
+            events.append(event)
+        return events
 
     def settle(self, events: list[bytes]) -> None:
-        """These are what is to be remembered."""
-        self._events = events
+        """It is over, and these are remembered of it: they are told, where nothing else has been told already."""
+        if len(events) > self._num_released:
+            self._events = events
+        self.end()
 
     def release(self, number: int) -> None:
         """All events before this one."""

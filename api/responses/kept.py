@@ -39,17 +39,17 @@ async def _written(state: ChatState, tenant: str, response: str, after: int) -> 
         standing = await store.standing(tenant, response)
         if standing is None:
             raise no_response(response)
+        if not standing.has_events:
+            raise InvalidRequest(
+                f"the events of response '{response}' are not kept any more: retrieve it without 'stream'",
+                "stream",
+                "events_expired",
+            )
         while events := await store.read(tenant, response, after):
             for event in events:
                 yield event
             after += len(events)
         if standing.status not in RUNNING:
-            if after < standing.last_number:
-                raise InvalidRequest(
-                    f"the events of response '{response}' are not kept any more: retrieve it without 'stream'",
-                    "stream",
-                    "events_expired",
-                )
             return
         async with aclosing(state.tails.follow(tenant, response, after)) as batches:
             async for batch in batches:

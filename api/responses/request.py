@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from api.state.responses import Asked
 from api.wire.items import Item, items_of
 from api.wire.pages import metadata_of
 from cluster.errors import InvalidRequest
@@ -125,41 +126,16 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
     )
 
 
-_KEPT = {
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "model",
-    "parallel_tool_calls",
-    "previous_response_id",
-    "prompt_cache_key",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
-}
-"""What a response object says of its request."""
 OVERRIDES = KNOWN - {"conversation", "input", "previous_response_id", "store"}
 """What a client may change of a response that is generated anew."""
 
 
-def request_again(response: dict[str, Any], items: list[Item], overrides: dict[str, Any]) -> ResponseRequest:
-    """The request for a sibling of this response, whose input was `items`. Raises InvalidRequest."""
-    conversation = response.get("conversation")
-    body = {name: response[name] for name in _KEPT if response.get(name) is not None}
-    if conversation:
-        body["conversation"] = conversation
-    body |= {"input": items} | overrides
-    body["metadata"] = {**metadata_of(body.get("metadata")), "regenerated_from": response["id"]}
-    return request_of(body)._replace(replaced=response["id"])
+def request_again(asked: Asked, overrides: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
+    """The request for a sibling of the response that was asked for so. Raises InvalidRequest."""
+    kept = {name: value for name, value in asked.body.items() if name not in ("background", "stream")}
+    request = request_of(kept | {"input": asked.items} | overrides, default_truncation)
+    request.body["metadata"]["regenerated_from"] = asked.response  # beside what clients may say
+    return request._replace(replaced=asked.response)
 
 
 def response_of(request: ResponseRequest, response_id: str, created_at: int) -> dict[str, Any]:

@@ -108,8 +108,8 @@ class Turn:
                 last = event
                 if self._request.is_background:
                     break
-        response: dict[str, Any] = msgspec.json.decode(last)["response"]
-        return response
+        response: dict[str, Any] | None = msgspec.json.decode(last).get("response")
+        return response or self._writer.response
 
     async def _run(self, means: Means, history: History, items: list[Item], call: Call) -> None:
         try:

@@ -10,8 +10,12 @@ from api.responses.turn import Means, Turn
 from api.state.chat_state import ChatState
 from api.state.history import History
 from api.state.items import with_ids
-from api.state.responses import Admission
+from api.state.responses import Admission, Admitted, Responses
+from cluster.errors import StateUnavailable
 
+WITHDRAW_INTERVAL_S = 1.0
+WITHDRAWALS = 20
+"""Then its lease has run out."""
 NOTHING = History([], {}, [])
 
 
@@ -55,8 +59,9 @@ class Turns:
         history = NOTHING
         if request.is_stored:
             store = self._state.stores.responses
-            admission = Admission(response, items, request.conversation, request.previous, request.replaced)
-            history, key = await store.admit(tenant, admission)
+            asked = {name: value for name, value in request.body.items() if name != "input"}
+            admission = Admission(response, items, request.conversation, request.previous, request.replaced, asked)
+            history, key = await self._admitted(store, tenant, admission)
             turn.keep(store, self._state.stores.log_writer, key)
             self._running[tenant, turn.id] = turn
         elif request.conversation or request.previous:
@@ -65,6 +70,25 @@ class Turns:
         task.add_done_callback(lambda _: self._running.pop((tenant, turn.id), None))
         self._keep(task)
         return turn
+
+    async def _admitted(self, store: Responses, tenant: str, admission: Admission) -> Admitted:
+        """Raises NotFound, Conflict, StateUnavailable."""
+        try:
+            return await store.admit(tenant, admission)
+        except StateUnavailable:
+            self._keep(asyncio.create_task(self._withdrawn(store, tenant, admission.body["id"])))
+            raise
+
+    async def _withdrawn(self, store: Responses, tenant: str, response: str) -> None:
+        """It may have been admitted, though nobody has said so: its client will send it again."""
+        for _ in range(WITHDRAWALS):
+            if (tenant, response) in self._running:  # it has been sent again, under the same id
+                return
+            try:
+                await store.withdraw(tenant, response)
+                return
+            except StateUnavailable:
+                await asyncio.sleep(WITHDRAW_INTERVAL_S)
 
     def _keep(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)

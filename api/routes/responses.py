@@ -67,8 +67,8 @@ async def regenerate(request: Request, response: str) -> Response:
     """A sibling: the same input, answered anew. In a conversation it takes the place of the turn and what follows."""
     overrides = await object_of(request, OVERRIDES)
     tenant, store = tenant_in_state(request), _store(request)
-    found = await store.get(tenant, response)
-    wanted = request_again(found, await store.whole_input(tenant, response), overrides)
+    truncation = request.app.state.context.config.default_truncation
+    wanted = request_again(await store.asked(tenant, response), overrides, truncation)
     return await _answer(request, wanted, new_id("resp"))
 
 

@@ -89,6 +89,7 @@ class Conversations:
     async def delete(self, tenant: str, conversation: str) -> list[str]:
         """Nobody sees it from now on; the purges remove it. The responses that are gone with it. Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
+            await transaction.execute(_SQL["lock_responses"], {"tenant": tenant, "id": conversation})
             if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=conversation) is None:
                 raise no_conversation(conversation)
             rows = await fetch_all(transaction, _SQL["delete_responses"], tenant=tenant, id=conversation)

@@ -25,6 +25,8 @@ clients of a fast model see some tokens at a time.
 PATIENCE_S = 0.25
 """How long clients wait for PostgreSQL."""
 RETRY_S = 0.5
+MAX_BYTES, MAX_BYTES_OF_ONE = 4e6, 5e5
+"""Of a transaction, and of one response in it: what has piled up is written little by little."""
 RENEWALS_PER_LEASE = 5
 
 
@@ -55,6 +57,8 @@ class LogWriter:
         self._told = asyncio.Event()
         self._is_behind = False
         """PostgreSQL does not keep up."""
+        self._one_at_a_time = asyncio.Lock()
+        """Transactions that change many responses would wait for each other for ever."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -93,18 +97,35 @@ class LogWriter:
         while True:
             await self._told.wait()
             self._told.clear()
-            batches = [batch for running in self._running.values() if (batch := _batch(running))]
+            batches = self._batches()
             if batches and not await self._is_written(batches):
                 self._fall_behind()
                 self._told.set()
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(INTERVAL_S)
 
+    def _batches(self) -> list[Batch]:
+        """What is to be written next; there may be more."""
+        batches: list[Batch] = []
+        num_bytes = 0.0
+        for running in self._running.values():
+            if num_bytes > MAX_BYTES:
+                self._told.set()
+                break
+            events = [] if running.is_ending else running.log.since(running.num_written, MAX_BYTES_OF_ONE)
+            if events:
+                batches.append(Batch.of(running.key, running.response, running.status(), running.num_written, events))
+                num_bytes += len(batches[-1].sealed)
+                if running.num_written + len(events) < len(running.log):
+                    self._told.set()
+        return batches
+
     async def _is_written(self, batches: list[Batch]) -> bool:
         """False while PostgreSQL is away."""
         late = asyncio.get_running_loop().call_later(PATIENCE_S, self._fall_behind)
         try:
-            written = await self._events.append(batches)
+            async with self._one_at_a_time:
+                written = await self._events.append(batches)
             self._is_behind = False
             for batch in batches:
                 if batch.response in written:
@@ -129,6 +150,7 @@ class LogWriter:
             self._heed(batch.response, {})
         else:
             self._has_written(batch.response, standing.last_number + 1)
+            self._told.set()  # there may be more
 
     def _has_written(self, response: str, number: int) -> None:
         if running := self._running.get(response):
@@ -152,16 +174,10 @@ class LogWriter:
             responses = [(running.key.tenant, running.response) for running in self._running.values()]
             if responses:
                 try:
-                    standing = await self._events.renew(responses, LEASE)
+                    async with self._one_at_a_time:
+                        standing = await self._events.renew(responses, LEASE)
                 except Exception as error:
                     logger.warning("the leases of %d responses were not renewed: %s", len(responses), error)
                     continue
                 for _, response in responses:
                     self._heed(response, standing)
-
-
-def _batch(running: Running) -> Batch | None:
-    events = running.log.since(running.num_written)
-    if running.is_ending or not events:
-        return None
-    return Batch.of(running.key, running.response, running.status(), running.num_written, events)

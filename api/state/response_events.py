@@ -9,7 +9,8 @@ from api.state.sealing import TenantKey, TenantKeys
 
 READ_AT_ONCE = 256
 """Batches of events."""
-PURGED_AT_ONCE = 1000
+PURGED_AT_ONCE = 100
+"""Responses."""
 
 _SQL = queries("events.sql")
 
@@ -38,6 +39,8 @@ class Standing(NamedTuple):
     status: str
     last_number: int
     """Of the last event that is written; -1 for none."""
+    has_events: bool
+    """False when they are not kept any more."""
 
 
 class ResponseEvents:

@@ -38,6 +38,19 @@ class Admission(NamedTuple):
     previous: str | None
     replaced: str | None
     """The response that it is generated anew for."""
+    asked: dict[str, Any]
+    """Its request, as the client said it, without the input."""
+
+
+class Asked(NamedTuple):
+    """What a response was asked for."""
+
+    response: str
+    body: dict[str, Any]
+    """Without the input."""
+    items: list[Item]
+    conversation: str | None
+    previous: str | None
 
 
 class Admitted(NamedTuple):
@@ -158,11 +171,18 @@ class Responses:
                     raise NotFound(f"no item with id '{page.after}' in this response", "after", "item_not_found")
             return await self._items(transaction, tenant, rows)
 
-    async def whole_input(self, tenant: str, response: str) -> list[Item]:
-        """The oldest item first."""
+    async def asked(self, tenant: str, response: str) -> Asked:
+        """Raises NotFound."""
         query, values = _SQL["input_oldest_first"], {"id": response, "after": None, "limit": None}
         async with self._database.transaction(tenant) as transaction:
-            return await self._items(transaction, tenant, await fetch_all(transaction, query, tenant=tenant, **values))
+            row = await fetch_one(transaction, _SQL["asked"], tenant=tenant, id=response)
+            if row is None:
+                raise no_response(response)
+            key = await self._keys.of_version(transaction, tenant, row["key_version"])
+            body = msgspec.json.decode(key.unseal(row["asked"], _asked_place(response)))
+            rows = await fetch_all(transaction, query, tenant=tenant, **values)
+            items = await self._items(transaction, tenant, rows)
+            return Asked(response, body, items, row["conversation_id"], row["previous_response_id"])
 
     async def _items(self, transaction: Transaction, tenant: str, rows: list[Any]) -> list[Item]:
         return await unsealed(transaction, self._keys, tenant, rows)
@@ -176,6 +196,7 @@ class Responses:
             "status": turn.body["status"],
             "is_background": turn.body["background"],
             "body": _sealed(key, turn.body),
+            "asked": key.seal(msgspec.json.encode(turn.asked), _asked_place(turn.body["id"])),
             "key_version": key.version,
             "lease": LEASE,
         }
@@ -201,9 +222,9 @@ async def end_response(transaction: Transaction, key: TenantKey, body: Body, eve
     }
     await transaction.execute(_SQL["finish"], values)
     if body["output"]:
-        items = await fetch_one(transaction, _SQL["num_items"], tenant=key.tenant, id=response)
-        assert items is not None
-        turn = Turn(response, items["num_items"], is_output=True)
+        place = await fetch_one(transaction, _SQL["next_position"], tenant=key.tenant, id=response)
+        assert place is not None
+        turn = Turn(response, place["position"], is_output=True)
         await append(transaction, key, body["output"], conversation=row["conversation_id"], turn=turn)
     return True
 
@@ -215,6 +236,10 @@ def no_response(response: str) -> NotFound:
 def place_of(response: str) -> str:
     """Of its sealed body."""
     return f"responses/{response}/body"
+
+
+def _asked_place(response: str) -> str:
+    return f"responses/{response}/asked"
 
 
 def _sealed(key: TenantKey, body: Body) -> bytes:

@@ -8,7 +8,6 @@ CREATE TABLE response_events (
   -- As JSON, one per line
   events       bytea NOT NULL,
   key_version  int NOT NULL,
-  told_at      timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (tenant_id, response_id, first_number),
   FOREIGN KEY (tenant_id, response_id) REFERENCES responses (tenant_id, id) ON DELETE CASCADE
 );
@@ -20,9 +19,13 @@ ALTER TABLE responses
   ADD COLUMN is_background boolean NOT NULL DEFAULT false,
   -- Whoever generates it is to stop
   ADD COLUMN is_cancelled boolean NOT NULL DEFAULT false,
+  -- What its client asked for, as it said it, without the input
+  ADD COLUMN asked bytea,
+  -- Its events are kept
+  ADD COLUMN has_events boolean NOT NULL DEFAULT true,
   -- It is generated anew: the conversation's next_seq when it superseded the turn before
   ADD COLUMN supersedes_at bigint;
-CREATE INDEX response_events_by_age ON response_events (told_at);
+CREATE INDEX responses_with_events ON responses (finished_at) WHERE finished_at IS NOT NULL AND has_events;
 
 -- A turn that is generated anew leaves the conversation, with all that followed it, where next_seq was this
 ALTER TABLE items ADD COLUMN superseded_at bigint;

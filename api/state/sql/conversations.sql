@@ -26,6 +26,10 @@ UPDATE conversations SET deleted_at = now()
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
 RETURNING id
 
+-- name: lock_responses
+-- As whoever finishes one does: the response before its conversation
+SELECT FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s ORDER BY id FOR UPDATE
+
 -- name: delete_responses
 DELETE FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s
 RETURNING id
@@ -62,7 +66,13 @@ WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(i
 WITH gone AS (
   DELETE FROM items
   WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
-  RETURNING seq, response_id
+  RETURNING tenant_id, seq, response_id, is_output
+), events AS (
+  DELETE FROM response_events e USING gone
+  WHERE e.tenant_id = gone.tenant_id AND e.response_id = gone.response_id AND gone.is_output
+), told AS (
+  UPDATE responses r SET has_events = false FROM gone
+  WHERE r.tenant_id = gone.tenant_id AND r.id = gone.response_id AND gone.is_output
 ), summaries AS (
   DELETE FROM items i USING gone
   WHERE i.tenant_id = %(tenant)s AND i.conversation_id = %(conversation)s AND i.covers IS NOT NULL AND i.seq > gone.seq

@@ -28,7 +28,7 @@ WHERE r.tenant_id = b.tenant_id AND r.id = b.id AND r.status IN ('queued', 'in_p
 RETURNING r.id, r.is_cancelled
 
 -- name: standing
-SELECT status, last_number FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
+SELECT status, last_number, has_events FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: since
 SELECT first_number, events, key_version FROM response_events
@@ -48,11 +48,15 @@ WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progre
 FOR UPDATE SKIP LOCKED
 
 -- name: purge
-DELETE FROM response_events
-WHERE (tenant_id, response_id, first_number) IN (
-  SELECT e.tenant_id, e.response_id, e.first_number
-  FROM response_events e JOIN responses r ON r.tenant_id = e.tenant_id AND r.id = e.response_id
-  WHERE e.told_at < now() - %(keep)s::interval AND r.finished_at IS NOT NULL
-  ORDER BY e.told_at LIMIT %(limit)s
-  FOR UPDATE OF e SKIP LOCKED)
-RETURNING response_id
+WITH old AS (
+  UPDATE responses SET has_events = false
+  WHERE (tenant_id, id) IN (
+    SELECT tenant_id, id FROM responses
+    WHERE finished_at < now() - %(keep)s::interval AND has_events
+    ORDER BY finished_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED)
+  RETURNING tenant_id, id
+), their_events AS (
+  DELETE FROM response_events e USING old o WHERE e.tenant_id = o.tenant_id AND e.response_id = o.id
+)
+SELECT id FROM old

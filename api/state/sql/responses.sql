@@ -1,8 +1,9 @@
 -- name: create
 INSERT INTO responses
-  (tenant_id, id, conversation_id, previous_response_id, status, is_background, body, key_version, lease_until)
+  (tenant_id, id, conversation_id, previous_response_id, status, is_background, body, asked, key_version,
+   lease_until)
 VALUES
-  (%(tenant)s, %(id)s, %(conversation)s, %(previous)s, %(status)s, %(is_background)s, %(body)s, %(key_version)s,
+  (%(tenant)s, %(id)s, %(conversation)s, %(previous)s, %(status)s, %(is_background)s, %(body)s, %(asked)s, %(key_version)s,
    now() + %(lease)s)
 
 -- name: finish
@@ -10,8 +11,8 @@ UPDATE responses
 SET status = %(status)s, body = %(body)s, key_version = %(key_version)s, last_number = %(last_number)s, finished_at = now()
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
--- name: num_items
-SELECT count(*)::int AS num_items FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s
+-- name: next_position
+SELECT coalesce(max(position) + 1, 0) AS position FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s
 
 -- name: cancel
 UPDATE responses SET is_cancelled = true
@@ -48,6 +49,10 @@ WHERE r.tenant_id = %(tenant)s AND r.id = %(id)s AND i.tenant_id = r.tenant_id
 
 -- name: get
 SELECT id, status, body, key_version FROM responses
+WHERE tenant_id = %(tenant)s AND id = %(id)s
+
+-- name: asked
+SELECT asked, key_version, previous_response_id, conversation_id FROM responses
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: withdraw_items
