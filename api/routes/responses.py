@@ -21,7 +21,7 @@ from api.wire.event_stream import EventStream
 from api.wire.fingerprint import fingerprint
 from api.wire.pages import listed, page_of
 from api.wire.query import flag_in, number_in
-from api.wire.requests import object_of
+from api.wire.requests import checked, object_of
 from api.wire.sse import error_event, event_frame
 from cluster.errors import ServingError
 
@@ -31,7 +31,8 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
-    wanted = request_of(body, request.app.state.context.config.default_truncation)
+    truncation = request.app.state.context.config.default_truncation
+    wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))
     if not wanted.is_stored:
         return await _answer(request, wanted, new_id("resp"))
     tenant = tenant_in_state(request)
@@ -68,7 +69,8 @@ async def regenerate(request: Request, response: str) -> Response:
     overrides = await object_of(request, OVERRIDES)
     tenant, store = tenant_in_state(request), _store(request)
     found = await store.get(tenant, response)
-    wanted = request_again(found, await store.whole_input(tenant, response), overrides)
+    items = await store.whole_input(tenant, response)
+    wanted = await checked(request, items, lambda: request_again(found, items, overrides))
     return await _answer(request, wanted, new_id("resp"))
 
 
