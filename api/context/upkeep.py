@@ -41,14 +41,15 @@ class Upkeep:
         self._summarizer = summarizer
         self._store = store
         self._jobs: dict[str, asyncio.Task[None]] = {}
-        """By the first item of their conversation."""
+        """By tenant."""
 
     def after(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
-        """Goes on in the background, one at a time for each conversation."""
-        key = turn.history.items[0]["id"]
-        if turn.budget.summary and key not in self._jobs and len(self._jobs) < MAX_JOBS:
-            self._jobs[key] = asyncio.create_task(self._summarize(turn, output, style))
-            self._jobs[key].add_done_callback(lambda _: self._jobs.pop(key))
+        """Goes on in the background, one at a time for each tenant."""
+        has_place = turn.tenant not in self._jobs and len(self._jobs) < MAX_JOBS
+        if turn.budget.summary and turn.history.items and has_place:
+            job = asyncio.create_task(self._summarize(turn, output, style))
+            self._jobs[turn.tenant] = job
+            job.add_done_callback(lambda _: self._jobs.pop(turn.tenant))
 
     async def idle(self) -> None:
         while self._jobs:
