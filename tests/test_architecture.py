@@ -84,6 +84,7 @@ PURE = (
     "api/context/notes.py",
     "api/context/plan.py",
     "api/context/turns.py",
+    "api/wire/depth.py",
     "api/wire/fields.py",
     "api/wire/fingerprint.py",
     "api/wire/slo.py",

@@ -1,5 +1,6 @@
 """How many tokens an item takes, nearly: those of its text, counted once, and some for what is around it."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from api.context.notes import IMAGE_TOKENS, MESSAGE_TOKENS, num_images, text_of
@@ -13,7 +14,7 @@ KEPT_COUNTS = 200_000
 class TokenCounter:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
-        self._kept: dict[str, int] = {}
+        self._kept: OrderedDict[str, int] = OrderedDict()
         """By the item's id, the oldest first. Items do not change."""
 
     async def items(self, items: Sequence[Item]) -> list[int]:
@@ -24,8 +25,8 @@ class TokenCounter:
             item["id"]: tokens + num_images(item) * IMAGE_TOKENS for item, tokens in zip(others, counted, strict=True)
         }
         self._kept |= found
-        for oldest in list(self._kept)[: max(0, len(self._kept) - KEPT_COUNTS)]:
-            del self._kept[oldest]
+        while len(self._kept) > KEPT_COUNTS:
+            self._kept.popitem(last=False)
         return [(kept | found)[item["id"]] for item in items]
 
     async def texts(self, texts: Sequence[str]) -> list[int]:

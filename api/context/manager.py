@@ -20,7 +20,7 @@ from api.state.context_store import ContextStore
 from api.state.history import History
 from api.wire.slo import tier_of
 from cluster.config import ContextConfig
-from cluster.errors import StateUnavailable
+from cluster.errors import InvalidRequest, StateUnavailable
 
 logger = logging.getLogger("baton.context")
 
@@ -28,6 +28,8 @@ SUMMARY_TIER = "flex"
 """Of those that nobody waits for."""
 COMPACTION_SHARE = 0.1
 """Of the window, for the summary that a client asks for where there are no others."""
+COMPACTED_WINDOWS = 8
+"""That a client may have summarized at once."""
 
 
 class Fitted(NamedTuple):
@@ -54,6 +56,7 @@ class ContextManager:
         self._store = store
         counter = TokenCounter(frontend)
         self._drafting = Drafting(frontend, counter, config)
+        self._counter = counter
         self._summarizer = Summarizer(frontend, counter)
         self._recall = Recall(index, counter) if index is not None and config.memory_share else None
         self._upkeep = Upkeep(self._drafting, self._summarizer, store)
@@ -102,12 +105,18 @@ class ContextManager:
     async def compact(
         self, tenant: str, request: ResponseRequest, history: History, items: list[Item], call: Call
     ) -> tuple[Item, Usage]:
-        """All of it as a compaction item, and what that took. Raises ServingError."""
+        """All of it as a compaction item, and what that took.
+
+        Raises:
+            InvalidRequest: it is too long, or a compaction is not ours.
+            ServingError: it could not be written.
+        """
         whole = await self._whole(tenant, history, items)
         newest = newest_summary(whole)
         covered = newest.coverage.number if newest else 0
         writer = self.config.summary_model or request.body["model"]
         window = await self._drafting.window(writer)
+        await self._check_length(whole.items[covered:], COMPACTED_WINDOWS * window)
         max_tokens = budget_of(self.config, window, None, 0).summary or int(COMPACTION_SHARE * window)
         tier, instructions = tier_of(call.terms.slo_class), request.body.get("instructions")
         style = Style(call.tenant, writer, window, max_tokens, tier, instructions)
@@ -125,6 +134,13 @@ class ContextManager:
         if any(item["type"] == "compaction" for item in items):
             items = await self._store().opened(tenant, items)
         return history._replace(items=[*history.items, *items])
+
+    async def _check_length(self, items: Sequence[Item], most: int) -> None:
+        number = sum(await self._counter.items(items))
+        if number > most:
+            raise InvalidRequest(
+                f"what is to be compacted has {number} tokens, and may have {most}", "input", "context_length_exceeded"
+            )
 
     async def _remember(self, tenant: str, response: str, memory: Memory | None) -> None:
         if memory is None:

@@ -76,8 +76,14 @@ def text_of(item: Item) -> str:
 
 
 def num_images(item: Item) -> int:
-    parts = item.get("content") or item.get("output") or ()
-    return 0 if isinstance(parts, str) else sum(part["type"] == "input_image" for part in parts)
+    match item["type"]:
+        case "message":
+            parts = item["content"]
+        case "function_call_output" if not isinstance(item["output"], str):
+            parts = item["output"]
+        case _:
+            return 0
+    return sum(part["type"] == "input_image" for part in parts)
 
 
 def spoken(item: Item, max_chars: int) -> str:
@@ -104,7 +110,16 @@ def shortened(text: str, max_chars: int) -> str:
 
 
 def _joined(parts: Iterable[Item]) -> str:
-    return "\n".join(part.get("text") or part.get("refusal") or "" for part in parts)
+    return "\n".join(_words(part) for part in parts)
+
+
+def _words(part: Item) -> str:
+    match part["type"]:
+        case "refusal":
+            return str(part["refusal"])
+        case "input_image" | "input_file":
+            return ""
+    return str(part["text"])
 
 
 def _text_part(text: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ do not do so again soon: in between, every prompt extends the one before it, who
 is kept: the cut is replayed from the first item on, and each move depends on nothing but what had been said by then.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -86,15 +86,16 @@ def plan(conversation: Measured, budget: Budget) -> Plan:
     """The last turn is sent however long it is."""
     ends = _ends(conversation)
     cut, summary = conversation.first, None
+    summaries = _Summaries(conversation.summaries)
     if ends[-1] - ends[cut] <= budget.high:
         return Plan(cut, None)
     for number in range(conversation.first + 1, len(ends)):  # of items that are there
         if not conversation.is_asked[number - 1] and number < len(conversation.tokens):
             continue  # nothing was sent before there was more
         if ends[number] - ends[cut] > budget.high:
-            cut, summary = _moved(conversation, ends, number, Plan(cut, summary), budget)
+            cut, summary = _moved(conversation, ends, number, summaries, Plan(cut, summary), budget)
         elif ends[cut] - ends[summary.covers if summary else conversation.first] > budget.step:
-            summary = _newest(conversation, number, cut) or summary
+            summary = summaries.newest(number, cut) or summary
     return Plan(cut, summary)
 
 
@@ -123,10 +124,30 @@ def _ends(conversation: Measured) -> list[int]:
     return [0, *accumulate(conversation.tokens)]
 
 
-def _moved(conversation: Measured, ends: list[int], number: int, before: Plan, budget: Budget) -> Plan:
+class _Summaries:
+    """Those of a conversation that grows."""
+
+    def __init__(self, summaries: Sequence[Summary]) -> None:
+        self._to_come = sorted(summaries, key=lambda summary: summary.after, reverse=True)
+        self._there: list[Summary] = []
+        """Sorted."""
+
+    def newest(self, number: int, cut: int) -> Summary | None:
+        """Of those that were there before the last of so many items, what covers most before the cut. `number`: no less
+        than the last time.
+        """
+        while self._to_come and self._to_come[-1].after < number:
+            insort(self._there, self._to_come.pop())
+        end = bisect_right(self._there, Summary(cut, number))
+        return self._there[end - 1] if end else None
+
+
+def _moved(
+    conversation: Measured, ends: list[int], number: int, summaries: _Summaries, before: Plan, budget: Budget
+) -> Plan:
     """With so many items; to where a summary ends, if that is far enough: then nothing is lost."""
     cut = _low_cut(conversation, ends, number, before.cut, budget)
-    newest = _newest(conversation, number, cut)
+    newest = summaries.newest(number, cut)
     if newest is None:
         return Plan(cut, before.summary)
     is_enough = newest.covers > before.cut and ends[number] - ends[newest.covers] <= budget.low + budget.step
@@ -138,9 +159,3 @@ def _low_cut(conversation: Measured, ends: list[int], number: int, cut: int, bud
     starts = conversation.starts
     there = starts[bisect_left(starts, cut) : bisect_left(starts, number)]
     return next((start for start in there if ends[number] - ends[start] <= budget.low), there[-1] if there else cut)
-
-
-def _newest(conversation: Measured, number: int, cut: int) -> Summary | None:
-    """Of the summaries that were there before the last of so many items, what covers most before the cut."""
-    usable = [summary for summary in conversation.summaries if summary.after < number and summary.covers <= cut]
-    return max(usable, default=None)

@@ -16,6 +16,8 @@ PROMPT_TOKENS = 400
 """More than the request around a transcript takes."""
 MIN_ROOM = 256
 """Tokens of a transcript, in a window however small."""
+MAX_TRANSCRIPTS = 4
+"""Of a summary that may cover less than all."""
 
 _TASK = (
     "You keep the notes of a conversation between a user and an assistant. It will be continued by somebody who has "
@@ -47,8 +49,16 @@ class Style(NamedTuple):
 
 class Written(NamedTuple):
     text: str
+    covers: int
+    """How many of the items it tells of."""
     usage: Usage
     """Of all chat completions that it took."""
+
+
+class _Transcript(NamedTuple):
+    text: str
+    end: int
+    """How many items there are up to its end."""
 
 
 class Summarizer:
@@ -56,16 +66,25 @@ class Summarizer:
         self._frontend = frontend
         self._counter = counter
 
-    async def extended(self, style: Style, summary: str | None, items: Sequence[Item]) -> Written:
-        """The summary, with what these items say. Raises ServingError."""
+    async def extended(
+        self, style: Style, summary: str | None, items: Sequence[Item], stops: Sequence[int] = ()
+    ) -> Written:
+        """The summary, with what these items say. `stops`: how many of them it may cover, if all are many; where the
+        fewest are still many, it tells nothing of their middle. Raises ServingError.
+        """
         usages: list[Usage] = []
-        for transcript in await self._transcripts(style, items):
-            answer = await self._asked(style, summary, transcript)
+        transcripts, covers = await self._transcripts(style, items), len(items)
+        if stops and len(transcripts) > MAX_TRANSCRIPTS:
+            end = transcripts[MAX_TRANSCRIPTS - 1].end
+            covers = max((stop for stop in stops if stop <= end), default=min(stops))
+            transcripts = _without_middle(await self._transcripts(style, items[:covers]))
+        for transcript in transcripts:
+            answer = await self._asked(style, summary, transcript.text)
             summary = (answer["choices"][0]["message"].get("content") or "").strip()
             if not summary:
                 raise ServingError("the model wrote no summary")
             usages.append(usage_of(answer["usage"]))
-        return Written(summary or "", _sum(usages))
+        return Written(summary or "", covers, _sum(usages))
 
     async def _asked(self, style: Style, summary: str | None, transcript: str) -> dict[str, Any]:
         told = f"The assistant's instructions are:\n{style.instructions}\n\n" if style.instructions else ""
@@ -85,13 +104,13 @@ class Summarizer:
         assert isinstance(answer, dict)
         return answer
 
-    async def _transcripts(self, style: Style, items: Sequence[Item]) -> list[str]:
+    async def _transcripts(self, style: Style, items: Sequence[Item]) -> list[_Transcript]:
         """Each as long as the window allows."""
         (instructions,) = await self._counter.texts([style.instructions or ""])
         room = max(MIN_ROOM, style.window - 2 * style.max_tokens - PROMPT_TOKENS - instructions)
         tokens = await self._counter.items(items)
         lines = [_line(item, number, room) for item, number in zip(items, tokens, strict=True)]
-        return list(_packed(lines, tokens, room)) or [""]
+        return list(_packed(lines, tokens, room)) or [_Transcript("", 0)]
 
 
 def _line(item: Item, tokens: int, room: int) -> str:
@@ -100,15 +119,20 @@ def _line(item: Item, tokens: int, room: int) -> str:
     return spoken(item, len(text) if tokens <= room else fitting)
 
 
-def _packed(lines: Sequence[str], tokens: Sequence[int], room: int) -> Iterator[str]:
+def _packed(lines: Sequence[str], tokens: Sequence[int], room: int) -> Iterator[_Transcript]:
     packed, used = "", 0
-    for line, number in zip(lines, tokens, strict=True):
+    for at, (line, number) in enumerate(zip(lines, tokens, strict=True)):
         if packed and used + min(number, room) > room:
-            yield packed
+            yield _Transcript(packed, at)
             packed, used = "", 0
         packed, used = packed + line, used + min(number, room)
     if packed:
-        yield packed
+        yield _Transcript(packed, len(lines))
+
+
+def _without_middle(transcripts: list[_Transcript]) -> list[_Transcript]:
+    half = MAX_TRANSCRIPTS // 2
+    return transcripts if len(transcripts) <= MAX_TRANSCRIPTS else transcripts[:half] + transcripts[-half:]
 
 
 def _sum(usages: Sequence[Usage]) -> Usage:

@@ -47,11 +47,17 @@ def _is_system(item: Item) -> bool:
 
 
 def _between_calls_and_results(items: Sequence[Item]) -> set[int]:
-    calls: dict[str, int] = {}
-    inside: set[int] = set()
+    call_of: dict[str, int] = {}
+    last_result: dict[int, int] = {}
+    """By the call's place."""
     for at, item in enumerate(items):
         if item["type"] == "function_call":
-            calls[item["call_id"]] = at
-        elif item["type"] == "function_call_output" and item["call_id"] in calls:
-            inside.update(range(calls[item["call_id"]] + 1, at + 1))
+            call_of[item["call_id"]] = at
+        elif item["type"] == "function_call_output" and item["call_id"] in call_of:
+            last_result[call_of[item["call_id"]]] = at
+    inside: set[int] = set()
+    end = 0
+    for call in sorted(last_result):
+        inside.update(range(max(call, end) + 1, last_result[call] + 1))
+        end = max(end, last_result[call])
     return inside

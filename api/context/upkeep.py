@@ -18,6 +18,8 @@ logger = logging.getLogger("baton.context")
 
 MAX_JOBS = 4
 """Summaries that a replica writes at a time. A conversation that finds no place has it written after a later turn."""
+TIMEOUT_S = 300.0
+"""Of all that a summary takes, however slowly the model writes."""
 
 
 class TurnContext(NamedTuple):
@@ -41,14 +43,15 @@ class Upkeep:
         self._summarizer = summarizer
         self._store = store
         self._jobs: dict[str, asyncio.Task[None]] = {}
-        """By the first item of their conversation."""
+        """By tenant."""
 
     def after(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
-        """Goes on in the background, one at a time for each conversation."""
-        key = turn.history.items[0]["id"]
-        if turn.budget.summary and key not in self._jobs and len(self._jobs) < MAX_JOBS:
-            self._jobs[key] = asyncio.create_task(self._summarize(turn, output, style))
-            self._jobs[key].add_done_callback(lambda _: self._jobs.pop(key))
+        """Goes on in the background, one at a time for each tenant."""
+        has_place = turn.tenant not in self._jobs and len(self._jobs) < MAX_JOBS
+        if turn.budget.summary and turn.history.items and has_place:
+            job = asyncio.create_task(self._summarize(turn, output, style))
+            self._jobs[turn.tenant] = job
+            job.add_done_callback(lambda _: self._jobs.pop(turn.tenant))
 
     async def idle(self) -> None:
         while self._jobs:
@@ -61,9 +64,10 @@ class Upkeep:
 
     async def _summarize(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
         try:
-            await self._extend(turn, turn.history._replace(items=[*turn.history.items, *output]), style)
-        except ServingError as error:
-            logger.warning("no summary after response %s: %s", turn.response, error)
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._extend(turn, turn.history._replace(items=[*turn.history.items, *output]), style)
+        except (ServingError, TimeoutError) as error:
+            logger.warning("no summary after response %s: %s", turn.response, error or "not written in time")
         except Exception:
             logger.exception("no summary after response %s", turn.response)
 
@@ -75,6 +79,8 @@ class Upkeep:
         newest = newest_summary(history)
         covered = newest.coverage.number if newest else draft.measured.first
         text = newest.text if newest else None
-        written = await self._summarizer.extended(style, text, history.items[covered:number])
-        coverage = Coverage(history.items[number - 1]["id"], number)
+        stops = [start - covered for start in draft.measured.starts if covered < start < number] + [number - covered]
+        written = await self._summarizer.extended(style, text, history.items[covered:number], stops)
+        end = covered + written.covers
+        coverage = Coverage(history.items[end - 1]["id"], end)
         await self._store().add_summary(turn.tenant, turn.response, coverage, written.text)

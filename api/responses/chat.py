@@ -47,7 +47,7 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Messa
     for item in items:
         match item["type"]:
             case "message" if item["role"] == "assistant":
-                text = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
+                text = "".join(part["refusal" if part["type"] == "refusal" else "text"] for part in item["content"])
                 _into_assistant(messages, "content", text)
             case "message":
                 messages.append({"role": item["role"], "content": _content(item["content"])})

@@ -3,14 +3,12 @@
 from typing import Any, NamedTuple
 
 from api.state.responses import Asked
+from api.wire.depth import check_depth
 from api.wire.items import Item, items_of
 from api.wire.pages import metadata_of
 from cluster.errors import InvalidRequest
 
 MAX_INPUT_ITEMS = 10_000
-MAX_DEPTH = 64
-"""Of what a client sends, a JSON schema say."""
-
 MIN_COMPACT_THRESHOLD = 1000
 """Tokens, as OpenAI has it."""
 
@@ -97,8 +95,8 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
         ):
             raise InvalidRequest(f"{name} has a wrong type", name, "invalid_type")
     for name, value in given.items():
-        if _depth_exceeds(value, MAX_DEPTH):
-            raise InvalidRequest(f"{name} is nested too deeply", name, "invalid_value")
+        if name != "input":  # whose items are checked one by one
+            check_depth(value, name)
     if "model" not in given:
         raise InvalidRequest("model is missing", "model", "missing_required_parameter")
     conversation, previous = _conversation(given.get("conversation")), given.get("previous_response_id")
@@ -128,13 +126,16 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
 
 OVERRIDES = KNOWN - {"conversation", "input", "previous_response_id", "store"}
 """What a client may change of a response that is generated anew."""
+REGENERATED_FROM = "regenerated_from"
+"""Key in the metadata of a response that was generated anew, beside those that its client may have."""
 
 
 def request_again(asked: Asked, overrides: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
     """The request for a sibling of the response that was asked for so. Raises InvalidRequest."""
     kept = {name: value for name, value in asked.body.items() if name not in ("background", "stream")}
+    kept["metadata"] = {name: text for name, text in asked.body["metadata"].items() if name != REGENERATED_FROM}
     request = request_of(kept | {"input": asked.items} | overrides, default_truncation)
-    request.body["metadata"]["regenerated_from"] = asked.response  # beside what clients may say
+    request.body["metadata"][REGENERATED_FROM] = asked.response
     return request._replace(replaced=asked.response)
 
 
@@ -219,20 +220,6 @@ def _conversation(value: Any) -> str | None:
     if found is not None and not isinstance(found, str):
         raise InvalidRequest("conversation must be an id, or an object with one", "conversation", "invalid_type")
     return found
-
-
-def _depth_exceeds(value: Any, most: int) -> bool:
-    level = [value]
-    for _ in range(most):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _tool(tool: Any) -> Any:

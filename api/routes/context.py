@@ -12,7 +12,7 @@ from api.routes.conversations import tenant_in_state
 from api.state.chat_state import ChatState
 from api.state.history import History
 from api.state.items import Item, new_id, with_ids
-from api.wire.requests import object_of
+from api.wire.requests import checked, object_of
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -48,7 +48,7 @@ INPUT_TOKENS = frozenset(
 @router.post("/compact")
 async def compact(request: Request) -> dict[str, Any]:
     body = await object_of(request, COMPACT)
-    wanted, call = request_of(body), call_of(request, body)
+    wanted, call = await checked(request, body.get("input"), lambda: request_of(body)), call_of(request, body)
     history, items = await _conversation(request, wanted)
     item, usage = await _manager(request).compact(tenant_in_state(request), wanted, history, items, call)
     return {
@@ -65,7 +65,8 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     body = await object_of(request, INPUT_TOKENS)
     manager = _manager(request)
     (first, *_) = await request.app.state.frontend.models()
-    wanted = request_of({**body, "model": body.get("model") or first["id"]}, manager.config.default_truncation)
+    body["model"] = body.get("model") or first["id"]
+    wanted = await checked(request, body.get("input"), lambda: request_of(body, manager.config.default_truncation))
     history, items = await _conversation(request, wanted)
     number = await manager.count(tenant_in_state(request), wanted, history, items)
     return {"object": "response.input_tokens", "input_tokens": number}

@@ -11,7 +11,7 @@ from api.state.conversations import Conversation, Conversations
 from api.state.search import Match
 from api.wire.items import items_of
 from api.wire.pages import listed, metadata_in, metadata_of, page_of, title_of, user_of
-from api.wire.requests import object_of, tenant_of
+from api.wire.requests import checked, object_of, tenant_of
 from cluster.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/conversations")
@@ -23,7 +23,8 @@ NO_KEY = "anonymous"
 @router.post("")
 async def create(request: Request) -> dict[str, Any]:
     body = await object_of(request, frozenset({"items", "metadata", "title", "user"}))
-    items, metadata = items_of(body.get("items") or []), metadata_of(body.get("metadata"))
+    given, metadata = body.get("items"), metadata_of(body.get("metadata"))
+    items = [] if given is None else await checked(request, given, lambda: items_of(given))
     user, title = user_of(body.get("user")), title_of(body.get("title"))
     return _shown(await _store(request).create(tenant_in_state(request), metadata, items, user, title))
 
@@ -73,7 +74,8 @@ async def delete(request: Request, conversation: str) -> dict[str, Any]:
 @router.post("/{conversation}/items")
 async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     body = await object_of(request, frozenset({"items"}))
-    added = await _store(request).add_items(tenant_in_state(request), conversation, items_of(body.get("items")))
+    items = await checked(request, body.get("items"), lambda: items_of(body.get("items")))
+    added = await _store(request).add_items(tenant_in_state(request), conversation, items)
     return {
         "object": "list",
         "data": added,

@@ -21,7 +21,7 @@ from api.wire.event_stream import EventStream
 from api.wire.fingerprint import fingerprint
 from api.wire.pages import listed, page_of
 from api.wire.query import flag_in, number_in
-from api.wire.requests import object_of
+from api.wire.requests import checked, object_of
 from api.wire.sse import error_event, event_frame
 from cluster.errors import ServingError
 
@@ -31,7 +31,8 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
-    wanted = request_of(body, request.app.state.context.config.default_truncation)
+    truncation = request.app.state.context.config.default_truncation
+    wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))
     if not wanted.is_stored:
         return await _answer(request, wanted, new_id("resp"))
     tenant = tenant_in_state(request)
@@ -67,8 +68,8 @@ async def regenerate(request: Request, response: str) -> Response:
     """A sibling: the same input, answered anew. In a conversation it takes the place of the turn and what follows."""
     overrides = await object_of(request, OVERRIDES)
     tenant, store = tenant_in_state(request), _store(request)
-    truncation = request.app.state.context.config.default_truncation
-    wanted = request_again(await store.asked(tenant, response), overrides, truncation)
+    asked, truncation = await store.asked(tenant, response), request.app.state.context.config.default_truncation
+    wanted = await checked(request, asked.items, lambda: request_again(asked, overrides, truncation))
     return await _answer(request, wanted, new_id("resp"))
 
 

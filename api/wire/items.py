@@ -16,10 +16,13 @@ from openai.types.responses import (
 from openai.types.responses.response_input_item import FunctionCallOutput
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from api.wire.depth import check_depth
 from cluster.errors import InvalidRequest
 
 MAX_ITEMS = 20
 """Of one request, as OpenAI has it."""
+MAX_PARTS = 2000
+"""Of one item."""
 
 Item = dict[str, Any]
 
@@ -30,6 +33,8 @@ _MODELS: dict[str, type[BaseModel]] = {
     "reasoning": ResponseReasoningItem,
     "compaction": ResponseCompactionItemParam,
 }
+_LISTS = ("content", "output", "summary")
+"""Fields that may have parts."""
 _STATUS = ("in_progress", "completed", "incomplete")
 _INPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
     list[Annotated[ResponseInputText | ResponseInputImage | ResponseInputFile, Field(discriminator="type")]]
@@ -40,7 +45,9 @@ _OUTPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
 
 
 def items_of(value: Any, param: str = "items", most: int = MAX_ITEMS) -> list[Item]:
-    """What a client sends, each item in its full form. Raises InvalidRequest with the path of what is wrong."""
+    """What a client sends, each item in its full form; fields that are not known are left out. Raises InvalidRequest
+    with the path of what is wrong.
+    """
     if not isinstance(value, list):
         raise InvalidRequest(f"{param} must be a list of items", param, "invalid_type")
     if len(value) > most:
@@ -56,10 +63,21 @@ def _item(value: Any, param: str) -> Item:
         raise InvalidRequest(f"items of type {kind!r} are not supported here", f"{param}.type", "unsupported_value")
     if value.get("status") not in (None, *_STATUS):
         raise InvalidRequest(f"status must be one of {', '.join(_STATUS)}", f"{param}.status", "invalid_value")
+    _check_size(value, param)
     if kind == "message":
         return _message(value, param)
     item = _checked(_MODELS[kind].model_validate, {**value, "type": kind}, param)
     return {"status": "completed"} | _without_nulls(item) | {"type": kind}  # a status of null is dropped
+
+
+def _check_size(value: Item, param: str) -> None:
+    for name in _LISTS:
+        parts = value.get(name)
+        if isinstance(parts, list) and len(parts) > MAX_PARTS:
+            raise InvalidRequest(
+                f"{name} has {len(parts)} parts, and may have {MAX_PARTS}", f"{param}.{name}", "array_above_max_length"
+            )
+    check_depth(value, param)
 
 
 def _message(value: Item, param: str) -> Item:
@@ -85,13 +103,13 @@ def _is_text(part: Any) -> bool:
 
 def _checked(validate: Any, value: Any, param: str) -> Any:
     try:
-        return validate(value)
+        return validate(value, extra="ignore")
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         raise InvalidRequest(f"{first['msg']} (at {param}{path})", f"{param}{path}", code) from error
 
 
 def _without_nulls(model: BaseModel) -> Item:
-    return model.model_dump(exclude_none=True)
+    return model.model_dump(exclude_none=True, by_alias=True)

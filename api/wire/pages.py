@@ -26,7 +26,7 @@ def page_of(query: QueryParams, default_order: str = "desc") -> Page:
         raise InvalidRequest(f"limit must be a number from 1 to {MAX_LIMIT}", "limit", "invalid_value")
     if order not in ("asc", "desc"):
         raise InvalidRequest("order must be asc or desc", "order", "invalid_value")
-    return Page(query.get("after"), int(limit), order == "desc")
+    return Page(query.get("after") or None, int(limit), order == "desc")
 
 
 def part_of(data: Sequence[dict[str, Any]], page: Page) -> Sequence[dict[str, Any]]:

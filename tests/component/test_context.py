@@ -1,6 +1,7 @@
 """Conversations that outgrow the model's window, over HTTP and in a real PostgreSQL. The model is a stand-in whose
 tokens are words."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 
+from api.context import upkeep
 from api.context.manager import ContextManager
 from api.generation import Call
 from api.state.chat_state import ChatState
@@ -34,6 +36,7 @@ class Model(FakeFrontend):
         self.chats: list[Messages] = []
         self.summarized: list[str] = []
         self.writes_summaries = True
+        self.is_stuck = False
 
     async def models(self) -> list[dict[str, Any]]:
         return [CARD | {"id": "m", "max_model_len": WINDOW}]
@@ -49,6 +52,8 @@ class Model(FakeFrontend):
         if not body.get("stream"):
             self.summarized.append(body["messages"][-1]["content"])
             assert await self.count_tokens(body) + body["max_completion_tokens"] <= WINDOW
+            if self.is_stuck:
+                await asyncio.Event().wait()
             text = f"Summary {len(self.summarized)}" if self.writes_summaries else ""
             return {"choices": [{"message": {"content": text}}], "usage": usage()["usage"]}
         self.chats.append(body["messages"])
@@ -308,6 +313,49 @@ async def test_long_conversation_is_compacted_in_pieces_that_fit(client, model):
     compacted = await client.responses.compact(model="m", input=[*asked, long])
     assert len(model.summarized) > 3
     assert compacted.usage.total_tokens == 7 * len(model.summarized)
+
+
+async def test_what_is_far_too_long_is_not_compacted(client, model):
+    with pytest.raises(BadRequestError) as caught:
+        await client.responses.compact(model="m", input="word " * 8 * WINDOW)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+    assert not model.summarized
+
+
+async def test_long_history_is_summarized_bit_by_bit(client, context, model):
+    """Whose summaries each come after a turn."""
+    turns = [{"role": role, "content": LONG} for _ in range(60) for role in ("user", "assistant")]
+    made = await client.responses.create(model="m", input=[*turns, {"role": "user", "content": "1"}], truncation="auto")
+    await context.idle()
+    assert len(model.summarized) == 4
+    made = await client.responses.create(model="m", input="2", previous_response_id=made.id, truncation="auto")
+    await context.idle()
+    assert len(model.summarized) == 8
+    assert "Summary 4" in model.summarized[4]
+    assert report_of(made)["summarized_items"] > 0
+
+
+async def test_long_turn_is_summarized_without_its_middle(client, context, model):
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    results = [{"type": "function_call_output", "call_id": "c", "output": f"Result {n} {LONG}"} for n in range(60)]
+    history = [{"role": "user", "content": "Go"}, call, *results, {"role": "assistant", "content": "Done"}]
+    await client.responses.create(model="m", input=[*history, {"role": "user", "content": "And?"}], truncation="auto")
+    await context.idle()
+    assert len(model.summarized) == 4
+    assert "Result 0 " in model.summarized[0] and "Result 59 " in model.summarized[-1]
+    assert not any("Result 30 " in told for told in model.summarized)
+
+
+async def test_summary_that_takes_too_long_is_given_up(talk, model, monkeypatch):
+    monkeypatch.setattr(upkeep, "TIMEOUT_S", 0.01)
+    model.is_stuck = True
+    await talk.grow(20)
+    assert model.summarized and not any(item.type == "compaction" for item in await talk.items())
+
+
+async def test_turn_over_nothing_but_instructions_is_answered(client, talk):
+    made = await talk.ask([], instructions="word " * 300)
+    assert made.status == "completed"
 
 
 async def test_compaction_is_kept_in_a_conversation(talk, model, client):

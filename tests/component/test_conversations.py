@@ -12,6 +12,9 @@ from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+NESTED: list[Any] = []
+for _ in range(400):
+    NESTED = [NESTED]
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
 
 
@@ -146,6 +149,11 @@ async def test_another_tenants_conversation_is_not_found(client, clients):
     ("body", "param", "code"),
     [
         ({"items": "none"}, "items", "invalid_type"),
+        ({"items": ""}, "items", "invalid_type"),
+        ({"items": {}}, "items", "invalid_type"),
+        ({"items": 0}, "items", "invalid_type"),
+        ({"items": False}, "items", "invalid_type"),
+        ({"items": [{**CALL, "more": NESTED}]}, "items[0]", "invalid_value"),
         ({"items": [HELLO] * 21}, "items", "array_above_max_length"),
         ({"items": [{"role": "user"}]}, "items[0].content", "invalid_value"),
         ({"items": [{"role": "nobody", "content": ""}]}, "items[0].role", "invalid_value"),
@@ -173,11 +181,25 @@ async def test_bad_pages_are_refused(client, query):
         await client.get("/conversations", cast_to=object, options={"params": query})
 
 
+async def test_empty_after_is_none(client):
+    made = await client.conversations.create(items=[HELLO])
+    for path in ("/conversations", f"/conversations/{made.id}/items"):
+        page: Any = await client.get(path, cast_to=object, options={"params": {"after": ""}})
+        assert len(page["data"]) == 1
+
+
 async def test_page_after_nothing_is_not_found(client):
     made = await client.conversations.create(items=[HELLO])
     for path in ("/conversations", f"/conversations/{made.id}/items"):
         with pytest.raises(NotFoundError):
             await client.get(path, cast_to=object, options={"params": {"after": "x"}})
+
+
+async def test_fields_that_are_not_known_are_not_kept(client):
+    parts = [{"type": "input_text", "text": "Hello", "more": [1]}]
+    made = await client.conversations.create(items=[{**CALL, "more": 1}, {"role": "user", "content": parts, "more": 1}])
+    called, said = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    assert not {"more"} & {*called.model_dump(), *said.model_dump(), *said.content[0].model_dump()}
 
 
 async def test_items_of_one_conversation_can_be_given_to_another(client):

@@ -205,6 +205,16 @@ async def test_regenerated_answer_is_a_sibling_and_the_conversation_goes_on_from
     assert branch.conversation is None
 
 
+async def test_response_with_all_the_metadata_it_may_have_can_be_regenerated(client):
+    full = {str(number): "" for number in range(16)}
+    first = await client.responses.create(model="m", input="One", metadata=full)
+    second = await again(client, first.id)
+    assert second["metadata"] == {**full, "regenerated_from": first.id}
+    assert (await again(client, second["id"]))["metadata"] == {**full, "regenerated_from": second["id"]}
+    with pytest.raises(BadRequestError):
+        await again(client, first.id, metadata={**full, "more": ""})
+
+
 async def test_first_try_can_be_regenerated_again_but_not_what_followed_it(client):
     conversation = await client.conversations.create()
     first = await client.responses.create(model="m", input="One", conversation=conversation.id)

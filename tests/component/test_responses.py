@@ -17,6 +17,8 @@ NESTED: dict[str, Any] = {}
 for _ in range(600):
     NESTED = {"a": NESTED}
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
+CALL: dict[str, Any] = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+MANY_PARTS = [{"type": "input_text", "text": ""}] * 2001
 
 
 @pytest.fixture
@@ -224,6 +226,17 @@ async def test_texts_of_responses_are_encrypted_at_rest(client, postgres):
         ({"model": "m", "input": "x", "store": "yes"}, "store", "invalid_type"),
         ({"model": "m", "input": "x", "user": 1}, "user", "invalid_type"),
         ({"model": "m", "input": "x", "tool_choice": NESTED}, "tool_choice", "invalid_value"),
+        ({"model": "m", "input": [{"role": "user", "content": "x", "more": NESTED}]}, "input[0]", "invalid_value"),
+        (
+            {"model": "m", "input": [{"role": "user", "content": MANY_PARTS}]},
+            "input[0].content",
+            "array_above_max_length",
+        ),
+        (
+            {"model": "m", "input": [{"type": "function_call_output", "call_id": "c", "output": MANY_PARTS}]},
+            "input[0].output",
+            "array_above_max_length",
+        ),
         ({"model": "m", "input": "x", "temperature": True}, "temperature", "invalid_type"),
         ({"model": "m", "input": [{"type": []}]}, "input[0].type", "unsupported_value"),
         ({"model": "m", "input": [{"role": "user", "content": "x", "status": {}}]}, "input[0].status", "invalid_value"),
@@ -235,6 +248,29 @@ async def test_bad_input_is_told_where_it_is_bad(client, model, body, param, cod
         await client.post("/responses", cast_to=object, body=body)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert not model.bodies
+
+
+@pytest.mark.parametrize("truncation", ["disabled", "auto"])
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto", "text": 5}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No", "text": 5}]},
+        {**CALL, "content": [1]},
+        {"type": "function_call_output", "call_id": "c", "output": "x", "content": [{"a": 1}]},
+    ],
+)
+async def test_fields_that_are_not_known_are_left_out(client, item, truncation):
+    question = {"role": "user", "content": "And now?"}
+    made = await client.responses.create(model="m", input=[CALL, item, question], truncation=truncation)
+    assert made.output_text.startswith("Answer")
+    kept = [one.model_dump() async for one in client.responses.input_items.list(made.id, order="asc")][1]
+    assert "content" not in kept or all(part.get("text") != 5 for part in kept["content"])
+
+
+async def test_long_input_is_answered(client):
+    made = await client.responses.create(model="m", input=[{"role": "user", "content": "x"}] * 600)
+    assert made.output_text == "Answer 1"
 
 
 async def test_text_that_cannot_be_stored_is_refused(client):

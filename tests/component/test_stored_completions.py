@@ -21,6 +21,9 @@ from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import Chunk, answer, chunk, usage
 
 HELLO: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+NESTED: list[Any] = []
+for _ in range(300):
+    NESTED = [NESTED]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
@@ -287,6 +290,8 @@ async def texts_in(state: ChatState) -> list[str | None]:
     ("fields", "param", "code"),
     [
         ({"store": "yes"}, "store", "invalid_type"),
+        ({"tools": NESTED}, "tools", "invalid_value"),
+        ({"messages": NESTED}, "messages", "invalid_value"),
         ({"metadata": {"n": 1}}, "metadata", "invalid_type"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "object_above_max_properties"),
         ({"metadata": {"n" * 65: ""}}, f"metadata.{'n' * 64}", "string_above_max_length"),

@@ -52,6 +52,32 @@ def summaries_of(items: list[Item]) -> list[Summary]:
     return made
 
 
+def test_planning_takes_time_in_proportion_to_the_conversation():
+    """Which would take minutes otherwise."""
+    calls = [called("c"), *(returned("c") for _ in range(40_000))]
+    assert turn_starts([said("user", "a"), *calls, said("user", "b")]) == [0, 40_002]
+    number = 40_000
+    summaries = [Summary(covers, covers + 2) for covers in range(2, number, 2)]
+    conversation = Measured([20] * number, [True, False] * (number // 2), range(0, number, 2), summaries)
+    assert plan(conversation, BUDGET).summary is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=20))
+def test_turns_begin_outside_of_calls_and_their_results(steps):
+    items = [called(str(call)) if is_call else returned(str(call)) for is_call, call in steps]
+    with_questions = [item for one in items for item in (said("user", "a"), one)]
+    starts = turn_starts(with_questions)
+    for at, item in enumerate(with_questions):
+        if item["type"] != "function_call_output":
+            continue
+        before = [
+            place
+            for place, other in enumerate(with_questions[:at])
+            if other["type"] == "function_call" and other["call_id"] == item["call_id"]
+        ]
+        assert not before or not any(before[-1] < start <= at for start in starts)
+
+
 @given(conversations())
 def test_what_is_kept_is_within_its_budget_or_the_last_turn_alone(items):
     conversation = measured(items)
