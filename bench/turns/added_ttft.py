@@ -5,12 +5,10 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import openai
 
-from bench.fronts.cost import percentile
-from bench.live.goodput import CONFIDENCE, RESAMPLES, Interval
+from bench.live.goodput import Interval, median_difference
 from bench.turns.dialogs import Dialog, Spec, Stateless, Stored, Told
 from bench.turns.questions import instructions, question
 
@@ -66,15 +64,3 @@ async def side_by_side(dialogs: tuple[Dialog, Dialog], turns: int, chance: rando
             told[which] = await dialogs[which].say(asked)
         pairs.append((told[0], told[1]))
     return pairs
-
-
-def median_difference(ours: Sequence[float], theirs: Sequence[float], chance: random.Random) -> Interval:
-    """Of the medians; the interval by bootstrap over pairs."""
-    pairs = list(zip(ours, theirs, strict=True))
-    differences = sorted(_difference(chance.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
-    tail = 100 * (1 - CONFIDENCE) / 2
-    return Interval(_difference(pairs), percentile(differences, tail), percentile(differences, 100 - tail))
-
-
-def _difference(pairs: Sequence[tuple[float, float]]) -> float:
-    return median(ours for ours, _ in pairs) - median(theirs for _, theirs in pairs)
