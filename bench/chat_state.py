@@ -140,10 +140,13 @@ def _cost_rows(results: Results) -> Rows:
     rows: Rows = [("turns", "ingress ms/turn", "(by round)", "turns/s and core", "PostgreSQL ms/turn", "turns/s")]
     for kind in results.cost.runs:
         cost = results.cost.cost(kind)
-        by_round = f"({min(cost.ingress_ms_by_run):.1f}-{max(cost.ingress_ms_by_run):.1f})"
-        postgres = "-" if cost.postgres_ms is None else f"{cost.postgres_ms:.1f}"
-        figures = (f"{cost.ingress_ms:.1f}", by_round, f"{cost.turns_per_core_s:.0f}", postgres)
-        rows.append((kind, *figures, f"{cost.turns_per_s:.1f}"))
+        ingress, postgres = ("-", "-", "-"), "-"
+        if cost.ingress_ms is not None:
+            by_round = f"({min(cost.ingress_ms_by_run):.1f}-{max(cost.ingress_ms_by_run):.1f})"
+            ingress = (f"{cost.ingress_ms:.1f}", by_round, f"{1e3 / cost.ingress_ms:.0f}")
+        if cost.postgres_ms is not None:
+            postgres = f"{cost.postgres_ms:.1f}"
+        rows.append((kind, *ingress, postgres, f"{cost.turns_per_s:.1f}"))
     return rows
 
 

@@ -32,12 +32,11 @@ FOLDER = REPO_ROOT / ".baton" / "bench"
 
 @dataclass
 class Used:
-    """CPU seconds in a time."""
+    """CPU seconds in a time; None where it does not run on this machine, or it is not known which it is."""
 
     wall_s: float = 0.0
-    ingress_s: float = 0.0
+    ingress_s: float | None = None
     postgres_s: float | None = None
-    """None where it does not run on this machine, or it is not known which it is."""
     strangers_share: float | None = None
     """Of a core, that processes took which are neither the service nor this one. None: it was not started here."""
 
@@ -67,7 +66,8 @@ class Service:
         yield used
         after = self._reading()
         used.wall_s = time.monotonic() - began_at
-        used.ingress_s = after.ingress_s - before.ingress_s
+        if self._ingress:
+            used.ingress_s = after.ingress_s - before.ingress_s
         if before.postgres_s is not None and after.postgres_s is not None:
             used.postgres_s = after.postgres_s - before.postgres_s
         if self._is_ours:

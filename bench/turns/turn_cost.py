@@ -30,17 +30,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one kind, net of what is used without load."""
+    """Of one kind. CPU milliseconds are per turn, net of what is used without load; None: not on this machine."""
 
     turns_per_s: float
-    ingress_ms: float
-    """Per turn."""
+    ingress_ms: float | None
     ingress_ms_by_run: list[float]
     postgres_ms: float | None
-
-    @property
-    def turns_per_core_s(self) -> float:
-        return 1e3 / self.ingress_ms
 
 
 @dataclass(frozen=True)
@@ -51,16 +46,16 @@ class TurnCost:
     def cost(self, kind: str) -> Cost:
         runs = self.runs[kind]
         turns = sum(run.turns for run in runs)
-        postgres_s = [self._net_s(run.used.postgres_s, self.idle.postgres_s, run.used) for run in runs]
-        ingress_s = [self._net_s(run.used.ingress_s, self.idle.ingress_s, run.used) for run in runs]
+        ingress_s = [self._net_s(run.used, run.used.ingress_s, self.idle.ingress_s) for run in runs]
+        postgres_s = [self._net_s(run.used, run.used.postgres_s, self.idle.postgres_s) for run in runs]
         return Cost(
             turns / sum(run.loop_s for run in runs),
-            1e3 * sum(ingress_s) / turns,
+            None if self.idle.ingress_s is None else 1e3 * sum(ingress_s) / turns,
             [1e3 * seconds / run.turns for seconds, run in zip(ingress_s, runs, strict=True)],
             None if self.idle.postgres_s is None else 1e3 * sum(postgres_s) / turns,
         )
 
-    def _net_s(self, seconds: float | None, idle_s: float | None, used: Used) -> float:
+    def _net_s(self, used: Used, seconds: float | None, idle_s: float | None) -> float:
         return (seconds or 0.0) - (idle_s or 0.0) * used.wall_s / self.idle.wall_s
 
 
