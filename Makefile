@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context demo-model lock clean
+.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context bench-chat-state demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -72,6 +72,9 @@ bench-placement: $(STAMP) ## how many placements a second one core of the Schedu
 
 bench-context: $(STAMP) ## how much of a long conversation's prompts is found in the KV cache, against dropping the oldest: seconds
 	$(BIN)/python bench/context.py $(ARGS)
+
+bench-chat-state: $(STAMP) ## what it costs on real engines that turns are remembered: minutes; URL= measures a running service
+	$(BIN)/python bench/chat_state.py $(if $(URL),--url $(URL)) $(ARGS)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

@@ -64,8 +64,13 @@ def read() -> Reading:
     reading = {}
     for process in processes():
         with suppress(OSError):
-            reading[process] = time.clock_gettime((~process.pid << 3) | _CPU_CLOCK)
+            reading[process] = cpu_s(process.pid)
     return reading
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used since it started. Raises OSError when it has ended."""
+    return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
 
 
 def used_s(before: Reading, after: Reading) -> dict[str, dict[str, float]]:

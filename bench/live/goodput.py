@@ -82,6 +82,19 @@ def difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]
     return interval([[a - b for a, b in zip(*pair, strict=True)] for pair in zip(ours, theirs, strict=True)], rng)
 
 
+def median_difference(ours: Sequence[float], theirs: Sequence[float], rng: random.Random) -> Interval:
+    """Of our median less theirs, over pairs that were measured beside each other."""
+    pairs = list(zip(ours, theirs, strict=True))
+    differences = sorted(_difference_of_medians(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = percentile(differences, tail), percentile(differences, 100 - tail)
+    return Interval(_difference_of_medians(pairs), low, high)
+
+
+def _difference_of_medians(pairs: Sequence[tuple[float, float]]) -> float:
+    return median(ours for ours, _ in pairs) - median(theirs for _, theirs in pairs)
+
+
 def _resampled_mean(rounds: Sequence[Sequence[float]], rng: random.Random) -> float:
     total, count = 0.0, 0
     for values in rng.choices(rounds, k=len(rounds)):

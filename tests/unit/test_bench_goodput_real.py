@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from bench.live.contenders import adapted
-from bench.live.goodput import Answer, Slo, difference, interval, prediction_error, slos
+from bench.live.goodput import Answer, Slo, difference, interval, median_difference, prediction_error, slos
 from bench.live.mixes import CHAT, LONG, MOST_TURNS, THINK_S, asks, at_once, marked
 from bench.live.receipts import Fate
 from bench.live.report import Report
@@ -92,6 +92,16 @@ def test_a_difference_is_paired():
     assert difference(theirs, theirs, rng).low == difference(theirs, theirs, rng).high == 0.0
     ours = [[max(value, float(number < 10)) for number, value in enumerate(values)] for values in theirs]
     assert difference(ours, theirs, rng).low > 0
+
+
+def test_a_difference_of_medians_is_paired_and_heeds_no_outlier():
+    rng = random.Random(0)
+    theirs = [rng.uniform(1, 2) for _ in range(200)]
+    ours = [value + 0.1 for value in theirs]
+    found = median_difference(ours, [*theirs[:-1], 1000.0], rng)
+    assert found.low < found.value < found.high
+    assert found.low > 0.0 and found.high < 0.2
+    assert median_difference(theirs, theirs, rng).high == 0.0
 
 
 def test_prediction_error_is_relative_to_what_came():

@@ -1,0 +1,1 @@
+"""What it costs to remember, measured with the official client."""
