@@ -30,7 +30,8 @@ class ContextStore:
     async def add_summary(self, tenant: str, response: str, coverage: Coverage, summary: str) -> bool:
         """At the end of the response, and of its conversation. False: the response, or what is covered, is gone."""
         async with self._database.transaction(tenant) as transaction:
-            values = {"tenant": tenant, "id": response, "last": coverage.through}
+            values = {"tenant": tenant, "id": response, "last": coverage.through, "number": coverage.number}
+            await transaction.execute(_SQL["lock_conversation"], values)
             row = await fetch_one(transaction, _SQL["summarized_response"], **values)
             if row is None:
                 return False
