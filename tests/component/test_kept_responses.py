@@ -1,6 +1,7 @@
 """Responses that outlive their streams: resumed, in the background, cancelled, generated anew, and lost."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,14 +9,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError, RateLimitError
+from openai import AsyncOpenAI, BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
 
 from api.responses import turn
 from api.state import orphans
 from api.state.chat_state import ChatState
 from api.state.responses import LEASE
 from cluster.config import StateConfig
-from cluster.errors import TooManyRequests
+from cluster.errors import StateUnavailable, TooManyRequests
 from tests.component.answering import Model, texts
 from tests.component.remembering import ClientOf, clients_of
 
@@ -353,3 +354,44 @@ async def test_idempotency_key_gives_the_first_answer_and_belongs_to_one_request
         await client.responses.create(model="m", input="Other", extra_headers=key)
     assert caught.value.code == "idempotency_key_conflict"
     assert (await clients("sk-bob").responses.create(model="m", input="Other", extra_headers=key)).id != first.id
+
+
+@pytest.mark.usefixtures("knows_that_nobody_comes_back")
+async def test_tenant_that_waits_for_a_lock_keeps_no_lost_response_from_ending(client, model, state, postgres):
+    model.may_go_on.clear()
+    lost = await client.responses.create(model="m", input="Hello", background=True)
+    await model.asked(1)
+    conversation = await client.conversations.create()
+    with psycopg.connect(postgres) as other:
+        other.execute("SELECT set_config('app.tenant_id', '*', true)")
+        other.execute("SELECT 1 FROM conversations FOR UPDATE")
+        with pytest.raises(InternalServerError):
+            await client.conversations.update(conversation.id, metadata={})
+    await lose(state, postgres)
+    assert (await client.responses.retrieve(lost.id)).status == "failed"
+    model.may_go_on.set()
+
+
+@pytest.mark.usefixtures("knows_that_nobody_comes_back")
+async def test_server_that_was_lost_meanwhile_is_noticed(state, postgres):
+    with psycopg.connect(postgres) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    with pytest.raises(StateUnavailable):
+        await state.look()
+    assert math.isinf(state._database.reachable_since)
+    await state.look()
+    assert math.isfinite(state._database.reachable_since)
+
+
+async def test_superseded_item_is_not_found_and_can_be_deleted(client):
+    conversation = await client.conversations.create()
+    made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    (said, _) = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
+    assert (await client.conversations.items.retrieve(said, conversation_id=conversation.id)).id == said
+    await again(client, made.id)
+    with pytest.raises(NotFoundError):
+        await client.conversations.items.retrieve(said, conversation_id=conversation.id)
+    await client.conversations.items.delete(said, conversation_id=conversation.id)
