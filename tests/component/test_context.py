@@ -12,13 +12,8 @@ from openai import AsyncOpenAI, BadRequestError, InternalServerError
 from api.context.manager import ContextManager
 from api.generation import Call
 from api.state.chat_state import ChatState
-from api.state.context_store import ContextStore
 from api.state.conversations import Page
-from api.state.items import Coverage
-from api.state.sealing import TenantKeys
-from api.wire.tenants import tenant_of_key
 from cluster.config import ContextConfig
-from cluster.errors import StateUnavailable
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import CARD, FakeFrontend
 from tests.unit.chat_chunks import answer, usage
@@ -363,46 +358,3 @@ async def test_input_tokens_need_no_model_name_and_nothing_remembered(model):
     async with clients_of(None, model) as clients:
         counted = await clients("sk-alice").responses.input_tokens.count(input="one two three")
     assert counted.input_tokens == CHAT_TOKENS + MESSAGE_TOKENS + 3
-
-
-ALICE = tenant_of_key("sk-alice")
-
-
-async def test_compaction_is_to_be_retried_while_its_key_cannot_be_had(client, state):
-    compacted = await client.responses.compact(model="m", input="Hello")
-    (item,) = [one.model_dump() for one in compacted.output if one.type == "compaction"]
-    store = ContextStore(state._database, TenantKeys(AwayKey()))
-    with pytest.raises(StateUnavailable):
-        await store.opened(ALICE, [item])
-
-
-class AwayKey:
-    """A key management service that does not answer."""
-
-    name = "away"
-
-    def wrap(self, key: bytes) -> bytes:
-        raise StateUnavailable("the key service is away", 1.0)
-
-    def unwrap(self, wrapped: bytes) -> bytes:
-        raise StateUnavailable("the key service is away", 1.0)
-
-
-@pytest.mark.parametrize("is_late", [False, True])
-async def test_summary_tells_nothing_of_what_is_no_part_of_the_conversation_any_more(client, state, is_late):
-    conversation = await client.conversations.create()
-    made = await client.responses.create(model="m", input="secret", conversation=conversation.id)
-    items = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
-    if is_late:
-        await client.post(f"/responses/{made.id}/regenerate", cast_to=object)
-    coverage = Coverage(items[-1], len(items))
-    assert await state.stores.context.add_summary(ALICE, made.id, coverage, "a secret") is not is_late
-
-
-async def test_summary_of_what_was_partly_deleted_is_not_kept(client, state):
-    conversation = await client.conversations.create()
-    made = await client.responses.create(model="m", input="secret", conversation=conversation.id)
-    items = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
-    await client.conversations.items.delete(items[0], conversation_id=conversation.id)
-    coverage = Coverage(items[-1], len(items))
-    assert not await state.stores.context.add_summary(ALICE, made.id, coverage, "a secret")
