@@ -31,13 +31,15 @@ def title_body(model: str, question: str, answer: str) -> dict[str, Any]:
     }
 
 
-def first_texts(items: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """What the user said first, and what the assistant did."""
-    said = {"user": "", "assistant": ""}
+def first_messages(items: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """By role, what the user said first, and what the assistant did: the item's id, and its text."""
+    said: dict[str, tuple[str, str]] = {}
     for item in items:
-        if item["type"] == "message" and not said.get(item["role"], "."):
-            said[item["role"]] = " ".join(part["text"] for part in item["content"] if part.get("text"))
-    return said["user"], said["assistant"]
+        if item["type"] == "message" and item["role"] in ("user", "assistant") and item["role"] not in said:
+            text = " ".join(part["text"] for part in item["content"] if part.get("text"))
+            if text:
+                said[item["role"]] = item["id"], text
+    return said
 
 
 def title_of(answer: str, question: str) -> str:

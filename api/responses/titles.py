@@ -5,7 +5,7 @@ import logging
 
 from api.generation import Call
 from api.render import Frontend
-from api.responses.title_text import first_texts, title_body, title_of
+from api.responses.title_text import first_messages, title_body, title_of
 from api.state.chat_state import ChatState
 from api.state.conversations import Page
 from api.wire.slo import slo_class_of
@@ -59,12 +59,13 @@ class Titles:
         store = self._state.stores.conversations
         if (await store.get(tenant, conversation)).title is not None:
             return
-        question, answer = first_texts(await store.items(tenant, conversation, Page(None, NUM_FIRST_ITEMS, False)))
-        if not question and not answer:
+        said = first_messages(await store.items(tenant, conversation, Page(None, NUM_FIRST_ITEMS, False)))
+        if not said:
             return
+        question, answer = (said[role][1] if role in said else "" for role in ("user", "assistant"))
         title = title_of(await self._asked(tenant, question, answer), question)
         if title:
-            await store.add_title(tenant, conversation, title)
+            await store.add_title(tenant, conversation, title, [item for item, _ in said.values()])
 
     async def _asked(self, tenant: str, question: str, answer: str) -> str:
         """What the model says; nothing where it cannot be asked so. Raises ServingError."""

@@ -5,6 +5,7 @@ for while it is away; and Redis, a help that is started in the same way, and don
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from api.state.cache import ReadCache
@@ -44,7 +45,9 @@ class ChatState:
         self._stores: Stores | None = None
         self._unreadable: str | None = None
         """Why nothing can be read, though PostgreSQL is there."""
-        self._keeping: asyncio.Task[None] | None = None
+        self._is_ready = asyncio.Event()
+        """The stores have been reached once."""
+        self._jobs: list[asyncio.Task[None]] = []
 
         self._volatile = Volatile()
         self.tails = Tails(self._volatile)
@@ -52,14 +55,18 @@ class ChatState:
         self.cache = ReadCache(self._volatile, self._keys, config.cache_s)
         redis_url = os.environ.get(REDIS_URL_VARIABLE, config.redis_url)
         self._local_redis = None if redis_url else LocalRedis(folder / REDIS_FOLDER)
-        self._keeping_redis: asyncio.Task[None] | None = None
         if redis_url:
             self._volatile.reach(redis_url)
 
     def start(self) -> None:
         """Becomes ready in the background: nobody who asks without a conversation waits for it."""
-        self._keeping = asyncio.create_task(self._keep())
-        self._keeping_redis = asyncio.create_task(self._keep_redis())
+        jobs = (
+            (self._tend, LOOK_INTERVAL_S),
+            (self._purge, PURGE_INTERVAL_S),
+            (self._index, LOOK_INTERVAL_S),
+            (self.look_for_redis, LOOK_INTERVAL_S),
+        )
+        self._jobs = [asyncio.create_task(_kept_up(job, interval_s)) for job, interval_s in jobs]
 
     @property
     def stores(self) -> Stores:
@@ -78,10 +85,10 @@ class ChatState:
     async def close(self) -> None:
         if self._stores is not None:
             await self._stores.log_writer.close()
-        for keeping in (self._keeping, self._keeping_redis):
-            if keeping is not None:
-                keeping.cancel()
-                await asyncio.wait([keeping])
+        for job in self._jobs:
+            job.cancel()
+        if self._jobs:
+            await asyncio.wait(self._jobs)
         if self._database is not None:
             await self._database.close()
         await self.tails.close()
@@ -90,23 +97,19 @@ class ChatState:
             if local is not None:
                 await asyncio.to_thread(local.stop)
 
-    async def _keep(self) -> None:
-        now = asyncio.get_running_loop().time
-        purged_at, wait_s = now(), LOOK_INTERVAL_S
-        while True:
-            try:
-                await self.look()
-                await self.stores.orphans.end()
-                if now() - purged_at > PURGE_INTERVAL_S:
-                    purged_at = now()
-                    await self.stores.purges.run()
-                    await self.stores.response_events.purge(KEEP_EVENTS)
-                await self.stores.search.catch_up()
-                wait_s = LOOK_INTERVAL_S
-            except Exception as error:  # whatever it is, it may be over the next time
-                wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
-                logger.error("%s; tried again in %g s", error, wait_s)
-            await asyncio.sleep(wait_s)
+    async def _tend(self) -> None:
+        await self.look()
+        await self.stores.orphans.end()
+
+    async def _purge(self) -> None:
+        await self._is_ready.wait()
+        await self.stores.purges.run()
+        await self.stores.response_events.purge(KEEP_EVENTS)
+
+    async def _index(self) -> None:
+        await self._is_ready.wait()
+        while await self.stores.search.catch_up():
+            pass
 
     async def look(self) -> None:
         """Start what does not run, and reach what runs.
@@ -129,6 +132,8 @@ class ChatState:
             await stores.search.check()
             self._stores = stores
             stores.log_writer.start()
+            self._is_ready.set()
+        await self._database.probe()
 
     async def _check_master_key(self, database: Database) -> None:
         self._unreadable = None
@@ -148,13 +153,15 @@ class ChatState:
         await self._volatile.run(("PING",))  # an outage is noticed, and its end, before a request waits for it
         await self.cache.settle()
 
-    async def _keep_redis(self) -> None:
-        wait_s = LOOK_INTERVAL_S
-        while True:
-            try:
-                await self.look_for_redis()
-                wait_s = LOOK_INTERVAL_S
-            except Exception as error:  # it is a help, no more
-                wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
-                logger.warning("%s; done without, and tried again in %g s", error, wait_s)
-            await asyncio.sleep(wait_s)
+
+async def _kept_up(job: Callable[[], Awaitable[None]], interval_s: float) -> None:
+    """Again and again; each job by itself, so that none waits for another one, or for what that one waits for."""
+    wait_s = interval_s
+    while True:
+        try:
+            await job()
+            wait_s = interval_s
+        except Exception as error:  # whatever it is, it may be over the next time
+            wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
+            logger.error("%s; tried again in %g s", error, wait_s)
+        await asyncio.sleep(wait_s)

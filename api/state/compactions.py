@@ -1,13 +1,11 @@
 """Compaction items: summaries that clients keep and send back without being able to read or change them."""
 
 from base64 import b64decode, b64encode
-from typing import Any
 
 from api.state.database import Transaction
+from api.state.items import Item, aside
 from api.state.sealing import TenantKey, TenantKeys
-from cluster.errors import InvalidRequest, ServingError
-
-Item = dict[str, Any]
+from cluster.errors import InvalidRequest, ServingError, StateUnavailable
 
 _PLACE = "compaction"
 _VERSION_BYTES = 4
@@ -21,19 +19,26 @@ def sealed_summary(key: TenantKey, summary: str) -> str:
 
 async def opened(transaction: Transaction, keys: TenantKeys, tenant: str, items: list[Item]) -> list[Item]:
     """The compactions among the items with their `summary`. Raises InvalidRequest for one that is not the tenant's."""
-    return [
-        item | {"summary": await _summary(transaction, keys, tenant, item)} if item["type"] == "compaction" else item
-        for item in items
-    ]
-
-
-async def _summary(transaction: Transaction, keys: TenantKeys, tenant: str, item: Item) -> str:
+    compactions = [item for item in items if item["type"] == "compaction"]
     try:
-        content = b64decode(item["encrypted_content"], validate=True)
-        version, sealed = int.from_bytes(content[:_VERSION_BYTES], "big"), content[_VERSION_BYTES:]
-        key = await keys.of_version(transaction, tenant, version)
-        return key.unseal(sealed, _PLACE).decode()
+        contents = [_content(item) for item in compactions]
+        by_version = {
+            version: await keys.of_version(transaction, tenant, version) for version in {one[0] for one in contents}
+        }
+        texts = await aside(
+            len(contents), lambda: [by_version[version].unseal(text, _PLACE).decode() for version, text in contents]
+        )
+    except StateUnavailable:
+        raise
     except (ValueError, ServingError) as error:
         raise InvalidRequest(
             "a compaction's encrypted_content must be what this server has given", "encrypted_content", "invalid_value"
         ) from error
+    summaries = iter(texts)
+    return [item | {"summary": next(summaries)} if item["type"] == "compaction" else item for item in items]
+
+
+def _content(item: Item) -> tuple[int, bytes]:
+    """The version of its key, and what is sealed."""
+    content = b64decode(item["encrypted_content"], validate=True)
+    return int.from_bytes(content[:_VERSION_BYTES], "big"), content[_VERSION_BYTES:]

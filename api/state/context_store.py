@@ -30,7 +30,9 @@ class ContextStore:
     async def add_summary(self, tenant: str, response: str, coverage: Coverage, summary: str) -> bool:
         """At the end of the response, and of its conversation. False: the response, or what is covered, is gone."""
         async with self._database.transaction(tenant) as transaction:
-            values = {"tenant": tenant, "id": response, "last": coverage.through}
+            values = {"tenant": tenant, "id": response, "last": coverage.through, "number": coverage.number}
+            for statement in ("lock_response", "lock_conversation"):
+                await transaction.execute(_SQL[statement], values)
             row = await fetch_one(transaction, _SQL["summarized_response"], **values)
             if row is None:
                 return False
@@ -41,7 +43,7 @@ class ContextStore:
                 "status": "completed",
                 "encrypted_content": sealed_summary(key, summary),
             }
-            turn = Turn(response, row["num_items"], is_output=True)
+            turn = Turn(response, row["position"], is_output=True)
             await append(transaction, key, [item], conversation=row["conversation_id"], turn=turn, coverage=coverage)
             return True
 

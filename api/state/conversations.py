@@ -79,11 +79,13 @@ class Conversations:
                 raise no_conversation(conversation)
             return (await conversations_of(transaction, self._keys, tenant, rows))[0]
 
-    async def add_title(self, tenant: str, conversation: str, title: str) -> None:
-        """No-op for one that has a title, or is gone."""
+    async def add_title(self, tenant: str, conversation: str, title: str, items: list[str]) -> None:
+        """`items`: that it tells of. No-op where one of them is gone, and for a conversation that has a title, or is
+        gone.
+        """
         async with self._database.transaction(tenant) as transaction:
             key = await self._keys.newest(transaction, tenant)
-            values = {"tenant": tenant, "id": conversation, **_sealed(title, key, conversation)}
+            values = {"tenant": tenant, "id": conversation, "items": items, **_sealed(title, key, conversation)}
             await transaction.execute(_SQL["add_title"], values)
 
     async def delete(self, tenant: str, conversation: str) -> list[str]:
@@ -124,7 +126,7 @@ class Conversations:
             )
             if not rows and page.after:
                 values = {"tenant": tenant, "conversation": conversation, "id": page.after}
-                if await fetch_one(transaction, _SQL["get_item"], **values) is None:
+                if await fetch_one(transaction, _SQL["had_item"], **values) is None:
                     raise no_item(page.after)
             return await unsealed(transaction, self._keys, tenant, rows)
 
@@ -142,6 +144,7 @@ class Conversations:
         async with self._database.transaction(tenant) as transaction:
             found = await self._found(transaction, tenant, conversation)
             values = {"tenant": tenant, "conversation": conversation, "id": item}
+            await transaction.execute(_SQL["lock"], values)
             row = await fetch_one(transaction, _SQL["delete_item"], **values)
             if row is None:
                 raise no_item(item)

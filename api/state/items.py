@@ -1,6 +1,8 @@
 """Items in PostgreSQL: sealed, and in order within their conversation and their response."""
 
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -11,6 +13,10 @@ from api.state.queries import queries
 from api.state.sealing import TenantKey, TenantKeys
 from cluster.errors import NotFound
 
+MANY = 200
+"""Items that take the event loop too long."""
+
+Made = TypeVar("Made")
 Item = dict[str, Any]
 """As the wire has it, with its id, type and status."""
 
@@ -59,34 +65,31 @@ async def append(
 ) -> list[Item]:
     """To a conversation, a response, or both. `coverage`: of a summary. Raises NotFound."""
     first_seq = None if conversation is None else await _reserve(transaction, key.tenant, conversation, len(items))
-    for number, item in enumerate(items):
-        values = {
-            "tenant": key.tenant,
-            "id": item["id"],
-            "conversation": conversation,
-            "seq": None if first_seq is None else first_seq + number,
-            "response": turn.response if turn else None,
-            "position": turn.first_position + number if turn else None,
-            "is_output": turn is not None and turn.is_output,
-            "type": item["type"],
-            "role": item["role"] if item["type"] == "message" else None,
-            "status": item["status"],
-            "body": key.seal(msgspec.json.encode(item), _place(item["id"])),
-            "key_version": key.version,
-            "covers_through": coverage.through if coverage else None,
-            "covers": coverage.number if coverage else None,
-        }
-        await transaction.execute(_SQL["add"], values)
+    if not items:
+        return items
+    values = {
+        "tenant": key.tenant,
+        "ids": [item["id"] for item in items],
+        "conversation": conversation,
+        "first_seq": first_seq,
+        "response": turn.response if turn else None,
+        "first_position": turn.first_position if turn else None,
+        "is_output": turn is not None and turn.is_output,
+        "types": [item["type"] for item in items],
+        "roles": [item["role"] if item["type"] == "message" else None for item in items],
+        "statuses": [item["status"] for item in items],
+        "bodies": await aside(len(items), lambda: [_sealed(key, item) for item in items]),
+        "key_version": key.version,
+        "covers_through": coverage.through if coverage else None,
+        "covers": coverage.number if coverage else None,
+    }
+    await transaction.execute(_SQL["add"], values)
     return items
 
 
 async def unsealed(transaction: Transaction, keys: TenantKeys, tenant: str, rows: list[DictRow]) -> list[Item]:
     by_version = await keys.of_rows(transaction, tenant, rows)
-    return [
-        msgspec.json.decode(by_version[row["key_version"]].unseal(row["body"], _place(row["id"])))
-        | {"id": row["id"], "status": row["status"]}
-        for row in rows
-    ]
+    return await aside(len(rows), lambda: [_unsealed(by_version[row["key_version"]], row) for row in rows])
 
 
 def no_conversation(conversation: str) -> NotFound:
@@ -99,6 +102,20 @@ async def _reserve(transaction: Transaction, tenant: str, conversation: str, num
         raise no_conversation(conversation)
     (first,) = row.values()
     return int(first)
+
+
+async def aside(number: int, work: Callable[[], list[Made]]) -> list[Made]:
+    """In a thread, where there is much to do: other requests go on meanwhile."""
+    return await asyncio.to_thread(work) if number > MANY else work()
+
+
+def _sealed(key: TenantKey, item: Item) -> bytes:
+    return key.seal(msgspec.json.encode(item), _place(item["id"]))
+
+
+def _unsealed(key: TenantKey, row: DictRow) -> Item:
+    item: Item = msgspec.json.decode(key.unseal(row["body"], _place(row["id"])))
+    return item | {"id": row["id"], "status": row["status"]}
 
 
 def _place(item: str) -> str:

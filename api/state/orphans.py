@@ -1,6 +1,7 @@
 """Responses that have lost whoever generated them: they end with what they had told, marked incomplete."""
 
 import asyncio
+import logging
 from itertools import count
 
 import msgspec
@@ -12,6 +13,9 @@ from api.state.queries import queries
 from api.state.response_events import events_of
 from api.state.responses import LEASE, end_response, place_of
 from api.state.sealing import TenantKeys
+from cluster.errors import StateUnavailable
+
+logger = logging.getLogger("baton.state")
 
 ENDED_AT_ONCE = 100
 
@@ -41,6 +45,16 @@ class Orphans:
 
     async def _end(self, tenant: str, response: str) -> bool:
         """False where somebody else is at it."""
+        try:
+            return await self._restored_and_ended(tenant, response)
+        except StateUnavailable:
+            raise
+        except Exception:
+            logger.exception("what response %s had told cannot be read: it ends without", response)
+            async with self._database.transaction(tenant) as transaction:
+                return await fetch_one(transaction, _SQL["give_up"], tenant=tenant, id=response) is not None
+
+    async def _restored_and_ended(self, tenant: str, response: str) -> bool:
         async with self._database.transaction(tenant) as transaction:
             row = await fetch_one(transaction, _SQL["lock_orphan"], tenant=tenant, id=response)
             if row is None:

@@ -4,13 +4,19 @@ retention. What runs stays.
 
 from datetime import timedelta
 
+from psycopg.errors import QueryCanceled
+
 from api.state.database import EVERY_TENANT, Database, fetch_all
 from api.state.queries import queries
 from cluster.config import StateConfig
+from cluster.errors import StateUnavailable
 
 PURGES = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions")
 """Of purges.sql, in this order."""
 PURGED_AT_ONCE = 50
+FEWER = 7
+"""By which a batch is divided that takes too long."""
+PURGE_TIMEOUT_S = 600.0
 
 _SQL = queries("purges.sql")
 
@@ -31,13 +37,25 @@ class Purges:
         return sum([await self._purge(name) for name in PURGES])
 
     async def _purge(self, name: str) -> int:
-        number = 0
+        number, limit = 0, PURGED_AT_ONCE
         while True:
-            async with self._database.transaction(EVERY_TENANT) as transaction:
-                gone = await fetch_all(transaction, _SQL[name], **self._keep, limit=PURGED_AT_ONCE)
-            number += len(gone)
-            if len(gone) < PURGED_AT_ONCE:
+            try:
+                gone = await self._purged(name, limit)
+            except StateUnavailable as error:
+                if limit == 1 or not isinstance(error.__cause__, QueryCanceled):
+                    raise
+                limit = max(1, limit // FEWER)
+                continue
+            number += gone
+            if gone < limit:
                 return number
+
+    async def _purged(self, name: str, limit: int) -> int:
+        """One alone has all the time that it takes."""
+        async with self._database.transaction(EVERY_TENANT, PURGE_TIMEOUT_S) as transaction:
+            if limit == 1:
+                await transaction.execute("SET LOCAL statement_timeout = 0")
+            return len(await fetch_all(transaction, _SQL[name], **self._keep, limit=limit))
 
 
 def _days(days: float | None) -> timedelta | None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
+from psycopg import OperationalError
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
@@ -21,6 +22,8 @@ MAX_QUERY = 1_000
 """Characters."""
 MAX_RELEVANT_WORDS = 50
 """Of what is compared with a conversation: the longest ones, which say the most."""
+COMPARED = 2_000
+"""Messages of a conversation, the newest, with which a text is compared."""
 CAUGHT_UP_AT_ONCE = 20
 """Messages that one transaction of the background job indexes."""
 BATCHES_AT_ONCE = 10
@@ -91,7 +94,7 @@ class Search:
     async def relevant(
         self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None
     ) -> list[Item]:
-        """Messages of a conversation that share words with the text, the most relevant first."""
+        """Of the newest messages of a conversation, those that share words with the text, the most relevant first."""
         async with self._database.transaction(tenant) as transaction:
             (vector,) = await self._lexemes(transaction, [storable(text[:MAX_QUERY])])
             keys = await self._words_keys(transaction, tenant)
@@ -105,24 +108,45 @@ class Search:
                 conversation=conversation,
                 words=[hashed_word(lexeme, keys) for lexeme in asked[:MAX_RELEVANT_WORDS]],
                 before=before_item,
+                among=COMPARED,
                 limit=limit,
             )
             return await unsealed(transaction, self._keys, tenant, rows)
 
-    async def catch_up(self) -> None:
-        """Index what has been said since, or in another language. What is left is for the next time."""
+    async def catch_up(self) -> bool:
+        """Index what has been said since, or in another language. True: there may be more."""
         for _ in range(BATCHES_AT_ONCE):
             async with self._database.transaction(EVERY_TENANT) as transaction:
                 rows = await fetch_all(transaction, _SQL["behind"], language=self._language, limit=CAUGHT_UP_AT_ONCE)
-                if not rows:
-                    return
-                values = {
-                    "language": self._language,
-                    "tenants": [row["tenant_id"] for row in rows],
-                    "items": [row["id"] for row in rows],
-                    "vectors": await self._vectors(transaction, rows),
-                }
-                await transaction.execute(_SQL["catch_up"], values)
+                if rows:
+                    await self._index(transaction, rows)
+            if len(rows) < CAUGHT_UP_AT_ONCE:
+                return False
+        return True
+
+    async def _index(self, transaction: Transaction, rows: list[DictRow]) -> None:
+        """One that cannot be is passed over, and not tried again."""
+        try:
+            async with transaction.transaction():
+                await self._store(transaction, rows, await self._vectors(transaction, rows))
+        except (StateUnavailable, OperationalError):
+            raise
+        except Exception as error:
+            if len(rows) > 1:
+                for row in rows:
+                    await self._index(transaction, [row])
+            else:
+                logger.warning("%s cannot be searched: %s", rows[0]["id"], error)
+                await self._store(transaction, rows, [None])
+
+    async def _store(self, transaction: Transaction, rows: list[DictRow], vectors: list[str | None]) -> None:
+        values = {
+            "language": self._language,
+            "tenants": [row["tenant_id"] for row in rows],
+            "items": [row["id"] for row in rows],
+            "vectors": vectors,
+        }
+        await transaction.execute(_SQL["catch_up"], values)
 
     async def _vectors(self, transaction: Transaction, rows: list[DictRow]) -> list[str | None]:
         """Of messages of any tenants; None for those that nobody can read any more, or search."""

@@ -13,12 +13,13 @@ from tests.unit.chat_chunks import answer
 
 
 class Model(FakeFrontend):
-    """Answers each chat by "Answer 1", "Answer 2" and so on; the number 1 when it may."""
+    """Answers each chat by "Answer 1", "Answer 2" and so on; those in `waiting` when they may."""
 
     def __init__(self) -> None:
         super().__init__()
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
+        self.waiting = {1}
         self.error: Exception | None = None
         self._asked = asyncio.Condition()
 
@@ -47,7 +48,7 @@ class Model(FakeFrontend):
         yield frame(role)
         yield frame(answer_)
         for other in others:
-            if number == 1:
+            if number in self.waiting:
                 await self.may_go_on.wait()
             yield frame(other)
         yield "data: [DONE]\n\n"

@@ -12,6 +12,8 @@ import pytest
 from api.state import chat_state, master_keys
 from api.state.chat_state import ChatState
 from api.state.conversations import Page
+from api.state.orphans import Orphans
+from api.state.purges import Purges
 from cluster.config import StateConfig
 from cluster.errors import ServingError
 from cluster.local_postgres import LocalPostgres
@@ -233,3 +235,21 @@ def test_master_key_that_is_none_is_refused(tmp_path, monkeypatch, key):
     monkeypatch.setenv(master_keys.KEY_VARIABLE, key)
     with pytest.raises(ValueError, match=master_keys.KEY_VARIABLE):
         ChatState(StateConfig(data_dir=str(tmp_path)))
+
+
+async def test_job_that_hangs_or_fails_keeps_no_other_from_its_work(state, http, monkeypatch):
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Purges, "run", hang)
+    monkeypatch.setattr(Orphans, "end", fail)
+    state.start()
+    await until(http, is_back)
+    said = {"type": "message", "role": "user", "content": "canary"}
+    made = (await http.post(CONVERSATIONS, json={"items": [said]})).json()
+    path = f"{CONVERSATIONS}?query=canary"
+    answer = await until(http, lambda found: bool(found.json()["data"]), "GET", path)
+    assert [shown["id"] for shown in answer.json()["data"]] == [made["id"]]

@@ -1,5 +1,6 @@
 """Conversations over HTTP, in a real PostgreSQL, with the official client in strict mode."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from api.state.chat_state import ChatState
+from api.state.conversations import Page
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
@@ -223,3 +225,13 @@ async def test_rows_are_seen_in_the_name_of_their_tenant_alone(client, postgres)
     with psycopg.connect(postgres) as connection:
         for table in ("tenants", "tenant_keys", "conversations", "items"):
             assert connection.execute(f"SELECT * FROM {table}").fetchall() == []
+
+
+async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_back_in_order(state):
+    said = [{"type": "message", "role": "user", "status": "completed", "content": str(n)} for n in range(10_000)]
+    store = state.stores.conversations
+    made = await store.create("alice", {}, [])
+    async with asyncio.timeout(8):
+        await store.add_items("alice", made.id, said)
+    kept = await store.items("alice", made.id, Page(None, len(said), False))
+    assert [item["content"] for item in kept] == [item["content"] for item in said]

@@ -1,6 +1,7 @@
 """Responses that outlive their streams: resumed, in the background, cancelled, generated anew, and lost."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,14 +9,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError, RateLimitError
+from openai import AsyncOpenAI, BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
 
 from api.responses import turn
-from api.state import orphans
+from api.state import log_writer, orphans
 from api.state.chat_state import ChatState
 from api.state.responses import LEASE
 from cluster.config import StateConfig
-from cluster.errors import TooManyRequests
+from cluster.errors import StateUnavailable, TooManyRequests
 from tests.component.answering import Model, texts
 from tests.component.remembering import ClientOf, clients_of
 
@@ -389,3 +390,120 @@ async def test_page_after_an_item_of_something_else_is_not_found(client):
     assert [item async for item in client.responses.input_items.list(made.id, after=asked.id)] == []
     with pytest.raises(NotFoundError):
         await client.responses.input_items.list(made.id, after="msg_x")
+
+
+@pytest.mark.usefixtures("knows_that_nobody_comes_back")
+async def test_tenant_that_waits_for_a_lock_keeps_no_lost_response_from_ending(client, model, state, postgres):
+    model.may_go_on.clear()
+    lost = await client.responses.create(model="m", input="Hello", background=True)
+    await model.asked(1)
+    conversation = await client.conversations.create()
+    with psycopg.connect(postgres) as other:
+        other.execute("SELECT set_config('app.tenant_id', '*', true)")
+        other.execute("SELECT 1 FROM conversations FOR UPDATE")
+        with pytest.raises(InternalServerError):
+            await client.conversations.update(conversation.id, metadata={})
+    await lose(state, postgres)
+    assert (await client.responses.retrieve(lost.id)).status == "failed"
+    model.may_go_on.set()
+
+
+@pytest.mark.usefixtures("knows_that_nobody_comes_back")
+async def test_server_that_was_lost_meanwhile_is_noticed(state, postgres):
+    with psycopg.connect(postgres) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    with pytest.raises(StateUnavailable):
+        await state.look()
+    assert math.isinf(state._database.reachable_since)
+    await state.look()
+    assert math.isfinite(state._database.reachable_since)
+
+
+async def test_superseded_item_is_not_found_and_can_be_deleted(client):
+    conversation = await client.conversations.create()
+    made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    (said, _) = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
+    assert (await client.conversations.items.retrieve(said, conversation_id=conversation.id)).id == said
+    await again(client, made.id)
+    with pytest.raises(NotFoundError):
+        await client.conversations.items.retrieve(said, conversation_id=conversation.id)
+    await client.conversations.items.delete(said, conversation_id=conversation.id)
+
+
+@pytest.mark.usefixtures("knows_that_nobody_comes_back")
+async def test_response_that_cannot_be_read_keeps_no_other_from_ending(client, clients, model, state, postgres):
+    model.may_go_on.clear()
+    model.waiting = {1, 2}
+    conversation = await client.conversations.create()
+    broken = await clients("sk-bob").responses.create(model="m", input="Hello", background=True)
+    lost = await client.responses.create(model="m", input="Hello", background=True, conversation=conversation.id)
+    await model.asked(2)
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+        connection.execute(
+            "UPDATE responses SET body = 'x', lease_until = now() - interval '1 h' WHERE id = %s", [broken.id]
+        )
+    await lose(state, postgres)
+    assert (await client.responses.retrieve(lost.id)).status == "failed"
+    model.may_go_on.set()
+
+
+async def test_deleted_answer_is_gone_from_the_stream_too(client):
+    conversation = await client.conversations.create()
+    made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    await client.conversations.items.delete(made.output[0].id, conversation_id=conversation.id)
+    with pytest.raises(BadRequestError) as caught:
+        await client.responses.retrieve(made.id, stream=True)
+    assert caught.value.code == "events_expired"
+
+
+async def test_events_are_kept_for_a_while_after_the_end(client, model, state):
+    model.may_go_on.clear()
+    running, _ = await cut_after(client, 3)
+    over = await client.responses.create(model="m", input="Hello")
+    await state.stores.response_events.purge(timedelta(hours=1))
+    assert numbers(await resumed(client, over.id))[0] == 0
+    await state.stores.response_events.purge(timedelta(0))
+    with pytest.raises(BadRequestError) as caught:
+        await resumed(client, over.id)
+    assert caught.value.code == "events_expired"
+    model.may_go_on.set()
+    assert numbers(await resumed(client, running))[0] == 0
+
+
+async def test_what_has_piled_up_is_written_little_by_little(client, model, state, postgres, monkeypatch):
+    monkeypatch.setattr(log_writer, "MAX_BYTES_OF_ONE", 1.0)
+    stream = await client.responses.create(model="m", input="Hello", stream=True)
+    told = [event async for event in stream]
+    assert await resumed(client, told[-1].response.id) == told
+
+
+async def test_admission_that_nobody_heard_of_leaves_nothing(client, state, monkeypatch):
+    store = state.stores.responses
+    admit = store.admit
+
+    async def admitted_and_lost(*admission: Any) -> None:
+        await admit(*admission)
+        raise StateUnavailable("lost", 1.0)
+
+    conversation = await client.conversations.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "admit", admitted_and_lost)
+        with pytest.raises(InternalServerError):
+            await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    for _ in range(1000):
+        if not await texts(client, conversation.id):
+            break
+        await asyncio.sleep(0.01)
+    await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
+
+
+async def test_regenerated_is_asked_as_it_was_asked_first(client, model):
+    first = await client.responses.create(model="m", input="One", metadata={str(n): "x" for n in range(16)})
+    second = await again(client, first.id)
+    await again(client, second["id"])
+    assert model.bodies[0] == model.bodies[1] == model.bodies[2]

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
+from api.state import database
 from api.state.chat_state import ChatState
 from api.state.purges import PURGED_AT_ONCE
 from api.wire.tenants import tenant_of_key
@@ -166,3 +167,20 @@ async def test_more_than_a_batch_is_purged(state, purge, aged):
         await state.stores.conversations.create("alice", {}, [])
     aged(2)
     assert await purge(retention_days=1) == PURGED_AT_ONCE + 1
+
+
+async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(state, postgres, purge, aged, monkeypatch):
+    for _ in range(PURGED_AT_ONCE):
+        made = await state.stores.conversations.create("alice", {}, [])
+        await state.stores.conversations.delete("alice", made.id)
+    aged(31)
+    with psycopg.connect(postgres) as connection:
+        connection.execute(
+            "CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END $$"
+        )
+        connection.execute(
+            "CREATE TRIGGER slow BEFORE DELETE ON conversations FOR EACH ROW EXECUTE FUNCTION take_long()"
+        )
+    monkeypatch.setattr(database, "SETTINGS", "-c statement_timeout=2000")
+    assert await purge() == PURGED_AT_ONCE

@@ -7,10 +7,11 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
+from api.state import search
 from api.state.chat_state import ChatState
 from api.state.items import Item
 from api.state.search import CAUGHT_UP_AT_ONCE
-from api.state.words import MAX_SEARCHED
+from api.state.words import MAX_SEARCHED, text_of
 from api.wire.tenants import tenant_of_key
 from cluster.config import StateConfig
 from tests.component.remembering import ClientOf, clients_of
@@ -276,3 +277,22 @@ async def test_what_was_said_before_there_was_search_is_found(said, client, post
     async with clients_of(migrated, FakeFrontend()) as clients:
         assert await found(clients("sk-alice"), "canary") == [conversation]
     await migrated.close()
+
+
+async def test_only_the_newest_messages_are_compared(state, monkeypatch):
+    monkeypatch.setattr(search, "COMPARED", 2)
+    made = await state.stores.conversations.create("alice", {}, [a_message(f"dog {n}") for n in "123"])
+    assert await relevant(state, made.id, "dog") == ["dog 3", "dog 2"]
+
+
+async def test_message_that_cannot_be_indexed_is_passed_over(state, client, said, monkeypatch, caplog):
+    def odd(item: Item) -> str:
+        if text_of(item) == "odd":
+            raise TypeError("no text")
+        return text_of(item)
+
+    monkeypatch.setattr(search, "text_of", odd)
+    conversation = await said(client, "canary", "odd", "dog")
+    assert await found(client, "canary") == await found(client, "dog") == [conversation]
+    await state.stores.search.catch_up()
+    assert caplog.text.count("cannot be searched: no text") == 1

@@ -31,8 +31,10 @@ class Model(FakeFrontend):
         super().__init__({"choices": [{"message": {"content": '"A walk in Rome"'}}]})
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.is_asked = asyncio.Event()
 
     async def chat_completion(self, body: Any, call: Call) -> Any:
+        self.is_asked.set()
         await self.may_answer.wait()
         return await super().chat_completion(body, call)
 
@@ -182,3 +184,15 @@ async def test_bad_titles_are_refused(client, value):
         with pytest.raises(BadRequestError) as caught:
             await client.post(path, cast_to=object, body={"title": value})
         assert caught.value.param == "title"
+
+
+async def test_title_of_what_was_deleted_meanwhile_is_dropped(client, titles, model):
+    made = await client.conversations.create(items=SAID)
+    model.may_answer.clear()
+    await titles.after_turn(ALICE, made.id)
+    await model.is_asked.wait()
+    question = (await client.conversations.items.list(made.id, order="asc")).data[0]
+    await client.conversations.items.delete(question.id, conversation_id=made.id)
+    model.may_answer.set()
+    await titles.drained()
+    assert await title(client, made.id) is None

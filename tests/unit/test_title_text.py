@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.responses.title_text import MAX_TITLE, first_texts, title_body, title_of
+from api.responses.title_text import MAX_TITLE, first_messages, title_body, title_of
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,8 @@ def test_model_is_asked_briefly_and_may_take_its_time():
 
 def test_first_question_and_first_answer_are_what_counts():
     def a_message(role: str, *texts: str) -> dict[str, object]:
-        return {"type": "message", "role": role, "content": [{"text": text} for text in texts]}
+        content = [{"text": text} for text in texts]
+        return {"type": "message", "id": f"{role} {texts[0]}", "role": role, "content": content}
 
     items = [
         a_message("developer", "Be brief"),
@@ -59,5 +60,5 @@ def test_first_question_and_first_answer_are_what_counts():
         a_message("user", "And?"),
         a_message("assistant", "So."),
     ]
-    assert first_texts(items) == ("How so?", "So.")
-    assert first_texts(items[:1]) == ("", "")
+    assert first_messages(items) == {"user": ("user How", "How so?"), "assistant": ("assistant So.", "So.")}
+    assert first_messages(items[:1]) == {}

@@ -20,6 +20,9 @@ RETURNING id, created_at, updated_at, end_user, metadata, title, title_key_versi
 -- name: add_title
 UPDATE conversations SET title = %(title)s, title_key_version = %(key_version)s
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL AND title IS NULL
+  AND cardinality(%(items)s::text[]) = (
+    SELECT count(*) FROM items
+    WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s AND id = ANY (%(items)s) AND superseded_at IS NULL)
 
 -- name: delete
 UPDATE conversations SET deleted_at = now()
@@ -59,7 +62,15 @@ LIMIT %(limit)s
 -- name: get_item
 SELECT id, status, body, key_version
 FROM items
+WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s AND superseded_at IS NULL
+
+-- name: had_item
+SELECT id FROM items
 WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
+
+-- name: lock
+-- Before its items are deleted: no summary of them is written meanwhile
+SELECT id FROM conversations WHERE tenant_id = %(tenant)s AND id = %(conversation)s FOR NO KEY UPDATE
 
 -- name: delete_item
 -- With the summaries that may tell of it

@@ -47,6 +47,11 @@ SELECT body, key_version, is_cancelled FROM responses
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress') AND lease_until < now()
 FOR UPDATE SKIP LOCKED
 
+-- name: give_up
+UPDATE responses SET status = 'failed', finished_at = now()
+WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress') AND lease_until < now()
+RETURNING id
+
 -- name: purge
 WITH old AS (
   UPDATE responses SET has_events = false

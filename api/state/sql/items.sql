@@ -4,16 +4,19 @@ WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
 RETURNING next_seq - %(number)s
 
 -- name: add
--- Search finds it when its words are known, a moment later
-WITH item AS (
+-- Search finds them when their words are known, a moment later
+WITH added AS (
   INSERT INTO items
     (tenant_id, id, conversation_id, seq, response_id, position, is_output, type, role, status, body, key_version,
      covers_through, covers)
-  VALUES
-    (%(tenant)s, %(id)s, %(conversation)s, %(seq)s, %(response)s, %(position)s, %(is_output)s, %(type)s, %(role)s,
-     %(status)s, %(body)s, %(key_version)s, %(covers_through)s, %(covers)s)
+  SELECT
+    %(tenant)s, id, %(conversation)s::text, %(first_seq)s::bigint + number - 1, %(response)s::text,
+    %(first_position)s::int + number - 1, %(is_output)s, type, role, status, body, %(key_version)s,
+    %(covers_through)s::text, %(covers)s::int
+  FROM unnest(%(ids)s::text[], %(types)s::text[], %(roles)s::text[], %(statuses)s::text[], %(bodies)b::bytea[])
+    WITH ORDINALITY AS i (id, type, role, status, body, number)
   RETURNING tenant_id, id, conversation_id, type, role
 )
 INSERT INTO item_words (tenant_id, item_id)
-SELECT tenant_id, id FROM item
+SELECT tenant_id, id FROM added
 WHERE conversation_id IS NOT NULL AND type = 'message' AND role IN ('user', 'assistant')

@@ -54,13 +54,15 @@ FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number), CAST(%(l
 ORDER BY number
 
 -- name: relevant
--- A word weighs more the fewer messages of the conversation have it
+-- Of the newest. A word weighs more the fewer messages of the conversation have it
 WITH messages AS MATERIALIZED (
   SELECT i.id, i.seq, w.words
   FROM items i JOIN item_words w ON w.tenant_id = i.tenant_id AND w.item_id = i.id
   WHERE i.tenant_id = %(tenant)s AND i.conversation_id = %(conversation)s AND i.superseded_at IS NULL
     AND (%(before)s::text IS NULL
          OR i.seq < (SELECT seq FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(before)s))
+  ORDER BY i.seq DESC
+  LIMIT %(among)s
 ), asked AS (
   SELECT word, ln(1 + (SELECT count(*) FROM messages)::float8 / count(*)) AS weight
   FROM unnest(%(words)s::tsquery[]) AS word JOIN messages m ON m.words @@ word
