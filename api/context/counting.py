@@ -24,10 +24,11 @@ class TokenCounter:
         found = {
             item["id"]: tokens + num_images(item) * IMAGE_TOKENS for item, tokens in zip(others, counted, strict=True)
         }
+        counts = kept | found
         self._kept |= found
         while len(self._kept) > KEPT_COUNTS:
             self._kept.popitem(last=False)
-        return [(kept | found)[item["id"]] for item in items]
+        return [counts[item["id"]] for item in items]
 
     async def texts(self, texts: Sequence[str]) -> list[int]:
         """Each as a message of its own."""

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 
-from api.context import upkeep
+from api.context import counting, upkeep
+from api.context.counting import TokenCounter
 from api.context.manager import ContextManager
+from api.context.notes import user_message
 from api.generation import Call
 from api.state.chat_state import ChatState
 from api.state.conversations import Page
@@ -313,6 +315,16 @@ async def test_long_conversation_is_compacted_in_pieces_that_fit(client, model):
     compacted = await client.responses.compact(model="m", input=[*asked, long])
     assert len(model.summarized) > 3
     assert compacted.usage.total_tokens == 7 * len(model.summarized)
+
+
+async def test_items_of_a_long_conversation_are_counted_at_once(model, monkeypatch):
+    """Which would take minutes otherwise."""
+    monkeypatch.setattr(counting, "KEPT_COUNTS", 10)
+    counter = TokenCounter(model)
+    items = [{"id": str(n), **user_message("word " * (n % 3))} for n in range(40_000)]
+    counts = await counter.items(items)
+    assert [count - counts[0] for count in counts[:6]] == [0, 1, 2, 0, 1, 2]
+    assert await counter.items(items[-20:]) == counts[-20:]
 
 
 async def test_what_is_far_too_long_is_not_compacted(client, model):
