@@ -35,10 +35,9 @@ class EventLog:
         return events
 
     def settle(self, events: list[bytes]) -> None:
-        """It is over, and these are remembered of it: they are told, where nothing else has been told already."""
+        """These are remembered of it in the end: they are told, where nothing else has been told already."""
         if len(events) > self._num_released:
             self._events = events
-        self.end()
 
     def release(self, number: int) -> None:
         """All events before this one."""

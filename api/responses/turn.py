@@ -119,6 +119,8 @@ class Turn:
             self._log.end()  # whatever happens, nobody waits for ever
             if self._running is not None and self._log_writer is not None:
                 self._log_writer.forget(self._running)
+        if self._running is not None and self._log_writer is not None and self._refusal is None:
+            await self._log_writer.pass_on(self._running)
 
     async def _prepare_the_next(self, means: Means, call: Call) -> None:
         """What goes wrong here is nothing to its client."""
@@ -227,13 +229,12 @@ class Turn:
 
     async def _is_written(self) -> bool:
         """False while PostgreSQL is away. A turn that was refused has not been: its client may send it again."""
-        assert self._store is not None and self._running is not None and self._log_writer is not None
+        assert self._store is not None and self._running is not None
         try:
             if self._refusal is None:
                 written = await self._store.finish(self._tenant, self._writer.response, self._log.since(0))
                 if written:  # else it was deleted meanwhile
                     self._log.settle(written)
-                    await self._log_writer.pass_on(self._running)
             else:
                 await self._store.withdraw(self._tenant, self.id)
         except StateUnavailable:

@@ -47,3 +47,18 @@ async def test_what_is_remembered_instead_is_what_clients_get():
     log.settle([b'{"n":0}', b'{"n":7}'])
     log.end()
     assert [event async for event in reader] == [b'{"n":7}']
+
+
+async def test_what_a_client_has_seen_stays_whatever_is_remembered():
+    log = EventLog()
+    log.add(events(0, 1, 2))
+    log.release(3)
+    log.settle([b'{"n":0}', b'{"n":7}'])
+    log.end()
+    assert await read(log) == [0, 1, 2]
+
+
+def test_events_are_taken_little_by_little():
+    log = EventLog()
+    log.add(events(0, 1, 2))
+    assert len(log.since(0, max_bytes=15)) == 2 and len(log.since(1, max_bytes=1)) == 1 and log.since(3) == []
