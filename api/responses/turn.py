@@ -112,14 +112,15 @@ class Turn:
         return response or self._writer.response
 
     async def _run(self, means: Means, history: History, items: list[Item], call: Call) -> None:
+        is_durable = False
         try:
-            await self._finish(await self._last(self._generated(means, history, items, call)))
+            is_durable = await self._finish(await self._last(self._generated(means, history, items, call)))
             await self._prepare_the_next(means, call)
         finally:
             self._log.end()  # whatever happens, nobody waits for ever
             if self._running is not None and self._log_writer is not None:
                 self._log_writer.forget(self._running)
-        if self._running is not None and self._log_writer is not None and self._refusal is None:
+        if is_durable and self._running is not None and self._log_writer is not None:
             await self._log_writer.pass_on(self._running)
 
     async def _prepare_the_next(self, means: Means, call: Call) -> None:
@@ -207,12 +208,12 @@ class Turn:
             self._is_cancelled = is_cancelled
             self._task.cancel()
 
-    async def _finish(self, last: list[Event]) -> None:
-        """Durable before the client hears that it is over, as long as PostgreSQL is there."""
+    async def _finish(self, last: list[Event]) -> bool:
+        """Durable before the client hears that it is over, as long as PostgreSQL is there. False: it never was."""
         self._is_ending = True
         self._log.add(last)
         if self._running is None:
-            return
+            return False
         self._running.is_ending = True
         late = asyncio.get_running_loop().call_later(PATIENCE_S, self._log.end)
         until = time.monotonic() + FINISH_WITHIN_S
@@ -222,8 +223,10 @@ class Turn:
                 if time.monotonic() > until:
                     raise StateUnavailable(f"PostgreSQL has been away for {FINISH_WITHIN_S:g} s", FINISH_RETRY_S)
                 await asyncio.sleep(FINISH_RETRY_S)
+            return True
         except Exception:
             logger.exception("response %s is lost", self.id)
+            return False
         finally:
             late.cancel()
 

@@ -144,7 +144,8 @@ class Conversations:
         async with self._database.transaction(tenant) as transaction:
             found = await self._found(transaction, tenant, conversation)
             values = {"tenant": tenant, "conversation": conversation, "id": item}
-            await transaction.execute(_SQL["lock"], values)
+            for statement in ("lock_response_of_item", "lock"):
+                await transaction.execute(_SQL[statement], values)
             row = await fetch_one(transaction, _SQL["delete_item"], **values)
             if row is None:
                 raise no_item(item)

@@ -68,6 +68,11 @@ WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(i
 SELECT id FROM items
 WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
 
+-- name: lock_response_of_item
+SELECT FROM responses r JOIN items i ON i.tenant_id = r.tenant_id AND i.response_id = r.id
+WHERE r.tenant_id = %(tenant)s AND i.id = %(id)s
+FOR NO KEY UPDATE OF r
+
 -- name: lock
 -- Before its items are deleted: no summary of them is written meanwhile
 SELECT id FROM conversations WHERE tenant_id = %(tenant)s AND id = %(conversation)s FOR NO KEY UPDATE
