@@ -14,6 +14,8 @@ from cluster.errors import Conflict, InvalidRequest
 KEY_HEADER, RETRY_HEADER = "idempotency-key", "x-stainless-retry-count"
 MAX_KEY = 255
 """Characters."""
+ATTACHED_WITHIN_S = 30.0
+"""Since the end of the first try. Who tries later has had its answer, and means another one."""
 
 
 class Attempt(NamedTuple):
@@ -44,15 +46,23 @@ async def found_for(state: ChatState, tenant: str, attempt: Attempt, new: str) -
         Conflict: the key was used for another request.
         StateUnavailable: whether it is there cannot be told.
     """
-    response: str | None = None
     if attempt.key is not None:
-        held = await state.retries.claim(tenant, attempt.key, Claim(attempt.fingerprint, new))
-        if held.fingerprint != attempt.fingerprint:
-            raise Conflict(f"this {KEY_HEADER} was used for another request", None, "idempotency_key_conflict")
-        response = held.response
-    elif attempt.is_retry:
-        response = await state.retries.running(tenant, attempt.fingerprint)
-    if response is None or response == new:
-        await state.retries.remember(tenant, attempt.fingerprint, new)
-        return Found(new, is_there=False)
-    return Found(response, is_there=await state.stores.response_events.standing(tenant, response) is not None)
+        return await _found_by_key(state, tenant, attempt.key, Claim(attempt.fingerprint, new))
+    if attempt.is_retry and (first := await state.retries.running(tenant, attempt.fingerprint)) is not None:
+        standing = await state.stores.response_events.standing(tenant, first)
+        if standing is not None and standing.over_for_s < ATTACHED_WITHIN_S:
+            return Found(first, is_there=True)
+    await state.retries.remember(tenant, attempt.fingerprint, new)
+    return Found(new, is_there=False)
+
+
+async def _found_by_key(state: ChatState, tenant: str, key: str, claim: Claim) -> Found:
+    held = await state.retries.claim(tenant, key, claim)
+    if held.response == claim.response:
+        return Found(held.response, is_there=False)
+    if await state.stores.response_events.standing(tenant, held.response) is None:  # it was refused, or deleted
+        await state.retries.claim_anew(tenant, key, claim)
+        return Found(claim.response, is_there=False)
+    if held.fingerprint != claim.fingerprint:
+        raise Conflict(f"this {KEY_HEADER} was used for another request", None, "idempotency_key_conflict")
+    return Found(held.response, is_there=True)

@@ -36,7 +36,8 @@ class EventLog:
 
     def settle(self, events: list[bytes]) -> None:
         """These are remembered of it in the end: they are told, where nothing else has been told already."""
-        if len(events) > self._num_released:
+        released = self._events[: self._num_released]
+        if len(events) > len(released) and events[: len(released)] == released:
             self._events = events
 
     def release(self, number: int) -> None:

@@ -63,6 +63,8 @@ class Turn:
         self._fitted: Fitted | None = None
         self._is_cancelled = False
         self._is_ending = False
+        self._is_durable = False
+        """As it was generated here."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -112,15 +114,14 @@ class Turn:
         return response or self._writer.response
 
     async def _run(self, means: Means, history: History, items: list[Item], call: Call) -> None:
-        is_durable = False
         try:
-            is_durable = await self._finish(await self._last(self._generated(means, history, items, call)))
+            await self._finish(await self._last(self._generated(means, history, items, call)))
             await self._prepare_the_next(means, call)
         finally:
             self._log.end()  # whatever happens, nobody waits for ever
             if self._running is not None and self._log_writer is not None:
                 self._log_writer.forget(self._running)
-        if is_durable and self._running is not None and self._log_writer is not None:
+        if self._is_durable and self._running is not None and self._log_writer is not None:
             await self._log_writer.pass_on(self._running)
 
     async def _prepare_the_next(self, means: Means, call: Call) -> None:
@@ -208,12 +209,12 @@ class Turn:
             self._is_cancelled = is_cancelled
             self._task.cancel()
 
-    async def _finish(self, last: list[Event]) -> bool:
-        """Durable before the client hears that it is over, as long as PostgreSQL is there. False: it never was."""
+    async def _finish(self, last: list[Event]) -> None:
+        """Durable before the client hears that it is over, as long as PostgreSQL is there."""
         self._is_ending = True
         self._log.add(last)
         if self._running is None:
-            return False
+            return
         self._running.is_ending = True
         late = asyncio.get_running_loop().call_later(PATIENCE_S, self._log.end)
         until = time.monotonic() + FINISH_WITHIN_S
@@ -223,10 +224,8 @@ class Turn:
                 if time.monotonic() > until:
                     raise StateUnavailable(f"PostgreSQL has been away for {FINISH_WITHIN_S:g} s", FINISH_RETRY_S)
                 await asyncio.sleep(FINISH_RETRY_S)
-            return True
         except Exception:
             logger.exception("response %s is lost", self.id)
-            return False
         finally:
             late.cancel()
 
@@ -235,7 +234,9 @@ class Turn:
         assert self._store is not None and self._running is not None
         try:
             if self._refusal is None:
-                written = await self._store.finish(self._tenant, self._writer.response, self._log.since(0))
+                told = self._log.since(0)
+                written = await self._store.finish(self._tenant, self._writer.response, told)
+                self._is_durable = written is told
                 if written:  # else it was deleted meanwhile
                     self._log.settle(written)
             else:

@@ -82,8 +82,6 @@ class Turns:
     async def _withdrawn(self, store: Responses, tenant: str, response: str) -> None:
         """It may have been admitted, though nobody has said so: its client will send it again."""
         for _ in range(WITHDRAWALS):
-            if (tenant, response) in self._running:  # it has been sent again, under the same id
-                return
             try:
                 await store.withdraw(tenant, response)
                 return

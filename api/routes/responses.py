@@ -23,7 +23,7 @@ from api.wire.pages import listed, page_of
 from api.wire.query import flag_in, number_in
 from api.wire.requests import checked, object_of
 from api.wire.sse import error_event, event_frame
-from cluster.errors import ServingError
+from cluster.errors import Conflict, NotFound, ServingError
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -33,14 +33,7 @@ async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
     truncation = request.app.state.context.config.default_truncation
     wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))
-    if not wanted.is_stored:
-        return await _answer(request, wanted, new_id("resp"))
-    tenant = tenant_in_state(request)
-    attempt = attempt_of(request.headers, fingerprint(tenant, request.url.path, body))
-    found = await found_for(request.app.state.chat_state, tenant, attempt, new_id("resp"))
-    if found.is_there:
-        return await _answer_of_another_try(request, wanted, found.response)
-    return await _answer(request, wanted, found.response)
+    return await _answer_once(request, wanted, body)
 
 
 @router.get("/{response}")
@@ -70,7 +63,7 @@ async def regenerate(request: Request, response: str) -> Response:
     tenant, store = tenant_in_state(request), _store(request)
     asked, truncation = await store.asked(tenant, response), request.app.state.context.config.default_truncation
     wanted = await checked(request, asked.items, lambda: request_again(asked, overrides, truncation))
-    return await _answer(request, wanted, new_id("resp"))
+    return await _answer_once(request, wanted, overrides)
 
 
 @router.delete("/{response}")
@@ -91,6 +84,19 @@ async def input_items(request: Request, response: str) -> Response:
     return await answer_or_copy(request, tenant, response, first_page(page), ask)
 
 
+async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str, Any]) -> Response:
+    """However often the body is sent, in tries of the same request."""
+    if not wanted.is_stored:
+        return await _answer(request, wanted, new_id("resp"))
+    tenant = tenant_in_state(request)
+    mark = await checked(request, wanted.items, lambda: fingerprint(tenant, request.url.path, body))
+    attempt = attempt_of(request.headers, mark)
+    found = await found_for(request.app.state.chat_state, tenant, attempt, new_id("resp"))
+    if found.is_there:
+        return await _answer_of_another_try(request, wanted, found.response)
+    return await _answer(request, wanted, found.response)
+
+
 async def _answer(request: Request, wanted: ResponseRequest, response: str) -> Response:
     """`response`: its id."""
     call = call_of(request, wanted.body)
@@ -109,20 +115,43 @@ async def _answer(request: Request, wanted: ResponseRequest, response: str) -> R
 
 async def _answer_of_another_try(request: Request, wanted: ResponseRequest, response: str) -> Response:
     if wanted.is_streamed:
-        return _resumed(request, response, 0)
-    tenant, state = tenant_in_state(request), request.app.state
-    if not wanted.is_background:
-        async with aclosing(resumed(state.turns, state.chat_state, tenant, response, -1)) as events:
-            async for _ in events:
-                pass
-    return JSONResponse(await _store(request).get(tenant, response))
+        frames = _frames(_started(_events_of(request, response, -1)), 0)
+        keep_alive_s = request.app.state.keep_alive_s
+        return EventStream(frames, lambda _: None, dict, keep_alive_s, lambda error: error_event(error, 0))
+    try:
+        if not wanted.is_background:
+            async with aclosing(_events_of(request, response, -1)) as events:
+                async for _ in events:
+                    pass
+        return JSONResponse(await _store(request).get(tenant_in_state(request), response))
+    except NotFound as error:
+        raise _refused_meanwhile() from error
 
 
 def _resumed(request: Request, response: str, first: int) -> EventStream:
     """From this event on."""
-    tenant, state = tenant_in_state(request), request.app.state
-    frames = _frames(resumed(state.turns, state.chat_state, tenant, response, first - 1), first)
-    return EventStream(frames, lambda _: None, dict, state.keep_alive_s, lambda error: error_event(error, first))
+    frames = _frames(_events_of(request, response, first - 1), first)
+    keep_alive_s = request.app.state.keep_alive_s
+    return EventStream(frames, lambda _: None, dict, keep_alive_s, lambda error: error_event(error, first))
+
+
+def _events_of(request: Request, response: str, after: int) -> AsyncGenerator[bytes, None]:
+    state = request.app.state
+    return resumed(state.turns, state.chat_state, tenant_in_state(request), response, after)
+
+
+async def _started(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Of another try, which may be refused."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    except NotFound as error:
+        raise _refused_meanwhile() from error
+
+
+def _refused_meanwhile() -> Conflict:
+    return Conflict("another try of this request was refused meanwhile: try again", None, "request_refused")
 
 
 async def _turn_frames(turn: Turn) -> AsyncGenerator[bytes, None]:

@@ -126,6 +126,7 @@ class LogWriter:
         try:
             async with self._one_at_a_time:
                 written = await self._events.append(batches)
+            late.cancel()
             self._is_behind = False
             for batch in batches:
                 if batch.response in written:

@@ -5,6 +5,7 @@ import logging
 from itertools import count
 
 import msgspec
+from psycopg.rows import DictRow
 
 from api.responses.events import ResponseWriter
 from api.state.database import EVERY_TENANT, Database, fetch_all, fetch_one
@@ -18,6 +19,7 @@ from cluster.errors import StateUnavailable
 logger = logging.getLogger("baton.state")
 
 ENDED_AT_ONCE = 100
+MAX_FAILED = 2
 
 _LOST = "the server was lost while it generated this response"
 _SQL = queries("events.sql")
@@ -38,10 +40,23 @@ class Orphans:
         for number in count(0):
             async with self._database.transaction(EVERY_TENANT) as transaction:
                 found = await fetch_all(transaction, _SQL["orphans"], limit=ENDED_AT_ONCE)
-            ended = [await self._end(row["tenant_id"], row["id"]) for row in found]
+            ended = await self._all_ended(found)
             if not any(ended) or len(found) < ENDED_AT_ONCE:
                 return number * ENDED_AT_ONCE + sum(ended)
         raise AssertionError
+
+    async def _all_ended(self, found: list[DictRow]) -> list[bool]:
+        """One that takes too long keeps no other from ending. Raises StateUnavailable where that is not the reason."""
+        ended: list[bool] = []
+        num_failed = 0
+        for row in found:
+            try:
+                ended.append(await self._end(row["tenant_id"], row["id"]))
+            except StateUnavailable:
+                num_failed += 1
+                if num_failed > MAX_FAILED:
+                    raise
+        return ended
 
     async def _end(self, tenant: str, response: str) -> bool:
         """False where somebody else is at it."""

@@ -41,6 +41,8 @@ class Standing(NamedTuple):
     """Of the last event that is written; -1 for none."""
     has_events: bool
     """False when they are not kept any more."""
+    over_for_s: float
+    """0 while it runs."""
 
 
 class ResponseEvents:

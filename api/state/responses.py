@@ -91,8 +91,6 @@ class Responses:
                 await append(transaction, key, turn.items, conversation=conversation, turn=place)
                 return Admitted(history, key)
         except UniqueViolation as error:
-            if error.diag.constraint_name == "responses_pkey":
-                raise Conflict("another try of this request is being admitted", None, "request_in_progress") from error
             raise Conflict(
                 f"another response is being generated in conversation '{conversation}'",
                 "conversation",
@@ -178,6 +176,8 @@ class Responses:
             row = await fetch_one(transaction, _SQL["asked"], tenant=tenant, id=response)
             if row is None:
                 raise no_response(response)
+            if row["asked"] is None:
+                raise InvalidRequest(f"response '{response}' was made by an older Baton: send its request again")
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
             body = msgspec.json.decode(key.unseal(row["asked"], _asked_place(response)))
             rows = await fetch_all(transaction, query, tenant=tenant, **values)

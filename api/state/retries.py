@@ -13,8 +13,6 @@ from api.state.volatile import Volatile
 KEPT_S = 600
 MAX_HERE = 10_000
 
-_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
-
 
 class Claim(NamedTuple):
     """Who has an idempotency key."""
@@ -48,20 +46,16 @@ class Retries:
     async def claim(self, tenant: str, key: str, claim: Claim) -> Claim:
         """This one if the key is free, which it is not any more; else who has it."""
         name = _name_of_key(tenant, key)
-        held = self._here.get(name)
-        if held is None:
-            answers = await self._volatile.run(("SET", name, str(claim), "NX", "EX", KEPT_S), ("GET", name))
-            held = answers[1].decode() if answers and answers[1] else self._here.setdefault(name, str(claim))
-            if held == str(claim):
-                self._here[name] = held
+        answers = await self._volatile.run(("SET", name, str(claim), "NX", "EX", KEPT_S), ("GET", name))
+        told = answers[1].decode() if answers and answers[1] else None
+        held = self._here[name] = told or self._here.get(name) or str(claim)
         return Claim(*held.split(" "))
 
-    async def release(self, tenant: str, key: str, claim: Claim) -> None:
-        """Its request was refused: another one may have the key."""
+    async def claim_anew(self, tenant: str, key: str, claim: Claim) -> None:
+        """Whoever had it has made nothing of it."""
         name = _name_of_key(tenant, key)
-        if self._here.get(name) == str(claim):
-            del self._here[name]
-        await self._volatile.run(("EVAL", _RELEASE, 1, name, str(claim)))
+        self._here[name] = str(claim)
+        await self._volatile.run(("SET", name, str(claim), "EX", KEPT_S))
 
 
 def _name_of_key(tenant: str, key: str) -> str:

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
 
-from api.responses import turn
+from api.responses import attempts, turn
 from api.state import log_writer, orphans
 from api.state.chat_state import ChatState
 from api.state.responses import LEASE
@@ -351,8 +351,8 @@ async def test_retry_after_a_refusal_is_tried(client, model):
         await client.responses.create(model="m", input="Hello", extra_headers={"Idempotency-Key": "k"})
     model.error = None
     assert (await tried(client, 1)).output_text == "Answer 2"
-    keyed = await client.responses.create(model="m", input="Hello", extra_headers={"Idempotency-Key": "k"})
-    assert keyed.output_text == "Answer 2" and len(model.bodies) == 2
+    keyed = await client.responses.create(model="m", input="Hello again", extra_headers={"Idempotency-Key": "k"})
+    assert keyed.output_text == "Answer 3"
 
 
 async def test_idempotency_key_gives_the_first_answer_and_belongs_to_one_request(client, clients, model):
@@ -507,3 +507,34 @@ async def test_regenerated_is_asked_as_it_was_asked_first(client, model):
     second = await again(client, first.id)
     await again(client, second["id"])
     assert model.bodies[0] == model.bodies[1] == model.bodies[2]
+
+
+async def test_try_that_was_refused_while_another_one_waited_for_it_is_to_be_tried_again(client, model, elsewhere):
+    model.may_go_on.clear()
+    model.error = TooManyRequests("busy", 3.0)
+    first = asyncio.create_task(client.responses.create(model="m", input="Hello"))
+    await model.asked(1)
+    second = asyncio.create_task(tried(elsewhere, 1))
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    model.may_go_on.set()
+    with pytest.raises(RateLimitError):
+        await first
+    with pytest.raises(ConflictError):
+        await second
+
+
+async def test_later_request_that_is_the_same_gets_an_answer_of_its_own(client, model, monkeypatch):
+    first = await client.responses.create(model="m", input="Hello")
+    assert (await tried(client, 1)).id == first.id
+    monkeypatch.setattr(attempts, "ATTACHED_WITHIN_S", 0.0)
+    assert (await tried(client, 1)).id != first.id
+
+
+async def test_regeneration_is_tried_once(client, model):
+    first = await client.responses.create(model="m", input="Hello")
+    key = {"Idempotency-Key": "k"}
+    path = f"/responses/{first.id}/regenerate"
+    one: Any = await client.post(path, cast_to=object, body={}, options={"headers": key})
+    other: Any = await client.post(path, cast_to=object, body={}, options={"headers": key})
+    assert one["id"] == other["id"] != first.id and len(model.bodies) == 2

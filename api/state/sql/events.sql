@@ -28,7 +28,8 @@ WHERE r.tenant_id = b.tenant_id AND r.id = b.id AND r.status IN ('queued', 'in_p
 RETURNING r.id, r.is_cancelled
 
 -- name: standing
-SELECT status, last_number, has_events FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
+SELECT status, last_number, has_events, coalesce(extract(epoch FROM now() - finished_at), 0)::float8 AS over_for_s
+FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: since
 SELECT first_number, events, key_version FROM response_events
@@ -48,7 +49,7 @@ WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progre
 FOR UPDATE SKIP LOCKED
 
 -- name: give_up
-UPDATE responses SET status = 'failed', finished_at = now()
+UPDATE responses SET status = 'failed', finished_at = now(), has_events = false
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress') AND lease_until < now()
 RETURNING id
 
