@@ -52,7 +52,7 @@ def _cleaned(line: str) -> str:
     """One line, without what models put around a title. Empty where it has no letter or digit."""
     shown = "".join(character if character.isprintable() else " " for character in line)
     title = _LABEL.sub("", " ".join(shown.split()).strip(_WRAPPING)).strip(_WRAPPING)
-    title = title.removesuffix(".") if not title.endswith("..") else title
+    title = title.removesuffix(".").rstrip() if not title.endswith("..") else title
     if len(title) > MAX_TITLE:
         title = (title[: MAX_TITLE - 1].rpartition(" ")[0] or title[: MAX_TITLE - 1]).rstrip(" ,;:-") + "…"
     return title if any(character.isalnum() for character in title) else ""

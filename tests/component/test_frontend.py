@@ -192,6 +192,7 @@ class Notebook:
 
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []
+        self.stores = self
         self.chat_completions = self
 
     async def add(self, tenant: str, completion: Any) -> None:

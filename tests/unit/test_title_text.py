@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from api.responses.title_text import MAX_TITLE, first_messages, title_body, title_of
@@ -37,6 +37,7 @@ def test_long_title_is_cut_between_words():
 
 
 @given(st.text(), st.text())
+@example("", "0 .")
 def test_any_title_is_one_short_line(answer, question):
     title = title_of(answer, question)
     assert len(title) <= MAX_TITLE and title.isprintable() and title == title.strip()
