@@ -66,7 +66,7 @@ class _Choice:
         if reasoning:
             message["reasoning"] = reasoning
         stop_reason = {} if self._stop_reason is None else {"stop_reason": self._stop_reason}
-        logprobs = self._logprobs or None
+        logprobs = {"refusal": None, **self._logprobs} if self._logprobs else None
         return {"message": message, "logprobs": logprobs, "finish_reason": self.finish_reason, **stop_reason}
 
 
