@@ -194,6 +194,17 @@ async def test_successor_decides_when_it_has_heard_from_the_workers(stage):
     assert by_whom(await stage.scheduling.place(REQUEST)) == "the Scheduler"
 
 
+async def test_who_is_told_that_the_successor_is_there_is_placed_by_it(stage, monkeypatch):
+    await stage.scheduler.start()
+    await stage.settled()
+    monkeypatch.setattr(scheduling_module, "RETRY_INTERVAL_S", 60.0)
+    await stage.scheduler.kill()
+    assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
+    await stage.scheduler.start()
+    assert (await stage.scheduling.view()).workers == [D0]
+    assert by_whom(await stage.scheduling.place(REQUEST)) == "the Scheduler"
+
+
 async def test_scheduler_that_hears_from_no_worker_for_a_while_is_believed(stage):
     stage.scheduler.workers = []
     await stage.scheduler.start()

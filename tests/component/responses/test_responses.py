@@ -1,17 +1,15 @@
 """Responses over HTTP, in a real PostgreSQL, with the official client in strict mode; the model is a stand-in."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
 import pytest
-from openai import AsyncOpenAI, BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
+from openai import BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
 
-from api.state.chat_state import ChatState
 from cluster.errors import TooManyRequests
-from tests.component.answering import Model, texts
-from tests.component.remembering import ClientOf, clients_of
+from tests.component.answering import texts
+from tests.component.remembering import clients_of
 
 NESTED: dict[str, Any] = {}
 for _ in range(600):
@@ -19,23 +17,6 @@ for _ in range(600):
 HELLO = {"type": "message", "role": "user", "content": "Hello"}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 MANY_PARTS = [{"type": "input_text", "text": ""}] * 2001
-
-
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture
-async def clients(state: ChatState, model: Model) -> AsyncIterator[ClientOf]:
-    async with clients_of(state, model) as found:
-        yield found
-        model.may_go_on.set()
-
-
-@pytest.fixture
-def client(clients: ClientOf) -> AsyncOpenAI:
-    return clients("sk-alice")
 
 
 async def test_response_answers_and_is_kept(client, model):
@@ -297,3 +278,11 @@ async def test_without_a_database_unstored_responses_are_served(model):
         with pytest.raises(InternalServerError) as caught:
             await client.responses.create(model="m", input="x")
         assert (caught.value.status_code, caught.value.code) == (503, "state_unavailable")
+
+
+async def test_page_after_an_item_of_something_else_is_not_found(client):
+    made = await client.responses.create(model="m", input="Hello")
+    (asked,) = [item async for item in client.responses.input_items.list(made.id)]
+    assert [item async for item in client.responses.input_items.list(made.id, after=asked.id)] == []
+    with pytest.raises(NotFoundError):
+        await client.responses.input_items.list(made.id, after="msg_x")

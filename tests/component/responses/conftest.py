@@ -1,0 +1,39 @@
+"""A model that answers as a test tells it, and its clients."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from openai import AsyncOpenAI
+
+from api.state.chat_state import ChatState
+from cluster.config import StateConfig
+from tests.component.answering import Model
+from tests.component.remembering import ClientOf, clients_of
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def clients(state: ChatState, model: Model) -> AsyncIterator[ClientOf]:
+    async with clients_of(state, model) as found:
+        yield found
+        model.may_go_on.set()
+
+
+@pytest.fixture
+def client(clients: ClientOf) -> AsyncOpenAI:
+    return clients("sk-alice")
+
+
+@pytest.fixture
+async def elsewhere(state: ChatState, postgres: str, redis: str, tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
+    """The same client, of another ingress replica."""
+    other = ChatState(StateConfig(database_url=postgres, redis_url=redis, data_dir=str(tmp_path), titles=False))
+    await other.look()
+    async with clients_of(other, Model()) as found:
+        yield found("sk-alice")
+    await other.close()
