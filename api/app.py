@@ -96,7 +96,7 @@ class Ingress:
             decode=DecodePeers(peers),
             observer=receipts,
         )
-        cluster = ClusterHandle(scheduler_peer, [scheduler, prefill, decode])
+        cluster = ClusterHandle(self._scheduling, scheduler_peer, [scheduler, prefill, decode])
         frontend = await Frontend.start(config, self._start_session)
         self._state = ChatState(config.state)
         self._state.start()

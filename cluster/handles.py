@@ -14,6 +14,7 @@ from cluster.channel import ConnectionLost
 from cluster.metrics import Scrape
 from cluster.peers import SchedulerPeer
 from cluster.reports import ClusterView, QueuedRequest
+from cluster.scheduling import Scheduling
 from cluster.types import Address, WorkerId
 
 logger = logging.getLogger("baton.handles")
@@ -24,12 +25,15 @@ _BROADCAST_TIMEOUT_S = 5.0
 class ClusterHandle:
     """The whole application, as an ingress replica sees it."""
 
-    def __init__(self, scheduler: SchedulerPeer, deployments: list[DeploymentHandle]) -> None:
+    def __init__(
+        self, scheduling: Scheduling, scheduler: SchedulerPeer, deployments: list[DeploymentHandle]
+    ) -> None:
+        self._scheduling = scheduling
         self._scheduler = scheduler
         self._deployments = deployments
 
     async def view(self) -> ClusterView:
-        return await self._scheduler.view()
+        return await self._scheduling.view()
 
     async def queue(self) -> list[QueuedRequest]:
         return await self._scheduler.queue()

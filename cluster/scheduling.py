@@ -73,6 +73,12 @@ class Scheduling:
     def note(self, event: SchedulerEvent) -> None:
         self._scheduler.note(event)
 
+    async def view(self) -> ClusterView:
+        """Who is told of a Scheduler that is back finds it back here too. Raises ServingError."""
+        view = await self._scheduler.view()
+        self._saw(view)
+        return view
+
     async def _ask(self, request: PlacementRequest) -> Placement | Rejection | None:
         """None: the Scheduler is away."""
         while await self._is_there():
@@ -101,7 +107,7 @@ class Scheduling:
     async def _look_forever(self) -> None:
         while True:
             try:
-                self._saw(await self._scheduler.view())
+                await self.view()
                 if self._is_back.is_set():
                     await self._peers.learn([worker.worker for worker in self._last_resort.workers])
             except ServingError:

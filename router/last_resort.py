@@ -57,8 +57,14 @@ class LastResort:
             of_pool = [w for w in usable if w.pool is pool and self._num_open[w.worker] < w.max_requests]
             if path in paths and of_pool:
                 return self._on(self._least_loaded(of_pool), path, request)
-        why = "all workers have as many requests as they take" if usable else "no worker is known"
-        return Rejection(retry_after_s=RETRY_AFTER_S, why=f"the Scheduler is away, and {why}", is_overload=bool(usable))
+        if Path.PREFILL_DECODE in paths:
+            why = "nobody else hands requests over"
+        elif usable:
+            why = "all workers have as many requests as they take"
+        else:
+            why = "no worker is known"
+        is_overload = bool(usable) and request.path is None
+        return Rejection(retry_after_s=RETRY_AFTER_S, why=f"the Scheduler is away, and {why}", is_overload=is_overload)
 
     def _least_loaded(self, workers: Sequence[WorkerView]) -> WorkerId:
         self._turn += 1
