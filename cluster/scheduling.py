@@ -116,7 +116,8 @@ class Scheduling:
                 logger.exception("the Scheduler cannot be looked at")
                 self._lost()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_INTERVAL_S if self._is_back.is_set() else RETRY_INTERVAL_S):
+                is_known = self._is_back.is_set() and self._last_resort.workers
+                async with asyncio.timeout(LOOK_INTERVAL_S if is_known else RETRY_INTERVAL_S):
                     await self._look_now.wait()
             self._look_now.clear()
 

@@ -1,10 +1,24 @@
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import openai
 import pytest
 
+from cluster.cli import LOG_FILE
+from cluster.config import REPO_ROOT
 from tests.cluster.service import CHANGES, Service
 from tests.conformance.watch import watched
+
+LOG_LINES_SHOWN = 40
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a service logged last is shown with the failure of a test of it."""
+    report = yield
+    log = REPO_ROOT / LOG_FILE
+    if report.failed and "service" in getattr(item, "fixturenames", ()) and log.exists():
+        report.sections.append(("the service's log", "\n".join(log.read_text().splitlines()[-LOG_LINES_SHOWN:])))
+    return report
 
 
 @pytest.fixture(scope="package")
@@ -19,11 +33,33 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     assert not left, f"still running after Ctrl-C: {left}"
 
 
+@pytest.fixture(autouse=True)
+def _whole(request: pytest.FixtureRequest) -> None:
+    """No test pays for what another has killed."""
+    if "service" in request.fixturenames:
+        request.getfixturevalue("service").wait_until_whole()
+
+
 @pytest.fixture(scope="package")
 def client(service: Service) -> Iterator[openai.OpenAI]:
     http = watched(openai.DefaultHttpxClient())
     with openai.OpenAI(
         base_url=f"{service.url}/v1", api_key="unused", max_retries=0, timeout=60, http_client=http
+    ) as client:
+        yield client
+
+
+@pytest.fixture(scope="package")
+def strict(service: Service) -> Iterator[openai.OpenAI]:
+    """Finds fault with every body that is not of its type."""
+    http = watched(openai.DefaultHttpxClient())
+    with openai.OpenAI(
+        base_url=f"{service.url}/v1",
+        api_key="unused",
+        max_retries=0,
+        timeout=60,
+        http_client=http,
+        _strict_response_validation=True,
     ) as client:
         yield client
 

@@ -18,6 +18,7 @@ from cluster.config import REPO_ROOT
 from tests.conformance.watch import watched
 
 START_TIMEOUT_S = 240.0
+RECOVERED_WITHIN_S = 120.0
 DASHBOARD_PORTS = set(range(8265, 8365))
 """Ray takes the first free one."""
 INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
@@ -68,6 +69,11 @@ class Service:
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         wait_for(lambda: "Baton is ready" in self.log.read_text() or self._process.poll() is not None, timeout_s)
         assert self._process.poll() is None, f"the service ended while starting:\n{self.log.read_text()}"
+
+    def wait_until_whole(self) -> None:
+        """Everybody whom a test has killed is replaced, the database too."""
+        wait_for(self.is_ready, RECOVERED_WITHIN_S, interval_s=0.5)
+        wait_for(lambda: self.get("/v1/conversations").is_success, RECOVERED_WITHIN_S)
 
     def stop(self) -> list[psutil.Process]:
         """Ctrl-C. Returns what is left of everything that it had started."""

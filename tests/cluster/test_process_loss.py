@@ -12,7 +12,6 @@ import pytest
 
 from tests.cluster.service import DECODE_PROCESS, INGRESS_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, Service, wait_for
 
-RECOVERED_WITHIN_S = 120.0
 NUM_IN_FLIGHT = 6
 """Long prompts, so that some are in the prefill engine when it dies."""
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -40,7 +39,7 @@ def test_killed_prefill_worker_costs_no_request(service: Service, client: openai
     assert len(answers) == NUM_IN_FLIGHT
     assert "D" in paths
     assert service.get("/readyz").status_code == 503
-    _wait_for_recovery(service)
+    service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
@@ -55,7 +54,7 @@ def test_stream_of_a_killed_decode_worker_goes_on_elsewhere(
         service.process(DECODE_PROCESS).kill()
         assert _text([*first, *frames]) == undisturbed
     assert _path_of_answer(client, model) in ("P", "P->D")
-    _wait_for_recovery(service)
+    service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
@@ -69,7 +68,7 @@ def test_stream_that_cannot_go_on_elsewhere_ends_with_an_error(
         last = list(frames)
     assert last[-1] == "[DONE]"
     assert json.loads(last[-2])["error"]["code"] == "worker_failed"
-    _wait_for_recovery(service)
+    service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
@@ -81,7 +80,7 @@ def test_request_is_refused_while_no_worker_lives(service: Service, client: open
         _path_of_answer(client, model)
     assert refused.value.status_code == 503
     assert int(refused.value.response.headers["retry-after"]) >= 1
-    _wait_for_recovery(service)
+    service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"
 
 
@@ -95,7 +94,7 @@ def test_killed_scheduler_costs_no_request_and_its_streams_go_on(
         assert _path_of_answer(client, model)  # on any path: a Scheduler that has just come back may choose P
         assert time.monotonic() - asked_at < ANSWERED_WITHIN_S
         assert len([next(frames) for _ in range(100)]) == 100
-    _wait_for_recovery(service)
+    service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
 
@@ -111,7 +110,7 @@ def test_requests_of_a_killed_ingress_are_aborted_on_the_workers_at_once(
         service.process(INGRESS_PROCESS).kill()
         with pytest.raises(httpx.TransportError):
             list(frames)
-    _wait_for_recovery(service)
+    service.wait_until_whole()
     generated = service.metric("vllm:generation_tokens_total", deployment="decode") - generated
     assert released <= generated < MAX_TOKENS / 4
     assert service.is_idle()
@@ -131,10 +130,6 @@ def _long_stream(service: Service, model: str, **fields: object) -> Iterator[Ite
 def _text(frames: list[str]) -> str:
     assert frames[-1] == "[DONE]"
     return "".join(json.loads(frame)["choices"][0]["text"] for frame in frames[:-1])
-
-
-def _wait_for_recovery(service: Service) -> None:
-    wait_for(lambda: service.is_ready(), RECOVERED_WITHIN_S, interval_s=0.5)
 
 
 def _path_of_answer(client: openai.OpenAI, model: str, path: str | None = None) -> str:

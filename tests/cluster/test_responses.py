@@ -1,29 +1,9 @@
 """Responses of a running service: real engines, a real PostgreSQL, the official client in strict mode."""
 
-from collections.abc import Iterator
-
 import openai
 import pytest
 
-from tests.cluster.service import Service, wait_for
-from tests.conformance.watch import watched
-
 QUESTION = "What is the capital of France?"
-
-
-@pytest.fixture(scope="module")
-def strict(service: Service) -> Iterator[openai.OpenAI]:
-    """Once conversations can be reached: the service is ready before."""
-    wait_for(lambda: service.get("/v1/conversations").is_success, 60)
-    with openai.OpenAI(
-        base_url=f"{service.url}/v1",
-        api_key="unused",
-        max_retries=0,
-        timeout=60,
-        http_client=watched(openai.DefaultHttpxClient()),
-        _strict_response_validation=True,
-    ) as client:
-        yield client
 
 
 def test_streamed_turns_of_a_conversation_follow_each_other(strict: openai.OpenAI, model: str) -> None:

@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,7 +10,6 @@ import psutil
 import pytest
 
 from tests.cluster.service import INGRESS_PROCESS, Service, wait_for
-from tests.conformance.watch import watched
 
 AWAY_S = 10.0
 FREE_WITHIN_S = 90.0
@@ -28,20 +26,6 @@ LONG: Any = {
 """Some ten seconds of decoding on this machine, and more."""
 
 
-@pytest.fixture
-def strict(service: Service) -> Iterator[openai.OpenAI]:
-    wait_for(lambda: service.get("/v1/conversations").is_success, 60)
-    with openai.OpenAI(
-        base_url=f"{service.url}/v1",
-        api_key="unused",
-        max_retries=0,
-        timeout=60,
-        http_client=watched(openai.DefaultHttpxClient()),
-        _strict_response_validation=True,
-    ) as client:
-        yield client
-
-
 def test_killed_ingress_leaves_what_it_has_told(service: Service, strict: openai.OpenAI, model: str) -> None:
     conversation = strict.conversations.create()
     stream = strict.responses.create(model=model, conversation=conversation.id, **LONG)
@@ -56,7 +40,7 @@ def test_killed_ingress_leaves_what_it_has_told(service: Service, strict: openai
     again = list(strict.responses.retrieve(found.id, stream=True))
     assert [event.sequence_number for event in again] == list(range(len(again)))
     assert again[: len(seen)] == seen and again[-1].type == "response.failed"
-    wait_for(service.is_ready, FREE_WITHIN_S)
+    service.wait_until_whole()
     strict.responses.create(model=model, input="And then?", conversation=conversation.id, max_output_tokens=5)
     assert len(strict.conversations.items.list(conversation.id).data) == 4
 

@@ -212,6 +212,16 @@ async def test_scheduler_that_hears_from_no_worker_for_a_while_is_believed(stage
     assert by_whom(await stage.scheduling.place(REQUEST)) == "the Scheduler"
 
 
+async def test_workers_that_come_last_are_known_when_the_scheduler_dies(stage):
+    stage.scheduler.workers = []
+    await stage.scheduler.start()
+    await stage.settled()
+    stage.scheduler.workers = [D0]
+    await until(lambda: bool(stage.scheduling._last_resort.workers))
+    await stage.scheduler.kill()
+    assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
+
+
 async def test_without_any_word_of_the_scheduler_requests_are_refused(stage):
     refused = await stage.scheduling.place(REQUEST)
     assert isinstance(refused, Rejection)
