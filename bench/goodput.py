@@ -10,6 +10,7 @@ goes on where it was.
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,7 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"bench: {error}")
     bench = _Bench(arguments, cells)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         bench.run()
     except KeyboardInterrupt:
@@ -112,7 +114,10 @@ class _Bench:
                 if not self._arguments.no_robust:
                     fixed = self._robust(executor)
             except KeyboardInterrupt:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 executor.shutdown(wait=False, cancel_futures=True)
+                for process in multiprocessing.active_children():
+                    process.terminate()
                 raise
         self._show(fixed)
 

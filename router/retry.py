@@ -14,6 +14,8 @@ from router.fleet import WorkerState
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 MOST_BUSY = 0.95
+FULL = 0.85
+"""Share of the capacity that those who come back may fill: at more, chance alone has some of them refused again."""
 OFFERED_S, ADMITTED_S, CAPACITY_S = 30.0, 2.0, 60.0
 """Over which requests are averaged: those that come, for what is to come is like the last half minute rather than like
 a burst; those that are let in; and how long the most of these is taken for what the service can do.
@@ -68,7 +70,7 @@ class Turns:
         """Seconds until the turn of one that is refused. `wait_s`: until there is room, were it alone."""
         capacity = self._capacity(now)
         others = sum(rate.per_s(now) for other, rate in self._offered.items() if RANK[other] <= RANK[slo_class])
-        spare_per_s = max(capacity - others, (1.0 - MOST_BUSY) * capacity, 1.0 / MOST_RETRY_S)
+        spare_per_s = max(FULL * capacity - others, (1.0 - MOST_BUSY) * capacity, 1.0 / MOST_RETRY_S)
         turn_at = max(now + wait_s, self._next_at[slo_class] + 1.0 / spare_per_s)
         self._next_at[slo_class] = turn_at = min(turn_at, now + MOST_RETRY_S)
         return turn_at - now

@@ -88,6 +88,21 @@ def test_first_retry_mostly_succeeds(rate, number):
     assert first >= 0.8 * len(came_again)
 
 
+@pytest.mark.parametrize(("before", "burst"), [(5, 300), (20, 300), (30, 300)])
+def test_those_whom_a_burst_has_had_refused_are_taken_when_they_were_told(before, burst):
+    """`before`: requests per second before the burst, which takes a second, and after it."""
+    usual = [number / before for number in range(60 * before)]
+    arrivals_s = [*usual, *(60 + n / burst for n in range(burst)), *(61 + s for s in usual)]
+    workload = [
+        msgspec.structs.replace(sim, arrival_s=arrival_s)
+        for sim, arrival_s in zip(a_workload(list(rows(len(arrivals_s))), CAPACITY), arrivals_s, strict=True)
+    ]
+    records = simulate(workload, four(max_tries=2).split(2), a_desk)
+    came_again = [record for record in records if record.num_tries > 1]
+    assert len(came_again) > burst / 4
+    assert sum(record.outcome is Outcome.FINISHED for record in came_again) >= 0.75 * len(came_again)
+
+
 def test_interactive_requests_are_served_as_if_alone_while_others_overload():
     def classed(number: int) -> SloClass:
         return SloClass.INTERACTIVE if number % 4 == 0 else SloClass.STANDARD
