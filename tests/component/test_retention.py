@@ -13,9 +13,9 @@ from api.state.chat_state import ChatState
 from api.state.purges import PURGED_AT_ONCE
 from api.wire.tenants import tenant_of_key
 from cluster.config import StateConfig, TenantStateConfig
+from tests.component.answering import Model
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
-from tests.component.test_responses import Model
 
 ALICE = tenant_of_key("sk-alice")
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
