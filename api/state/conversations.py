@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 
 from api.state.compactions import opened
 from api.state.database import Database, Transaction, fetch_all, fetch_one
-from api.state.items import Item, append, new_id, no_conversation, unsealed, with_ids
+from api.state.items import Item, append, new_id, no_conversation, referred, unsealed, with_ids
 from api.state.queries import queries
 from api.state.sealing import TenantKey, TenantKeys
 from cluster.errors import NotFound
@@ -45,8 +45,9 @@ class Conversations:
         end_user: str | None = None,
         title: str | None = None,
     ) -> Conversation:
-        """Raises InvalidRequest."""
+        """Raises NotFound for an item that it refers to, InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
+            items = await referred(transaction, self._keys, tenant, items, "items")
             await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
             conversation = new_id("conv")
@@ -112,6 +113,7 @@ class Conversations:
     async def add_items(self, tenant: str, conversation: str, items: list[Item]) -> list[Item]:
         """Appended in this order. Raises NotFound, InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
+            items = await referred(transaction, self._keys, tenant, items, "items")
             await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
             return await append(transaction, key, with_ids(items), conversation=conversation)

@@ -8,13 +8,15 @@ from uuid import uuid4
 import msgspec
 from psycopg.rows import DictRow
 
-from api.state.database import Transaction, fetch_one
+from api.state.database import Transaction, fetch_all, fetch_one
 from api.state.queries import queries
 from api.state.sealing import TenantKey, TenantKeys
-from cluster.errors import NotFound
+from cluster.errors import InvalidRequest, NotFound
 
 MANY = 200
 """Items that take the event loop too long."""
+MAX_REFERRED_BYTES = 32 << 20
+"""That a request may refer to: about as much as one may have of its own."""
 
 Made = TypeVar("Made")
 Item = dict[str, Any]
@@ -52,6 +54,38 @@ def new_id(prefix: str) -> str:
 def with_ids(items: list[Item]) -> list[Item]:
     """New ones, whatever the items were called before."""
     return [{**item, "id": new_id(_PREFIXES.get(item["type"], "item"))} for item in items]
+
+
+def refers(items: list[Item]) -> bool:
+    """Whether some of them are references to others."""
+    return any(item["type"] == "item_reference" for item in items)
+
+
+async def referred(
+    transaction: Transaction, keys: TenantKeys, tenant: str, items: list[Item], param: str
+) -> list[Item]:
+    """The items with those that they refer to in the place of references. `param`: where a client has them.
+
+    Raises:
+        NotFound: the tenant has no such item, or has deleted it.
+        InvalidRequest: they are too large.
+    """
+    ids = [item["id"] for item in items if item["type"] == "item_reference"]
+    if not ids:
+        return items
+    all_of_them = await fetch_one(transaction, _SQL["size"], tenant=tenant, ids=ids)
+    if all_of_them is not None and all_of_them["size"] > MAX_REFERRED_BYTES:
+        raise InvalidRequest(
+            f"the items that are referred to have more than {MAX_REFERRED_BYTES} bytes",
+            param,
+            "string_above_max_length",
+        )
+    rows = await fetch_all(transaction, _SQL["by_id"], tenant=tenant, ids=ids)
+    found = {item["id"]: item for item in await unsealed(transaction, keys, tenant, rows)}
+    for name in ids:
+        if name not in found:
+            raise NotFound(f"Item with id '{name}' not found.", param, "item_not_found")
+    return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
 
 async def append(

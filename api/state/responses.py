@@ -11,7 +11,7 @@ from psycopg.errors import UniqueViolation
 from api.state.conversations import Page, found_conversation
 from api.state.database import Database, Transaction, fetch_all, fetch_one
 from api.state.history import History, history_of
-from api.state.items import Item, Turn, append, unsealed
+from api.state.items import Item, Turn, append, referred, unsealed
 from api.state.queries import queries
 from api.state.response_events import add_events, events_of
 from api.state.sealing import TenantKey, TenantKeys
@@ -69,6 +69,11 @@ class Responses:
         """What a turn follows. Raises NotFound, Conflict."""
         async with self._database.transaction(tenant) as transaction:
             return await history_of(transaction, self._keys, tenant, conversation, previous)
+
+    async def referred(self, tenant: str, items: list[Item]) -> list[Item]:
+        """An input with what it refers to. Raises NotFound, InvalidRequest."""
+        async with self._database.transaction(tenant) as transaction:
+            return await referred(transaction, self._keys, tenant, items, "input")
 
     async def admit(self, tenant: str, turn: Admission) -> Admitted:
         """The turn is durable from here on, and nobody else's on its conversation.

@@ -309,6 +309,18 @@ async def test_compacted_conversation_goes_on_from_its_summary(client, model):
     assert text_of(message) == "What was said before, in short:\nSummary 1\n\nWhere were we?"
 
 
+async def test_items_that_are_referred_to_are_counted_and_compacted(client, model):
+    first = await client.responses.create(model="m", input="Hello")
+    (item,) = first.output
+    reference = {"type": "item_reference", "id": item.id}
+    counted = [
+        await client.responses.input_tokens.count(model="m", input=[one]) for one in (reference, item.model_dump())
+    ]
+    assert counted[0] == counted[1]
+    await client.responses.compact(model="m", input=[reference])
+    assert "Assistant: Answer 1\n" in model.summarized[0]
+
+
 async def test_long_conversation_is_compacted_in_pieces_that_fit(client, model):
     asked = [{"role": "user", "content": f"Question {number} {LONG}"} for number in range(40)]
     long = {"role": "user", "content": "word " * 5000}
