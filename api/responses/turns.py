@@ -74,7 +74,10 @@ class Turns:
     async def _admitted(self, store: Responses, tenant: str, admission: Admission) -> Admitted:
         """Raises NotFound, Conflict, StateUnavailable."""
         try:
-            return await store.admit(tenant, admission)
+            if admission.conversation is None or admission.replaced is None:
+                return await store.admit(tenant, admission)
+            async with self._state.cache.forgetting(tenant, admission.conversation):  # of which a part is replaced
+                return await store.admit(tenant, admission)
         except StateUnavailable:
             self._keep(asyncio.create_task(self._withdrawn(store, tenant, admission.body["id"])))
             raise

@@ -128,7 +128,7 @@ class ChatState:
         if self._stores is None:
             await self._database.migrate()
             await self._check_master_key(self._database)
-            stores = stores_in(self._database, self._keys, self.tails, self._config)
+            stores = stores_in(self._database, self._keys, self.tails, self.cache, self._config)
             await stores.search.check()
             self._stores = stores
             stores.log_writer.start()

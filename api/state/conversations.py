@@ -89,14 +89,16 @@ class Conversations:
             values = {"tenant": tenant, "id": conversation, "items": items, **_sealed(title, key, conversation)}
             await transaction.execute(_SQL["add_title"], values)
 
-    async def delete(self, tenant: str, conversation: str) -> list[str]:
-        """Nobody sees it from now on; the purges remove it. The responses that are gone with it. Raises NotFound."""
+    async def delete(self, tenant: str, conversation: str, gone: list[str]) -> None:
+        """Nobody sees it from now on; the purges remove it. `gone`: gets the responses that go with it, before anybody
+        knows whether they are gone. Raises NotFound.
+        """
         async with self._database.transaction(tenant) as transaction:
             await transaction.execute(_SQL["lock_responses"], {"tenant": tenant, "id": conversation})
             if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=conversation) is None:
                 raise no_conversation(conversation)
             rows = await fetch_all(transaction, _SQL["delete_responses"], tenant=tenant, id=conversation)
-            return [row["id"] for row in rows]
+            gone += [row["id"] for row in rows]
 
     async def find(
         self, tenant: str, page: Page, end_user: str | None = None, metadata: dict[str, str] | None = None
@@ -141,8 +143,10 @@ class Conversations:
                 raise no_item(item)
             return (await unsealed(transaction, self._keys, tenant, [row]))[0]
 
-    async def delete_item(self, tenant: str, conversation: str, item: str) -> tuple[Conversation, str | None]:
-        """The conversation without it, and the response that it was part of. Raises NotFound."""
+    async def delete_item(self, tenant: str, conversation: str, item: str, changed: list[str]) -> Conversation:
+        """The conversation without it. `changed`: gets the response that it is part of, before anybody knows whether it
+        is gone. Raises NotFound.
+        """
         async with self._database.transaction(tenant) as transaction:
             found = await self._found(transaction, tenant, conversation)
             values = {"tenant": tenant, "conversation": conversation, "id": item}
@@ -151,7 +155,9 @@ class Conversations:
             row = await fetch_one(transaction, _SQL["delete_item"], **values)
             if row is None:
                 raise no_item(item)
-            return found, row["response_id"]
+            if row["response_id"] is not None:
+                changed.append(row["response_id"])
+            return found
 
     async def _found(self, transaction: Transaction, tenant: str, conversation: str) -> Conversation:
         row = await found_conversation(transaction, tenant, conversation)

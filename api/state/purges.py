@@ -2,10 +2,13 @@
 retention. What runs stays.
 """
 
+from collections import defaultdict
 from datetime import timedelta
 
 from psycopg.errors import QueryCanceled
+from psycopg.rows import DictRow
 
+from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, Database, fetch_all
 from api.state.queries import queries
 from cluster.config import StateConfig
@@ -22,9 +25,10 @@ _SQL = queries("purges.sql")
 
 
 class Purges:
-    def __init__(self, database: Database, config: StateConfig) -> None:
+    def __init__(self, database: Database, cache: ReadCache, config: StateConfig) -> None:
         own = config.tenants
         self._database = database
+        self._cache = cache
         self._keep = {
             "keep_deleted": timedelta(days=config.keep_deleted_days),
             "keep": _days(config.retention_days),
@@ -52,10 +56,22 @@ class Purges:
 
     async def _purged(self, name: str, limit: int) -> int:
         """One alone has all the time that it takes."""
-        async with self._database.transaction(EVERY_TENANT, PURGE_TIMEOUT_S) as transaction:
-            if limit == 1:
-                await transaction.execute("SET LOCAL statement_timeout = 0")
-            return len(await fetch_all(transaction, _SQL[name], **self._keep, limit=limit))
+        gone: list[DictRow] = []
+        try:
+            async with self._database.transaction(EVERY_TENANT, PURGE_TIMEOUT_S) as transaction:
+                if limit == 1:
+                    await transaction.execute("SET LOCAL statement_timeout = 0")
+                gone += await fetch_all(transaction, _SQL[name], **self._keep, limit=limit)
+        finally:
+            await self._forget_copies(gone)
+        return len(gone)
+
+    async def _forget_copies(self, gone: list[DictRow]) -> None:
+        scopes: dict[str, list[str]] = defaultdict(list)
+        for row in gone:
+            scopes[row["tenant_id"]] += row["scopes"]
+        for tenant, theirs in scopes.items():
+            await self._cache.forget(tenant, theirs)
 
 
 def _days(days: float | None) -> timedelta | None:

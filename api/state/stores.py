@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from api.state.cache import ReadCache
 from api.state.chat_completions import ChatCompletions
 from api.state.context_store import ContextStore
 from api.state.conversations import Conversations
@@ -32,7 +33,7 @@ class Stores(NamedTuple):
     purges: Purges
 
 
-def stores_in(database: Database, keys: TenantKeys, tails: Tails, config: StateConfig) -> Stores:
+def stores_in(database: Database, keys: TenantKeys, tails: Tails, cache: ReadCache, config: StateConfig) -> Stores:
     events = ResponseEvents(database, keys)
     return Stores(
         conversations=Conversations(database, keys),
@@ -44,5 +45,5 @@ def stores_in(database: Database, keys: TenantKeys, tails: Tails, config: StateC
         chat_completions=ChatCompletions(database, keys),
         feedback=FeedbackStore(database, keys),
         search=Search(database, keys, config.words_language),
-        purges=Purges(database, config),
+        purges=Purges(database, cache, config),
     )

@@ -172,7 +172,7 @@ async def test_more_than_a_batch_is_purged(state, purge, aged):
 async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(state, postgres, purge, aged, monkeypatch):
     for _ in range(PURGED_AT_ONCE):
         made = await state.stores.conversations.create("alice", {}, [])
-        await state.stores.conversations.delete("alice", made.id)
+        await state.stores.conversations.delete("alice", made.id, [])
     aged(31)
     with psycopg.connect(postgres) as connection:
         connection.execute(

@@ -1,5 +1,5 @@
--- Each removes a batch of what nobody may find any more, and returns what. A tenant's own time wins over that of all
--- the others, and NULL is for ever.
+-- Each removes a batch of what nobody may find any more. A row for each, with the scopes in which there may be copies
+-- (api/state/cache.py). A tenant's own time wins over that of all the others, and NULL is for ever.
 
 -- name: deleted_conversations
 DELETE FROM conversations
@@ -8,7 +8,7 @@ WHERE (tenant_id, id) IN (
   WHERE deleted_at < now() - %(keep_deleted)s::interval
   ORDER BY deleted_at LIMIT %(limit)s
   FOR UPDATE SKIP LOCKED)
-RETURNING id
+RETURNING tenant_id, '{}'::text[] AS scopes
 
 -- name: untouched_conversations
 WITH untouched AS MATERIALIZED (
@@ -28,7 +28,8 @@ WITH untouched AS MATERIALIZED (
 )
 DELETE FROM conversations c USING untouched u
 WHERE c.tenant_id = u.tenant_id AND c.id = u.id
-RETURNING c.id
+RETURNING c.tenant_id,
+  c.id || ARRAY(SELECT r.id FROM responses r WHERE r.tenant_id = c.tenant_id AND r.conversation_id = c.id) AS scopes
 
 -- name: old_responses
 -- Those of a conversation leave with it
@@ -48,7 +49,7 @@ WITH old AS MATERIALIZED (
 )
 DELETE FROM responses r USING old o
 WHERE r.tenant_id = o.tenant_id AND r.id = o.id
-RETURNING r.id
+RETURNING r.tenant_id, ARRAY[r.id] AS scopes
 
 -- name: old_chat_completions
 WITH old AS MATERIALIZED (
@@ -65,4 +66,4 @@ WITH old AS MATERIALIZED (
 )
 DELETE FROM chat_completions c USING old o
 WHERE c.tenant_id = o.tenant_id AND c.id = o.id
-RETURNING c.id
+RETURNING c.tenant_id, '{}'::text[] AS scopes
