@@ -190,7 +190,9 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     are in the repository.
     """
     max_connections: Count = 8
-    """To PostgreSQL, per ingress replica."""
+    """To PostgreSQL, per ingress replica, for what clients ask. Two more write what is generated, and see whether it is
+    there.
+    """
     keep_deleted_days: Annotated[float, Meta(ge=0, le=3650)] = 7.0
     """What clients have deleted is gone for them at once, and from the database after so long. Longer can be restored
     by hand; shorter is what users who delete something expect.

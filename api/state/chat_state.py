@@ -42,6 +42,8 @@ class ChatState:
         self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
         self._keys = TenantKeys(master_key(config.master_key, folder))
         self._database: Database | None = None
+        self._writing: Database | None = None
+        """The same, on a connection that clients cannot keep busy: leases are renewed whatever they ask for."""
         self._stores: Stores | None = None
         self._unreadable: str | None = None
         """Why nothing can be read, though PostgreSQL is there."""
@@ -89,8 +91,9 @@ class ChatState:
             job.cancel()
         if self._jobs:
             await asyncio.wait(self._jobs)
-        if self._database is not None:
-            await self._database.close()
+        for database in (self._writing, self._database):
+            if database is not None:
+                await database.close()
         await self.tails.close()
         await self._volatile.close()
         for local in (self._local, self._local_redis):
@@ -121,14 +124,16 @@ class ChatState:
         """
         if self._local is not None and (self._url is None or not self._local.is_running):
             self._url = await asyncio.to_thread(self._local.start)
-        if self._database is None:
+        if self._database is None or self._writing is None:
             assert self._url is not None
             self._database = Database(self._url, self._config.max_connections)
-            await self._database.open()
+            self._writing = Database(self._url, 1)
+            for database in (self._database, self._writing):
+                await database.open()
         if self._stores is None:
             await self._database.migrate()
             await self._check_master_key(self._database)
-            stores = stores_in(self._database, self._keys, self.tails, self.cache, self._config)
+            stores = stores_in(self._database, self._writing, self._keys, self.tails, self.cache, self._config)
             await stores.search.check()
             self._stores = stores
             stores.log_writer.start()

@@ -33,13 +33,15 @@ class Stores(NamedTuple):
     purges: Purges
 
 
-def stores_in(database: Database, keys: TenantKeys, tails: Tails, cache: ReadCache, config: StateConfig) -> Stores:
-    events = ResponseEvents(database, keys)
+def stores_in(
+    database: Database, writing: Database, keys: TenantKeys, tails: Tails, cache: ReadCache, config: StateConfig
+) -> Stores:
+    """`writing`: the same database, for what is generated."""
     return Stores(
         conversations=Conversations(database, keys),
         responses=Responses(database, keys),
-        response_events=events,
-        log_writer=LogWriter(events, tails),
+        response_events=ResponseEvents(database, keys),
+        log_writer=LogWriter(ResponseEvents(writing, keys), tails),
         orphans=Orphans(database, keys),
         context=ContextStore(database, keys),
         chat_completions=ChatCompletions(database, keys),
