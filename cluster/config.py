@@ -130,7 +130,7 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
     """The same for all replicas: those on one node share it."""
     max_ongoing_requests: Count = 1024
-    """Open requests per ingress replica; it refuses more."""
+    """Open requests per ingress replica, and streams that are read again; it refuses more."""
     max_body_bytes: Count = 32 << 20
     """Of a request. A prompt of a million tokens has about 5 MB."""
     max_unread_tokens: Count = 4096
