@@ -207,6 +207,11 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     tenants: dict[str, TenantStateConfig] = {}
     """By the names that `baton tenant` prints."""
+    max_conversation_items: Count = 10_000
+    """Of a conversation; those that were replaced count. What would exceed it is refused, but for the answer to a turn.
+    Each turn reads what its conversation has: with more, long ones take the ingress and PostgreSQL longer, with less
+    they end sooner.
+    """
     search: bool = True
     """Whether messages can be searched. Their words are kept then, as keyed hashes, which tell who has the disk which
     messages share a word; a turn takes about a millisecond longer.

@@ -33,9 +33,11 @@ class Page(NamedTuple):
 
 
 class Conversations:
-    def __init__(self, database: Database, keys: TenantKeys) -> None:
+    def __init__(self, database: Database, keys: TenantKeys, max_items: int) -> None:
+        """`max_items`: of a conversation."""
         self._database = database
         self._keys = keys
+        self._max_items = max_items
 
     async def create(
         self,
@@ -54,7 +56,7 @@ class Conversations:
             values = {"id": conversation, "end_user": end_user, "metadata": Jsonb(metadata)}
             values |= _sealed(title, key, conversation)
             rows = await fetch_all(transaction, _SQL["create"], tenant=tenant, **values)
-            await append(transaction, key, with_ids(items), conversation=conversation)
+            await append(transaction, key, with_ids(items), conversation=conversation, most=self._max_items)
             return (await conversations_of(transaction, self._keys, tenant, rows))[0]
 
     async def get(self, tenant: str, conversation: str) -> Conversation:
@@ -118,7 +120,7 @@ class Conversations:
             items = await referred(transaction, self._keys, tenant, items, "items")
             await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
-            return await append(transaction, key, with_ids(items), conversation=conversation)
+            return await append(transaction, key, with_ids(items), conversation=conversation, most=self._max_items)
 
     async def items(self, tenant: str, conversation: str, page: Page) -> list[Item]:
         """One more than the page takes, where there are more. Raises NotFound."""

@@ -96,9 +96,14 @@ async def append(
     conversation: str | None = None,
     turn: Turn | None = None,
     coverage: Coverage | None = None,
+    most: int | None = None,
 ) -> list[Item]:
-    """To a conversation, a response, or both. `coverage`: of a summary. Raises NotFound."""
-    first_seq = None if conversation is None else await _reserve(transaction, key.tenant, conversation, len(items))
+    """To a conversation, a response, or both. `coverage`: of a summary. `most`: that the conversation may have. Raises
+    NotFound, InvalidRequest.
+    """
+    first_seq = None
+    if conversation is not None:
+        first_seq = await _reserve(transaction, key.tenant, conversation, len(items), most)
     if not items:
         return items
     values = {
@@ -130,12 +135,26 @@ def no_conversation(conversation: str) -> NotFound:
     return NotFound(f"no conversation with id '{conversation}'", "conversation_id", "conversation_not_found")
 
 
-async def _reserve(transaction: Transaction, tenant: str, conversation: str, number: int) -> int:
+async def _reserve(transaction: Transaction, tenant: str, conversation: str, number: int, most: int | None) -> int:
+    """A conversation that has no room for one more is full even for none."""
     row = await fetch_one(transaction, _SQL["reserve_seqs"], tenant=tenant, id=conversation, number=number)
     if row is None:
         raise no_conversation(conversation)
     (first,) = row.values()
+    wanted = max(1, number)
+    if most is not None and first - 1 + wanted > most:  # so many there have been; not all of them need be there
+        counted = await fetch_one(transaction, _SQL["number"], tenant=tenant, id=conversation, limit=most)
+        if counted is not None and counted["number"] + wanted > most:
+            raise _full(conversation, most)
     return int(first)
+
+
+def _full(conversation: str, most: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"conversation '{conversation}' is full: it may have {most} items. Begin another one, or delete some",
+        "conversation",
+        "conversation_full",
+    )
 
 
 async def aside(number: int, work: Callable[[], list[Made]]) -> list[Made]:

@@ -61,9 +61,11 @@ class Admitted(NamedTuple):
 
 
 class Responses:
-    def __init__(self, database: Database, keys: TenantKeys) -> None:
+    def __init__(self, database: Database, keys: TenantKeys, max_items: int) -> None:
+        """`max_items`: of a conversation. Only the answer to a turn may be more."""
         self._database = database
         self._keys = keys
+        self._max_items = max_items
 
     async def history(self, tenant: str, conversation: str | None, previous: str | None) -> History:
         """What a turn follows. Raises NotFound, Conflict."""
@@ -80,6 +82,7 @@ class Responses:
 
         Raises:
             NotFound: no such conversation or previous response.
+            InvalidRequest: the conversation is full.
             Conflict: another turn is running on the conversation, or what was replaced is no part of it any more.
         """
         conversation = turn.conversation
@@ -93,7 +96,7 @@ class Responses:
                     await _supersede(transaction, tenant, turn)
                 history = await history_of(transaction, self._keys, tenant, conversation, turn.previous)
                 place = Turn(turn.body["id"], 0, is_output=False)
-                await append(transaction, key, turn.items, conversation=conversation, turn=place)
+                await append(transaction, key, turn.items, conversation=conversation, turn=place, most=self._max_items)
                 return Admitted(history, key)
         except UniqueViolation as error:
             raise Conflict(

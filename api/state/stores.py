@@ -38,8 +38,8 @@ def stores_in(
 ) -> Stores:
     """`writing`: the same database, for what is generated."""
     return Stores(
-        conversations=Conversations(database, keys),
-        responses=Responses(database, keys),
+        conversations=Conversations(database, keys, config.max_conversation_items),
+        responses=Responses(database, keys, config.max_conversation_items),
         response_events=ResponseEvents(database, keys),
         log_writer=LogWriter(ResponseEvents(writing, keys), tails),
         orphans=Orphans(database, keys),

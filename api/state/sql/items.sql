@@ -31,3 +31,8 @@ FROM unnest(%(ids)s::text[]) AS named (id) JOIN items i ON i.tenant_id = %(tenan
 SELECT i.id, i.status, i.body, i.key_version
 FROM items i LEFT JOIN conversations c ON c.tenant_id = i.tenant_id AND c.id = i.conversation_id
 WHERE i.tenant_id = %(tenant)s AND i.id = ANY (%(ids)s) AND c.deleted_at IS NULL
+
+-- name: number
+-- Counted no further than to the limit
+SELECT count(*) AS number FROM (
+  SELECT FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s LIMIT %(limit)s) AS counted
