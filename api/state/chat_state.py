@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
 from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, RETRY_AFTER_S, Database
@@ -29,8 +28,6 @@ LOOK_INTERVAL_S = 1.0
 MAX_LOOK_INTERVAL_S = 30.0
 """While it cannot be."""
 PURGE_INTERVAL_S = 300.0
-KEEP_EVENTS = timedelta(hours=1)
-"""Of responses that are over: so long their streams can be resumed."""
 
 
 class ChatState:
@@ -107,7 +104,6 @@ class ChatState:
     async def _purge(self) -> None:
         await self._is_ready.wait()
         await self.stores.purges.run()
-        await self.stores.response_events.purge(KEEP_EVENTS)
 
     async def _index(self) -> None:
         await self._is_ready.wait()
