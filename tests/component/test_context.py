@@ -18,6 +18,7 @@ from api.generation import Call
 from api.state.chat_state import ChatState
 from api.state.conversations import Page
 from cluster.config import ContextConfig
+from cluster.errors import InvalidRequest
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import CARD, FakeFrontend
 from tests.unit.chat_chunks import answer, usage
@@ -187,7 +188,8 @@ async def test_summary_stands_for_what_is_left_out(talk, model, client):
     assert "Question 0 " in model.summarized[0]
     assert "The notes so far:\nSummary 1" in model.summarized[1]
     assert "What was said before, in short:\nSummary" in text_of(model.chats[-1][0])
-    assert model.terms[-1].slo_class == "standard"
+    classes = [terms.slo_class for terms in model.terms]
+    assert (classes.count("standard"), classes.count("batch")) == (30, len(model.summarized))
     made = [item for item in await talk.items() if item.type == "compaction"]
     assert len(made) == len(model.summarized)
     assert all(item.encrypted_content and "Summary" not in item.encrypted_content for item in made)
@@ -337,6 +339,16 @@ async def test_items_of_a_long_conversation_are_counted_at_once(model, monkeypat
     counts = await counter.items(items)
     assert [count - counts[0] for count in counts[:6]] == [0, 1, 2, 0, 1, 2]
     assert await counter.items(items[-20:]) == counts[-20:]
+
+
+async def test_template_that_cannot_be_measured_is_estimated(model, monkeypatch):
+    async def refuses(body: Any) -> int:
+        raise InvalidRequest("roles must be others")
+
+    monkeypatch.setattr(model, "count_tokens", refuses)
+    counter = TokenCounter(model)
+    items = [{"id": "1", **user_message("one two three")}]
+    assert await counter.in_prompt(items) == await counter.items(items)
 
 
 async def test_what_is_far_too_long_is_not_compacted(client, model):
