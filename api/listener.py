@@ -9,11 +9,13 @@ import asyncio
 import socket
 
 import uvicorn
+from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.wire.errors import error_response
+from api.wire.query import flag_in
 from cluster.config import IngressConfig
-from cluster.errors import Overloaded
+from cluster.errors import InvalidRequest, Overloaded
 
 KEEP_ALIVE_S = 75
 """Longer than the idle timeout of common load balancers (60 s), which would else send into a closing connection."""
@@ -61,8 +63,8 @@ class HttpListener:
 
 
 class _Limited:
-    """Answers 503 instead of taking more than so many POST requests at a time. A full replica is a healthy one: what
-    asks for its health or metrics gets an answer.
+    """Answers 503 instead of taking more than so many POST requests and streams at a time. A full replica is a healthy
+    one: what asks for its health or metrics gets an answer.
     """
 
     def __init__(self, app: ASGIApp, max_open: int) -> None:
@@ -71,7 +73,7 @@ class _Limited:
         self._num_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("method") != "POST":
+        if not _is_counted(scope):
             await self._app(scope, receive, send)
             return
         if self._num_open >= self._max_open:
@@ -83,6 +85,15 @@ class _Limited:
             await self._app(scope, receive, send)
         finally:
             self._num_open -= 1
+
+
+def _is_counted(scope: Scope) -> bool:
+    if scope.get("method") == "POST":
+        return True
+    try:
+        return flag_in(QueryParams(scope.get("query_string", b"")), "stream")
+    except InvalidRequest:  # which it is told by whoever reads it
+        return False
 
 
 async def _bound(config: IngressConfig) -> socket.socket:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from transformers import AutoTokenizer
 
-from api.context.notes import MESSAGE_TOKENS, composed, text_of, user_message
+from api.context.notes import SEAM_TOKENS, composed, text_of, user_message
 from api.context.plan import Budget, Measured, Summary, budget_of, plan, to_summarize
 from api.context.turns import Item, is_asked, turn_starts
 from api.responses.chat import chat_messages
@@ -75,7 +75,7 @@ class Planned:
             self._summaries.append(Summary(covers, len(items)))
 
     def _measured(self, items: list[Item]) -> Measured:
-        tokens = [MESSAGE_TOKENS + num_tokens(text_of(item)) for item in items]
+        tokens = [around_message() + num_tokens(text_of(item)) for item in items]
         return Measured(tokens, [is_asked(item) for item in items], turn_starts(items), self._summaries)
 
 
@@ -97,6 +97,16 @@ class DropOldest:
 @cache
 def num_tokens(said: str) -> int:
     return len(TOKENIZER(said, add_special_tokens=False)["input_ids"])
+
+
+@cache
+def around_message() -> int:
+    """As api/context/counting.py measures it."""
+    return len(prompt_of([user_message(""), said_by_model("")])) - len(prompt_of([user_message("")])) + SEAM_TOKENS
+
+
+def said_by_model(text: str) -> Item:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
 def prompt_of(items: Sequence[Item]) -> list[int]:
@@ -136,7 +146,7 @@ def talk(policy: Planned | DropOldest, arguments: argparse.Namespace) -> list[Se
         known = 1 - (chosen.cut - chosen.covered) / len(items)
         sent.append(Sent(len(prompt), cached, known))
         answer = text(chance, chance.randint(10, 2 * arguments.words))
-        items.append({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": answer}]})
+        items.append(said_by_model(answer))
         left = [*prompt, *TOKENIZER(answer, add_special_tokens=False)["input_ids"]]
         policy.after(items, budget)
     return sent

@@ -130,7 +130,7 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
     """The same for all replicas: those on one node share it."""
     max_ongoing_requests: Count = 1024
-    """Open requests per ingress replica; it refuses more."""
+    """Open requests per ingress replica, and streams that are read again; it refuses more."""
     max_body_bytes: Count = 32 << 20
     """Of a request. A prompt of a million tokens has about 5 MB."""
     max_unread_tokens: Count = 4096
@@ -190,7 +190,9 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     are in the repository.
     """
     max_connections: Count = 8
-    """To PostgreSQL, per ingress replica."""
+    """To PostgreSQL, per ingress replica, for what clients ask. Two more write what is generated, and see whether it is
+    there.
+    """
     keep_deleted_days: Annotated[float, Meta(ge=0, le=3650)] = 7.0
     """What clients have deleted is gone for them at once, and from the database after so long. Longer can be restored
     by hand; shorter is what users who delete something expect.
@@ -205,6 +207,11 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     tenants: dict[str, TenantStateConfig] = {}
     """By the names that `baton tenant` prints."""
+    max_conversation_items: Count = 10_000
+    """Of a conversation; those that were replaced count. What would exceed it is refused, but for the answer to a turn.
+    Each turn reads what its conversation has: with more, long ones take the ingress and PostgreSQL longer, with less
+    they end sooner.
+    """
     search: bool = True
     """Whether messages can be searched. Their words are kept then, as keyed hashes, which tell who has the disk which
     messages share a word; a turn takes about a millisecond longer.

@@ -100,8 +100,8 @@ class Drafting:
     async def _tokens(self, items: Sequence[Item], notes: dict[str, str]) -> list[int]:
         """Of each item, with what it was reminded of."""
         reminders = [user_message(note) | {"id": f"memory of {message}"} for message, note in notes.items()]
-        told = dict(zip(notes, await self._counter.items(reminders), strict=True))
-        counts = await self._counter.items(items)
+        told = dict(zip(notes, await self._counter.in_prompt(reminders), strict=True))
+        counts = await self._counter.in_prompt(items)
         return [tokens + told.get(item["id"], 0) for item, tokens in zip(items, counts, strict=True)]
 
 

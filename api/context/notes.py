@@ -13,7 +13,11 @@ from api.context.turns import Item, num_system
 EXCERPT_CHARS = 600
 """Of each message that a turn is reminded of."""
 MESSAGE_TOKENS = 16
-"""More than templates put around a message: the sum of counts with it is to be no less than the prompt has."""
+"""More than templates put around a message, where it is not measured: the sum of counts with it is to be no less than
+the prompt has.
+"""
+SEAM_TOKENS = 1
+"""That a text may have more of within a template than by itself."""
 IMAGE_TOKENS = 1024
 """What an image counts where it cannot be looked at."""
 

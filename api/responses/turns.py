@@ -9,7 +9,7 @@ from api.responses.request import ResponseRequest, response_of
 from api.responses.turn import Means, Turn
 from api.state.chat_state import ChatState
 from api.state.history import History
-from api.state.items import with_ids
+from api.state.items import Item, refers, with_ids
 from api.state.responses import Admission, Admitted, Responses
 from cluster.errors import StateUnavailable
 
@@ -32,7 +32,7 @@ class Turns:
         `response`: the id that it gets.
 
         Raises:
-            NotFound, Conflict: of the conversation or the previous response.
+            NotFound, Conflict: of the conversation, the previous response, or an item that the input refers to.
             StateUnavailable: it needs what is remembered.
         """
         starting = asyncio.create_task(self._start(tenant, request, call, response))  # all of it, or nothing
@@ -54,7 +54,7 @@ class Turns:
 
     async def _start(self, tenant: str, request: ResponseRequest, call: Call, response_id: str) -> Turn:
         response = response_of(request, response_id, int(time.time()))
-        items = with_ids(request.items)
+        items = await input_of(self._state, tenant, request)
         turn = Turn(tenant, request, response)
         history = NOTHING
         if request.is_stored:
@@ -74,7 +74,10 @@ class Turns:
     async def _admitted(self, store: Responses, tenant: str, admission: Admission) -> Admitted:
         """Raises NotFound, Conflict, StateUnavailable."""
         try:
-            return await store.admit(tenant, admission)
+            if admission.conversation is None or admission.replaced is None:
+                return await store.admit(tenant, admission)
+            async with self._state.cache.forgetting(tenant, admission.conversation):  # of which a part is replaced
+                return await store.admit(tenant, admission)
         except StateUnavailable:
             self._keep(asyncio.create_task(self._withdrawn(store, tenant, admission.body["id"])))
             raise
@@ -91,6 +94,12 @@ class Turns:
     def _keep(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def input_of(state: ChatState, tenant: str, request: ResponseRequest) -> list[Item]:
+    """With ids, and with what it refers to. Raises NotFound, InvalidRequest, StateUnavailable."""
+    items = request.items
+    return with_ids(await state.stores.responses.referred(tenant, items) if refers(items) else items)
 
 
 def _leave(starting: "asyncio.Task[Turn]") -> None:

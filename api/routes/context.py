@@ -7,11 +7,12 @@ from fastapi import APIRouter, Request
 
 from api.context.manager import ContextManager
 from api.responses.request import ResponseRequest, request_of
+from api.responses.turns import NOTHING, input_of
 from api.routes.calls import call_of
 from api.routes.conversations import tenant_in_state
 from api.state.chat_state import ChatState
 from api.state.history import History
-from api.state.items import Item, new_id, with_ids
+from api.state.items import Item, new_id
 from api.wire.requests import checked, object_of
 
 router = APIRouter(prefix="/v1/responses")
@@ -74,11 +75,11 @@ async def input_tokens(request: Request) -> dict[str, Any]:
 
 async def _conversation(request: Request, wanted: ResponseRequest) -> tuple[History, list[Item]]:
     """What the input follows, and the input, with ids. Raises NotFound, StateUnavailable."""
-    if not wanted.conversation and not wanted.previous:
-        return History([], {}, []), with_ids(wanted.items)
     state: ChatState = request.app.state.chat_state
-    history = await state.stores.responses.history(tenant_in_state(request), wanted.conversation, wanted.previous)
-    return history, with_ids(wanted.items)
+    tenant, history = tenant_in_state(request), NOTHING
+    if wanted.conversation or wanted.previous:
+        history = await state.stores.responses.history(tenant, wanted.conversation, wanted.previous)
+    return history, await input_of(state, tenant, wanted)
 
 
 def _manager(request: Request) -> ContextManager:

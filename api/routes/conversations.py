@@ -67,7 +67,7 @@ async def update(request: Request, conversation: str) -> dict[str, Any]:
 async def delete(request: Request, conversation: str) -> dict[str, Any]:
     tenant = tenant_in_state(request)
     async with _cache(request).forgetting(tenant, conversation) as gone:
-        gone += await _store(request).delete(tenant, conversation)
+        await _store(request).delete(tenant, conversation, gone)
     return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
 
@@ -103,10 +103,8 @@ async def retrieve_item(request: Request, conversation: str, item: str) -> dict[
 @router.delete("/{conversation}/items/{item}")
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
     tenant = tenant_in_state(request)
-    async with _cache(request).forgetting(tenant, conversation) as gone:
-        found, response = await _store(request).delete_item(tenant, conversation, item)
-        gone += [response] if response else []
-    return _shown(found)
+    async with _cache(request).forgetting(tenant, conversation) as changed:
+        return _shown(await _store(request).delete_item(tenant, conversation, item, changed))
 
 
 def _store(request: Request) -> Conversations:

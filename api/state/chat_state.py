@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
 from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, RETRY_AFTER_S, Database
@@ -29,8 +28,6 @@ LOOK_INTERVAL_S = 1.0
 MAX_LOOK_INTERVAL_S = 30.0
 """While it cannot be."""
 PURGE_INTERVAL_S = 300.0
-KEEP_EVENTS = timedelta(hours=1)
-"""Of responses that are over: so long their streams can be resumed."""
 
 
 class ChatState:
@@ -42,6 +39,8 @@ class ChatState:
         self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
         self._keys = TenantKeys(master_key(config.master_key, folder))
         self._database: Database | None = None
+        self._writing: Database | None = None
+        """The same, on a connection that clients cannot keep busy: leases are renewed whatever they ask for."""
         self._stores: Stores | None = None
         self._unreadable: str | None = None
         """Why nothing can be read, though PostgreSQL is there."""
@@ -89,8 +88,9 @@ class ChatState:
             job.cancel()
         if self._jobs:
             await asyncio.wait(self._jobs)
-        if self._database is not None:
-            await self._database.close()
+        for database in (self._writing, self._database):
+            if database is not None:
+                await database.close()
         await self.tails.close()
         await self._volatile.close()
         for local in (self._local, self._local_redis):
@@ -104,7 +104,6 @@ class ChatState:
     async def _purge(self) -> None:
         await self._is_ready.wait()
         await self.stores.purges.run()
-        await self.stores.response_events.purge(KEEP_EVENTS)
 
     async def _index(self) -> None:
         await self._is_ready.wait()
@@ -121,14 +120,16 @@ class ChatState:
         """
         if self._local is not None and (self._url is None or not self._local.is_running):
             self._url = await asyncio.to_thread(self._local.start)
-        if self._database is None:
+        if self._database is None or self._writing is None:
             assert self._url is not None
             self._database = Database(self._url, self._config.max_connections)
-            await self._database.open()
+            self._writing = Database(self._url, 1)
+            for database in (self._database, self._writing):
+                await database.open()
         if self._stores is None:
             await self._database.migrate()
             await self._check_master_key(self._database)
-            stores = stores_in(self._database, self._keys, self.tails, self._config)
+            stores = stores_in(self._database, self._writing, self._keys, self.tails, self.cache, self._config)
             await stores.search.check()
             self._stores = stores
             stores.log_writer.start()

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 
 from api.state.compactions import opened
 from api.state.database import Database, Transaction, fetch_all, fetch_one
-from api.state.items import Item, append, new_id, no_conversation, unsealed, with_ids
+from api.state.items import Item, append, new_id, no_conversation, referred, unsealed, with_ids
 from api.state.queries import queries
 from api.state.sealing import TenantKey, TenantKeys
 from cluster.errors import NotFound
@@ -33,9 +33,11 @@ class Page(NamedTuple):
 
 
 class Conversations:
-    def __init__(self, database: Database, keys: TenantKeys) -> None:
+    def __init__(self, database: Database, keys: TenantKeys, max_items: int) -> None:
+        """`max_items`: of a conversation."""
         self._database = database
         self._keys = keys
+        self._max_items = max_items
 
     async def create(
         self,
@@ -45,15 +47,16 @@ class Conversations:
         end_user: str | None = None,
         title: str | None = None,
     ) -> Conversation:
-        """Raises InvalidRequest."""
+        """Raises NotFound for an item that it refers to, InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
+            items = await referred(transaction, self._keys, tenant, items, "items")
             await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
             conversation = new_id("conv")
             values = {"id": conversation, "end_user": end_user, "metadata": Jsonb(metadata)}
             values |= _sealed(title, key, conversation)
             rows = await fetch_all(transaction, _SQL["create"], tenant=tenant, **values)
-            await append(transaction, key, with_ids(items), conversation=conversation)
+            await append(transaction, key, with_ids(items), conversation=conversation, most=self._max_items)
             return (await conversations_of(transaction, self._keys, tenant, rows))[0]
 
     async def get(self, tenant: str, conversation: str) -> Conversation:
@@ -88,14 +91,16 @@ class Conversations:
             values = {"tenant": tenant, "id": conversation, "items": items, **_sealed(title, key, conversation)}
             await transaction.execute(_SQL["add_title"], values)
 
-    async def delete(self, tenant: str, conversation: str) -> list[str]:
-        """Nobody sees it from now on; the purges remove it. The responses that are gone with it. Raises NotFound."""
+    async def delete(self, tenant: str, conversation: str, gone: list[str]) -> None:
+        """Nobody sees it from now on; the purges remove it. `gone`: gets the responses that go with it, before anybody
+        knows whether they are gone. Raises NotFound.
+        """
         async with self._database.transaction(tenant) as transaction:
             await transaction.execute(_SQL["lock_responses"], {"tenant": tenant, "id": conversation})
             if await fetch_one(transaction, _SQL["delete"], tenant=tenant, id=conversation) is None:
                 raise no_conversation(conversation)
             rows = await fetch_all(transaction, _SQL["delete_responses"], tenant=tenant, id=conversation)
-            return [row["id"] for row in rows]
+            gone += [row["id"] for row in rows]
 
     async def find(
         self, tenant: str, page: Page, end_user: str | None = None, metadata: dict[str, str] | None = None
@@ -112,9 +117,10 @@ class Conversations:
     async def add_items(self, tenant: str, conversation: str, items: list[Item]) -> list[Item]:
         """Appended in this order. Raises NotFound, InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
+            items = await referred(transaction, self._keys, tenant, items, "items")
             await opened(transaction, self._keys, tenant, items)
             key = await self._keys.newest(transaction, tenant)
-            return await append(transaction, key, with_ids(items), conversation=conversation)
+            return await append(transaction, key, with_ids(items), conversation=conversation, most=self._max_items)
 
     async def items(self, tenant: str, conversation: str, page: Page) -> list[Item]:
         """One more than the page takes, where there are more. Raises NotFound."""
@@ -139,8 +145,10 @@ class Conversations:
                 raise no_item(item)
             return (await unsealed(transaction, self._keys, tenant, [row]))[0]
 
-    async def delete_item(self, tenant: str, conversation: str, item: str) -> tuple[Conversation, str | None]:
-        """The conversation without it, and the response that it was part of. Raises NotFound."""
+    async def delete_item(self, tenant: str, conversation: str, item: str, changed: list[str]) -> Conversation:
+        """The conversation without it. `changed`: gets the response that it is part of, before anybody knows whether it
+        is gone. Raises NotFound.
+        """
         async with self._database.transaction(tenant) as transaction:
             found = await self._found(transaction, tenant, conversation)
             values = {"tenant": tenant, "conversation": conversation, "id": item}
@@ -149,7 +157,9 @@ class Conversations:
             row = await fetch_one(transaction, _SQL["delete_item"], **values)
             if row is None:
                 raise no_item(item)
-            return found, row["response_id"]
+            if row["response_id"] is not None:
+                changed.append(row["response_id"])
+            return found
 
     async def _found(self, transaction: Transaction, tenant: str, conversation: str) -> Conversation:
         row = await found_conversation(transaction, tenant, conversation)

@@ -1,18 +1,24 @@
 """What leaves the database by itself, a batch at a time: what was deleted, and what is older than its tenant's
-retention. What runs stays.
+retention, and the events of what is over. What runs stays.
 """
 
+from collections import defaultdict
 from datetime import timedelta
+from typing import Any
 
 from psycopg.errors import QueryCanceled
+from psycopg.rows import DictRow
 
+from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, Database, fetch_all
 from api.state.queries import queries
 from cluster.config import StateConfig
 from cluster.errors import StateUnavailable
 
-PURGES = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions")
+PURGES = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions", "old_events")
 """Of purges.sql, in this order."""
+KEEP_EVENTS = timedelta(hours=1)
+"""Of responses that are over: so long their streams can be resumed."""
 PURGED_AT_ONCE = 50
 FEWER = 7
 """By which a batch is divided that takes too long."""
@@ -22,25 +28,31 @@ _SQL = queries("purges.sql")
 
 
 class Purges:
-    def __init__(self, database: Database, config: StateConfig) -> None:
-        own = config.tenants
+    def __init__(self, database: Database, cache: ReadCache, config: StateConfig) -> None:
         self._database = database
-        self._keep = {
-            "keep_deleted": timedelta(days=config.keep_deleted_days),
-            "keep": _days(config.retention_days),
-            "tenants": list(own),
-            "keep_own": [_days(tenant.retention_days) for tenant in own.values()],
-        }
+        self._cache = cache
+        self._keep_deleted = timedelta(days=config.keep_deleted_days)
+        self._retention = _days(config.retention_days)
+        self._own = {tenant: _days(theirs.retention_days) for tenant, theirs in config.tenants.items()}
 
     async def run(self) -> int:
         """Returns how many are gone."""
-        return sum([await self._purge(name) for name in PURGES])
+        own = {"tenants": list(self._own), "keep_own": list(self._own.values())}
+        async with self._database.transaction(EVERY_TENANT) as transaction:
+            rows = await fetch_all(transaction, _SQL["retentions"], keep=self._retention, **own)
+        keep = {
+            "keep_deleted": self._keep_deleted,
+            "keep_events": KEEP_EVENTS,
+            "tenants": [row["tenant_id"] for row in rows],
+            "keep": [row["keep"] for row in rows],
+        }
+        return sum([await self._purge(name, keep) for name in PURGES])
 
-    async def _purge(self, name: str) -> int:
+    async def _purge(self, name: str, keep: dict[str, Any]) -> int:
         number, limit = 0, PURGED_AT_ONCE
         while True:
             try:
-                gone = await self._purged(name, limit)
+                gone = await self._purged(name, keep, limit)
             except StateUnavailable as error:
                 if limit == 1 or not isinstance(error.__cause__, QueryCanceled):
                     raise
@@ -50,12 +62,24 @@ class Purges:
             if gone < limit:
                 return number
 
-    async def _purged(self, name: str, limit: int) -> int:
+    async def _purged(self, name: str, keep: dict[str, Any], limit: int) -> int:
         """One alone has all the time that it takes."""
-        async with self._database.transaction(EVERY_TENANT, PURGE_TIMEOUT_S) as transaction:
-            if limit == 1:
-                await transaction.execute("SET LOCAL statement_timeout = 0")
-            return len(await fetch_all(transaction, _SQL[name], **self._keep, limit=limit))
+        gone: list[DictRow] = []
+        try:
+            async with self._database.transaction(EVERY_TENANT, PURGE_TIMEOUT_S) as transaction:
+                if limit == 1:
+                    await transaction.execute("SET LOCAL statement_timeout = 0")
+                gone += await fetch_all(transaction, _SQL[name], **keep, limit=limit)
+        finally:
+            await self._forget_copies(gone)
+        return len(gone)
+
+    async def _forget_copies(self, gone: list[DictRow]) -> None:
+        scopes: dict[str, list[str]] = defaultdict(list)
+        for row in gone:
+            scopes[row["tenant_id"]] += row["scopes"]
+        for tenant, theirs in scopes.items():
+            await self._cache.forget(tenant, theirs)
 
 
 def _days(days: float | None) -> timedelta | None:

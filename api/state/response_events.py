@@ -9,8 +9,6 @@ from api.state.sealing import TenantKey, TenantKeys
 
 READ_AT_ONCE = 256
 """Batches of events."""
-PURGED_AT_ONCE = 100
-"""Responses."""
 
 _SQL = queries("events.sql")
 
@@ -96,14 +94,6 @@ class ResponseEvents:
             async with self._database.transaction(tenant) as transaction:
                 key = await self._keys.of_version(transaction, tenant, version)
         return key.unseal(sealed, _place(response, first_number)).split(b"\n")
-
-    async def purge(self, older_than: timedelta) -> None:
-        """Remove those of responses that are over."""
-        is_done = False
-        while not is_done:
-            async with self._database.transaction(EVERY_TENANT) as transaction:
-                gone = await fetch_all(transaction, _SQL["purge"], keep=older_than, limit=PURGED_AT_ONCE)
-            is_done = len(gone) < PURGED_AT_ONCE
 
 
 async def events_of(

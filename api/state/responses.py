@@ -11,7 +11,7 @@ from psycopg.errors import UniqueViolation
 from api.state.conversations import Page, found_conversation
 from api.state.database import Database, Transaction, fetch_all, fetch_one
 from api.state.history import History, history_of
-from api.state.items import Item, Turn, append, unsealed
+from api.state.items import Item, Turn, append, referred, unsealed
 from api.state.queries import queries
 from api.state.response_events import add_events, events_of
 from api.state.sealing import TenantKey, TenantKeys
@@ -61,20 +61,28 @@ class Admitted(NamedTuple):
 
 
 class Responses:
-    def __init__(self, database: Database, keys: TenantKeys) -> None:
+    def __init__(self, database: Database, keys: TenantKeys, max_items: int) -> None:
+        """`max_items`: of a conversation. Only the answer to a turn may be more."""
         self._database = database
         self._keys = keys
+        self._max_items = max_items
 
     async def history(self, tenant: str, conversation: str | None, previous: str | None) -> History:
         """What a turn follows. Raises NotFound, Conflict."""
         async with self._database.transaction(tenant) as transaction:
             return await history_of(transaction, self._keys, tenant, conversation, previous)
 
+    async def referred(self, tenant: str, items: list[Item]) -> list[Item]:
+        """An input with what it refers to. Raises NotFound, InvalidRequest."""
+        async with self._database.transaction(tenant) as transaction:
+            return await referred(transaction, self._keys, tenant, items, "input")
+
     async def admit(self, tenant: str, turn: Admission) -> Admitted:
         """The turn is durable from here on, and nobody else's on its conversation.
 
         Raises:
             NotFound: no such conversation or previous response.
+            InvalidRequest: the conversation is full.
             Conflict: another turn is running on the conversation, or what was replaced is no part of it any more.
         """
         conversation = turn.conversation
@@ -88,7 +96,7 @@ class Responses:
                     await _supersede(transaction, tenant, turn)
                 history = await history_of(transaction, self._keys, tenant, conversation, turn.previous)
                 place = Turn(turn.body["id"], 0, is_output=False)
-                await append(transaction, key, turn.items, conversation=conversation, turn=place)
+                await append(transaction, key, turn.items, conversation=conversation, turn=place, most=self._max_items)
                 return Admitted(history, key)
         except UniqueViolation as error:
             raise Conflict(

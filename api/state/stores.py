@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from api.state.cache import ReadCache
 from api.state.chat_completions import ChatCompletions
 from api.state.context_store import ContextStore
 from api.state.conversations import Conversations
@@ -32,17 +33,19 @@ class Stores(NamedTuple):
     purges: Purges
 
 
-def stores_in(database: Database, keys: TenantKeys, tails: Tails, config: StateConfig) -> Stores:
-    events = ResponseEvents(database, keys)
+def stores_in(
+    database: Database, writing: Database, keys: TenantKeys, tails: Tails, cache: ReadCache, config: StateConfig
+) -> Stores:
+    """`writing`: the same database, for what is generated."""
     return Stores(
-        conversations=Conversations(database, keys),
-        responses=Responses(database, keys),
-        response_events=events,
-        log_writer=LogWriter(events, tails),
+        conversations=Conversations(database, keys, config.max_conversation_items),
+        responses=Responses(database, keys, config.max_conversation_items),
+        response_events=ResponseEvents(database, keys),
+        log_writer=LogWriter(ResponseEvents(writing, keys), tails),
         orphans=Orphans(database, keys),
         context=ContextStore(database, keys),
         chat_completions=ChatCompletions(database, keys),
         feedback=FeedbackStore(database, keys),
         search=Search(database, keys, config.words_language),
-        purges=Purges(database, config),
+        purges=Purges(database, cache, config),
     )

@@ -13,7 +13,7 @@ from openai.types.responses import (
     ResponseOutputText,
     ResponseReasoningItem,
 )
-from openai.types.responses.response_input_item import FunctionCallOutput
+from openai.types.responses.response_input_item import FunctionCallOutput, ItemReference
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from api.wire.depth import check_depth
@@ -32,6 +32,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "function_call_output": FunctionCallOutput,
     "reasoning": ResponseReasoningItem,
     "compaction": ResponseCompactionItemParam,
+    "item_reference": ItemReference,
 }
 _LISTS = ("content", "output", "summary")
 """Fields that may have parts."""
@@ -58,7 +59,9 @@ def items_of(value: Any, param: str = "items", most: int = MAX_ITEMS) -> list[It
 def _item(value: Any, param: str) -> Item:
     if not isinstance(value, dict):
         raise InvalidRequest(f"{param} must be an object", param, "invalid_type")
-    kind = value.get("type", "message")
+    kind = value.get("type")
+    if kind is None:
+        kind = "item_reference" if "id" in value and value.keys() <= {"id", "type"} else "message"
     if not isinstance(kind, str) or kind not in _MODELS:
         raise InvalidRequest(f"items of type {kind!r} are not supported here", f"{param}.type", "unsupported_value")
     if value.get("status") not in (None, *_STATUS):

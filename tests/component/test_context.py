@@ -18,6 +18,7 @@ from api.generation import Call
 from api.state.chat_state import ChatState
 from api.state.conversations import Page
 from cluster.config import ContextConfig
+from cluster.errors import InvalidRequest
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import CARD, FakeFrontend
 from tests.unit.chat_chunks import answer, usage
@@ -187,7 +188,8 @@ async def test_summary_stands_for_what_is_left_out(talk, model, client):
     assert "Question 0 " in model.summarized[0]
     assert "The notes so far:\nSummary 1" in model.summarized[1]
     assert "What was said before, in short:\nSummary" in text_of(model.chats[-1][0])
-    assert model.terms[-1].slo_class == "standard"
+    classes = [terms.slo_class for terms in model.terms]
+    assert (classes.count("standard"), classes.count("batch")) == (30, len(model.summarized))
     made = [item for item in await talk.items() if item.type == "compaction"]
     assert len(made) == len(model.summarized)
     assert all(item.encrypted_content and "Summary" not in item.encrypted_content for item in made)
@@ -309,6 +311,18 @@ async def test_compacted_conversation_goes_on_from_its_summary(client, model):
     assert text_of(message) == "What was said before, in short:\nSummary 1\n\nWhere were we?"
 
 
+async def test_items_that_are_referred_to_are_counted_and_compacted(client, model):
+    first = await client.responses.create(model="m", input="Hello")
+    (item,) = first.output
+    reference = {"type": "item_reference", "id": item.id}
+    counted = [
+        await client.responses.input_tokens.count(model="m", input=[one]) for one in (reference, item.model_dump())
+    ]
+    assert counted[0] == counted[1]
+    await client.responses.compact(model="m", input=[reference])
+    assert "Assistant: Answer 1\n" in model.summarized[0]
+
+
 async def test_long_conversation_is_compacted_in_pieces_that_fit(client, model):
     asked = [{"role": "user", "content": f"Question {number} {LONG}"} for number in range(40)]
     long = {"role": "user", "content": "word " * 5000}
@@ -325,6 +339,16 @@ async def test_items_of_a_long_conversation_are_counted_at_once(model, monkeypat
     counts = await counter.items(items)
     assert [count - counts[0] for count in counts[:6]] == [0, 1, 2, 0, 1, 2]
     assert await counter.items(items[-20:]) == counts[-20:]
+
+
+async def test_template_that_cannot_be_measured_is_estimated(model, monkeypatch):
+    async def refuses(body: Any) -> int:
+        raise InvalidRequest("roles must be others")
+
+    monkeypatch.setattr(model, "count_tokens", refuses)
+    counter = TokenCounter(model)
+    items = [{"id": "1", **user_message("one two three")}]
+    assert await counter.in_prompt(items) == await counter.items(items)
 
 
 async def test_what_is_far_too_long_is_not_compacted(client, model):

@@ -1,7 +1,8 @@
 """What readers see while a real PostgreSQL is down: copies from a real Redis, but of nothing that was deleted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from api.state import database
 from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Page
 from cluster.config import StateConfig
+from cluster.errors import StateUnavailable
 from cluster.local_postgres import LocalPostgres
 from tests.component.forgetful import ForgetfulRedis
 from tests.component.remembering import ClientOf, clients_of, emptied
@@ -164,7 +166,24 @@ async def test_after_the_outage_answers_are_fresh(client, states, own_postgres):
     assert len(fresh.parse().data) == 2 and "x-baton-stale" not in fresh.headers
 
 
-async def test_deleted_conversation_is_never_shown_nor_are_its_responses(client, own_postgres):
+@pytest.fixture
+def loses_replies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called on: PostgreSQL commits, and nobody hears of it."""
+    transaction = database.Database.transaction
+
+    @asynccontextmanager
+    async def lost(self: Any, *options: Any) -> AsyncIterator[Any]:
+        async with transaction(self, *options) as opened:
+            yield opened
+        raise StateUnavailable("lost", 1.0)
+
+    return lambda: monkeypatch.setattr(database.Database, "transaction", lost)
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False])
+async def test_deleted_conversation_is_never_shown_nor_are_its_responses(
+    client, own_postgres, is_heard_of, loses_replies
+):
     conversation = await client.conversations.create(items=[HELLO])
     response = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
     asks = [
@@ -175,7 +194,9 @@ async def test_deleted_conversation_is_never_shown_nor_are_its_responses(client,
     ]
     for ask in asks:
         await ask()
-    await client.conversations.delete(conversation.id)
+    if not is_heard_of:
+        loses_replies()
+    assert await is_refused(client.conversations.delete(conversation.id)) is not is_heard_of
     own_postgres.down()
     assert await is_away(*(ask() for ask in asks))
 
@@ -188,19 +209,54 @@ async def test_deleted_response_is_never_shown(client, own_postgres):
     assert await is_away(client.responses.retrieve(response.id))
 
 
-async def test_deleted_item_is_never_shown_nor_in_its_response(client, own_postgres):
+@pytest.mark.parametrize("is_heard_of", [True, False])
+async def test_deleted_item_is_never_shown_nor_in_its_response(client, own_postgres, is_heard_of, loses_replies):
     conversation = await client.conversations.create()
     response = await client.responses.create(model="m", input=SECRET, conversation=conversation.id)
     items = await client.conversations.items.list(conversation.id, order="asc")
     await client.responses.retrieve(response.id)
     await client.responses.input_items.list(response.id)
-    await client.conversations.items.delete(items.data[0].id, conversation_id=conversation.id)
+    if not is_heard_of:
+        loses_replies()
+    deleting = client.conversations.items.delete(items.data[0].id, conversation_id=conversation.id)
+    assert await is_refused(deleting) is not is_heard_of
     own_postgres.down()
     assert await is_away(
         client.conversations.items.list(conversation.id, order="asc"),
         client.responses.retrieve(response.id),
         client.responses.input_items.list(response.id),
     )
+
+
+async def test_what_was_purged_is_never_shown(client, own_postgres, forgetful, tmp_path):
+    conversation = await client.conversations.create()
+    turn = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
+    alone = await client.responses.create(model="m", input="Hello")
+    asks = [
+        lambda: client.conversations.retrieve(conversation.id),
+        lambda: client.responses.retrieve(turn.id),
+        lambda: client.responses.retrieve(alone.id),
+    ]
+    for ask in asks:
+        await ask()
+    config = StateConfig(
+        database_url=own_postgres.url, redis_url=forgetful.url, data_dir=str(tmp_path), retention_days=1e-9
+    )
+    purging = ChatState(config)
+    await purging.look()
+    assert await purging.stores.purges.run() == 2
+    await purging.close()
+    own_postgres.down()
+    assert await is_away(*(ask() for ask in asks))
+
+
+async def test_turn_that_was_replaced_is_not_shown_in_its_conversation(client, own_postgres):
+    conversation = await client.conversations.create()
+    turn = await client.responses.create(model="m", input=SECRET, conversation=conversation.id)
+    await client.conversations.items.list(conversation.id)
+    await client.post(f"/responses/{turn.id}/regenerate", cast_to=object, body={})
+    own_postgres.down()
+    assert await is_away(client.conversations.items.list(conversation.id))
 
 
 async def test_metadata_from_before_an_update_is_not_shown(client, own_postgres):

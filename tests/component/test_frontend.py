@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import AsyncIterator
+from itertools import cycle
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
 
+from api.context.counting import TokenCounter
 from api.render import Frontend
+from api.responses.chat import chat_messages
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.sampling import decode_sampling_params
 from cluster.types import (
@@ -376,6 +379,27 @@ async def test_prompt_that_is_too_long_is_counted_all_the_same(started):
     counts = await started[1].count_texts(texts)
     body = {"model": "baton-demo", "messages": [{"role": "user", "content": texts[0]}]}
     assert await started[1].count_tokens(body) > counts[0] > 2 * MAX_MODEL_LEN > counts[1]
+
+
+SAID = ["Where is Paris?", "", "\n", " a\n\n", "é 漢字 🦉", "one word after another " * 40, "\n\n\nnotes:\n- one\n"]
+
+
+@pytest.mark.parametrize("said", [[text] * 9 for text in SAID] + [SAID])
+async def test_messages_are_estimated_at_no_less_than_they_take_and_not_much_more(started, said):
+    frontend = started[1]
+    roles = cycle(("user", "assistant"))
+    items = [{"id": str(number), **message(next(roles), text)} for number, text in enumerate(said)]
+    estimated = sum(await TokenCounter(frontend).in_prompt(items))
+    nothing, all_of_them = [
+        await frontend.count_tokens({"model": "baton-demo", "messages": chat_messages(these, None)})
+        for these in ([message("user", "")], items)
+    ]
+    assert all_of_them <= nothing + estimated <= all_of_them + 2 * len(items) + 8
+
+
+def message(role: str, text: str) -> dict[str, Any]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
 async def test_tokens_for_a_model_that_is_not_served_are_not_counted(client):

@@ -92,24 +92,27 @@ async def test_client_that_stays_gets_its_whole_answer(streams):
     assert not app.cancelled.is_set()
 
 
-async def test_more_requests_than_it_may_take_are_told_to_come_back():
+@pytest.mark.parametrize("taken_by", ["POST /", "GET /v1/responses/resp_1?stream=true"])
+@pytest.mark.parametrize("refused", ["POST /", "GET /v1/responses/resp_1?starting_after=5&stream=1"])
+async def test_more_requests_than_it_may_take_are_told_to_come_back(taken_by, refused):
     app = App()
     async with listening(app, max_ongoing_requests=1) as (_, client):
-        taken = asyncio.create_task(client.post("/"))
+        taken = asyncio.create_task(client.request(*taken_by.split()))
         await asyncio.wait_for(app.started.wait(), 5)
-        refused = await client.post("/")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_overloaded")
-        assert int(refused.headers["retry-after"]) >= 1
+        answer = await client.request(*refused.split())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_overloaded")
+        assert int(answer.headers["retry-after"]) >= 1
         app.may_answer.set()
         assert (await taken).text == "last"
 
 
-async def test_full_replica_still_says_that_it_is_healthy():
+@pytest.mark.parametrize("path", ["/healthz", "/v1/responses/resp_1", "/v1/responses/resp_1?stream=no"])
+async def test_full_replica_still_answers_what_takes_no_time(path):
     app = App()
     async with listening(app, max_ongoing_requests=1) as (_, client):
         taken = asyncio.create_task(client.post("/"))
         await asyncio.wait_for(app.started.wait(), 5)
-        healthy = asyncio.create_task(client.get("/healthz"))
+        healthy = asyncio.create_task(client.get(path))
         app.may_answer.set()
         assert (await healthy).status_code == 200
         await taken

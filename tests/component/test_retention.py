@@ -1,6 +1,7 @@
 """What leaves the database by itself, and what stays."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,14 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
-from api.state import database
+from api.state import database, purges
 from api.state.chat_state import ChatState
 from api.state.purges import PURGED_AT_ONCE
 from api.wire.tenants import tenant_of_key
 from cluster.config import StateConfig, TenantStateConfig
+from tests.component.answering import Model
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
-from tests.component.test_responses import Model
 
 ALICE = tenant_of_key("sk-alice")
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
@@ -169,18 +170,31 @@ async def test_more_than_a_batch_is_purged(state, purge, aged):
     assert await purge(retention_days=1) == PURGED_AT_ONCE + 1
 
 
-async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(state, postgres, purge, aged, monkeypatch):
-    for _ in range(PURGED_AT_ONCE):
-        made = await state.stores.conversations.create("alice", {}, [])
-        await state.stores.conversations.delete("alice", made.id)
-    aged(31)
+def slow_down(postgres: str, change: str, table: str, seconds: float) -> None:
+    """Each such change of a row."""
     with psycopg.connect(postgres) as connection:
         connection.execute(
             "CREATE FUNCTION take_long() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN PERFORM pg_sleep(0.05); RETURN OLD; END $$"
+            f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN coalesce(NEW, OLD); END $$"
         )
-        connection.execute(
-            "CREATE TRIGGER slow BEFORE DELETE ON conversations FOR EACH ROW EXECUTE FUNCTION take_long()"
-        )
+        connection.execute(f"CREATE TRIGGER slow BEFORE {change} ON {table} FOR EACH ROW EXECUTE FUNCTION take_long()")
+
+
+async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(state, postgres, purge, aged, monkeypatch):
+    for _ in range(PURGED_AT_ONCE):
+        made = await state.stores.conversations.create("alice", {}, [])
+        await state.stores.conversations.delete("alice", made.id, [])
+    aged(31)
+    slow_down(postgres, "DELETE", "conversations", 0.05)
     monkeypatch.setattr(database, "SETTINGS", "-c statement_timeout=2000")
     assert await purge() == PURGED_AT_ONCE
+
+
+async def test_events_that_take_too_long_are_purged_in_smaller_batches(client, postgres, purge, monkeypatch):
+    for _ in range(5):
+        await client.responses.create(model="m", input="Hello")
+    monkeypatch.setattr(purges, "KEEP_EVENTS", timedelta(0))
+    slow_down(postgres, "UPDATE", "responses", 0.3)
+    monkeypatch.setattr(database, "SETTINGS", "-c statement_timeout=1000")
+    assert await purge() == 5
+    assert num_rows(postgres, "response_events") == 0

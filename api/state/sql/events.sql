@@ -52,17 +52,3 @@ FOR UPDATE SKIP LOCKED
 UPDATE responses SET status = 'failed', finished_at = now(), has_events = false
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress') AND lease_until < now()
 RETURNING id
-
--- name: purge
-WITH old AS (
-  UPDATE responses SET has_events = false
-  WHERE (tenant_id, id) IN (
-    SELECT tenant_id, id FROM responses
-    WHERE finished_at < now() - %(keep)s::interval AND has_events
-    ORDER BY finished_at LIMIT %(limit)s
-    FOR UPDATE SKIP LOCKED)
-  RETURNING tenant_id, id
-), their_events AS (
-  DELETE FROM response_events e USING old o WHERE e.tenant_id = o.tenant_id AND e.response_id = o.id
-)
-SELECT id FROM old

@@ -20,3 +20,19 @@ WITH added AS (
 INSERT INTO item_words (tenant_id, item_id)
 SELECT tenant_id, id FROM added
 WHERE conversation_id IS NOT NULL AND type = 'message' AND role IN ('user', 'assistant')
+
+-- name: size
+-- Of these items together, each as often as it is named
+SELECT coalesce(sum(octet_length(i.body)), 0) AS size
+FROM unnest(%(ids)s::text[]) AS named (id) JOIN items i ON i.tenant_id = %(tenant)s AND i.id = named.id
+
+-- name: by_id
+-- That a client still has: a conversation that it has deleted stays for a while
+SELECT i.id, i.status, i.body, i.key_version
+FROM items i LEFT JOIN conversations c ON c.tenant_id = i.tenant_id AND c.id = i.conversation_id
+WHERE i.tenant_id = %(tenant)s AND i.id = ANY (%(ids)s) AND c.deleted_at IS NULL
+
+-- name: number
+-- Counted no further than to the limit
+SELECT count(*) AS number FROM (
+  SELECT FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s LIMIT %(limit)s) AS counted

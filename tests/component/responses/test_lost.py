@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,17 +10,31 @@ import psycopg
 import pytest
 from openai import InternalServerError
 
-from api.state import orphans
+from api.state import log_writer, orphans
 from api.state.chat_state import ChatState
 from api.state.responses import LEASE
+from cluster.config import StateConfig
 from cluster.errors import StateUnavailable
 from tests.component.answering import texts
-from tests.component.responses.streams import numbers, resumed
+from tests.component.responses.streams import cut_after, numbers, resumed
 
 
 @pytest.fixture
 def knows_that_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "LEASE", timedelta(0))
+
+
+@pytest.fixture
+def has_short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "LEASE", timedelta(seconds=0.5))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise TimeoutError
 
 
 async def lose(state: ChatState, postgres: str) -> None:
@@ -124,6 +139,33 @@ async def test_response_that_cannot_be_read_keeps_no_other_from_ending(client, c
     await lose(state, postgres)
     assert (await client.responses.retrieve(lost.id)).status == "failed"
     model.may_go_on.set()
+
+
+@pytest.mark.usefixtures("has_short_leases")
+async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(client, model, postgres):
+    model.may_go_on.clear()
+    response, _ = await cut_after(client, 3)
+    with psycopg.connect(postgres) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+
+        def seen() -> tuple[int, Any]:
+            """How many clients wait, and until when the lease is."""
+            (found,) = connection.execute(
+                "SELECT (SELECT count(*) FROM pg_locks WHERE NOT granted), lease_until FROM responses"
+            ).fetchall()
+            return found
+
+        connection.execute("LOCK TABLE conversations")
+        waiting = [asyncio.create_task(client.conversations.retrieve("conv_x")) for _ in range(20)]
+        await until(lambda: seen()[0] == StateConfig().max_connections)
+        _, lease = seen()
+        await until(lambda: seen()[1] != lease)
+        assert seen()[0] == StateConfig().max_connections
+    model.may_go_on.set()
+    await asyncio.wait(waiting)
+    assert (await resumed(client, response))[-1].type == "response.completed"
+    for one in waiting:
+        assert one.exception() is not None
 
 
 async def test_admission_that_nobody_heard_of_leaves_nothing(client, state, monkeypatch):
