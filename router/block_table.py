@@ -157,7 +157,7 @@ class BlockTable:
                     blocks.pop(block, None)
 
     def longest(self, hashes: Sequence[bytes]) -> list[tuple[Hit, int]]:
-        """What workers hold of a prompt, and which, by their bits. Those that do not hold its first block are absent."""
+        """What is held of a prompt, and by which workers (their bits). Those without its first block are absent."""
         hits: list[tuple[Hit, int]] = []
         alive = near = self._live
         # The lowest bits of the slots that still hold every block, and of those that have all of them in memory.

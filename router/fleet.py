@@ -9,6 +9,7 @@ Times are monotonic seconds, of the caller.
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from math import inf
 
 from cluster.reports import ClusterView, WorkerReport, WorkerView
 from cluster.types import (
@@ -79,7 +80,7 @@ class Charge:
         self.tenant = ""
         self.asker: object = None
         self.num_prompt = 0
-        self.most_tokens = float("inf")
+        self.most_tokens = inf
         """That it may generate, of each sequence."""
         self.num_sequences = 1
         self.kv_tokens = 0
@@ -112,6 +113,7 @@ class WorkerState:
         "duty",
         "inbound",
         "inbound_prompt",
+        "kv_capacity",
         "kv_reserved",
         "link_free_at",
         "model",
@@ -123,6 +125,7 @@ class WorkerState:
         "reported_at",
         "residents",
         "room",
+        "shape",
         "unknown_context",
         "worker",
     )
@@ -131,6 +134,8 @@ class WorkerState:
         self.worker = report.worker
         self.pool = report.pool
         self.report = report
+        self.shape = report.shape
+        self.kv_capacity = _kv_capacity(report)
         self.reported_at = now
         self.model = model
         self.charges: dict[RequestId, Charge] = {}
@@ -181,14 +186,12 @@ class WorkerState:
     def num_decoding(self) -> int:
         return len(self.residents) + self.num_unknown
 
-    @property
-    def kv_capacity(self) -> float:
-        return self.report.shape.kv_capacity_tokens or float("inf")
-
     def reported(self, report: WorkerReport, now: float) -> None:
         self._advance(now)
         self._report_gap_s += 0.2 * (min(now - self.reported_at, 5.0) - self._report_gap_s)
         self.report = report
+        self.shape = report.shape
+        self.kv_capacity = _kv_capacity(report)
         self.reported_at = now
         num_reported = report.load.num_running + report.load.num_waiting
         self.num_unknown = max(0, num_reported - len(self.charges))
@@ -313,9 +316,12 @@ class WorkerState:
         assert self.inbound_prompt == sum(charge.num_prompt for charge in self.inbound.values())
 
     def _residents(self, now: float) -> Iterator[Resident]:
+        next_step = self._steps + 1.0
         for charge in self.residents.values():
-            num_generated = max(1.0, self._steps - charge.start_step + 1.0)
-            num_left = max(1.0, min(charge.lengths.residual(int(num_generated)), charge.most_tokens - num_generated))
+            num_generated = next_step - charge.start_step
+            num_left = charge.lengths.residual(int(num_generated))
+            if num_left > charge.most_tokens - num_generated:
+                num_left = max(1.0, charge.most_tokens - num_generated)
             budget_s = charge.slo.tpot_s * (num_generated + num_left - 1.0)
             context = charge.num_prompt + num_generated
             yield budget_s, now - charge.first_at, num_left, context, CLASS_RANK[charge.slo_class]
@@ -337,6 +343,11 @@ class WorkerState:
             duty = share_over(self.duty.shares(now), now - self._clock_at)
             self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self._step_s
         self._clock_at = now
+
+
+def _kv_capacity(report: WorkerReport) -> float:
+    """Tokens."""
+    return report.shape.kv_capacity_tokens or inf
 
 
 def view_of(workers: Iterable[WorkerState], now: float) -> ClusterView:

@@ -52,7 +52,7 @@ class Predictions:
     def add(self, bit: int, block_hashes: Sequence[bytes], now: float) -> None:
         """A prompt was placed on the worker with this bit."""
         self._expire(now)
-        marks, news = self._marks, []
+        marks, news = self._marks, list[bytes]()
         for mask, blocks in _runs(marks, _marked(block_hashes)):
             if not mask & bit:
                 marks.update(dict.fromkeys(blocks, mask | bit))

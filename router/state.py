@@ -318,7 +318,7 @@ class RouterState:
         workers = self._roster.prefills or self._roster.decodes
         if not workers:
             return 0.0
-        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].report.shape.max_step_tokens)
+        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].shape.max_step_tokens)
 
     def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
         made = charge(ask, choice, self.models, asker)

@@ -1,4 +1,4 @@
-"""A bit for each worker, so that a set of workers is an int: what many workers have in common costs no more than one."""
+"""A bit for each worker, so that a set of workers is an int: what many have in common costs no more than what one has."""
 
 from cluster.types import WorkerId
 
