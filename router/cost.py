@@ -4,6 +4,7 @@ The cost is an expected number of requests outside their SLO, the new one and it
 among ways which are all good: the cheapest in engine time first. Times are seconds.
 """
 
+from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
@@ -196,6 +197,20 @@ def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
 def stretched(step_s: float, num_output: float, duty: Shares) -> float:
     """TPOT of so many tokens on a worker that spends these shares of its time on prompts."""
     return step_s / (1.0 - share_over(duty, num_output * step_s))
+
+
+def least_cost(ask: Ask, decodes: Sequence[WorkerState], models: LatencyModels) -> float:
+    """Of a request that took none of anybody's time, beside those who decode on one of these workers now."""
+    size = ask.num_prompt + ask.outputs[1] / 2
+    step_s = min([worker.last_step_s + size * worker.model.times.context_s for worker in decodes])
+    ttft_s = min([models.bias.ttft_s(path, ask.age_s) for path in _WITH_DECODE])
+    tpot_s = min([models.bias.tpot_s(path, step_s) for path in _WITH_DECODE])
+    slo = ask.slo
+    risk = 1.0 - (1.0 - _lateness(ttft_s, slo.ttft_s)) * (1.0 - _lateness(tpot_s, slo.tpot_s))
+    return risk + TTFT_WEIGHT * ttft_s / slo.ttft_s + TPOT_WEIGHT * tpot_s / slo.tpot_s
+
+
+_WITH_DECODE = (Path.DECODE, Path.PREFILL_DECODE)
 
 
 class _Times(NamedTuple):

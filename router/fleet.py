@@ -106,7 +106,6 @@ class WorkerState:
         "_outlook_at",
         "_prefill_free_at",
         "_report_gap_s",
-        "_step_s",
         "_steps",
         "charges",
         "crowd_s",
@@ -115,6 +114,7 @@ class WorkerState:
         "inbound_prompt",
         "kv_capacity",
         "kv_reserved",
+        "last_step_s",
         "link_free_at",
         "model",
         "num_unknown",
@@ -162,7 +162,8 @@ class WorkerState:
         self._prefill_free_at = now
         self._steps = 0.0
         self._clock_at = now
-        self._step_s = MIN_STEP_S
+        self.last_step_s = MIN_STEP_S
+        """What a step took when somebody last joined or left."""
         self._context_base = 0.0
         self.crowd_s = MIN_STEP_S
         """What a step will take once all who are expected decode."""
@@ -222,7 +223,7 @@ class WorkerState:
     def step_s(self, now: float) -> float:
         """Of a step with the requests that it decodes; with one where it decodes none."""
         self._advance(now)
-        return self._step_s
+        return self.last_step_s
 
     def crowding_s(self, now: float) -> float:
         """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
@@ -234,7 +235,7 @@ class WorkerState:
             return NOTHING
         if now - self._outlook_at > OUTLOOK_AGE_S:
             self._advance(now)
-            self._outlook = look_ahead(self._residents(now), self._step_s, self.duty.shares(now))
+            self._outlook = look_ahead(self._residents(now), self.last_step_s, self.duty.shares(now))
             self._outlook_at = now
         return self._outlook
 
@@ -328,12 +329,12 @@ class WorkerState:
 
     def _changed(self) -> None:
         context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
-        self._step_s = max(MIN_STEP_S, self.model.decode_s(max(1, self.num_decoding), int(context)))
+        self.last_step_s = max(MIN_STEP_S, self.model.decode_s(max(1, self.num_decoding), int(context)))
         self._crowd()
 
     def _crowd(self) -> None:
         decoding, inbound = len(self.residents) + self.num_unknown, len(self.inbound)
-        self.crowd_s = self._step_s * ((decoding + inbound + 1) / (decoding + 1) if decoding else inbound)
+        self.crowd_s = self.last_step_s * ((decoding + inbound + 1) / (decoding + 1) if decoding else inbound)
 
     def _advance(self, now: float, num_leaving: int = 0) -> None:
         """Move the decode clock: it counts the steps that each resident got a token from."""
@@ -341,7 +342,7 @@ class WorkerState:
             return
         if self.residents or num_leaving:
             duty = share_over(self.duty.shares(now), now - self._clock_at)
-            self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self._step_s
+            self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self.last_step_s
         self._clock_at = now
 
 
