@@ -54,6 +54,7 @@ class Charge:
         "num_sequences",
         "placement",
         "prefill_s",
+        "rank",
         "request_id",
         "slo",
         "slo_class",
@@ -75,6 +76,7 @@ class Charge:
         self.placement = placement
         self.slo = slo
         self.slo_class = slo_class
+        self.rank = CLASS_RANK[slo_class]
         self.lengths = lengths
         self.charged_at = now
         self.tenant = ""
@@ -187,8 +189,10 @@ class WorkerState:
     def num_decoding(self) -> int:
         return len(self.residents) + self.num_unknown
 
-    def reported(self, report: WorkerReport, now: float) -> None:
+    def reported(self, report: WorkerReport, now: float) -> bool:
+        """Returns True when it has less room than before."""
         self._advance(now)
+        room_before = self.room
         self._report_gap_s += 0.2 * (min(now - self.reported_at, 5.0) - self._report_gap_s)
         self.report = report
         self.shape = report.shape
@@ -201,6 +205,7 @@ class WorkerState:
         used = min(usage, 1.0) * report.shape.kv_capacity_tokens if usage > 0.0 else 0.0
         self.unknown_context = max(0.0, used - self.kv_reserved) if self.num_unknown else 0.0
         self._changed()
+        return self.room < room_before
 
     def is_stale(self, now: float) -> bool:
         """It has missed several reports: it may be gone."""
@@ -325,7 +330,7 @@ class WorkerState:
                 num_left = max(1.0, charge.most_tokens - num_generated)
             budget_s = charge.slo.tpot_s * (num_generated + num_left - 1.0)
             context = charge.num_prompt + num_generated
-            yield budget_s, now - charge.first_at, num_left, context, CLASS_RANK[charge.slo_class]
+            yield budget_s, now - charge.first_at, num_left, context, charge.rank
 
     def _changed(self) -> None:
         context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context

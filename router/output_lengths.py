@@ -70,12 +70,13 @@ class LengthHistogram:
     def _quantile_from(self, start: int, share: float) -> float:
         if self._cumulated is None:
             self._cumulated = list(accumulate(self._weights, initial=0.0))
-        below, total = self._cumulated[start], self._cumulated[-1]
+        cumulated = self._cumulated
+        below, total = cumulated[start], cumulated[-1]
         if total <= below:  # nobody has generated so much yet: as much again
             return _EDGES[start] * 2.0
         target = below + share * (total - below)
-        found = max(start, min(bisect_right(self._cumulated, target) - 1, len(_EDGES) - 1))
-        inside = (target - self._cumulated[found]) / (self._weights[found] or 1.0)
+        found = max(start, min(bisect_right(cumulated, target) - 1, len(_EDGES) - 1))
+        inside = (target - cumulated[found]) / (self._weights[found] or 1.0)
         upper = _EDGES[found + 1] if found + 1 < len(_EDGES) else _EDGES[found]
         return _EDGES[found] + inside * (upper - _EDGES[found])
 

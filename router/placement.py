@@ -7,6 +7,7 @@ Where half of the workers have not reported for a while the predictions are not 
 (router/lmetric.py).
 """
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from math import inf
 from operator import attrgetter
@@ -174,20 +175,25 @@ def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[Prefill
 
 def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
     """Those that have it computed first. Those that hold equally much of a prompt take equally long."""
-    now, hits = ask.now, ask.hits
+    now, found_on = ask.now, ask.hits.get
+    best: list[tuple[float, int, float, WorkerState]] = []
+    last_s, takes_s = inf, 0.0
     seconds: dict[tuple[LatencyModel, Hit | None], float] = {}
-    parts: list[tuple[float, int, float, WorkerState]] = []
-    takes_s = 0.0
-    alike: tuple[LatencyModel, Hit | None] | None = None
+    model: LatencyModel | None = None
+    found: Hit | None = None
     for number, worker in enumerate(candidates.prefills):
-        before, alike = alike, (worker.model, hits.get(worker.worker))
-        if alike != before:
-            takes_s = seconds.get(alike, -1.0)
+        hit = found_on(worker.worker)
+        if hit is not found or worker.model is not model:
+            model, found = worker.model, hit
+            takes_s = seconds.get((model, hit), -1.0)
             if takes_s < 0.0:
-                takes_s = seconds[alike] = prefill_s(ask, worker)
-        parts.append((worker.queue_s(now) + takes_s if worker.prefilling else takes_s, number, takes_s, worker))
-    parts.sort()
-    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts[:NUM_PREFILL_CANDIDATES]]
+                takes_s = seconds[model, hit] = prefill_s(ask, worker)
+        done_s = worker.queue_s(now) + takes_s if worker.prefilling else takes_s
+        if done_s < last_s:
+            insort(best, (done_s, number, takes_s, worker))
+            del best[NUM_PREFILL_CANDIDATES:]
+            last_s = best[-1][0] if len(best) == NUM_PREFILL_CANDIDATES else inf
+    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in best]
 
 
 def _least_crowded(ask: Ask, workers: Sequence[WorkerState]) -> list[WorkerState]:

@@ -1,4 +1,4 @@
-"""A bit for each worker, so that a set of workers is an int: what many have in common costs no more than what one has."""
+"""A bit for each worker, so that a set of workers is an int."""
 
 from cluster.types import WorkerId
 
