@@ -110,22 +110,23 @@ class PrefixIndex:
 
     def longest(self, block_hashes: Sequence[bytes], now: float) -> dict[WorkerId, Hit]:
         """What every worker caches of a prompt, or will soon. Workers without its first block are absent."""
-        known, everybody = self._table.longest(block_hashes), 0
+        known, workers_of = self._table.longest(block_hashes), self._bits.workers_of
         hits: dict[WorkerId, Hit] = {}
+        everybody = have_as_much = 0
         for hit, workers in known:
-            hits.update(dict.fromkeys(self._bits.workers_of(workers), hit))
+            hits |= dict.fromkeys(workers_of(workers), hit)
             everybody |= workers
         known.sort(key=_num_gpu_blocks)
-        have_as_much = 0
         for depth, workers in self._predictions.longest(block_hashes, now):
             while known and known[-1][0].num_gpu_blocks >= depth:
                 have_as_much |= known.pop()[1]
-            workers &= ~have_as_much
-            if news := workers & ~everybody:
-                hits.update(dict.fromkeys(self._bits.workers_of(news), Hit(depth, depth)))
-            if more := workers & everybody:
-                for worker in self._bits.workers_of(more):
-                    hits[worker] = Hit(max(hits[worker].num_blocks, depth), depth)
+            news = workers & ~have_as_much
+            if not news:
+                continue
+            predicted = Hit(depth, depth)
+            for worker in workers_of(news & everybody):
+                hits[worker] = Hit(max(hits[worker].num_blocks, depth), depth)
+            hits |= dict.fromkeys(workers_of(news & ~everybody), predicted)
         return hits
 
     def forget(self, worker: WorkerId) -> None:
