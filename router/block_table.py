@@ -7,9 +7,9 @@ blocks.
 
 The prefix of a prompt is found for all workers in one walk: the mask of those that have held every block so far narrows
 until none is left. Blocks of one prompt mostly have the same holders, so the walk works on runs of equal masks, and
-costs little more than the look-ups. Beyond the first DENSE_BLOCKS it looks at every STRIDE_BLOCKS-th alone while the
-masks stay equal: engines evict a prefix from its end, so nothing is missing in between. Equal masks that were written
-together are one object, so a block costs a key and a place in the dictionary.
+costs little more than the look-ups. Beyond the first DENSE_BLOCKS it finds the end of a run by bisection, to within
+STRIDE_BLOCKS: engines evict a prefix from its end, so nothing is missing between equal masks. Equal masks that were
+written together are one object, so a block costs a key and a place in the dictionary.
 
 Invariants: no more than `max_blocks` entries; no entry is 0; a free slot has no bit in any of them.
 """
@@ -187,12 +187,17 @@ class BlockTable:
         get = self._blocks.get
         for mask, run in groupby(map(get, hashes[:DENSE_BLOCKS])):
             yield mask, len(list(run))
-        at = DENSE_BLOCKS
-        while at < len(hashes):
-            mask, run = next(groupby(map(get, hashes[at::STRIDE_BLOCKS])))
-            length = 1 + (len(list(run)) - 1) * STRIDE_BLOCKS
-            yield mask, length
-            at += length
+        at, num_blocks = DENSE_BLOCKS, len(hashes)
+        while at < num_blocks:
+            mask, last = get(hashes[at]), at
+            stride, grows = STRIDE_BLOCKS, True
+            while stride >= STRIDE_BLOCKS:
+                is_same = last + stride < num_blocks and get(hashes[last + stride]) == mask
+                last += stride * is_same
+                grows &= is_same
+                stride = stride * 2 if grows else stride // 2
+            yield mask, last + 1 - at
+            at = last + 1
 
     def sweep(self, num_joined: int = 0) -> None:
         """Go on with the sweep that clears closed slots, and that makes room when the table is crowded: blocks in no
