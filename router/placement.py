@@ -2,7 +2,9 @@
 
 Candidates are path P->D on the best few pairs whose link is proved, path D on the best few decode workers, and path P
 where it pays: one token is wanted, no decode worker can be reached, or a prefill worker is idle and the answer short. A
-worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better.
+worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better:
+it is priced first, and where no other could be so, no other is.
+
 Where half of the workers have not reported for a while the predictions are not worth much: LMetric decides
 (router/lmetric.py).
 """
@@ -200,12 +202,17 @@ def _least_crowded(ask: Ask, workers: Sequence[WorkerState]) -> list[WorkerState
     """The decode workers with the shortest steps; those with enough memory before those without."""
     now, need = ask.now, ask.kv_tokens
     crowded = [worker.crowding_s(now) if worker.prefilling else worker.crowd_s for worker in workers]
-    is_short = [worker.kv_reserved + need > worker.kv_capacity for worker in workers]
-    if True in is_short:
-        ranked = sorted(range(len(workers)), key=lambda number: (is_short[number], crowded[number]))
-    else:
-        ranked = sorted(range(len(workers)), key=crowded.__getitem__)
-    return [workers[number] for number in ranked[:NUM_DECODE_CANDIDATES]]
+    best: list[WorkerState] = []
+    short: list[WorkerState] = []
+    for number in sorted(range(len(workers)), key=crowded.__getitem__):
+        worker = workers[number]
+        if worker.kv_reserved + need > worker.kv_capacity:
+            short.append(worker)
+            continue
+        best.append(worker)
+        if len(best) == NUM_DECODE_CANDIDATES:
+            return best
+    return [*best, *short][:NUM_DECODE_CANDIDATES]
 
 
 def _best_decodes(
