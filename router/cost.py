@@ -277,7 +277,7 @@ def _slowness(ask: Ask, step_s: float, gap_s: float, duty: Shares) -> tuple[floa
         tpot_s = step_s / (1.0 - share_over(duty, num_output * step_s))
         if num_output > 1.0:
             tpot_s += gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s
-            total += 1.0 / (1.0 + exp((MARGIN - tpot_s / objective_s) / SOFTNESS))
+            total += _lateness(tpot_s, objective_s)
         tpots.append(tpot_s)
     return total / len(tpots), tpots[1]
 
@@ -332,12 +332,11 @@ def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
 
 
 def _lateness(seconds: float, objective_s: float) -> float:
-    """Probability that an objective is missed by what is predicted to take so long."""
-    return 1.0 / (1.0 + exp((MARGIN - seconds / objective_s) / SOFTNESS))
+    """Probability that an objective is missed by what is predicted to take so long. What is hopeless is so exactly."""
+    x = (seconds / objective_s - MARGIN) / SOFTNESS
+    return 1.0 / (1.0 + exp(-x)) if x < 30.0 else 1.0
 
 
 def _later(was_s: float, will_be_s: float, objective_s: float) -> float:
     """By how much what takes longer than it did is likelier to miss its objective."""
-    return 1.0 / (1.0 + exp((MARGIN - will_be_s / objective_s) / SOFTNESS)) - 1.0 / (
-        1.0 + exp((MARGIN - was_s / objective_s) / SOFTNESS)
-    )
+    return _lateness(will_be_s, objective_s) - _lateness(was_s, objective_s)

@@ -62,7 +62,7 @@ class Outlook(NamedTuple):
         for slack_s, softness_s, num_left, miss, weights in self.bins:
             late = (stall_s + slowdown_s * num_left - slack_s) / softness_s
             if late > -8.0:
-                total += weights[rank] * (1.0 / (1.0 + exp(-late)) - miss)
+                total += weights[rank] * (logistic(late) - miss)
         return total
 
 

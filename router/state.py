@@ -211,7 +211,7 @@ class RouterState:
                 if report.worker in (made.placement.prefill, made.placement.decode):
                     known.resume(made, now)
         if known.reported(report, now):
-            self._roster = NOBODY
+            self._roster = self._roster._replace(roomy_until=0)
         for step in report.steps:
             known.model.observe(step)
         for transfer in report.transfers:
