@@ -34,12 +34,14 @@ class ArrivalRate:
     def per_s(self, now: float) -> float:
         """Expected in the next seconds, after an arrival now."""
         self._age(now)
-        return max(self._recent / RECENT_S, self._found / HORIZON_S)
+        recent, found = self._recent / RECENT_S, self._found / HORIZON_S
+        return recent if recent > found else found
 
     def _age(self, now: float) -> None:
         age_s = now - self._at
         if age_s > 0.0:
-            self._recent *= exp(-age_s / RECENT_S)
+            if self._recent:
+                self._recent *= exp(-age_s / RECENT_S)
             self._at = now
         while self._after and now - self._after[0] > HORIZON_S:
             self._after.popleft()  # those behind it came while it was there: within its horizon

@@ -41,40 +41,33 @@ class Ask(NamedTuple):
     """A request as placement sees it."""
 
     request: PlacementRequest
+    num_prompt: int
     slo: Slo
     hits: dict[WorkerId, Hit]
     """What the workers have cached of the prompt."""
     lengths: LengthHistogram
     outputs: tuple[float, float, float]
     """How many tokens it may still generate, at OUTPUT_QUANTILES."""
+    kv_tokens: int
+    """That it is taken to need where it decodes."""
     age_s: float
     """Since it arrived at the ingress."""
     others: Others
     now: float
-
-    @property
-    def num_prompt(self) -> int:
-        return self.request.num_prompt_tokens
-
-    @property
-    def kv_tokens(self) -> int:
-        """That it is taken to need where it decodes."""
-        outputs = self.outputs[1] * RESERVED_OUTPUT_SHARE * self.request.num_sequences
-        return self.request.num_prompt_tokens + int(outputs)
 
     def hit(self, worker: WorkerState) -> int:
         """Tokens of the prompt that the worker need not compute; the last one always is."""
         found = self.hits.get(worker.worker)
         if found is None:
             return 0
-        return min(found.num_blocks * worker.report.shape.block_size, self.request.num_prompt_tokens - 1)
+        return min(found.num_blocks * worker.shape.block_size, self.num_prompt - 1)
 
     def load_s(self, worker: WorkerState) -> float:
         """To bring back what the worker has outside of its engine."""
         found = self.hits.get(worker.worker)
         if found is None or found.num_blocks <= found.num_gpu_blocks:
             return 0.0
-        shape = worker.report.shape
+        shape = worker.shape
         num_tokens = (found.num_blocks - found.num_gpu_blocks) * shape.block_size
         return num_tokens * shape.kv_bytes_per_token / HOST_BYTES_PER_S
 
@@ -89,6 +82,7 @@ def ask_of(
     now: float,
 ) -> Ask:
     most = inf if request.max_output_tokens is None else float(request.max_output_tokens)
-    done = request.num_output_tokens
-    outputs = [max(1.0, min(lengths.quantile(q), most) - done) for q in OUTPUT_QUANTILES]
-    return Ask(request, slo, hits, lengths, (outputs[0], outputs[1], outputs[2]), age_s, others, now)
+    done, num_prompt = request.num_output_tokens, request.num_prompt_tokens
+    short, usual, long = [max(1.0, min(lengths.quantile(q), most) - done) for q in OUTPUT_QUANTILES]
+    kv_tokens = num_prompt + int(usual * RESERVED_OUTPUT_SHARE * request.num_sequences)
+    return Ask(request, num_prompt, slo, hits, lengths, (short, usual, long), kv_tokens, age_s, others, now)

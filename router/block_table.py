@@ -7,9 +7,9 @@ blocks.
 
 The prefix of a prompt is found for all workers in one walk: the mask of those that have held every block so far narrows
 until none is left. Blocks of one prompt mostly have the same holders, so the walk works on runs of equal masks, and
-costs little more than the look-ups. Beyond the first DENSE_BLOCKS it looks at every STRIDE_BLOCKS-th alone while the
-masks stay equal: engines evict a prefix from its end, so nothing is missing in between. Equal masks that were written
-together are one object, so a block costs a key and a place in the dictionary.
+costs little more than the look-ups. Beyond the first DENSE_BLOCKS it finds the end of a run by bisection, to within
+STRIDE_BLOCKS: engines evict a prefix from its end, so nothing is missing between equal masks. Equal masks that were
+written together are one object, so a block costs a key and a place in the dictionary.
 
 Invariants: no more than `max_blocks` entries; no entry is 0; a free slot has no bit in any of them.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple
 
-from cluster.types import WorkerId
+from router.worker_bits import MAX_GROUPS
 
 GPU, HOST, DISK = 1, 2, 4
 ALL = GPU | HOST | DISK
@@ -35,7 +35,6 @@ _SWEPT_PER_JOINED = 16
 """When the table is crowded, a sweep is faster than what fills it."""
 _MAX_CLOSED = 64
 """So many slots await the next sweep, and it is done at once: masks must not grow without bound."""
-_MAX_GROUPS = 4096
 
 
 class Hit(NamedTuple):
@@ -50,10 +49,10 @@ class Hit(NamedTuple):
 class Holder:
     """A worker as the table knows it."""
 
-    __slots__ = ("bits", "has_blocks", "is_cut", "is_live", "slot", "unit", "worker")
+    __slots__ = ("bits", "has_blocks", "is_cut", "is_live", "slot", "unit", "worker_bit")
 
-    def __init__(self, worker: WorkerId, slot: int) -> None:
-        self.worker = worker
+    def __init__(self, worker_bit: int, slot: int) -> None:
+        self.worker_bit = worker_bit
         self.slot = slot
         self.unit = 1 << slot * _SLOT_BITS
         self.bits = {place: place * self.unit for place in (GPU, HOST, DISK)}
@@ -91,7 +90,8 @@ class BlockTable:
         """The lowest bit, which is that of GPU, of every live slot."""
         self._num_joined = 0
         """Blocks since the last sweep for room began."""
-        self._groups: dict[int, tuple[WorkerId, ...]] = {}
+        self._groups: dict[int, int] = {}
+        """The workers that have some slots: the bits of those by the lowest bits of these."""
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -101,9 +101,10 @@ class BlockTable:
         """Nearly: without the masks, which are mostly shared."""
         return sys.getsizeof(self._blocks) + len(self._blocks) * _KEY_BYTES
 
-    def open(self, worker: WorkerId) -> Holder:
+    def open(self, worker_bit: int) -> Holder:
+        """`worker_bit`: the worker's, of its WorkerBits."""
         slot = self._free.pop() if self._free else len(self._holders)
-        holder = Holder(worker, slot)
+        holder = Holder(worker_bit, slot)
         if slot == len(self._holders):
             self._holders.append(holder)
         else:
@@ -155,9 +156,9 @@ class BlockTable:
                 for block in part:
                     blocks.pop(block, None)
 
-    def longest(self, hashes: Sequence[bytes]) -> dict[WorkerId, Hit]:
-        """What every worker holds of a prompt. Workers that do not hold its first block are absent."""
-        hits: dict[WorkerId, Hit] = {}
+    def longest(self, hashes: Sequence[bytes]) -> list[tuple[Hit, int]]:
+        """What is held of a prompt, and by which workers (their bits). Those without its first block are absent."""
+        hits: list[tuple[Hit, int]] = []
         alive = near = self._live
         # The lowest bits of the slots that still hold every block, and of those that have all of them in memory.
         # Whoever is in the first alone has fallen behind: `behind` says at which depth.
@@ -189,8 +190,12 @@ class BlockTable:
         at, num_blocks = DENSE_BLOCKS, len(hashes)
         while at < num_blocks:
             mask, last = get(hashes[at]), at
-            while last + STRIDE_BLOCKS < num_blocks and get(hashes[last + STRIDE_BLOCKS]) == mask:
-                last += STRIDE_BLOCKS
+            stride, grows = STRIDE_BLOCKS, True
+            while stride >= STRIDE_BLOCKS:
+                is_same = last + stride < num_blocks and get(hashes[last + stride]) == mask
+                last += stride * is_same
+                grows &= is_same
+                stride = stride * 2 if grows else stride // 2
             yield mask, last + 1 - at
             at = last + 1
 
@@ -254,24 +259,24 @@ class BlockTable:
             if holder is not None:
                 holder.is_cut = True
 
-    def _settle(self, hits: dict[WorkerId, Hit], units: int, depth: int, behind: dict[int, int]) -> None:
+    def _settle(self, hits: list[tuple[Hit, int]], units: int, depth: int, behind: dict[int, int]) -> None:
         """These slots hold so many leading blocks and not the next one."""
         if not depth:
             return
         if behind:
             for unit in [u for u in behind if u & units]:
-                (worker,) = self._workers_of(unit)
-                hits[worker] = Hit(depth, behind.pop(unit))
+                hits.append((Hit(depth, behind.pop(unit)), self._workers_of(unit)))
                 units ^= unit
-        hits.update(dict.fromkeys(self._workers_of(units), Hit(depth, depth)))
+        if units:
+            hits.append((Hit(depth, depth), self._workers_of(units)))
 
-    def _workers_of(self, units: int) -> tuple[WorkerId, ...]:
+    def _workers_of(self, units: int) -> int:
         group = self._groups.get(units)
         if group is None:
-            if len(self._groups) >= _MAX_GROUPS:
+            if len(self._groups) >= MAX_GROUPS:
                 self._groups.clear()
-            holders = (self._holders[(unit.bit_length() - 1) // _SLOT_BITS] for unit in _bits(units))
-            group = self._groups[units] = tuple(holder.worker for holder in holders if holder is not None)
+            holders = [self._holders[(unit.bit_length() - 1) // _SLOT_BITS] for unit in _bits(units)]
+            group = self._groups[units] = sum([holder.worker_bit for holder in holders if holder is not None])
         return group
 
 

@@ -62,7 +62,7 @@ def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerSta
 
 def _charge_alone(ask: Ask, made: Charge, worker: WorkerState) -> None:
     hit, batch = ask.hit(worker), worker.num_decoding
-    num_new, most = ask.num_prompt - hit, worker.report.shape.max_step_tokens
+    num_new, most = ask.num_prompt - hit, worker.shape.max_step_tokens
     made.prefill_s = worker.model.times.prefill_s(num_new, hit, most, batch, int(worker.context_tokens(ask.now)))
     made.prefill_s += ask.load_s(worker)
     stall_s = made.prefill_s - (num_chunks(num_new, most, batch) * worker.step_s(ask.now) if batch else 0.0)

@@ -65,12 +65,15 @@ class Roster(NamedTuple):
     stale_share: float
     """Of the live workers, that have missed reports."""
     made_at: float
+    roomy_until: int
+    """Before this turn nobody is full."""
 
 
-NOBODY = Roster([], [], [], [], 0.0, float("-inf"))
+NOBODY = Roster([], [], [], [], 0.0, float("-inf"), 0)
 
 
-def roster_of(workers: Iterable[WorkerState], now: float) -> Roster:
+def roster_of(workers: Iterable[WorkerState], now: float, turn: int) -> Roster:
+    """`turn`: one more with every request that is placed."""
     live = list(workers)
     fresh = [worker for worker in live if not worker.is_stale(now)]
     silent = [worker for worker in live if worker.is_stale(now)]
@@ -82,15 +85,16 @@ def roster_of(workers: Iterable[WorkerState], now: float) -> Roster:
         silent_decodes=silent_decodes,
         stale_share=1.0 - len(fresh) / len(live) if live else 0.0,
         made_at=now,
+        roomy_until=turn + min([worker.room - len(worker.charges) for worker in live], default=0),
     )
 
 
 def candidates_of(ask: Ask, roster: Roster, suspects: frozenset[Pair], turn: int) -> Candidates:
     """Workers with room that the request has not failed on."""
-    request, excluded = ask.request, ask.request.excluded
+    request = ask.request
     return Candidates(
-        prefills=_usable(roster.prefills, excluded, turn) or _usable(roster.silent_prefills, excluded, turn),
-        decodes=_usable(roster.decodes, excluded, turn) or _usable(roster.silent_decodes, excluded, turn),
+        prefills=_usable(roster.prefills, ask, roster, turn) or _usable(roster.silent_prefills, ask, roster, turn),
+        decodes=_usable(roster.decodes, ask, roster, turn) or _usable(roster.silent_decodes, ask, roster, turn),
         stale_share=roster.stale_share,
         suspects=suspects,
         may_hand_over=request.can_hand_over and request.path in (None, Path.PREFILL_DECODE),
@@ -104,9 +108,11 @@ def _of_pool(pool: Pool, workers: list[WorkerState]) -> list[WorkerState]:
     return [worker for worker in workers if worker.pool is pool]
 
 
-def _usable(workers: list[WorkerState], excluded: frozenset[WorkerId], turn: int) -> list[WorkerState]:
+def _usable(workers: list[WorkerState], ask: Ask, roster: Roster, turn: int) -> list[WorkerState]:
     """In rotation, so that the first of equals is not always the same."""
-    usable = [worker for worker in workers if len(worker.charges) < worker.room]
+    usable, excluded = workers, ask.request.excluded
+    if turn >= roster.roomy_until:
+        usable = [worker for worker in usable if len(worker.charges) < worker.room]
     if excluded:
         usable = [worker for worker in usable if worker.worker not in excluded]
     start = turn % len(usable) if usable else 0

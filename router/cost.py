@@ -4,10 +4,11 @@ The cost is an expected number of requests outside their SLO, the new one and it
 among ways which are all good: the cheapest in engine time first. Times are seconds.
 """
 
+from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
-from cluster.types import Path, Prediction, SloClass
+from cluster.types import Path, Prediction, SloClass, WorkerId
 from router.ask import OUTPUT_QUANTILES, Ask
 from router.duty import MOST as MOST_DUTY
 from router.duty import WINDOWS_S, Shares, share_over
@@ -44,7 +45,7 @@ class PrefillPart(NamedTuple):
 def prefill_s(ask: Ask, worker: WorkerState) -> float:
     """Of the worker's own time, with nothing beside it."""
     hit = ask.hit(worker)
-    seconds = worker.model.times.prefill_s(ask.num_prompt - hit, hit, worker.report.shape.max_step_tokens)
+    seconds = worker.model.times.prefill_s(ask.num_prompt - hit, hit, worker.shape.max_step_tokens)
     return seconds + ask.load_s(worker)
 
 
@@ -54,7 +55,9 @@ class DecodePart:
     __slots__ = (
         "batch",
         "context",
+        "decoding_context",
         "duty",
+        "hit",
         "join_slowdown_s",
         "join_victims",
         "joining",
@@ -62,34 +65,34 @@ class DecodePart:
         "outlook",
         "queue_s",
         "step_s",
+        "with_it_s",
         "worker",
     )
 
     def __init__(self, ask: Ask, worker: WorkerState) -> None:
         now = ask.now
         self.worker = worker
+        self.hit = ask.hit(worker)
         self.outlook = worker.outlook(now)
         self.batch = worker.num_decoding + len(worker.inbound)
-        self.context = worker.context_tokens(now) + worker.inbound_prompt
-        self.joining = [(max(0.0, charge.joins_at - now), charge) for charge in worker.inbound.values()]
-        self.queue_s = worker.queue_s(now)
+        self.decoding_context = worker.context_tokens(now)
+        self.context = self.decoding_context + worker.inbound_prompt
+        self.joining = worker.inbound.values()
+        self.queue_s = worker.queue_s(now) if worker.prefilling else 0.0
         self.duty = worker.duty.shares(now)
         self.step_s = worker.step_s(now) if worker.num_decoding else 0.0
-        size = ask.num_prompt + ask.outputs[1] / 2
         times = worker.model.times
+        size = ask.num_prompt + ask.outputs[1] / 2
+        self.with_it_s = times.decode_s(self.batch + ask.request.num_sequences, self.context + size)
+        """What a token takes with it and with everybody who is there or expected."""
         self.join_slowdown_s = 0.0
         self.join_victims = 0.0
         if self.batch:
-            with_it = times.decode_s(self.batch + ask.request.num_sequences, self.context + size)
-            self.join_slowdown_s = max(0.0, with_it - times.decode_s(self.batch, self.context))
+            self.join_slowdown_s = max(0.0, self.with_it_s - times.decode_s(self.batch, self.context))
             self.join_victims = self.outlook.victims(0.0, self.join_slowdown_s, ask.request.slo_class)
-        self.missing = max(0.0, ask.kv_tokens - self._free(ask))
-
-    def _free(self, ask: Ask) -> float:
-        capacity = self.worker.kv_capacity
-        if ask.request.slo_class is not SloClass.INTERACTIVE:
-            capacity *= 1.0 - HIGHEST_CLASS_SHARE
-        return capacity - self.worker.kv_reserved - self.worker.unknown_context
+        share = 1.0 if ask.request.slo_class is SloClass.INTERACTIVE else 1.0 - HIGHEST_CLASS_SHARE
+        free = share * worker.kv_capacity - worker.kv_reserved - worker.unknown_context
+        self.missing = max(0.0, ask.kv_tokens - free)
 
     def memory_wait_s(self) -> float:
         """Until residents that end have left enough KV blocks."""
@@ -107,13 +110,16 @@ class DecodePart:
         are yet to join, but for those that will have ended too and that nobody follows.
         """
         num_gone, freed = self.outlook.finished_by(joins_s)
+        if not num_gone and not self.joining:
+            return self.with_it_s
         batch = self.batch - num_gone + float(ask.request.num_sequences)
         context = self.context - freed + ask.num_prompt + ask.outputs[1] / 2
         if self.joining and joins_s > 0.0:
             step_s = self.worker.model.times.decode_s(self.batch + 1, self.context)
             lasts_s = ask.outputs[1] * step_s
             num_ended = context_ended = 0.0
-            for starts_s, charge in self.joining:
+            for charge in self.joining:
+                starts_s = max(0.0, charge.joins_at - ask.now)
                 num_output = min(charge.lengths.quantile(OUTPUT_QUANTILES[1]), charge.most_tokens)
                 beside_s = starts_s + num_output * step_s - joins_s
                 if starts_s < joins_s and beside_s < lasts_s:
@@ -129,7 +135,7 @@ class DecodePart:
 
 def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float) -> float:
     """When the hand-over is done, from now."""
-    num_bytes = (ask.num_prompt - min(ask.hit(decode), ask.num_prompt)) * prefill.report.shape.kv_bytes_per_token
+    num_bytes = (ask.num_prompt - ask.hit(decode)) * prefill.shape.kv_bytes_per_token
     seconds = models.transfer(prefill.worker, decode.worker, decode.report.links.get(prefill.worker)).seconds(num_bytes)
     free_s = max(prefill.link_free_at, decode.link_free_at) - ask.now
     return max(ready_s, free_s) + seconds
@@ -140,44 +146,47 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
     before the second one too long for an answer of so few tokens: then with the second one.
     """
     done_s, slo = prefill.done_s, ask.slo
-    there_s = over_link(ask, prefill.worker, decode.worker, models, done_s)
-    joins_s = there_s + decode.memory_wait_s()
+    joins_s = over_link(ask, prefill.worker, decode.worker, models, done_s)
+    if decode.missing:
+        joins_s += decode.memory_wait_s()
     step_s = decode.step_with(ask, joins_s)
     # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.
     gap_s = joins_s - done_s + max(0.0, decode.queue_s - joins_s) + step_s
     harm = _Harm(
         decode.join_victims, _later_prompts(ask, prefill), prefill.seconds + decode.join_slowdown_s * ask.outputs[1]
     )
-    workers = (prefill.worker, decode.worker)
+    path, workers = Path.PREFILL_DECODE, (prefill.worker.worker, decode.worker.worker)
     held = _Times(done_s + gap_s, 0.0, step_s, decode.duty)
     if not ask.request.has_early_token:
-        return _priced(ask, Path.PREFILL_DECODE, workers, held, harm, models)
-    at_once = _priced(ask, Path.PREFILL_DECODE, workers, _Times(done_s, gap_s, step_s, decode.duty), harm, models)
+        return _priced(ask, path, workers, held, harm, models)
+    at_once = _priced(ask, path, workers, _Times(done_s, gap_s, step_s, decode.duty), harm, models)
     if gap_s < SHORT_GAP * slo.tpot_s * (ask.outputs[0] - 1.0) or at_once.risk < WORTH_HOLDING:
         return at_once
-    later = _priced(ask, Path.PREFILL_DECODE, workers, held, harm, models, holds_first=True)
+    later = _priced(ask, path, workers, held, harm, models, holds_first=True)
     return later if later.risk + WORTH_HOLDING < at_once.risk else at_once
 
 
 def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path.DECODE) -> Prediction:
     """The whole request on one worker: path D, or path P on a prefill worker."""
-    worker = decode.worker
-    hit = ask.hit(worker)
-    shape = worker.report.shape
-    batch, context = worker.num_decoding, int(worker.context_tokens(ask.now))
-    seconds = worker.model.times.prefill_s(
-        ask.num_prompt - hit, hit, shape.max_step_tokens, batch, context
-    ) + ask.load_s(worker)
-    stall_s = max(0.0, seconds - num_chunks(ask.num_prompt - hit, shape.max_step_tokens, batch) * decode.step_s)
-    done_s = decode.queue_s + decode.memory_wait_s() + seconds + decode.step_s / 2
+    worker, hit, batch = decode.worker, decode.hit, decode.worker.num_decoding
+    num_new, most = ask.num_prompt - hit, worker.shape.max_step_tokens
+    seconds = worker.model.times.prefill_s(num_new, hit, most, batch, int(decode.decoding_context))
+    seconds += ask.load_s(worker)
+    stall_s = max(0.0, seconds - num_chunks(num_new, most, batch) * decode.step_s) if batch else 0.0
+    done_s = decode.queue_s + seconds + decode.step_s / 2
+    if decode.missing:
+        done_s += decode.memory_wait_s()
     step_s = decode.step_with(ask, done_s)
-    victims = decode.outlook.victims(stall_s if batch else 0.0, decode.join_slowdown_s, ask.request.slo_class)
-    victims += _inbound_victims(ask, decode, done_s - seconds, done_s)
-    future = _later_decodes(ask, decode, step_s, seconds)
-    engine_s = (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1]
-    prefill, generating = (worker, None) if path is Path.PREFILL else (None, worker)
-    harm = _Harm(victims, future, engine_s)
-    return _priced(ask, path, (prefill, generating), _Times(done_s, 0.0, step_s, decode.duty), harm, models)
+    victims = decode.outlook.victims(stall_s, decode.join_slowdown_s, ask.request.slo_class)
+    if worker.inbound:
+        victims += _inbound_victims(ask, decode, done_s - seconds, done_s)
+    harm = _Harm(
+        victims,
+        _later_decodes(ask, decode, step_s, seconds),
+        (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1],
+    )
+    workers = (worker.worker, None) if path is Path.PREFILL else (None, worker.worker)
+    return _priced(ask, path, workers, _Times(done_s, 0.0, step_s, decode.duty), harm, models)
 
 
 def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
@@ -188,6 +197,20 @@ def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
 def stretched(step_s: float, num_output: float, duty: Shares) -> float:
     """TPOT of so many tokens on a worker that spends these shares of its time on prompts."""
     return step_s / (1.0 - share_over(duty, num_output * step_s))
+
+
+def least_cost(ask: Ask, decodes: Sequence[WorkerState], models: LatencyModels) -> float:
+    """Of a request that took none of anybody's time, beside those who decode on one of these workers now."""
+    size = ask.num_prompt + ask.outputs[1] / 2
+    step_s = min([worker.last_step_s + size * worker.model.times.context_s for worker in decodes])
+    ttft_s = min([models.bias.ttft_s(path, ask.age_s) for path in _WITH_DECODE])
+    tpot_s = min([models.bias.tpot_s(path, step_s) for path in _WITH_DECODE])
+    slo = ask.slo
+    risk = 1.0 - (1.0 - _lateness(ttft_s, slo.ttft_s)) * (1.0 - _lateness(tpot_s, slo.tpot_s))
+    return risk + TTFT_WEIGHT * ttft_s / slo.ttft_s + TPOT_WEIGHT * tpot_s / slo.tpot_s
+
+
+_WITH_DECODE = (Path.DECODE, Path.PREFILL_DECODE)
 
 
 class _Times(NamedTuple):
@@ -210,33 +233,29 @@ class _Harm(NamedTuple):
 def _priced(
     ask: Ask,
     path: Path,
-    workers: tuple[WorkerState | None, WorkerState | None],
+    workers: tuple[WorkerId | None, WorkerId | None],
     times: _Times,
     harm: _Harm,
     models: LatencyModels,
     *,
     holds_first: bool = False,
 ) -> Prediction:
-    slo = ask.slo
-    engine_ttft_s = ask.age_s + times.ttft_s
+    """`workers`: who prefills, and who decodes."""
+    slo, engine_ttft_s = ask.slo, ask.age_s + times.ttft_s
     ttft_s = models.bias.ttft_s(path, engine_ttft_s)
-    step_s = models.bias.tpot_s(path, times.step_s)
     late = _lateness(ttft_s, slo.ttft_s)
-    slow, tpot_s = _slowness(ask, step_s, times.gap_s, times.duty)
+    slow, tpot_s = _slowness(ask, models.bias.tpot_s(path, times.step_s), times.gap_s, times.duty)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
     cost = (
         risk
         + VICTIM_WEIGHT * harm.victims
         + FUTURE_WEIGHT * harm.future_victims
-        + TTFT_WEIGHT * ttft_s / slo.ttft_s
+        + (TTFT_WEIGHT * ttft_s + ENGINE_TIME_WEIGHT * harm.engine_s) / slo.ttft_s
         + TPOT_WEIGHT * tpot_s / slo.tpot_s
-        + ENGINE_TIME_WEIGHT * harm.engine_s / slo.ttft_s
     )
-    prefill, decode = workers
     return Prediction(
         path,
-        prefill.worker if prefill else None,
-        decode.worker if decode else None,
+        *workers,
         ttft_s,
         tpot_s,
         risk,
@@ -255,9 +274,9 @@ def _slowness(ask: Ask, step_s: float, gap_s: float, duty: Shares) -> tuple[floa
     """Probability that the TPOT objective is missed, and the TPOT of an answer of median length. One token has none."""
     objective_s, total, tpots = ask.slo.tpot_s, 0.0, []
     for num_output in ask.outputs:
-        tpot_s = stretched(step_s, num_output, duty)
+        tpot_s = step_s / (1.0 - share_over(duty, num_output * step_s))
         if num_output > 1.0:
-            tpot_s += gap_s / max(1.0, num_output - 1.0)
+            tpot_s += gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s
             total += _lateness(tpot_s, objective_s)
         tpots.append(tpot_s)
     return total / len(tpots), tpots[1]
@@ -284,7 +303,7 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
     them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
     Where other workers are free they go there.
     """
-    others, objective_s, total = ask.others, ask.slo.tpot_s, 0.0
+    others, total = ask.others, 0.0
     if not others.decode_use:
         return 0.0
     for num_output in ask.outputs:
@@ -292,10 +311,9 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
         before = share_over(decode.duty, horizon_s)
         after = min(MOST_DUTY, before + seconds / horizon_s)
         was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
-        more = others.arrivals_per_s * (_lateness(will_be_s, objective_s) - _lateness(was_s, objective_s))
+        more = others.arrivals_per_s * _later(was_s, will_be_s, ask.slo.tpot_s)
         for higher in others.higher:
-            tpot_s = higher.slo.tpot_s
-            more += higher.weighed_per_s * (_lateness(will_be_s, tpot_s) - _lateness(was_s, tpot_s))
+            more += higher.weighed_per_s * _later(was_s, will_be_s, higher.slo.tpot_s)
         total += horizon_s * more
     return others.decode_use * total / others.num_decodes / len(ask.outputs)
 
@@ -305,18 +323,20 @@ def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
     while its queue lasts find it longer by this prompt, unless another worker has nothing to do. Who is of its class
     may wait or go elsewhere, and finds half of the queue on average; a higher class needs room all the time.
     """
-    others, seconds, ttft_s = ask.others, prefill.seconds, ask.slo.ttft_s
-    found_s = prefill.done_s / 2
-    late = _lateness(found_s + seconds, ttft_s) - _lateness(found_s + seconds / 2, ttft_s)
-    total = others.arrivals_per_s * late
+    others, seconds, done_s = ask.others, prefill.seconds, prefill.done_s
+    found_s = done_s / 2
+    total = others.arrivals_per_s * _later(found_s + seconds / 2, found_s + seconds, ask.slo.ttft_s)
     for higher in others.higher:
-        ttft_s = higher.slo.ttft_s
-        late = _lateness(prefill.done_s + seconds, ttft_s) - _lateness(prefill.done_s, ttft_s)
-        total += higher.weighed_per_s * late
-    return others.prefill_use * total / others.num_prefills * prefill.done_s
+        total += higher.weighed_per_s * _later(done_s, done_s + seconds, higher.slo.ttft_s)
+    return others.prefill_use * total / others.num_prefills * done_s
 
 
 def _lateness(seconds: float, objective_s: float) -> float:
-    """Probability that an objective is missed by what is predicted to take so long."""
+    """Probability that an objective is missed by what is predicted to take so long. What is hopeless is so exactly."""
     x = (seconds / objective_s - MARGIN) / SOFTNESS
-    return 1.0 / (1.0 + exp(-x)) if -30.0 < x < 30.0 else float(x > 0.0)
+    return 1.0 / (1.0 + exp(-x)) if x < 30.0 else 1.0
+
+
+def _later(was_s: float, will_be_s: float, objective_s: float) -> float:
+    """By how much what takes longer than it did is likelier to miss its objective."""
+    return _lateness(will_be_s, objective_s) - _lateness(was_s, objective_s)

@@ -9,6 +9,7 @@ Times are monotonic seconds, of the caller.
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from math import inf
 
 from cluster.reports import ClusterView, WorkerReport, WorkerView
 from cluster.types import (
@@ -53,6 +54,7 @@ class Charge:
         "num_sequences",
         "placement",
         "prefill_s",
+        "rank",
         "request_id",
         "slo",
         "slo_class",
@@ -74,12 +76,13 @@ class Charge:
         self.placement = placement
         self.slo = slo
         self.slo_class = slo_class
+        self.rank = CLASS_RANK[slo_class]
         self.lengths = lengths
         self.charged_at = now
         self.tenant = ""
         self.asker: object = None
         self.num_prompt = 0
-        self.most_tokens = float("inf")
+        self.most_tokens = inf
         """That it may generate, of each sequence."""
         self.num_sequences = 1
         self.kv_tokens = 0
@@ -105,14 +108,15 @@ class WorkerState:
         "_outlook_at",
         "_prefill_free_at",
         "_report_gap_s",
-        "_step_s",
         "_steps",
         "charges",
         "crowd_s",
         "duty",
         "inbound",
         "inbound_prompt",
+        "kv_capacity",
         "kv_reserved",
+        "last_step_s",
         "link_free_at",
         "model",
         "num_unknown",
@@ -123,6 +127,7 @@ class WorkerState:
         "reported_at",
         "residents",
         "room",
+        "shape",
         "unknown_context",
         "worker",
     )
@@ -131,6 +136,8 @@ class WorkerState:
         self.worker = report.worker
         self.pool = report.pool
         self.report = report
+        self.shape = report.shape
+        self.kv_capacity = _kv_capacity(report)
         self.reported_at = now
         self.model = model
         self.charges: dict[RequestId, Charge] = {}
@@ -157,7 +164,8 @@ class WorkerState:
         self._prefill_free_at = now
         self._steps = 0.0
         self._clock_at = now
-        self._step_s = MIN_STEP_S
+        self.last_step_s = MIN_STEP_S
+        """What a step took when somebody last joined or left."""
         self._context_base = 0.0
         self.crowd_s = MIN_STEP_S
         """What a step will take once all who are expected decode."""
@@ -181,14 +189,14 @@ class WorkerState:
     def num_decoding(self) -> int:
         return len(self.residents) + self.num_unknown
 
-    @property
-    def kv_capacity(self) -> float:
-        return self.report.shape.kv_capacity_tokens or float("inf")
-
-    def reported(self, report: WorkerReport, now: float) -> None:
+    def reported(self, report: WorkerReport, now: float) -> bool:
+        """Returns True when it has less room than before."""
         self._advance(now)
+        room_before = self.room
         self._report_gap_s += 0.2 * (min(now - self.reported_at, 5.0) - self._report_gap_s)
         self.report = report
+        self.shape = report.shape
+        self.kv_capacity = _kv_capacity(report)
         self.reported_at = now
         num_reported = report.load.num_running + report.load.num_waiting
         self.num_unknown = max(0, num_reported - len(self.charges))
@@ -197,6 +205,7 @@ class WorkerState:
         used = min(usage, 1.0) * report.shape.kv_capacity_tokens if usage > 0.0 else 0.0
         self.unknown_context = max(0.0, used - self.kv_reserved) if self.num_unknown else 0.0
         self._changed()
+        return self.room < room_before
 
     def is_stale(self, now: float) -> bool:
         """It has missed several reports: it may be gone."""
@@ -219,7 +228,7 @@ class WorkerState:
     def step_s(self, now: float) -> float:
         """Of a step with the requests that it decodes; with one where it decodes none."""
         self._advance(now)
-        return self._step_s
+        return self.last_step_s
 
     def crowding_s(self, now: float) -> float:
         """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
@@ -231,7 +240,7 @@ class WorkerState:
             return NOTHING
         if now - self._outlook_at > OUTLOOK_AGE_S:
             self._advance(now)
-            self._outlook = look_ahead(self._residents(now), self._step_s, self.duty.shares(now))
+            self._outlook = look_ahead(self._residents(now), self.last_step_s, self.duty.shares(now))
             self._outlook_at = now
         return self._outlook
 
@@ -313,21 +322,24 @@ class WorkerState:
         assert self.inbound_prompt == sum(charge.num_prompt for charge in self.inbound.values())
 
     def _residents(self, now: float) -> Iterator[Resident]:
+        next_step = self._steps + 1.0
         for charge in self.residents.values():
-            num_generated = max(1.0, self._steps - charge.start_step + 1.0)
-            num_left = max(1.0, min(charge.lengths.residual(int(num_generated)), charge.most_tokens - num_generated))
+            num_generated = next_step - charge.start_step
+            num_left = charge.lengths.residual(int(num_generated))
+            if num_left > charge.most_tokens - num_generated:
+                num_left = max(1.0, charge.most_tokens - num_generated)
             budget_s = charge.slo.tpot_s * (num_generated + num_left - 1.0)
             context = charge.num_prompt + num_generated
-            yield budget_s, now - charge.first_at, num_left, context, CLASS_RANK[charge.slo_class]
+            yield budget_s, now - charge.first_at, num_left, context, charge.rank
 
     def _changed(self) -> None:
         context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
-        self._step_s = max(MIN_STEP_S, self.model.decode_s(max(1, self.num_decoding), int(context)))
+        self.last_step_s = max(MIN_STEP_S, self.model.decode_s(max(1, self.num_decoding), int(context)))
         self._crowd()
 
     def _crowd(self) -> None:
         decoding, inbound = len(self.residents) + self.num_unknown, len(self.inbound)
-        self.crowd_s = self._step_s * ((decoding + inbound + 1) / (decoding + 1) if decoding else inbound)
+        self.crowd_s = self.last_step_s * ((decoding + inbound + 1) / (decoding + 1) if decoding else inbound)
 
     def _advance(self, now: float, num_leaving: int = 0) -> None:
         """Move the decode clock: it counts the steps that each resident got a token from."""
@@ -335,8 +347,13 @@ class WorkerState:
             return
         if self.residents or num_leaving:
             duty = share_over(self.duty.shares(now), now - self._clock_at)
-            self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self._step_s
+            self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self.last_step_s
         self._clock_at = now
+
+
+def _kv_capacity(report: WorkerReport) -> float:
+    """Tokens."""
+    return report.shape.kv_capacity_tokens or inf
 
 
 def view_of(workers: Iterable[WorkerState], now: float) -> ClusterView:

@@ -13,7 +13,7 @@ from math import exp
 from typing import NamedTuple
 
 from cluster.types import SloClass
-from router.duty import Shares, share_over
+from router.duty import WINDOWS_S, Shares
 
 SOFTNESS = 0.2
 """Of every threshold, as a share of what it is about: predictions are not exact."""
@@ -73,13 +73,18 @@ def look_ahead(residents: Iterable[Resident], step_s: float, duty: Shares) -> Ou
     """`step_s`: what a step takes; `duty`: the shares of the time that prompts take (router/duty.py)."""
     bins: list[list[float] | None] = [None] * NUM_BINS
     finishing = []
+    short_s, middle_s, _ = WINDOWS_S
+    short, middle, long = [step_s / (1.0 - share) for share in duty]
     for budget_s, elapsed_s, num_left, context_tokens, rank in residents:
-        rest_s = num_left * step_s
-        rest_s /= 1.0 - share_over(duty, rest_s)
+        alone_s = num_left * step_s
+        rest_s = num_left * (short if alone_s <= short_s else middle if alone_s <= middle_s else long)
         slack_s = budget_s - elapsed_s - rest_s
         finishing.append((rest_s, context_tokens + num_left))
-        number = int((slack_s / budget_s + 0.5) * NUM_BINS / 1.5) if budget_s > 0.0 else 0
-        number = 0 if number < 0 else min(number, NUM_BINS - 1)
+        number = int((slack_s / budget_s + 0.5) * (NUM_BINS / 1.5)) if budget_s > 0.0 else 0
+        if number < 0:
+            number = 0
+        elif number >= NUM_BINS:
+            number = NUM_BINS - 1
         sums = bins[number]
         if sums is None:
             sums = bins[number] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]

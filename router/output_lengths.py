@@ -32,6 +32,7 @@ def _edges() -> list[int]:
 
 _EDGES = _edges()
 """Shortest length of each bin."""
+_USUAL = 4096
 
 
 class LengthHistogram:
@@ -63,18 +64,19 @@ class LengthHistogram:
         """What is still to come of a request with so many tokens, at RESIDUAL_QUANTILE; at least 1."""
         start = _bin(num_generated)
         if (known := self._residuals.get(start)) is None:
-            known = self._residuals[start] = self._quantile_from(start, RESIDUAL_QUANTILE) - _EDGES[start]
-        return max(1.0, known)
+            known = self._residuals[start] = max(1.0, self._quantile_from(start, RESIDUAL_QUANTILE) - _EDGES[start])
+        return known
 
     def _quantile_from(self, start: int, share: float) -> float:
         if self._cumulated is None:
             self._cumulated = list(accumulate(self._weights, initial=0.0))
-        below, total = self._cumulated[start], self._cumulated[-1]
+        cumulated = self._cumulated
+        below, total = cumulated[start], cumulated[-1]
         if total <= below:  # nobody has generated so much yet: as much again
             return _EDGES[start] * 2.0
         target = below + share * (total - below)
-        found = max(start, min(bisect_right(self._cumulated, target) - 1, len(_EDGES) - 1))
-        inside = (target - self._cumulated[found]) / (self._weights[found] or 1.0)
+        found = max(start, min(bisect_right(cumulated, target) - 1, len(_EDGES) - 1))
+        inside = (target - cumulated[found]) / (self._weights[found] or 1.0)
         upper = _EDGES[found + 1] if found + 1 < len(_EDGES) else _EDGES[found]
         return _EDGES[found] + inside * (upper - _EDGES[found])
 
@@ -105,4 +107,8 @@ class OutputLengths:
 
 
 def _bin(num_tokens: int) -> int:
-    return max(0, bisect_right(_EDGES, num_tokens) - 1)
+    return _BINS[num_tokens] if 0 <= num_tokens < _USUAL else max(0, bisect_right(_EDGES, num_tokens) - 1)
+
+
+_BINS = [max(0, bisect_right(_EDGES, num_tokens) - 1) for num_tokens in range(_USUAL)]
+"""Of usual lengths."""

@@ -71,10 +71,12 @@ class PathBias:
 
     def ttft_s(self, path: Path, predicted_s: float) -> float:
         """The engine models' prediction, corrected."""
-        return self._ttft[path].corrected(predicted_s)
+        bias = self._ttft[path]
+        return bias.overhead_s + bias.factor * predicted_s
 
     def tpot_s(self, path: Path, predicted_s: float) -> float:
-        return self._tpot[path].corrected(predicted_s)
+        bias = self._tpot[path]
+        return bias.overhead_s + bias.factor * predicted_s
 
     def observe(
         self, predicted: Prediction, ttft_s: float | None, tpot_s: float | None, num_output_tokens: int

@@ -2,20 +2,25 @@
 
 Candidates are path P->D on the best few pairs whose link is proved, path D on the best few decode workers, and path P
 where it pays: one token is wanted, no decode worker can be reached, or a prefill worker is idle and the answer short. A
-worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better.
+worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better:
+it is priced first, and where no other could be so, no other is.
+
 Where half of the workers have not reported for a while the predictions are not worth much: LMetric decides
 (router/lmetric.py).
 """
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from math import inf
 from operator import attrgetter
+from typing import NamedTuple
 
-from cluster.types import Path, Prediction, WorkerId
+from cluster.types import Path, Prediction
 from router import lmetric
 from router.ask import Ask
 from router.block_table import Hit
 from router.choice import Candidates, Choice
-from router.cost import DecodePart, PrefillPart, alone, hand_over, prefill_s
+from router.cost import DecodePart, PrefillPart, alone, hand_over, least_cost, prefill_s
 from router.fleet import WorkerState
 from router.latency import LatencyModel, LatencyModels
 
@@ -36,27 +41,24 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     if candidates.stale_share > STALE_SHARE:
         return lmetric.choose(ask, candidates, models)
     prefills = _best_prefills(ask, candidates) if candidates.may_hand_over or candidates.may_prefill_alone else []
-    holder = holder_of(ask, candidates.decodes)
-    decodes = _best_decodes(ask, candidates, holder)
-    ways = _ways(ask, candidates, prefills, decodes, models)
-    if not ways:
+    ways = _Ways(ask, candidates, prefills, models)
+    holder, crowd = holder_of(ask, candidates.decodes), _least_crowded(ask, candidates.decodes)
+    kept = None
+    if holder is not None and ask.hit(holder) > ask.hit(crowd[0]):
+        kept = DecodePart(ask, holder)
+        ways.add(kept)
+    if kept is None or not ways.has_nearly_best(crowd):
+        for decode in _best_decodes(ask, crowd, holder, kept):
+            ways.add(decode)
+    ways.add_later_prefills()
+    if _prefill_alone_pays(ask, candidates, prefills):
+        ways.add_prefills_alone()
+    best = ways.best(holder)
+    if best is None:
         return None
-    best = min(ways, key=_cost)
-    if holder is not None and best.decode != holder.worker:
-        there = [way for way in ways if way.decode == holder.worker]
-        sticky = min(there, key=_cost, default=best)
-        best = sticky if sticky.cost <= best.cost + STICKINESS else best
-    if holder is not None and best.path is not Path.DECODE and ask.hit(holder) >= ask.num_prompt / 2:
-        stays = (way for way in ways if way.path is Path.DECODE and way.decode == holder.worker)
-        best = next((way for way in stays if way.cost <= best.cost + NEGLIGIBLE), best)
-    return Choice(
-        best.path,
-        _found(best.prefill, candidates.prefills),
-        _found(best.decode, candidates.decodes),
-        f"least expected cost of {len(ways)} ways",
-        best,
-        (best, *_other_paths(best, ways)),
-    )
+    considered = (best.prediction, *ways.of_other_paths(best.prediction))
+    why = f"least expected cost of {len(ways.priced)} ways"
+    return Choice(best.prediction.path, best.prefill, best.decode, why, best.prediction, considered)
 
 
 def holder_of(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
@@ -74,49 +76,85 @@ def holder_of(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
     return holder
 
 
-def _found(worker: WorkerId | None, workers: Sequence[WorkerState]) -> WorkerState | None:
-    return next((state for state in workers if state.worker == worker), None) if worker else None
+class _Way(NamedTuple):
+    cost: float
+    prediction: Prediction
+    prefill: WorkerState | None
+    decode: WorkerState | None
 
 
-def _other_paths(best: Prediction, ways: Sequence[Prediction]) -> list[Prediction]:
-    """The best way of each other path."""
-    others: dict[Path, Prediction] = {}
-    for way in ways:
-        if way.path is not best.path and (way.path not in others or way.cost < others[way.path].cost):
-            others[way.path] = way
-    return list(others.values())
+class _Ways:
+    """The ways to run one request that have been priced."""
 
+    def __init__(self, ask: Ask, candidates: Candidates, prefills: list[PrefillPart], models: LatencyModels) -> None:
+        self._ask, self._candidates, self._prefills, self._models = ask, candidates, prefills, models
+        ends_at_once = candidates.may_prefill_alone and ask.request.max_output_tokens == 1
+        self._may_hand_over = candidates.may_hand_over and not ends_at_once
+        self._best_pair: tuple[float, DecodePart, int] | None = None
+        """Its cost, and the prefill worker's place among those that may be taken."""
+        self.priced: list[_Way] = []
 
-def _ways(
-    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
-) -> list[Prediction]:
-    ways = []
-    ends_at_once = candidates.may_prefill_alone and ask.request.max_output_tokens == 1
-    if candidates.may_hand_over and prefills and not ends_at_once:
-        ways += _pairs(ask, candidates, prefills, decodes, models)
-    if candidates.may_stay:
-        ways += [alone(ask, decode, models) for decode in decodes]
-    if candidates.may_prefill_alone and prefills and _prefill_alone_pays(ask, candidates, prefills):
-        ways += [alone(ask, DecodePart(ask, part.worker), models, Path.PREFILL) for part in prefills]
-    return ways
+    def add(self, decode: DecodePart) -> None:
+        """With the soonest prefill worker that is connected, and alone."""
+        if self._may_hand_over:
+            for number, prefill in enumerate(self._prefills):
+                if self._candidates.can_pair(prefill.worker, decode.worker):
+                    cost = self._hand_over(prefill, decode)
+                    if self._best_pair is None or cost < self._best_pair[0]:
+                        self._best_pair = cost, decode, number
+                    break
+        if self._candidates.may_stay:
+            way = alone(self._ask, decode, self._models)
+            self.priced.append(_Way(way.cost, way, None, decode.worker))
 
+    def has_nearly_best(self, crowd: list[WorkerState]) -> bool:
+        """None of these decode workers could be better by more than STICKINESS, even if the request took none of their
+        time.
+        """
+        least = min([way.cost for way in self.priced], default=inf)
+        return least < inf and least <= STICKINESS + least_cost(self._ask, crowd, self._models)
 
-def _pairs(
-    ask: Ask, candidates: Candidates, prefills: list[PrefillPart], decodes: list[DecodePart], models: LatencyModels
-) -> list[Prediction]:
-    """Each decode worker with the soonest prefill worker that is connected, and the best of them with the others."""
-    ways: list[tuple[Prediction, DecodePart, int]] = []
-    for decode in decodes:
-        for number, prefill in enumerate(prefills):
-            if candidates.can_pair(prefill.worker, decode.worker):
-                ways.append((hand_over(ask, prefill, decode, models), decode, number))
-                break
-    if not ways:
-        return []
-    _, best, first = min(ways, key=lambda way: way[0].cost)
-    others = [p for p in prefills[first + 1 :] if _may_be_better(p, prefills[first], best, ask.now)]
-    others = [p for p in others if candidates.can_pair(p.worker, best.worker)]
-    return [way for way, _, _ in ways] + [hand_over(ask, prefill, best, models) for prefill in others]
+    def add_later_prefills(self) -> None:
+        """The best pair's decode worker with the prefill workers that have the prompt computed later."""
+        if self._best_pair is None:
+            return
+        _, decode, first = self._best_pair
+        for prefill in self._prefills[first + 1 :]:
+            may_be_better = _may_be_better(prefill, self._prefills[first], decode, self._ask.now)
+            if may_be_better and self._candidates.can_pair(prefill.worker, decode.worker):
+                self._hand_over(prefill, decode)
+
+    def add_prefills_alone(self) -> None:
+        for part in self._prefills:
+            way = alone(self._ask, DecodePart(self._ask, part.worker), self._models, Path.PREFILL)
+            self.priced.append(_Way(way.cost, way, part.worker, None))
+
+    def best(self, holder: WorkerState | None) -> _Way | None:
+        """`holder`: who has most of the prompt."""
+        best = min(self.priced, key=_cost, default=None)
+        if best is None or holder is None:
+            return best
+        if best.decode is not holder:
+            sticky = min([way for way in self.priced if way.decode is holder], key=_cost, default=best)
+            best = sticky if sticky.cost <= best.cost + STICKINESS else best
+        if best.prediction.path is not Path.DECODE and self._ask.hit(holder) >= self._ask.num_prompt / 2:
+            stays = (way for way in self.priced if way.prediction.path is Path.DECODE and way.decode is holder)
+            best = next((way for way in stays if way.cost <= best.cost + NEGLIGIBLE), best)
+        return best
+
+    def of_other_paths(self, best: Prediction) -> Iterable[Prediction]:
+        """The best way of each other path."""
+        others: dict[Path, Prediction] = {}
+        for way in self.priced:
+            path = way.prediction.path
+            if path is not best.path and (path not in others or way.cost < others[path].cost):
+                others[path] = way.prediction
+        return others.values()
+
+    def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> float:
+        way = hand_over(self._ask, prefill, decode, self._models)
+        self.priced.append(_Way(way.cost, way, prefill.worker, decode.worker))
+        return way.cost
 
 
 def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:
@@ -127,6 +165,8 @@ def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, 
 
 def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[PrefillPart]) -> bool:
     """A prefill worker's steps are long: who decodes there waits for other prompts at every token."""
+    if not prefills or not candidates.may_prefill_alone:
+        return False
     if not (candidates.may_stay or candidates.may_hand_over) or not candidates.decodes:
         return True
     if ask.request.max_output_tokens == 1:
@@ -137,41 +177,57 @@ def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[Prefill
 
 def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
     """Those that have it computed first. Those that hold equally much of a prompt take equally long."""
-    now, hits = ask.now, ask.hits
+    now, found_on = ask.now, ask.hits.get
+    best: list[tuple[float, int, float, WorkerState]] = []
+    last_s, takes_s = inf, 0.0
     seconds: dict[tuple[LatencyModel, Hit | None], float] = {}
-    parts: list[tuple[float, int, float, WorkerState]] = []
-    takes_s = 0.0
-    alike: tuple[LatencyModel, Hit | None] | None = None
+    model: LatencyModel | None = None
+    found: Hit | None = None
     for number, worker in enumerate(candidates.prefills):
-        before, alike = alike, (worker.model, hits.get(worker.worker))
-        if alike != before:
-            takes_s = seconds.get(alike, -1.0)
+        hit = found_on(worker.worker)
+        if hit is not found or worker.model is not model:
+            model, found = worker.model, hit
+            takes_s = seconds.get((model, hit), -1.0)
             if takes_s < 0.0:
-                takes_s = seconds[alike] = prefill_s(ask, worker)
-        parts.append((worker.queue_s(now) + takes_s if worker.prefilling else takes_s, number, takes_s, worker))
-    parts.sort()
-    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in parts[:NUM_PREFILL_CANDIDATES]]
+                takes_s = seconds[model, hit] = prefill_s(ask, worker)
+        done_s = worker.queue_s(now) + takes_s if worker.prefilling else takes_s
+        if done_s < last_s:
+            insort(best, (done_s, number, takes_s, worker))
+            del best[NUM_PREFILL_CANDIDATES:]
+            last_s = best[-1][0] if len(best) == NUM_PREFILL_CANDIDATES else inf
+    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in best]
 
 
-def _best_decodes(ask: Ask, candidates: Candidates, holder: WorkerState | None) -> list[DecodePart]:
-    """The least crowded ones with enough memory, and the one that holds most of the prompt. Where the first disturbs
-    nobody, those that are more crowded and hold no more are not worth a look.
-    """
-    workers = candidates.decodes
-    if not workers:
-        return []
+def _least_crowded(ask: Ask, workers: Sequence[WorkerState]) -> list[WorkerState]:
+    """The decode workers with the shortest steps; those with enough memory before those without."""
     now, need = ask.now, ask.kv_tokens
     crowded = [worker.crowding_s(now) if worker.prefilling else worker.crowd_s for worker in workers]
-    is_short = [worker.kv_reserved + need > worker.kv_capacity for worker in workers]
-    ranked = sorted(zip(is_short, crowded, range(len(workers)), strict=True))
-    best = [workers[number] for _, _, number in ranked[:NUM_DECODE_CANDIDATES]]
-    if holder is not None and holder not in best:
-        best.append(holder)
-    first = DecodePart(ask, best[0])
+    best: list[WorkerState] = []
+    short: list[WorkerState] = []
+    for number in sorted(range(len(workers)), key=crowded.__getitem__):
+        worker = workers[number]
+        if worker.kv_reserved + need > worker.kv_capacity:
+            short.append(worker)
+            continue
+        best.append(worker)
+        if len(best) == NUM_DECODE_CANDIDATES:
+            return best
+    return [*best, *short][:NUM_DECODE_CANDIDATES]
+
+
+def _best_decodes(
+    ask: Ask, crowd: list[WorkerState], holder: WorkerState | None, kept: DecodePart | None
+) -> list[DecodePart]:
+    """The least crowded ones, and the one that holds most of the prompt, but for the one that is `kept` already. Where
+    the first disturbs nobody, those that are more crowded and hold no more are not worth a look.
+    """
+    if not crowd:
+        return []
+    first = DecodePart(ask, crowd[0])
+    others = crowd[1:] if holder is None or holder in crowd else [*crowd[1:], holder]
     if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
-        own_hit = ask.hit(best[0])
-        best = [best[0], *(worker for worker in best[1:] if ask.hits and ask.hit(worker) > own_hit)]
-    return [first, *(DecodePart(ask, worker) for worker in best[1:])]
+        others = [worker for worker in others if ask.hit(worker) > first.hit]
+    return [first, *(DecodePart(ask, worker) for worker in others if kept is None or worker is not kept.worker)]
 
 
 _cost = attrgetter("cost")

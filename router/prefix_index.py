@@ -20,6 +20,7 @@ from cluster.reports import KvEvents, KvTier
 from cluster.types import WorkerId
 from router.block_table import DISK, GPU, HOST, BlockTable, Hit, Holder
 from router.predictions import PREDICTION_TTL_S, Predictions
+from router.worker_bits import WorkerBits
 
 __all__ = ["PREDICTION_TTL_S", "Hit", "PrefixIndex"]
 
@@ -43,12 +44,13 @@ class _Worker:
 
 
 class PrefixIndex:
-    __slots__ = ("_predictions", "_table", "_workers")
+    __slots__ = ("_bits", "_predictions", "_table", "_workers")
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self._table = BlockTable(max_blocks)
         self._workers: dict[WorkerId, _Worker] = {}
-        self._predictions = Predictions()
+        self._bits = WorkerBits()
+        self._predictions = Predictions(self._bits)
 
     @property
     def num_blocks(self) -> int:
@@ -82,7 +84,7 @@ class PrefixIndex:
                 self._empty(known)
                 continue
             if change.tier is KvTier.GPU:
-                self._predictions.heard(events.worker, change.block_hashes, now)
+                self._predictions.heard(known.holder.worker_bit, change.block_hashes, now)
             if change.is_stored:
                 self._table.join(known.holder, _PLACES[change.tier], change.block_hashes)
                 num_joined += len(change.block_hashes)
@@ -104,22 +106,34 @@ class PrefixIndex:
 
     def predict(self, worker: WorkerId, block_hashes: Sequence[bytes], now: float) -> None:
         """A prompt was placed: the worker will hold these blocks soon."""
-        self._predictions.add(worker, block_hashes, now)
+        self._predictions.add(self._bits.of(worker), block_hashes, now)
 
     def longest(self, block_hashes: Sequence[bytes], now: float) -> dict[WorkerId, Hit]:
         """What every worker caches of a prompt, or will soon. Workers without its first block are absent."""
-        hits = self._table.longest(block_hashes)
+        known, workers_of = self._table.longest(block_hashes), self._bits.workers_of
+        hits: dict[WorkerId, Hit] = {}
+        everybody = have_as_much = 0
+        for hit, workers in known:
+            hits |= dict.fromkeys(workers_of(workers), hit)
+            everybody |= workers
+        known.sort(key=_num_gpu_blocks)
         for depth, workers in self._predictions.longest(block_hashes, now):
+            while known and known[-1][0].num_gpu_blocks >= depth:
+                have_as_much |= known.pop()[1]
+            news = workers & ~have_as_much
+            if not news:
+                continue
             predicted = Hit(depth, depth)
-            for worker in workers:
-                known = hits.setdefault(worker, predicted)
-                if known.num_gpu_blocks < depth:
-                    hits[worker] = Hit(max(known.num_blocks, depth), depth)
+            for worker in workers_of(news & everybody):
+                hits[worker] = Hit(max(hits[worker].num_blocks, depth), depth)
+            hits |= dict.fromkeys(workers_of(news & ~everybody), predicted)
         return hits
 
     def forget(self, worker: WorkerId) -> None:
         """The worker is gone."""
-        self._predictions.forget(worker)
+        bit = self._bits.retire(worker)
+        if bit is not None:
+            self._predictions.retire(bit)
         known = self._workers.pop(worker, None)
         if known is not None:
             self._table.close(known.holder)
@@ -128,14 +142,18 @@ class PrefixIndex:
         """Assert every invariant. Tests call it after each step."""
         self._table.validate()
         for worker, known in self._workers.items():
-            assert known.holder.worker == worker and known.holder.is_live
+            assert known.holder.worker_bit == self._bits.of(worker) and known.holder.is_live
         self._predictions.validate()
 
     def _add(self, worker: WorkerId) -> _Worker:
-        known = self._workers[worker] = _Worker(self._table.open(worker))
+        known = self._workers[worker] = _Worker(self._table.open(self._bits.of(worker)))
         return known
 
     def _empty(self, known: _Worker) -> None:
         """It caches nothing."""
         self._table.close(known.holder)
-        known.holder = self._table.open(known.holder.worker)
+        known.holder = self._table.open(known.holder.worker_bit)
+
+
+def _num_gpu_blocks(found: tuple[Hit, int]) -> int:
+    return found[0].num_gpu_blocks

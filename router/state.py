@@ -210,7 +210,8 @@ class RouterState:
             for made in self._charges.values():
                 if report.worker in (made.placement.prefill, made.placement.decode):
                     known.resume(made, now)
-        known.reported(report, now)
+        if known.reported(report, now):
+            self._roster = self._roster._replace(roomy_until=0)
         for step in report.steps:
             known.model.observe(step)
         for transfer in report.transfers:
@@ -260,7 +261,7 @@ class RouterState:
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
         """None: it has to wait."""
         if now - self._roster.made_at > ROSTER_AGE_S:
-            self._roster = roster_of(self._live(now), now)
+            self._roster = roster_of(self._live(now), now, self._turn)
         ask = self._ask(waiting, now)
         candidates = self._candidates(ask, now)
         choice = self._policy(ask, candidates, self.models)
@@ -298,10 +299,13 @@ class RouterState:
     def _others(self, request: PlacementRequest, isolated_s: float, now: float) -> Others:
         arrivals_per_s, higher = 0.0, []
         for slo_class, rate in self._arrivals.items():
-            weight, per_s = class_weight(slo_class, request.slo_class), rate.per_s(now)
+            per_s = rate.per_s(now)
+            if per_s <= LEAST_PER_S:
+                continue
+            weight = class_weight(slo_class, request.slo_class)
             if weight == 1.0:
                 arrivals_per_s += per_s
-            elif per_s > LEAST_PER_S:
+            else:
                 higher.append(Higher(weight * per_s, self._slo.of(slo_class).resolve(isolated_s)))
         prefills, decodes = self._roster.prefills, self._roster.decodes
         return Others(
@@ -318,7 +322,7 @@ class RouterState:
         workers = self._roster.prefills or self._roster.decodes
         if not workers:
             return 0.0
-        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].report.shape.max_step_tokens)
+        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].shape.max_step_tokens)
 
     def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
         made = charge(ask, choice, self.models, asker)

@@ -41,6 +41,7 @@ PURE = (
     "router/roofline.py",
     "router/step_model.py",
     "router/predictions.py",
+    "router/worker_bits.py",
     "router/session.py",
     "router/handoff_check.py",
     "router/last_resort.py",

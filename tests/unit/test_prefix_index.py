@@ -6,6 +6,7 @@ from cluster.reports import KvChange, KvEvents, KvTier
 from cluster.types import WorkerId
 from router.predictions import STRIDE_BLOCKS, Predictions
 from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
+from router.worker_bits import WorkerBits
 
 A, B = WorkerId("a"), WorkerId("b")
 
@@ -214,9 +215,10 @@ def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first():
 
 
 def test_predictions_are_bounded_and_the_oldest_go_first():
-    predictions = Predictions(max_marks=100)
+    bits = WorkerBits()
+    predictions = Predictions(bits, max_marks=100)
     for start in range(0, 1000, 10):
-        predictions.add(A, blocks(*range(start, start + 10)), 0.0)
+        predictions.add(bits.of(A), blocks(*range(start, start + 10)), 0.0)
         predictions.validate()
     assert predictions.longest(blocks(*range(10)), 0.0) == []
-    assert predictions.longest(blocks(*range(990, 1000)), 0.0) == [(10, [A])]
+    assert predictions.longest(blocks(*range(990, 1000)), 0.0) == [(10, bits.of(A))]

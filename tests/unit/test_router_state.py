@@ -103,6 +103,30 @@ def test_request_that_is_refused_the_second_time_is_charged_no_more():
     assert load(state) == {}
 
 
+def a_small_report(worker: str, **load: int) -> WorkerReport:
+    """Of a decode worker that takes three requests."""
+    return msgspec.structs.replace(a_decode_report(worker, ""), max_requests=3, load=WorkerLoad(**load))
+
+
+def test_full_worker_gets_no_request_however_fast_they_come():
+    state = RouterState()
+    for worker in DECODES[:2]:
+        state.handle(a_small_report(worker), now=0.0)
+    answers = [state.place(a_placement_request(f"r{number}"), now=0.0) for number in range(7)]
+    assert load(state) == {"d0": 3, "d1": 3}
+    assert isinstance(answers[-1], Rejection)
+    state.handle(closed("r0"), now=0.0)
+    assert isinstance(state.place(a_placement_request("again"), now=0.0), Placement)
+
+
+def test_requests_that_nobody_here_has_placed_take_room_as_soon_as_they_are_reported():
+    state = RouterState()
+    state.handle(a_small_report("d0"), now=0.0)
+    state.place(a_placement_request("r0"), now=0.0)
+    state.handle(a_small_report("d0", num_running=3), now=0.01)
+    assert isinstance(state.place(a_placement_request("r1"), now=0.02), Rejection)
+
+
 def test_charge_outlives_a_gap_in_the_reports():
     state = a_state(num_prefill=1, num_decode=1)
     state.place(a_pair_request("r"), now=0.0)

@@ -1,0 +1,56 @@
+"""A bit for each worker, so that a set of workers is an int."""
+
+from cluster.types import WorkerId
+
+MAX_GROUPS = 4096
+
+
+class WorkerBits:
+    __slots__ = ("_bits", "_free", "_groups", "_num_bits", "_workers")
+
+    def __init__(self) -> None:
+        self._bits: dict[WorkerId, int] = {}
+        self._workers: dict[int, WorkerId] = {}
+        self._num_bits = 0
+        self._free: list[int] = []
+        self._groups: dict[int, tuple[WorkerId, ...]] = {}
+        """By the bits of their members."""
+
+    def of(self, worker: WorkerId) -> int:
+        return self._bits.get(worker) or self._add(worker)
+
+    def workers_of(self, mask: int) -> tuple[WorkerId, ...]:
+        """Without those that have been retired."""
+        group = self._groups.get(mask)
+        if group is None:
+            if len(self._groups) >= MAX_GROUPS:
+                self._groups.clear()
+            group = self._groups[mask] = tuple([worker for bit, worker in self._workers.items() if mask & bit])
+        return group
+
+    def retire(self, worker: WorkerId) -> int | None:
+        """The worker is gone. Its bit stays in use until it is released."""
+        bit = self._bits.pop(worker, None)
+        if bit is not None:
+            del self._workers[bit]
+            self._groups.clear()
+        return bit
+
+    def release(self, bit: int) -> None:
+        """Another worker may have it."""
+        self._free.append(bit)
+
+    def validate(self, retired: list[int]) -> None:
+        """Assert every invariant. `retired`: bits that await their release."""
+        assert self._bits == {worker: bit for bit, worker in self._workers.items()}
+        bits = [*self._workers, *self._free, *retired]
+        assert sorted(bits) == [1 << number for number in range(self._num_bits)]
+
+    def _add(self, worker: WorkerId) -> int:
+        if not self._free:
+            self._free.append(1 << self._num_bits)
+            self._num_bits += 1
+        bit = self._free.pop()
+        self._bits[worker], self._workers[bit] = bit, worker
+        self._groups.clear()
+        return bit
