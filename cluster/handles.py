@@ -25,9 +25,7 @@ _BROADCAST_TIMEOUT_S = 5.0
 class ClusterHandle:
     """The whole application, as an ingress replica sees it."""
 
-    def __init__(
-        self, scheduling: Scheduling, scheduler: SchedulerPeer, deployments: list[DeploymentHandle]
-    ) -> None:
+    def __init__(self, scheduling: Scheduling, scheduler: SchedulerPeer, deployments: list[DeploymentHandle]) -> None:
         self._scheduling = scheduling
         self._scheduler = scheduler
         self._deployments = deployments

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from openai import AsyncOpenAI, NotFoundError
+from tests.component.test_responses import Model
 
 from api.state import database
 from api.state.chat_state import ChatState
@@ -15,7 +16,6 @@ from api.wire.tenants import tenant_of_key
 from cluster.config import StateConfig, TenantStateConfig
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
-from tests.component.test_responses import Model
 
 ALICE = tenant_of_key("sk-alice")
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
