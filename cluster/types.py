@@ -203,8 +203,8 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
     """What placement minimizes: risk, victims and the smaller terms."""
     engine_ttft_s: float = 0.0
     """By the engine models alone, before the path's bias is corrected (router/path_bias.py). 0: not by prediction."""
-    engine_step_s: float = 0.0
-    """Of a token, likewise."""
+    engine_tpot_s: float = 0.0
+    """Likewise, of an answer of median length."""
     engine_gap_s: float = 0.0
     """Likewise: from the first token to the second, more than between others."""
     future_victims: float = 0.0

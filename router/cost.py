@@ -263,7 +263,7 @@ def _priced(
         harm.engine_s,
         cost,
         engine_ttft_s,
-        times.step_s,
+        stretched(times.step_s, ask.outputs[1], times.duty),
         times.gap_s,
         harm.future_victims,
         holds_first,

@@ -88,7 +88,7 @@ class PathBias:
             self._ttft[predicted.path].observe(predicted.engine_ttft_s, ttft_s)
         if tpot_s is not None and num_output_tokens >= LEAST_TOKENS:
             gap_s = predicted.engine_gap_s / (num_output_tokens - 1)
-            self._tpot[predicted.path].observe(predicted.engine_step_s, tpot_s - gap_s)
+            self._tpot[predicted.path].observe(predicted.engine_tpot_s, tpot_s - gap_s)
 
     def errors(self) -> dict[Path, PathErrors]:
         return {path: PathErrors(self._ttft[path].error, self._tpot[path].error) for path in Path}

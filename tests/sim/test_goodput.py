@@ -6,7 +6,8 @@ requests a second are what such a cluster attains 90 % of.
 
 import asyncio
 from functools import cache
-from pathlib import Path
+from pathlib import Path as File
+from statistics import median
 
 import msgspec
 import pytest
@@ -18,11 +19,11 @@ from cluster.simulate.setting import Fault, Reporting
 from cluster.simulate.traces import read_trace
 from cluster.simulate.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import Objective, SloConfig
-from cluster.types import Outcome, Pool, SloClass
+from cluster.types import Outcome, Path, Pool, SloClass
 from router.desk import PlacementDesk
 from router.state import RouterState
 
-TRACE = Path(__file__).parents[3] / "shared" / "traces" / "AzureLLMInferenceTrace_conv.csv.gz"
+TRACE = File(__file__).parents[3] / "shared" / "traces" / "AzureLLMInferenceTrace_conv.csv.gz"
 MID = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
 SLOS = SloConfig(interactive=MID, standard=MID, batch=Objective(ttft_s=30.0, ttft_per_prefill=10.0, tpot_s=0.2))
 CAPACITY = 45.0
@@ -72,6 +73,15 @@ def test_overloaded_cluster_keeps_its_goodput_and_its_word():
     assert attainment(at_capacity) >= 0.88
     assert attainment(finished(overloaded)) >= 0.9
     assert per_s(overloaded) >= 0.9 * per_s(at_capacity)
+
+
+def test_prompts_between_the_tokens_are_predicted_once():
+    """On decode workers that have one prefill worker beside them: they compute most prompts themselves."""
+    learnt = [record for record in run(0.6 * CAPACITY, 1500, num_prefill=1)[500:] if record.tpot_s]
+    for path in (Path.DECODE, Path.PREFILL_DECODE):
+        ratios = [record.predicted_tpot_s / record.tpot_s for record in learnt if record.path is path]
+        assert len(ratios) > 200
+        assert 0.93 < median(ratios) < 1.07
 
 
 def test_whoever_is_refused_is_told_when_to_come_again():
