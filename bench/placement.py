@@ -8,6 +8,7 @@ placements a second on a core with 64 workers and prompts of 512 tokens, and a p
 of 32k. All times are of the CPU, so that neighbours count less. The garbage collector is frozen after the start.
 """
 
+import argparse
 import gc
 import random
 import sys
@@ -170,6 +171,7 @@ def resident_bytes() -> int:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"one indexed block takes {bytes_per_block():.0f} bytes")
     print(f"{'':24}  placements/s       p50       p99       max   events  refused")
     for case in CASES:

@@ -6,6 +6,7 @@ Chats of some 500 tokens, in one process and without a network; placed on 64 wor
 the process with all its threads. The goal: 1 ms for all of it.
 """
 
+import argparse
 import asyncio
 import gc
 import os
@@ -94,6 +95,7 @@ async def costs() -> tuple[dict[str, float], int]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     parts, num_tokens = asyncio.run(costs())
     print(f"CPU of a chat of {num_tokens} tokens, the median of {NUM_REQUESTS - NUM_WARM}")
     for name, seconds in [*parts.items(), ("in sum", sum(parts.values()))]:

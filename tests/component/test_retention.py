@@ -8,7 +8,6 @@ from typing import Any
 import psycopg
 import pytest
 from openai import AsyncOpenAI, NotFoundError
-from tests.component.test_responses import Model
 
 from api.state import database, purges
 from api.state.chat_state import ChatState
