@@ -17,6 +17,8 @@ from api.wire.query import flag_in
 from cluster.config import IngressConfig
 from cluster.errors import InvalidRequest, Overloaded
 
+STREAMED_AGAIN = "/v1/responses/"
+"""What a GET may stream."""
 KEEP_ALIVE_S = 75
 """Longer than the idle timeout of common load balancers (60 s), which would else send into a closing connection."""
 BIND_TIMEOUT_S = 10.0
@@ -90,6 +92,8 @@ class _Limited:
 def _is_counted(scope: Scope) -> bool:
     if scope.get("method") == "POST":
         return True
+    if not str(scope.get("path", "")).startswith(STREAMED_AGAIN):
+        return False
     try:
         return flag_in(QueryParams(scope.get("query_string", b"")), "stream")
     except InvalidRequest:  # which it is told by whoever reads it

@@ -101,7 +101,7 @@ def num_tokens(said: str) -> int:
 
 @cache
 def around_message() -> int:
-    """As api/context/counting.py measures it."""
+    """Of a turn's messages, in the template; api/context/counting.py measures it with words in them."""
     return len(prompt_of([user_message(""), said_by_model("")])) - len(prompt_of([user_message("")])) + SEAM_TOKENS
 
 

@@ -125,6 +125,8 @@ class Scheduling:
         if self._reached_at is None:
             self._reached_at = _now()
         if view.workers or self._is_back.is_set() or _now() - self._reached_at >= GRACE_S:
+            if self._last_resort.workers and not view.workers:
+                self._look_now.set()  # a successor may have heard from nobody yet
             self._last_resort.workers = view.workers
             if not self._is_back.is_set():
                 self._is_back.set()

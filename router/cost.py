@@ -30,6 +30,8 @@ ENGINE_TIME_WEIGHT = 1.0
 
 HIGHEST_CLASS_SHARE = 0.05
 """Of a decode worker's KV memory, that only the highest class may use."""
+WITH_DECODE = (Path.DECODE, Path.PREFILL_DECODE)
+"""Paths that end on a decode worker."""
 
 
 class PrefillPart(NamedTuple):
@@ -200,17 +202,16 @@ def stretched(step_s: float, num_output: float, duty: Shares) -> float:
 
 
 def least_cost(ask: Ask, decodes: Sequence[WorkerState], models: LatencyModels) -> float:
-    """Of a request that took none of anybody's time, beside those who decode on one of these workers now."""
+    """Of a request that took none of anybody's time, and had one of these workers for itself: who decodes there now may
+    be gone when it comes to decode.
+    """
     size = ask.num_prompt + ask.outputs[1] / 2
-    step_s = min([worker.last_step_s + size * worker.model.times.context_s for worker in decodes])
-    ttft_s = min([models.bias.ttft_s(path, ask.age_s) for path in _WITH_DECODE])
-    tpot_s = min([models.bias.tpot_s(path, step_s) for path in _WITH_DECODE])
+    step_s = min([worker.model.times.decode_s(1.0, size) for worker in decodes])
+    ttft_s = min([models.bias.ttft_s(path, ask.age_s) for path in WITH_DECODE])
+    tpot_s = min([models.bias.tpot_s(path, step_s) for path in WITH_DECODE])
     slo = ask.slo
     risk = 1.0 - (1.0 - _lateness(ttft_s, slo.ttft_s)) * (1.0 - _lateness(tpot_s, slo.tpot_s))
     return risk + TTFT_WEIGHT * ttft_s / slo.ttft_s + TPOT_WEIGHT * tpot_s / slo.tpot_s
-
-
-_WITH_DECODE = (Path.DECODE, Path.PREFILL_DECODE)
 
 
 class _Times(NamedTuple):
@@ -244,7 +245,7 @@ def _priced(
     slo, engine_ttft_s = ask.slo, ask.age_s + times.ttft_s
     ttft_s = models.bias.ttft_s(path, engine_ttft_s)
     late = _lateness(ttft_s, slo.ttft_s)
-    slow, tpot_s = _slowness(ask, models.bias.tpot_s(path, times.step_s), times.gap_s, times.duty)
+    slow, tpot_s, engine_tpot_s = _slowness(ask, path, times, models)
     risk = 1.0 - (1.0 - late) * (1.0 - slow)
     cost = (
         risk
@@ -263,23 +264,27 @@ def _priced(
         harm.engine_s,
         cost,
         engine_ttft_s,
-        stretched(times.step_s, ask.outputs[1], times.duty),
+        engine_tpot_s,
         times.gap_s,
         harm.future_victims,
         holds_first,
     )
 
 
-def _slowness(ask: Ask, step_s: float, gap_s: float, duty: Shares) -> tuple[float, float]:
-    """Probability that the TPOT objective is missed, and the TPOT of an answer of median length. One token has none."""
-    objective_s, total, tpots = ask.slo.tpot_s, 0.0, []
+def _slowness(ask: Ask, path: Path, times: _Times, models: LatencyModels) -> tuple[float, float, float]:
+    """Probability that the TPOT objective is missed; and of an answer of median length the TPOT, and what the engine
+    models alone say of it. One token has none.
+    """
+    objective_s, total, tpots, of_engine = ask.slo.tpot_s, 0.0, [], []
     for num_output in ask.outputs:
-        tpot_s = step_s / (1.0 - share_over(duty, num_output * step_s))
+        engine_tpot_s = stretched(times.step_s, num_output, times.duty)
+        tpot_s = models.bias.tpot_s(path, engine_tpot_s)
         if num_output > 1.0:
-            tpot_s += gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s
-            total += _lateness(tpot_s, objective_s)
+            tpot_s += times.gap_s / (num_output - 1.0) if num_output > 2.0 else times.gap_s
+            total += 1.0 / (1.0 + exp((MARGIN - tpot_s / objective_s) / SOFTNESS))
         tpots.append(tpot_s)
-    return total / len(tpots), tpots[1]
+        of_engine.append(engine_tpot_s)
+    return total / len(tpots), tpots[1], of_engine[1]
 
 
 def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -> float:

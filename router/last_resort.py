@@ -57,8 +57,8 @@ class LastResort:
             of_pool = [w for w in usable if w.pool is pool and self._num_open[w.worker] < w.max_requests]
             if path in paths and of_pool:
                 return self._on(self._least_loaded(of_pool), path, request)
-        if Path.PREFILL_DECODE in paths:
-            why = "nobody else hands requests over"
+        if request.path is not None:
+            why = f"nobody else takes a request on path {request.path} now"
         elif usable:
             why = "all workers have as many requests as they take"
         else:

@@ -108,9 +108,7 @@ class _Ways:
             self.priced.append(_Way(way.cost, way, None, decode.worker))
 
     def has_nearly_best(self, crowd: list[WorkerState]) -> bool:
-        """None of these decode workers could be better by more than STICKINESS, even if the request took none of their
-        time.
-        """
+        """None of these decode workers could be better by more than STICKINESS, even if it had nothing else to do."""
         least = min([way.cost for way in self.priced], default=inf)
         return least < inf and least <= STICKINESS + least_cost(self._ask, crowd, self._models)
 

@@ -20,6 +20,8 @@ PURGES = ("deleted_conversations", "untouched_conversations", "old_responses", "
 KEEP_EVENTS = timedelta(hours=1)
 """Of responses that are over: so long their streams can be resumed."""
 PURGED_AT_ONCE = 50
+FORGOTTEN_AT_ONCE = 1000
+"""Copies."""
 FEWER = 7
 """By which a batch is divided that takes too long."""
 PURGE_TIMEOUT_S = 600.0
@@ -79,7 +81,8 @@ class Purges:
         for row in gone:
             scopes[row["tenant_id"]] += row["scopes"]
         for tenant, theirs in scopes.items():
-            await self._cache.forget(tenant, theirs)
+            for first in range(0, len(theirs), FORGOTTEN_AT_ONCE):
+                await self._cache.forget(tenant, theirs[first : first + FORGOTTEN_AT_ONCE])
 
 
 def _days(days: float | None) -> timedelta | None:

@@ -106,7 +106,9 @@ async def test_more_requests_than_it_may_take_are_told_to_come_back(taken_by, re
         assert (await taken).text == "last"
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/v1/responses/resp_1", "/v1/responses/resp_1?stream=no"])
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/healthz?stream=true", "/v1/responses/resp_1", "/v1/responses/resp_1?stream=no"]
+)
 async def test_full_replica_still_answers_what_takes_no_time(path):
     app = App()
     async with listening(app, max_ongoing_requests=1) as (_, client):

@@ -222,6 +222,17 @@ async def test_workers_that_come_last_are_known_when_the_scheduler_dies(stage):
     assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
 
 
+async def test_workers_are_known_again_as_soon_as_a_successor_knows_them(stage):
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduler.kill()
+    stage.scheduler.workers = []
+    await stage.scheduler.start()
+    assert (await stage.scheduling.view()).workers == []  # before anybody was told that the old one is gone
+    stage.scheduler.workers = [D0]
+    await until(lambda: bool(stage.scheduling._last_resort.workers))
+
+
 async def test_without_any_word_of_the_scheduler_requests_are_refused(stage):
     refused = await stage.scheduling.place(REQUEST)
     assert isinstance(refused, Rejection)

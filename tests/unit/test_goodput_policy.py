@@ -342,6 +342,20 @@ def test_prefix_that_everybody_has_does_not_draw_everybody_to_one_worker():
     assert max(used.values()) <= 0.7 * 200
 
 
+def test_prefix_does_not_draw_to_a_worker_that_stays_slow_while_another_is_about_to_be_free():
+    state = a_fleet(1, 2)
+    for number in range(80):
+        decoding(state, f"a{number}", 3000, "d0", 1.0, max_output_tokens=2000, slo_class=SloClass.BATCH)
+    for number in range(79):
+        decoding(state, f"b{number}", 3000, "d1", 1.0, max_output_tokens=8, slo_class=SloClass.BATCH)
+    hashes = [block.to_bytes(8, "big") for block in range(101)]
+    put(state, ask("first", 1600, block_hashes=hashes[:100], excluded=frozenset({WorkerId("d1")}), path="D"), 1.0)
+    state.handle(FirstToken(request_id="first"), 1.0)
+    ended(state, "first", 1.0)
+    following = ask("next", 1616, block_hashes=hashes, tpot_s=0.0237, max_output_tokens=400, slo_class=SloClass.BATCH)
+    assert put(state, following, 1.06).generating == "d1"
+
+
 def test_several_sequences_of_a_request_teach_the_length_of_one():
     state = a_fleet(0, 1)
     for number in range(25):

@@ -85,7 +85,10 @@ def test_path_that_is_asked_for_is_kept(path, worker):
 def test_hand_over_that_is_asked_for_is_refused():
     answer = a_choice(a_prefill_view("p0"), a_decode_view("d0")).place(a_placement_request(path=Path.PREFILL_DECODE))
     assert isinstance(answer, Rejection)
-    assert (answer.why, answer.is_overload) == ("the Scheduler is away, and nobody else hands requests over", False)
+    assert (answer.why, answer.is_overload) == (
+        "the Scheduler is away, and nobody else takes a request on path P->D now",
+        False,
+    )
 
 
 def test_workers_take_no_more_than_they_take():

@@ -27,10 +27,12 @@ SELECT coalesce(sum(octet_length(i.body)), 0) AS size
 FROM unnest(%(ids)s::text[]) AS named (id) JOIN items i ON i.tenant_id = %(tenant)s AND i.id = named.id
 
 -- name: by_id
--- That a client still has: a conversation that it has deleted stays for a while
+-- That a client still has: a conversation that it has deleted stays for a while, and so does in a conversation what was
+-- replaced, after its response
 SELECT i.id, i.status, i.body, i.key_version
 FROM items i LEFT JOIN conversations c ON c.tenant_id = i.tenant_id AND c.id = i.conversation_id
 WHERE i.tenant_id = %(tenant)s AND i.id = ANY (%(ids)s) AND c.deleted_at IS NULL
+  AND (i.superseded_at IS NULL OR i.response_id IS NOT NULL)
 
 -- name: number
 -- Counted no further than to the limit

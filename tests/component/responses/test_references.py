@@ -60,7 +60,13 @@ async def test_items_of_others_and_deleted_ones_are_not_found(client, clients, m
     conversation = await client.conversations.create(items=[QUESTION])
     (item,) = (await client.conversations.items.list(conversation.id)).data
     await client.conversations.delete(conversation.id)
-    for one in ("", "msg_x", theirs.output[0].id, gone.output[0].id, item.id):
+    other = await client.conversations.create()
+    replaced = await client.responses.create(model="m", input="Replaced", conversation=other.id)
+    await client.post(f"/responses/{replaced.id}/regenerate", body={}, cast_to=object)
+    await asked(client, reference(replaced.output[0].id))
+    await client.responses.delete(replaced.id)
+    asked_before = len(model.bodies)
+    for one in ("", "msg_x", theirs.output[0].id, gone.output[0].id, item.id, replaced.output[0].id):
         for options in ({}, {"store": False}):
             with pytest.raises(NotFoundError) as caught:
                 await asked(client, reference(one), **options)
@@ -70,7 +76,7 @@ async def test_items_of_others_and_deleted_ones_are_not_found(client, clients, m
             await client.responses.compact(model="m", input=[reference(one)])
         with pytest.raises(NotFoundError):
             await client.conversations.create(items=[reference(one)])
-    assert len(model.bodies) == 2
+    assert len(model.bodies) == asked_before
 
 
 @pytest.mark.parametrize(
