@@ -4,7 +4,6 @@ The cost is an expected number of requests outside their SLO, the new one and it
 among ways which are all good: the cheapest in engine time first. Times are seconds.
 """
 
-from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
@@ -30,8 +29,6 @@ ENGINE_TIME_WEIGHT = 1.0
 
 HIGHEST_CLASS_SHARE = 0.05
 """Of a decode worker's KV memory, that only the highest class may use."""
-WITH_DECODE = (Path.DECODE, Path.PREFILL_DECODE)
-"""Paths that end on a decode worker."""
 
 
 class PrefillPart(NamedTuple):
@@ -199,19 +196,6 @@ def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
 def stretched(step_s: float, num_output: float, duty: Shares) -> float:
     """TPOT of so many tokens on a worker that spends these shares of its time on prompts."""
     return step_s / (1.0 - share_over(duty, num_output * step_s))
-
-
-def least_cost(ask: Ask, decodes: Sequence[WorkerState], models: LatencyModels) -> float:
-    """Of a request that took none of anybody's time, and had one of these workers for itself: who decodes there now may
-    be gone when it comes to decode.
-    """
-    size = ask.num_prompt + ask.outputs[1] / 2
-    step_s = min([worker.model.times.decode_s(1.0, size) for worker in decodes])
-    ttft_s = min([models.bias.ttft_s(path, ask.age_s) for path in WITH_DECODE])
-    tpot_s = min([models.bias.tpot_s(path, step_s) for path in WITH_DECODE])
-    slo = ask.slo
-    risk = 1.0 - (1.0 - _lateness(ttft_s, slo.ttft_s)) * (1.0 - _lateness(tpot_s, slo.tpot_s))
-    return risk + TTFT_WEIGHT * ttft_s / slo.ttft_s + TPOT_WEIGHT * tpot_s / slo.tpot_s
 
 
 class _Times(NamedTuple):

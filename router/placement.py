@@ -2,8 +2,7 @@
 
 Candidates are path P->D on the best few pairs whose link is proved, path D on the best few decode workers, and path P
 where it pays: one token is wanted, no decode worker can be reached, or a prefill worker is idle and the answer short. A
-worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better:
-it is priced first, and where no other could be so, no other is.
+worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better.
 
 Where half of the workers have not reported for a while the predictions are not worth much: LMetric decides
 (router/lmetric.py).
@@ -20,7 +19,7 @@ from router import lmetric
 from router.ask import Ask
 from router.block_table import Hit
 from router.choice import Candidates, Choice
-from router.cost import DecodePart, PrefillPart, alone, hand_over, least_cost, prefill_s
+from router.cost import DecodePart, PrefillPart, alone, hand_over, prefill_s
 from router.fleet import WorkerState
 from router.latency import LatencyModel, LatencyModels
 
@@ -43,13 +42,8 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     prefills = _best_prefills(ask, candidates) if candidates.may_hand_over or candidates.may_prefill_alone else []
     ways = _Ways(ask, candidates, prefills, models)
     holder, crowd = holder_of(ask, candidates.decodes), _least_crowded(ask, candidates.decodes)
-    kept = None
-    if holder is not None and ask.hit(holder) > ask.hit(crowd[0]):
-        kept = DecodePart(ask, holder)
-        ways.add(kept)
-    if kept is None or not ways.has_nearly_best(crowd):
-        for decode in _best_decodes(ask, crowd, holder, kept):
-            ways.add(decode)
+    for decode in _best_decodes(ask, crowd, holder):
+        ways.add(decode)
     ways.add_later_prefills()
     if _prefill_alone_pays(ask, candidates, prefills):
         ways.add_prefills_alone()
@@ -106,11 +100,6 @@ class _Ways:
         if self._candidates.may_stay:
             way = alone(self._ask, decode, self._models)
             self.priced.append(_Way(way.cost, way, None, decode.worker))
-
-    def has_nearly_best(self, crowd: list[WorkerState]) -> bool:
-        """None of these decode workers could be better by more than STICKINESS, even if it had nothing else to do."""
-        least = min([way.cost for way in self.priced], default=inf)
-        return least < inf and least <= STICKINESS + least_cost(self._ask, crowd, self._models)
 
     def add_later_prefills(self) -> None:
         """The best pair's decode worker with the prefill workers that have the prompt computed later."""
@@ -213,11 +202,9 @@ def _least_crowded(ask: Ask, workers: Sequence[WorkerState]) -> list[WorkerState
     return [*best, *short][:NUM_DECODE_CANDIDATES]
 
 
-def _best_decodes(
-    ask: Ask, crowd: list[WorkerState], holder: WorkerState | None, kept: DecodePart | None
-) -> list[DecodePart]:
-    """The least crowded ones, and the one that holds most of the prompt, but for the one that is `kept` already. Where
-    the first disturbs nobody, those that are more crowded and hold no more are not worth a look.
+def _best_decodes(ask: Ask, crowd: list[WorkerState], holder: WorkerState | None) -> list[DecodePart]:
+    """The least crowded ones, and the one that holds most of the prompt. Where the first disturbs nobody, those that
+    are more crowded and hold no more are not worth a look.
     """
     if not crowd:
         return []
@@ -225,7 +212,7 @@ def _best_decodes(
     others = crowd[1:] if holder is None or holder in crowd else [*crowd[1:], holder]
     if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
         others = [worker for worker in others if ask.hit(worker) > first.hit]
-    return [first, *(DecodePart(ask, worker) for worker in others if kept is None or worker is not kept.worker)]
+    return [first, *(DecodePart(ask, worker) for worker in others)]
 
 
 _cost = attrgetter("cost")

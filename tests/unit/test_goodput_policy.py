@@ -37,14 +37,6 @@ def test_long_prompt_keeps_away_from_a_worker_whose_residents_have_little_time_l
     assert stayed.victims + stayed.future_victims > 3
 
 
-def test_conversation_that_nobody_could_serve_better_looks_at_its_own_worker_alone():
-    state, blocks = a_fleet(2, 4), [number.to_bytes(8, "big") for number in range(40)]
-    first = put(state, ask("r0", 650, block_hashes=blocks), 1.0)
-    second = put(state, ask("r1", 650, block_hashes=blocks), 1.1)
-    assert {way.decode for way in second.considered} == {first.decode}
-    assert {way.path for way in second.considered} == {PAIR, ALONE}
-
-
 def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another():
     state = a_fleet(1, 2)
     for number in range(3):
