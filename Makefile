@@ -17,26 +17,30 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context bench-chat-state demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(STAMP) ## create the environment from the lock
+setup: $(STAMP) compile ## create the environment from the lock
 
-serve: $(STAMP) ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
+# Without it everything works, only slower: a failure stops nothing
+compile: $(STAMP) ## make machine code of what decides, which the Scheduler then runs: once for its version, a minute
+	-@$(BIN)/baton compile
+
+serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
-test: $(STAMP) lint iptables ## all tests, on real engines, but for the long ones below
+test: $(STAMP) compile lint iptables ## all tests, on real engines, but for the long ones below
 	$(BIN)/python -m pytest
 
 test-fast: $(STAMP) ## unit and component tests: seconds
 	$(BIN)/python -m pytest tests/unit tests/component tests/test_architecture.py
 
-drills: $(STAMP) iptables ## every fault at every moment of a request's life: a quarter of an hour; writes docs/drills.md
+drills: $(STAMP) compile iptables ## every fault at every moment of a request's life: a quarter of an hour; writes docs/drills.md
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
-soak: $(STAMP) ## 2,000 requests, some aborted, and a worker killed each minute
+soak: $(STAMP) compile ## 2,000 requests, some aborted, and a worker killed each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
 
 # The drills cut the network with it
@@ -52,28 +56,28 @@ lint: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench-overhead: $(STAMP) ## CPU and latency of the whole front against peers
+bench-overhead: $(STAMP) compile ## CPU and latency of the whole front against peers
 	$(BIN)/python bench/overhead.py
 
 bench-handover: $(STAMP) ## parts of a hand-over, and how soon an abandoned one is freed, on a running service: URL=
 	$(BIN)/python bench/handover.py $(if $(URL),--url $(URL))
 
-bench-goodput: $(STAMP) ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
+bench-goodput: $(STAMP) compile ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
 	$(BIN)/python bench/goodput.py $(ARGS)
 
-bench-goodput-real: $(STAMP) ## the same question on real engines here, against vLLM and vllm-router: 20 minutes, or ARGS=--quick
+bench-goodput-real: $(STAMP) compile ## the same question on real engines here, against vLLM and vllm-router: 20 minutes, or ARGS=--quick
 	$(BIN)/python bench/goodput_real.py $(ARGS)
 
-bench-request: $(STAMP) ## what a request costs before an engine sees it: half a minute
+bench-request: $(STAMP) compile ## what a request costs before an engine sees it: half a minute
 	$(BIN)/python bench/request_cost.py
 
-bench-placement: $(STAMP) ## how many placements a second one core of the Scheduler makes: a minute
+bench-placement: $(STAMP) compile ## how many placements a second one core of the Scheduler makes: a minute
 	$(BIN)/python bench/placement.py
 
 bench-context: $(STAMP) ## how much of a long conversation's prompts is found in the KV cache, against dropping the oldest: seconds
 	$(BIN)/python bench/context.py $(ARGS)
 
-bench-chat-state: $(STAMP) ## what it costs on real engines that turns are remembered: minutes; URL= measures a running service
+bench-chat-state: $(STAMP) compile ## what it costs on real engines that turns are remembered: minutes; URL= measures a running service
 	$(BIN)/python bench/chat_state.py $(if $(URL),--url $(URL)) $(ARGS)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
@@ -84,7 +88,7 @@ lock: $(STAMP) ## resolve the locks anew from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py gpu
 
 clean: ## remove the environment and the logs; conversations stay in .baton/data
-	rm -rf $(VENV) .baton/logs .baton/bench
+	rm -rf $(VENV) .baton/logs .baton/bench .baton/compiled
 
 # On cpu `pip check` complains about torchvision, torchaudio, torchcodec and triton: conf/requirements/lock.py says why they are out.
 $(STAMP): $(LOCK) pyproject.toml

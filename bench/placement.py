@@ -5,7 +5,8 @@
 Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt, residents stay
 for a while, every worker reports once a second, and every request passes through all of its events. The goals: 10,000
 placements a second on a core with 64 workers and prompts of 512 tokens, and a p99 of 1 ms with 100 workers and prompts
-of 32k. All times are of the CPU, so that neighbours count less. The garbage collector is frozen after the start.
+of 32k. It measures what would run here: compiled code (`baton compile`), or the sources (BATON_PURE_PYTHON=1). All
+times are of the CPU, so that neighbours count less. The garbage collector is frozen after the start.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from cluster import compiled
 from cluster.reports import EngineShape, KvChange, KvEvents, KvTier, LinkSpeed, WorkerLoad, WorkerReport
 from cluster.slo import Objective, SloConfig
 from cluster.types import (
@@ -172,6 +174,7 @@ def resident_bytes() -> int:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    print("compiled code" if compiled.is_in_use() else "the sources, not compiled")
     print(f"one indexed block takes {bytes_per_block():.0f} bytes")
     print(f"{'':24}  placements/s       p50       p99       max   events  refused")
     for case in CASES:

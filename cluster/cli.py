@@ -2,7 +2,8 @@
 
 `baton serve` is `serve run` with a face: it applies --port and --model to the Serve config, shows progress while the
 engines start, says when the service is ready, and stops everything it started on Ctrl-C. `baton probe` asks a running
-service how its workers are linked. `baton tenant` names the tenant of an API key.
+service how its workers are linked. `baton tenant` names the tenant of an API key. `baton compile` makes machine code of
+what decides.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import psutil
 import yaml
 
 from api.wire.tenants import tenant_of_key
+from cluster import compiler
 from cluster.config import REPO_ROOT, parse
 from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.local_redis import REDIS_FOLDER, LocalRedis
@@ -79,6 +81,7 @@ def main() -> None:
         description="Reads an API key from standard input, and prints its tenant's name in `state.tenants`.",
     )
     tenant.set_defaults(run=_tenant)
+    compiler.add_parser(commands)
     simulate.add_parser(commands)
     arguments = parser.parse_args()
     sys.exit(arguments.run(arguments))

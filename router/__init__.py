@@ -1,0 +1,5 @@
+"""The Scheduler. What decides runs compiled where `baton compile` has compiled these very sources."""
+
+from cluster import compiled
+
+compiled.put_before(__name__, __path__)

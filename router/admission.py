@@ -11,6 +11,7 @@ prefill and decode load swing in anti-phase (Mooncake, prediction-based early re
 """
 
 from enum import Enum
+from typing import Final
 
 from cluster.types import (
     PlacementRequest,
@@ -21,15 +22,15 @@ from cluster.types import (
 from router.ask import Ask
 from router.choice import Choice
 
-HIGH_CLASS_LATENESS = 2.0
+HIGH_CLASS_LATENESS: Final = 2.0
 """The highest class is let in up to this multiple of its objectives."""
-UNFAIR_MARGIN = 0.3
+UNFAIR_MARGIN: Final = 0.3
 """A tenant far above its share must be expected to meet its objectives with so much to spare, while others wait."""
-LATER_SHARE = 0.7
+LATER_SHARE: Final = 0.7
 """Of the victims among requests yet to come, that counts against letting one in."""
-AGEING = 2.0
+AGEING: Final = 2.0
 """A request rises by a class for each such multiple of its TTFT objective that it has waited."""
-MAX_QUEUE = 2000
+MAX_QUEUE: Final = 2000
 
 RANK = {SloClass.INTERACTIVE: 0, SloClass.STANDARD: 1, SloClass.BATCH: 2}
 """Who is served first."""

@@ -6,14 +6,16 @@ have found after their own arrival (the Palm rate). For Poisson arrivals the two
 
 from collections import deque
 from math import exp
+from typing import Final, final
 
-HORIZON_S = 1.0
+HORIZON_S: Final = 1.0
 """After an arrival, in which the others are counted."""
-SHARE = 0.01
+SHARE: Final = 0.01
 """Of the newest arrival in the average."""
-RECENT_S = 2.0
+RECENT_S: Final = 2.0
 
 
+@final
 class ArrivalRate:
     __slots__ = ("_after", "_at", "_found", "_recent")
 

@@ -17,35 +17,51 @@ Invariants: no more than `max_blocks` entries; no entry is 0; a free slot has no
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from typing import NamedTuple
+from typing import Final, final
 
 from router.worker_bits import MAX_GROUPS
 
 GPU, HOST, DISK = 1, 2, 4
 ALL = GPU | HOST | DISK
 
-DENSE_BLOCKS = 64
-STRIDE_BLOCKS = 16
-_SLOT_BITS = 3
-_KEY_BYTES = 48
+DENSE_BLOCKS: Final = 64
+STRIDE_BLOCKS: Final = 16
+_SLOT_BITS: Final = 3
+_KEY_BYTES: Final = 48
 """Of a hash of 8 bytes as a Python object."""
-_SWEEP_BLOCKS = 256
+_SWEEP_BLOCKS: Final = 256
 """Per call, at least: a sweep is over in some thousand calls, and none of them takes long."""
-_SWEPT_PER_JOINED = 16
+_SWEPT_PER_JOINED: Final = 16
 """When the table is crowded, a sweep is faster than what fills it."""
-_MAX_CLOSED = 64
+_MAX_CLOSED: Final = 64
 """So many slots await the next sweep, and it is done at once: masks must not grow without bound."""
 
 
-class Hit(NamedTuple):
+@final
+class Hit:
     """What a worker holds of a prompt, in leading KV blocks."""
 
-    num_blocks: int
-    """In any tier, counted from the prompt's start without a gap."""
-    num_gpu_blocks: int
-    """Of them, those that are in the engine's own memory, counted the same way."""
+    __slots__ = ("num_blocks", "num_gpu_blocks")
+
+    def __init__(self, num_blocks: int, num_gpu_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        """In any tier, counted from the prompt's start without a gap."""
+        self.num_gpu_blocks = num_gpu_blocks
+        """Of them, those that are in the engine's own memory, counted the same way."""
+
+    def __repr__(self) -> str:
+        return f"Hit({self.num_blocks}, {self.num_gpu_blocks})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Hit):
+            return NotImplemented
+        return self.num_blocks == other.num_blocks and self.num_gpu_blocks == other.num_gpu_blocks
+
+    def __hash__(self) -> int:
+        return hash((self.num_blocks, self.num_gpu_blocks))
 
 
+@final
 class Holder:
     """A worker as the table knows it."""
 
@@ -62,6 +78,7 @@ class Holder:
         """The table had no room for some of its blocks."""
 
 
+@final
 class BlockTable:
     __slots__ = (
         "_blocks",

@@ -20,7 +20,7 @@ def placement_of(ask: Ask, choice: Choice) -> Placement:
         num_hit_tokens=ask.hit(prefilling) if prefilling else 0,
         predicted=choice.prediction,
         considered=choice.considered,
-        holds_first_until_s=MARGIN * ask.slo.ttft_s if is_held else 0.0,
+        holds_first_until_s=MARGIN * ask.slo_ttft_s if is_held else 0.0,
     )
 
 
@@ -30,8 +30,8 @@ def charge(ask: Ask, choice: Choice, models: LatencyModels, asker: object) -> Ch
     made = Charge(request.request_id, placement_of(ask, choice), ask.slo, request.slo_class, ask.lengths, now)
     made.tenant = request.tenant
     made.asker = asker
-    made.num_prompt = request.num_prompt_tokens
-    made.num_sequences = request.num_sequences
+    made.num_prompt = ask.num_prompt
+    made.num_sequences = ask.num_sequences
     if request.max_output_tokens is not None:
         made.most_tokens = float(request.max_output_tokens - request.num_output_tokens)
     made.kv_tokens = ask.kv_tokens
@@ -62,7 +62,7 @@ def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerSta
 
 def _charge_alone(ask: Ask, made: Charge, worker: WorkerState) -> None:
     hit, batch = ask.hit(worker), worker.num_decoding
-    num_new, most = ask.num_prompt - hit, worker.shape.max_step_tokens
+    num_new, most = ask.num_prompt - hit, worker.max_step_tokens
     made.prefill_s = worker.model.times.prefill_s(num_new, hit, most, batch, int(worker.context_tokens(ask.now)))
     made.prefill_s += ask.load_s(worker)
     stall_s = made.prefill_s - (num_chunks(num_new, most, batch) * worker.step_s(ask.now) if batch else 0.0)

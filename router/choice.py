@@ -1,7 +1,7 @@
 """What a placement policy gets and gives: the workers that a request may use, and the one that it is to use."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, final
 
 from cluster.types import (
     Path,
@@ -13,63 +13,102 @@ from router.ask import Ask
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 
-ROSTER_AGE_S = 0.05
+ROSTER_AGE_S: Final = 0.05
 
 Pair = tuple[WorkerId, WorkerId]
 """A prefill and a decode worker."""
 
 
-class Choice(NamedTuple):
-    path: Path
-    prefill: WorkerState | None
-    """On path P it generates too."""
-    decode: WorkerState | None
-    why: str
-    prediction: Prediction | None = None
-    considered: tuple[Prediction, ...] = ()
+@final
+class Choice:
+    __slots__ = ("considered", "decode", "path", "prediction", "prefill", "why")
+
+    def __init__(
+        self,
+        path: Path,
+        prefill: WorkerState | None,
+        decode: WorkerState | None,
+        why: str,
+        prediction: Prediction | None = None,
+        considered: tuple[Prediction, ...] = (),
+    ) -> None:
+        self.path = path
+        self.prefill = prefill
+        """On path P it generates too."""
+        self.decode = decode
+        self.why = why
+        self.prediction = prediction
+        self.considered = considered
 
 
-class Candidates(NamedTuple):
+@final
+class Candidates:
     """The workers that may take a request, as its own constraints leave them."""
 
-    prefills: Sequence[WorkerState]
-    decodes: Sequence[WorkerState]
-    stale_share: float
-    suspects: frozenset[Pair]
-    """Pairs that hand over nothing."""
-    may_hand_over: bool
-    may_stay: bool
-    """On a decode worker alone."""
-    may_prefill_alone: bool
-    """On a prefill worker alone, if that pays."""
-    turn: int
-    """Breaks ties in rotation."""
+    __slots__ = (
+        "decodes",
+        "may_hand_over",
+        "may_prefill_alone",
+        "may_stay",
+        "prefills",
+        "stale_share",
+        "suspects",
+    )
+
+    def __init__(
+        self,
+        path: Path | None,
+        prefills: list[WorkerState],
+        decodes: list[WorkerState],
+        stale_share: float,
+        suspects: frozenset[Pair],
+        can_hand_over: bool,
+    ) -> None:
+        """`path`: the only one that is wanted. `suspects`: pairs that hand over nothing."""
+        self.prefills = prefills
+        self.decodes = decodes
+        self.stale_share = stale_share
+        self.suspects = suspects
+        self.may_hand_over = can_hand_over and (path is None or path is Path.PREFILL_DECODE)
+        self.may_stay = path is None or path is Path.DECODE
+        """On a decode worker alone."""
+        self.may_prefill_alone = path is None or path is Path.PREFILL
+        """On a prefill worker alone, if that pays."""
 
     def can_pair(self, prefill: WorkerState, decode: WorkerState) -> bool:
-        return prefill.worker in decode.report.links and (prefill.worker, decode.worker) not in self.suspects
+        if prefill.worker not in decode.links:
+            return False
+        return not self.suspects or (prefill.worker, decode.worker) not in self.suspects
 
 
 Policy = Callable[[Ask, Candidates, LatencyModels], Choice | None]
 """None: nobody can take the request."""
 
 
-class Roster(NamedTuple):
+@final
+class Roster:
     """The live workers by pool. Looked through anew every ROSTER_AGE_S, not for every request."""
 
-    prefills: list[WorkerState]
-    """Those that report as they should; those that do not where there are no others."""
-    decodes: list[WorkerState]
-    silent_prefills: list[WorkerState]
-    """Those that have missed reports: for requests that none of the others can take."""
-    silent_decodes: list[WorkerState]
-    stale_share: float
-    """Of the live workers, that have missed reports."""
-    made_at: float
-    roomy_until: int
-    """Before this turn nobody is full."""
+    __slots__ = ("decodes", "made_at", "prefills", "roomy_until", "silent_decodes", "silent_prefills", "stale_share")
+
+    def __init__(self, fresh: list[WorkerState], silent: list[WorkerState], made_at: float, roomy_until: int) -> None:
+        """`silent`: those that have missed reports. `roomy_until`: before this turn nobody is full."""
+        self.silent_prefills = _of_pool(Pool.PREFILL, silent)
+        """For requests that none of the others can take."""
+        self.silent_decodes = _of_pool(Pool.DECODE, silent)
+        self.prefills = _of_pool(Pool.PREFILL, fresh) or self.silent_prefills
+        """Those that report as they should; those that do not where there are no others."""
+        self.decodes = _of_pool(Pool.DECODE, fresh) or self.silent_decodes
+        num_live = len(fresh) + len(silent)
+        self.stale_share = 1.0 - len(fresh) / num_live if num_live else 0.0
+        """Of the live workers, that have missed reports."""
+        self.made_at = made_at
+        self.roomy_until = roomy_until
 
 
-NOBODY = Roster([], [], [], [], 0.0, float("-inf"), 0)
+def nobody() -> Roster:
+    """To be looked through at once."""
+    return Roster([], [], float("-inf"), 0)
 
 
 def roster_of(workers: Iterable[WorkerState], now: float, turn: int) -> Roster:
@@ -77,30 +116,20 @@ def roster_of(workers: Iterable[WorkerState], now: float, turn: int) -> Roster:
     live = list(workers)
     fresh = [worker for worker in live if not worker.is_stale(now)]
     silent = [worker for worker in live if worker.is_stale(now)]
-    silent_prefills, silent_decodes = _of_pool(Pool.PREFILL, silent), _of_pool(Pool.DECODE, silent)
-    return Roster(
-        prefills=_of_pool(Pool.PREFILL, fresh) or silent_prefills,
-        decodes=_of_pool(Pool.DECODE, fresh) or silent_decodes,
-        silent_prefills=silent_prefills,
-        silent_decodes=silent_decodes,
-        stale_share=1.0 - len(fresh) / len(live) if live else 0.0,
-        made_at=now,
-        roomy_until=turn + min([worker.room - len(worker.charges) for worker in live], default=0),
-    )
+    room = min([worker.room - len(worker.charges) for worker in live], default=0)
+    return Roster(fresh, silent, now, turn + room)
 
 
 def candidates_of(ask: Ask, roster: Roster, suspects: frozenset[Pair], turn: int) -> Candidates:
     """Workers with room that the request has not failed on."""
     request = ask.request
     return Candidates(
-        prefills=_usable(roster.prefills, ask, roster, turn) or _usable(roster.silent_prefills, ask, roster, turn),
-        decodes=_usable(roster.decodes, ask, roster, turn) or _usable(roster.silent_decodes, ask, roster, turn),
-        stale_share=roster.stale_share,
-        suspects=suspects,
-        may_hand_over=request.can_hand_over and request.path in (None, Path.PREFILL_DECODE),
-        may_stay=request.path in (None, Path.DECODE),
-        may_prefill_alone=request.path in (None, Path.PREFILL),
-        turn=turn,
+        request.path,
+        _usable(roster.prefills, ask, roster, turn) or _usable(roster.silent_prefills, ask, roster, turn),
+        _usable(roster.decodes, ask, roster, turn) or _usable(roster.silent_decodes, ask, roster, turn),
+        roster.stale_share,
+        suspects,
+        request.can_hand_over,
     )
 
 

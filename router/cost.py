@@ -5,49 +5,65 @@ among ways which are all good: the cheapest in engine time first. Times are seco
 """
 
 from math import exp
-from typing import NamedTuple
+from typing import Final, final
 
-from cluster.types import Path, Prediction, SloClass, WorkerId
-from router.ask import OUTPUT_QUANTILES, Ask
+from cluster.types import Path, SloClass
+from router.ask import USUAL, Ask, Others
+from router.duty import LONG_S, SHORT_S, Shares, lately, share_over
 from router.duty import MOST as MOST_DUTY
-from router.duty import WINDOWS_S, Shares, share_over
 from router.fleet import WorkerState
 from router.latency import LatencyModels
-from router.outlook import SOFTNESS, class_weight, logistic
+from router.outlook import CLASS_RANK, SLACK_SOFTNESS, class_weight, logistic
+from router.way import Harm, Times, Way, Workers
 
-MARGIN = 0.9
+MARGIN: Final = 0.9
 """A prediction of this share of the objective counts as missed half."""
-VICTIM_WEIGHT = 1.0
-FUTURE_WEIGHT = 1.0
-WORTH_HOLDING = 0.02
+SOFTNESS: Final = 0.2
+"""Of that threshold, as a share of the objective: predictions are not exact."""
+VICTIM_WEIGHT: Final = 1.0
+FUTURE_WEIGHT: Final = 1.0
+FUTURE_DECODES_SHARE: Final = 0.3
+"""Of the requests that would decode beside a prompt later on, that are taken to find no better worker by then."""
+WORTH_HOLDING: Final = 0.02
 """Risk that holding the first token back takes away, for it to be held back."""
-SHORT_GAP = 0.02
+SHORT_GAP: Final = 0.02
 """Of the TPOT objective: what the gap after the first token adds to a TPOT may be so much without a thought."""
-TTFT_WEIGHT = 0.3
-TPOT_WEIGHT = 0.1
-ENGINE_TIME_WEIGHT = 1.0
+TTFT_WEIGHT: Final = 0.3
+TPOT_WEIGHT: Final = 0.1
+ENGINE_TIME_WEIGHT: Final = 1.0
 
-HIGHEST_CLASS_SHARE = 0.05
+HIGHEST_CLASS_SHARE: Final = 0.05
 """Of a decode worker's KV memory, that only the highest class may use."""
 
 
-class PrefillPart(NamedTuple):
+_HIGHEST_RANK: Final = CLASS_RANK[SloClass.INTERACTIVE]
+_PREFILL_DECODE: Final = Path.PREFILL_DECODE
+_DECODE: Final = Path.DECODE
+_PREFILL: Final = Path.PREFILL
+
+
+@final
+class PrefillPart:
     """Computing the prompt on a prefill worker."""
 
-    worker: WorkerState
-    seconds: float
-    """Of the worker's own time."""
-    done_s: float
-    """From now, behind what is queued."""
+    __slots__ = ("done_s", "seconds", "worker")
+
+    def __init__(self, worker: WorkerState, seconds: float, done_s: float) -> None:
+        self.worker = worker
+        self.seconds = seconds
+        """Of the worker's own time."""
+        self.done_s = done_s
+        """From now, behind what is queued."""
 
 
 def prefill_s(ask: Ask, worker: WorkerState) -> float:
     """Of the worker's own time, with nothing beside it."""
     hit = ask.hit(worker)
-    seconds = worker.model.times.prefill_s(ask.num_prompt - hit, hit, worker.shape.max_step_tokens)
+    seconds = worker.model.times.prefill_s(ask.num_prompt - hit, hit, worker.max_step_tokens)
     return seconds + ask.load_s(worker)
 
 
+@final
 class DecodePart:
     """Decoding on a worker, whoever prefills: what does not depend on that."""
 
@@ -59,7 +75,6 @@ class DecodePart:
         "hit",
         "join_slowdown_s",
         "join_victims",
-        "joining",
         "missing",
         "outlook",
         "queue_s",
@@ -76,20 +91,19 @@ class DecodePart:
         self.batch = worker.num_decoding + len(worker.inbound)
         self.decoding_context = worker.context_tokens(now)
         self.context = self.decoding_context + worker.inbound_prompt
-        self.joining = worker.inbound.values()
         self.queue_s = worker.queue_s(now) if worker.prefilling else 0.0
         self.duty = worker.duty.shares(now)
         self.step_s = worker.step_s(now) if worker.num_decoding else 0.0
         times = worker.model.times
         size = ask.num_prompt + ask.outputs[1] / 2
-        self.with_it_s = times.decode_s(self.batch + ask.request.num_sequences, self.context + size)
+        self.with_it_s = times.decode_s(self.batch + ask.num_sequences, self.context + size)
         """What a token takes with it and with everybody who is there or expected."""
         self.join_slowdown_s = 0.0
         self.join_victims = 0.0
         if self.batch:
             self.join_slowdown_s = max(0.0, self.with_it_s - times.decode_s(self.batch, self.context))
-            self.join_victims = self.outlook.victims(0.0, self.join_slowdown_s, ask.request.slo_class)
-        share = 1.0 if ask.request.slo_class is SloClass.INTERACTIVE else 1.0 - HIGHEST_CLASS_SHARE
+            self.join_victims = self.outlook.victims(0.0, self.join_slowdown_s, ask.rank)
+        share = 1.0 if ask.rank == _HIGHEST_RANK else 1.0 - HIGHEST_CLASS_SHARE
         free = share * worker.kv_capacity - worker.kv_reserved - worker.unknown_context
         self.missing = max(0.0, ask.kv_tokens - free)
 
@@ -109,17 +123,18 @@ class DecodePart:
         are yet to join, but for those that will have ended too and that nobody follows.
         """
         num_gone, freed = self.outlook.finished_by(joins_s)
-        if not num_gone and not self.joining:
+        joining = self.worker.inbound
+        if not num_gone and not joining:
             return self.with_it_s
-        batch = self.batch - num_gone + float(ask.request.num_sequences)
+        batch = self.batch - num_gone + float(ask.num_sequences)
         context = self.context - freed + ask.num_prompt + ask.outputs[1] / 2
-        if self.joining and joins_s > 0.0:
+        if joining and joins_s > 0.0:
             step_s = self.worker.model.times.decode_s(self.batch + 1, self.context)
             lasts_s = ask.outputs[1] * step_s
             num_ended = context_ended = 0.0
-            for charge in self.joining:
+            for charge in joining.values():
                 starts_s = max(0.0, charge.joins_at - ask.now)
-                num_output = min(charge.lengths.quantile(OUTPUT_QUANTILES[1]), charge.most_tokens)
+                num_output = min(charge.lengths.quantile(USUAL), charge.most_tokens)
                 beside_s = starts_s + num_output * step_s - joins_s
                 if starts_s < joins_s and beside_s < lasts_s:
                     ended = 1.0 - max(0.0, beside_s) / lasts_s
@@ -134,41 +149,43 @@ class DecodePart:
 
 def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float) -> float:
     """When the hand-over is done, from now."""
-    num_bytes = (ask.num_prompt - ask.hit(decode)) * prefill.shape.kv_bytes_per_token
-    seconds = models.transfer(prefill.worker, decode.worker, decode.report.links.get(prefill.worker)).seconds(num_bytes)
+    num_bytes = (ask.num_prompt - ask.hit(decode)) * prefill.kv_bytes_per_token
+    seconds = models.transfer(prefill.worker, decode.worker, decode.links.get(prefill.worker)).seconds(num_bytes)
     free_s = max(prefill.link_free_at, decode.link_free_at) - ask.now
     return max(ready_s, free_s) + seconds
 
 
-def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Prediction:
+def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Way:
     """Path P->D. The first token, which the prefill worker has, is released at once, unless that would make the gap
     before the second one too long for an answer of so few tokens: then with the second one.
     """
-    done_s, slo = prefill.done_s, ask.slo
+    done_s = prefill.done_s
     joins_s = over_link(ask, prefill.worker, decode.worker, models, done_s)
     if decode.missing:
         joins_s += decode.memory_wait_s()
     step_s = decode.step_with(ask, joins_s)
     # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.
     gap_s = joins_s - done_s + max(0.0, decode.queue_s - joins_s) + step_s
-    harm = _Harm(
-        decode.join_victims, _later_prompts(ask, prefill), prefill.seconds + decode.join_slowdown_s * ask.outputs[1]
+    harm = Harm(
+        decode.join_victims,
+        _later_prompts(ask, prefill.seconds, done_s, ask.others.prefill_use, ask.others.num_prefills),
+        prefill.seconds + decode.join_slowdown_s * ask.outputs[1],
     )
-    path, workers = Path.PREFILL_DECODE, (prefill.worker.worker, decode.worker.worker)
-    held = _Times(done_s + gap_s, 0.0, step_s, decode.duty)
-    if not ask.request.has_early_token:
-        return _priced(ask, path, workers, held, harm, models)
-    at_once = _priced(ask, path, workers, _Times(done_s, gap_s, step_s, decode.duty), harm, models)
-    if gap_s < SHORT_GAP * slo.tpot_s * (ask.outputs[0] - 1.0) or at_once.risk < WORTH_HOLDING:
+    workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
+    held = Times(done_s + gap_s, 0.0, step_s, decode.duty)
+    if not ask.has_early_token:
+        return _priced(ask, workers, held, harm, models)
+    at_once = _priced(ask, workers, Times(done_s, gap_s, step_s, decode.duty), harm, models)
+    if gap_s < SHORT_GAP * ask.slo_tpot_s * (ask.outputs[0] - 1.0) or at_once.risk < WORTH_HOLDING:
         return at_once
-    later = _priced(ask, path, workers, held, harm, models, holds_first=True)
+    later = _priced(ask, workers, held, harm, models, holds_first=True)
     return later if later.risk + WORTH_HOLDING < at_once.risk else at_once
 
 
-def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path.DECODE) -> Prediction:
+def alone(ask: Ask, decode: DecodePart, models: LatencyModels, *, is_prefill: bool = False) -> Way:
     """The whole request on one worker: path D, or path P on a prefill worker."""
     worker, hit, batch = decode.worker, decode.hit, decode.worker.num_decoding
-    num_new, most = ask.num_prompt - hit, worker.shape.max_step_tokens
+    num_new, most = ask.num_prompt - hit, worker.max_step_tokens
     seconds = worker.model.times.prefill_s(num_new, hit, most, batch, int(decode.decoding_context))
     seconds += ask.load_s(worker)
     stall_s = max(0.0, seconds - num_chunks(num_new, most, batch) * decode.step_s) if batch else 0.0
@@ -176,16 +193,21 @@ def alone(ask: Ask, decode: DecodePart, models: LatencyModels, path: Path = Path
     if decode.missing:
         done_s += decode.memory_wait_s()
     step_s = decode.step_with(ask, done_s)
-    victims = decode.outlook.victims(stall_s, decode.join_slowdown_s, ask.request.slo_class)
+    victims = decode.outlook.victims(stall_s, decode.join_slowdown_s, ask.rank)
     if worker.inbound:
         victims += _inbound_victims(ask, decode, done_s - seconds, done_s)
-    harm = _Harm(
+    others = ask.others
+    use, num_workers = lately(decode.duty), others.num_decodes
+    if is_prefill:
+        use, num_workers = others.prefill_use, others.num_prefills
+    later_prompts = _later_prompts(ask, seconds, decode.queue_s + seconds, use, num_workers)
+    harm = Harm(
         victims,
-        _later_decodes(ask, decode, step_s, seconds),
+        FUTURE_DECODES_SHARE * _later_decodes(ask, decode, step_s, seconds) + later_prompts,
         (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1],
     )
-    workers = (worker.worker, None) if path is Path.PREFILL else (None, worker.worker)
-    return _priced(ask, path, workers, _Times(done_s, 0.0, step_s, decode.duty), harm, models)
+    workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
+    return _priced(ask, workers, Times(done_s, 0.0, step_s, decode.duty), harm, models)
 
 
 def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
@@ -198,77 +220,49 @@ def stretched(step_s: float, num_output: float, duty: Shares) -> float:
     return step_s / (1.0 - share_over(duty, num_output * step_s))
 
 
-class _Times(NamedTuple):
-    ttft_s: float
-    gap_s: float
-    """Between the first token and the second, before what a step takes."""
-    step_s: float
-    duty: Shares
-    """Of the worker that decodes."""
-
-
-class _Harm(NamedTuple):
-    """What the request does to others."""
-
-    victims: float
-    future_victims: float
-    engine_s: float
-
-
 def _priced(
-    ask: Ask,
-    path: Path,
-    workers: tuple[WorkerId | None, WorkerId | None],
-    times: _Times,
-    harm: _Harm,
-    models: LatencyModels,
-    *,
-    holds_first: bool = False,
-) -> Prediction:
-    """`workers`: who prefills, and who decodes."""
-    slo, engine_ttft_s = ask.slo, ask.age_s + times.ttft_s
-    ttft_s = models.bias.ttft_s(path, engine_ttft_s)
-    late = _lateness(ttft_s, slo.ttft_s)
-    slow, tpot_s, engine_tpot_s = _slowness(ask, path, times, models)
-    risk = 1.0 - (1.0 - late) * (1.0 - slow)
-    cost = (
+    ask: Ask, workers: Workers, times: Times, harm: Harm, models: LatencyModels, *, holds_first: bool = False
+) -> Way:
+    way = Way(workers, times, harm, holds_first=holds_first)
+    way.engine_ttft_s = ask.age_s + times.ttft_s
+    way.ttft_s = ttft_s = models.bias.ttft(way.path).corrected(way.engine_ttft_s)
+    late = _lateness(ttft_s, ask.slo_ttft_s)
+    slow = _slowness(ask, way, times, models)
+    way.risk = risk = 1.0 - (1.0 - late) * (1.0 - slow)
+    way.cost = (
         risk
         + VICTIM_WEIGHT * harm.victims
         + FUTURE_WEIGHT * harm.future_victims
-        + (TTFT_WEIGHT * ttft_s + ENGINE_TIME_WEIGHT * harm.engine_s) / slo.ttft_s
-        + TPOT_WEIGHT * tpot_s / slo.tpot_s
+        + (TTFT_WEIGHT * ttft_s + ENGINE_TIME_WEIGHT * harm.engine_s) / ask.slo_ttft_s
+        + TPOT_WEIGHT * way.tpot_s / ask.slo_tpot_s
     )
-    return Prediction(
-        path,
-        *workers,
-        ttft_s,
-        tpot_s,
-        risk,
-        harm.victims,
-        harm.engine_s,
-        cost,
-        engine_ttft_s,
-        engine_tpot_s,
-        times.gap_s,
-        harm.future_victims,
-        holds_first,
-    )
+    return way
 
 
-def _slowness(ask: Ask, path: Path, times: _Times, models: LatencyModels) -> tuple[float, float, float]:
-    """Probability that the TPOT objective is missed; and of an answer of median length the TPOT, and what the engine
+def _slowness(ask: Ask, way: Way, times: Times, models: LatencyModels) -> float:
+    """Probability that the TPOT objective is missed. Notes the TPOT of an answer of median length, and what the engine
     models alone say of it. One token has none.
     """
-    objective_s, total, tpots, of_engine = ask.slo.tpot_s, 0.0, [], []
-    for num_output in ask.outputs:
-        engine_tpot_s = stretched(times.step_s, num_output, times.duty)
-        tpot_s = models.bias.tpot_s(path, engine_tpot_s)
-        if num_output > 1.0:
-            tpot_s += times.gap_s / (num_output - 1.0) if num_output > 2.0 else times.gap_s
-            total += 1.0 / (1.0 + exp((MARGIN - tpot_s / objective_s) / SOFTNESS))
-        tpots.append(tpot_s)
-        of_engine.append(engine_tpot_s)
-    return total / len(tpots), tpots[1], of_engine[1]
+    bias, gap_s, objective_s = models.bias.tpot(way.path), times.gap_s, ask.slo_tpot_s
+    short, usual, long = ask.outputs
+    way.engine_tpot_s = stretched(times.step_s, usual, times.duty)
+    way.tpot_s = _with_gap(bias.corrected(way.engine_tpot_s), gap_s, usual)
+    shortest_s = _with_gap(bias.corrected(stretched(times.step_s, short, times.duty)), gap_s, short)
+    longest_s = _with_gap(bias.corrected(stretched(times.step_s, long, times.duty)), gap_s, long)
+    total = _slow(shortest_s, objective_s, short) + _slow(way.tpot_s, objective_s, usual)
+    return (total + _slow(longest_s, objective_s, long)) / 3.0
+
+
+def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
+    if num_output <= 1.0:
+        return tpot_s
+    return tpot_s + (gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s)
+
+
+def _slow(tpot_s: float, objective_s: float, num_output: float) -> float:
+    if num_output <= 1.0:
+        return 0.0
+    return 1.0 / (1.0 + exp((MARGIN - tpot_s / objective_s) / SOFTNESS))
 
 
 def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -> float:
@@ -276,13 +270,13 @@ def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -
     total = 0.0
     for charge in decode.worker.inbound.values():
         stall_s = to_s - max(from_s, charge.joins_at - ask.now)
-        num_gaps = min(charge.lengths.quantile(OUTPUT_QUANTILES[1]), charge.most_tokens) - 1.0
+        num_gaps = min(charge.lengths.quantile(USUAL), charge.most_tokens) - 1.0
         if stall_s <= 0.0 or num_gaps <= 0.0:
             continue
-        budget_s = charge.slo.tpot_s * num_gaps
+        budget_s = charge.slo_tpot_s * num_gaps
         slack_s = budget_s - num_gaps * decode.step_s
-        softness_s = SOFTNESS * budget_s
-        weight = class_weight(charge.slo_class, ask.request.slo_class)
+        softness_s = SLACK_SOFTNESS * budget_s
+        weight = class_weight(charge.rank, ask.rank)
         total += weight * (logistic((stall_s - slack_s) / softness_s) - logistic(-slack_s / softness_s))
     return total
 
@@ -292,32 +286,39 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
     them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
     Where other workers are free they go there.
     """
-    others, total = ask.others, 0.0
+    others, duty = ask.others, decode.duty
     if not others.decode_use:
         return 0.0
-    for num_output in ask.outputs:
-        horizon_s = min(max(num_output * step_s, WINDOWS_S[0]), WINDOWS_S[-1])
-        before = share_over(decode.duty, horizon_s)
-        after = min(MOST_DUTY, before + seconds / horizon_s)
-        was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
-        more = others.arrivals_per_s * _later(was_s, will_be_s, ask.slo.tpot_s)
-        for higher in others.higher:
-            more += higher.weighed_per_s * _later(was_s, will_be_s, higher.slo.tpot_s)
-        total += horizon_s * more
-    return others.decode_use * total / others.num_decodes / len(ask.outputs)
+    short, usual, long = ask.outputs
+    total = _later_slow(ask, others, duty, short, step_s, seconds)
+    total += _later_slow(ask, others, duty, usual, step_s, seconds)
+    total += _later_slow(ask, others, duty, long, step_s, seconds)
+    return others.decode_use * total / others.num_decodes / 3.0
 
 
-def _later_prompts(ask: Ask, prefill: PrefillPart) -> float:
+def _later_slow(ask: Ask, others: Others, duty: Shares, num_output: float, step_s: float, seconds: float) -> float:
+    """Of those that generate so many tokens."""
+    horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
+    before = share_over(duty, horizon_s)
+    after = min(MOST_DUTY, before + seconds / horizon_s)
+    was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
+    more = others.arrivals_per_s * _later(was_s, will_be_s, ask.slo_tpot_s)
+    for higher in others.higher:
+        more += higher.weighed_per_s * _later(was_s, will_be_s, higher.slo_tpot_s)
+    return horizon_s * more
+
+
+def _later_prompts(ask: Ask, seconds: float, done_s: float, use: float, num_workers: int) -> float:
     """Victims among requests that are yet to come and to be prefilled there, taken to be like this one: those that come
     while its queue lasts find it longer by this prompt, unless another worker has nothing to do. Who is of its class
-    may wait or go elsewhere, and finds half of the queue on average; a higher class needs room all the time.
+    may wait or go elsewhere, and finds half of the queue on average; a higher class needs room all the time. `use`:
+    share of the time that prompts took there lately; `num_workers`: among which those who come have the choice.
     """
-    others, seconds, done_s = ask.others, prefill.seconds, prefill.done_s
-    found_s = done_s / 2
-    total = others.arrivals_per_s * _later(found_s + seconds / 2, found_s + seconds, ask.slo.ttft_s)
+    others, found_s = ask.others, done_s / 2
+    total = others.arrivals_per_s * _later(found_s + seconds / 2, found_s + seconds, ask.slo_ttft_s)
     for higher in others.higher:
-        total += higher.weighed_per_s * _later(done_s, done_s + seconds, higher.slo.ttft_s)
-    return others.prefill_use * total / others.num_prefills * done_s
+        total += higher.weighed_per_s * _later(done_s, done_s + seconds, higher.slo_ttft_s)
+    return use * total / num_workers * done_s
 
 
 def _lateness(seconds: float, objective_s: float) -> float:

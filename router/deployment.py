@@ -1,8 +1,9 @@
 """Scheduler: RouterState behind the cluster's messages. Holds no policy; the clock is the event loop's."""
 
 import asyncio
+import logging
 
-from cluster import metrics
+from cluster import compiled, metrics
 from cluster.channel import Connection, Listener, Service
 from cluster.handles import own_node_ip, own_worker_id
 from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, QUEUE, REPORT, TELL, VIEW
@@ -26,9 +27,13 @@ from router.desk import PlacementDesk
 from router.latency import LatencyModels
 from router.state import RouterState
 
+logger = logging.getLogger("baton.scheduler")
+
 
 class Scheduler:
     async def __init__(self, slo: SloConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        if not compiled.is_in_use():
+            logger.warning("placements are decided by the sources: what `baton compile` makes is several times as fast")
         self._desk = PlacementDesk(RouterState(slo))
         service = Service()
         service.on_call_of(PLACE, self._place)

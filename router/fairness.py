@@ -5,12 +5,14 @@ they cost.
 """
 
 from math import log
+from typing import Final, final
 
-HALF_LIFE_S = 30.0
-MAX_TENANTS = 10_000
-LARGEST_EXCESS = 4.0
+HALF_LIFE_S: Final = 30.0
+MAX_TENANTS: Final = 10_000
+LARGEST_EXCESS: Final = 4.0
 
 
+@final
 class TenantShares:
     __slots__ = ("_since", "_total_s", "_used_s")
 

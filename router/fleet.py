@@ -7,9 +7,10 @@ and says that the worker lives.
 Times are monotonic seconds, of the caller.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import IntEnum
 from math import inf
+from typing import Final, final
 
 from cluster.reports import ClusterView, WorkerReport, WorkerView
 from cluster.types import (
@@ -20,13 +21,13 @@ from cluster.types import (
 )
 from router.duty import Duty, share_over
 from router.latency import LatencyModel
-from router.outlook import CLASS_RANK, NOTHING, Outlook, Resident, look_ahead
+from router.outlook import CLASS_RANK, NOTHING, LookAhead, Outlook
 from router.output_lengths import LengthHistogram
 
-OUTLOOK_AGE_S = 0.05
+OUTLOOK_AGE_S: Final = 0.05
 """How old a worker's outlook may get. Its residents' slack changes by no more than that in the meantime."""
-MIN_STEP_S = 1e-6
-PREFILL_SHARE = 0.05
+MIN_STEP_S: Final = 1e-6
+PREFILL_SHARE: Final = 0.05
 """A worker that computes prompts for a second is avoided like one whose steps are so many seconds longer."""
 
 
@@ -39,6 +40,7 @@ class Stage(IntEnum):
     DECODING = 2
 
 
+@final
 class Charge:
     """One open request, as it is charged to its workers."""
 
@@ -56,8 +58,8 @@ class Charge:
         "prefill_s",
         "rank",
         "request_id",
-        "slo",
         "slo_class",
+        "slo_tpot_s",
         "stage",
         "start_step",
         "tenant",
@@ -74,9 +76,9 @@ class Charge:
     ) -> None:
         self.request_id = request_id
         self.placement = placement
-        self.slo = slo
         self.slo_class = slo_class
-        self.rank = CLASS_RANK[slo_class]
+        self.rank: int = CLASS_RANK[slo_class]
+        self.slo_tpot_s: float = slo.tpot_s
         self.lengths = lengths
         self.charged_at = now
         self.tenant = ""
@@ -98,6 +100,7 @@ class Charge:
         """The decode clock of its worker then."""
 
 
+@final
 class WorkerState:
     """One worker. Created by its first report."""
 
@@ -109,15 +112,19 @@ class WorkerState:
         "_prefill_free_at",
         "_report_gap_s",
         "_steps",
+        "block_size",
         "charges",
         "crowd_s",
         "duty",
         "inbound",
         "inbound_prompt",
+        "kv_bytes_per_token",
         "kv_capacity",
         "kv_reserved",
         "last_step_s",
         "link_free_at",
+        "links",
+        "max_step_tokens",
         "model",
         "num_unknown",
         "outbound",
@@ -127,7 +134,6 @@ class WorkerState:
         "reported_at",
         "residents",
         "room",
-        "shape",
         "unknown_context",
         "worker",
     )
@@ -135,9 +141,7 @@ class WorkerState:
     def __init__(self, report: WorkerReport, model: LatencyModel, now: float) -> None:
         self.worker = report.worker
         self.pool = report.pool
-        self.report = report
-        self.shape = report.shape
-        self.kv_capacity = _kv_capacity(report)
+        self._read(report)
         self.reported_at = now
         self.model = model
         self.charges: dict[RequestId, Charge] = {}
@@ -154,7 +158,7 @@ class WorkerState:
         """KV tokens of what it decodes or will."""
         self.link_free_at = now
         """When the hand-overs that are charged to it will have passed its link."""
-        self.room = report.max_requests
+        self.room: int = report.max_requests
         """Requests that may be charged to it."""
         self.num_unknown = 0
         """Requests that it reports and nobody here has placed."""
@@ -194,9 +198,7 @@ class WorkerState:
         self._advance(now)
         room_before = self.room
         self._report_gap_s += 0.2 * (min(now - self.reported_at, 5.0) - self._report_gap_s)
-        self.report = report
-        self.shape = report.shape
-        self.kv_capacity = _kv_capacity(report)
+        self._read(report)
         self.reported_at = now
         num_reported = report.load.num_running + report.load.num_waiting
         self.num_unknown = max(0, num_reported - len(self.charges))
@@ -240,7 +242,7 @@ class WorkerState:
             return NOTHING
         if now - self._outlook_at > OUTLOOK_AGE_S:
             self._advance(now)
-            self._outlook = look_ahead(self._residents(now), self.last_step_s, self.duty.shares(now))
+            self._outlook = self._look_ahead(now)
             self._outlook_at = now
         return self._outlook
 
@@ -321,16 +323,28 @@ class WorkerState:
         assert self.kv_reserved == sum(charge.kv_tokens for charge in held)
         assert self.inbound_prompt == sum(charge.num_prompt for charge in self.inbound.values())
 
-    def _residents(self, now: float) -> Iterator[Resident]:
+    def _read(self, report: WorkerReport) -> None:
+        self.report = report
+        self.links = report.links
+        shape = report.shape
+        self.block_size: int = shape.block_size
+        self.max_step_tokens: int = shape.max_step_tokens
+        self.kv_bytes_per_token: int = shape.kv_bytes_per_token
+        self.kv_capacity: float = shape.kv_capacity_tokens or inf
+        """Tokens."""
+
+    def _look_ahead(self, now: float) -> Outlook:
+        residents = LookAhead(self.last_step_s, self.duty.shares(now))
         next_step = self._steps + 1.0
         for charge in self.residents.values():
             num_generated = next_step - charge.start_step
             num_left = charge.lengths.residual(int(num_generated))
             if num_left > charge.most_tokens - num_generated:
                 num_left = max(1.0, charge.most_tokens - num_generated)
-            budget_s = charge.slo.tpot_s * (num_generated + num_left - 1.0)
+            budget_s = charge.slo_tpot_s * (num_generated + num_left - 1.0)
             context = charge.num_prompt + num_generated
-            yield budget_s, now - charge.first_at, num_left, context, charge.rank
+            residents.add(budget_s, now - charge.first_at, num_left, context, charge.rank)
+        return residents.outlook()
 
     def _changed(self) -> None:
         context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
@@ -349,11 +363,6 @@ class WorkerState:
             duty = share_over(self.duty.shares(now), now - self._clock_at)
             self._steps += max(0.0, now - self._clock_at) * (1.0 - duty) / self.last_step_s
         self._clock_at = now
-
-
-def _kv_capacity(report: WorkerReport) -> float:
-    """Tokens."""
-    return report.shape.kv_capacity_tokens or inf
 
 
 def view_of(workers: Iterable[WorkerState], now: float) -> ClusterView:

@@ -10,6 +10,7 @@ predictions are finite, positive and grow with the work, whatever has been obser
 
 from math import isfinite
 from statistics import median
+from typing import Final, final
 
 import msgspec
 
@@ -36,10 +37,10 @@ NEUTRAL = StepModel(
 
 STEP_S = (1e-6, 600.0)
 """A shorter sample is no step, a longer one a stall."""
-_RELATIVE_ABOVE_S = 2e-3
+_RELATIVE_ABOVE_S: Final = 2e-3
 """Errors in steps shorter than this count as shares of it."""
-_NUM_FIRST = 5
-_ERROR_SHARE = 0.05
+_NUM_FIRST: Final = 5
+_ERROR_SHARE: Final = 0.05
 """Of the newest sample in the moving average of the errors."""
 
 
@@ -62,6 +63,7 @@ class StepErrors(msgspec.Struct, frozen=True):
     decode: float | None = None
 
 
+@final
 class LatencyModel:
     """Of one kind of engine."""
 
@@ -180,6 +182,7 @@ class LatencyModel:
         )
 
 
+@final
 class LatencyModels:
     """Of all kinds of engines that have been heard of, of the links between them, and of what clients see of both."""
 

@@ -3,6 +3,7 @@ first. It needs the Scheduler's own accounting alone and no weights, so it decid
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from cluster.types import Path
 from router.ask import Ask
@@ -10,7 +11,7 @@ from router.choice import Candidates, Choice
 from router.fleet import WorkerState
 from router.latency import LatencyModels
 
-LOCAL_TOKENS = 512
+LOCAL_TOKENS: Final = 512
 """A decode worker computes so many prompt tokens itself sooner than a prefill worker hands them over."""
 
 

@@ -7,96 +7,150 @@ tokens.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from itertools import accumulate
 from math import exp
-from typing import NamedTuple
+from typing import Final, final
 
 from cluster.types import SloClass
-from router.duty import WINDOWS_S, Shares
+from router.duty import MIDDLE_S, SHORT_S, Shares
 
-SOFTNESS = 0.2
-"""Of every threshold, as a share of what it is about: predictions are not exact."""
-HIGH_CLASS_WEIGHT = 4.0
-"""A victim of a higher class counts so much more."""
-NUM_BINS = 16
-
-CLASS_RANK = {SloClass.BATCH: 0, SloClass.STANDARD: 1, SloClass.INTERACTIVE: 2}
-
-Resident = tuple[float, float, float, float, int]
-"""A request that decodes: its budget and what it has used of it (seconds), tokens still to come, KV tokens, and the
-rank of its class.
+SLACK_SOFTNESS: Final = 0.1
+"""Of the threshold at which a resident becomes a victim, as a share of its budget. Half of what is taken for a newcomer
+(router/cost.py): much of a resident's time is known already. With more, workers fill up until all who decode there miss
+their objective by a little.
 """
+HIGH_CLASS_WEIGHT: Final = 4.0
+"""A victim of a higher class counts so much more."""
+NUM_BINS: Final = 16
+
+CLASS_RANK: Final = {SloClass.BATCH: 0, SloClass.STANDARD: 1, SloClass.INTERACTIVE: 2}
 
 
-class _Bin(NamedTuple):
-    """Residents whose chances are alike."""
+@final
+class Bin:
+    """Residents whose chances are alike: their sums, and what follows once `close` is called."""
 
-    slack_s: float
-    softness_s: float
-    num_left: float
-    miss: float
-    """Probability that one of them misses its objective as things are."""
-    weights: tuple[float, float, float]
-    """How many they are to a new request, by the rank of its class."""
+    __slots__ = ("budget_s", "high", "low", "middle", "miss", "num_left", "slack_s", "softness_s", "weights")
+
+    def __init__(self) -> None:
+        self.low = self.middle = self.high = 0.0
+        """Their numbers, by the rank of their class."""
+        self.slack_s = self.budget_s = self.num_left = 0.0
+        """Summed up; the mean of the slack and of the tokens to come once closed."""
+        self.softness_s = 0.0
+        self.miss = 0.0
+        """Probability that one of them misses its objective as things are."""
+        self.weights = (0.0, 0.0, 0.0)
+        """How many they are to a new request, by the rank of its class."""
+
+    def close(self) -> None:
+        low, middle, high = self.low, self.middle, self.high
+        num = low + middle + high
+        self.softness_s = SLACK_SOFTNESS * max(self.budget_s / num, 1e-3)
+        self.weights = (
+            low + HIGH_CLASS_WEIGHT * (middle + high),
+            low + middle + HIGH_CLASS_WEIGHT * high,
+            num,
+        )
+        self.slack_s /= num
+        self.num_left /= num
+        self.miss = logistic(-self.slack_s / self.softness_s)
+
+    def weight(self, rank: int) -> float:
+        low, middle, high = self.weights
+        if rank == 1:
+            return middle
+        return low if rank == 0 else high
 
 
-class Outlook(NamedTuple):
-    bins: tuple[_Bin, ...]
-    finish_s: tuple[float, ...]
-    """When the residents are expected to end, from now, in order."""
-    freed_tokens: tuple[float, ...]
-    """KV tokens that they leave by then, cumulated; starts with 0."""
+@final
+class Outlook:
+    __slots__ = ("bins", "finish_s", "freed_tokens")
+
+    def __init__(self, bins: list[Bin], finish_s: list[float], freed_tokens: list[float]) -> None:
+        self.bins = bins
+        self.finish_s = finish_s
+        """When the residents are expected to end, from now, in order."""
+        self.freed_tokens = freed_tokens
+        """KV tokens that they leave by then, cumulated; starts with 0."""
 
     def finished_by(self, after_s: float) -> tuple[int, float]:
         """How many will have ended by then, and their KV tokens."""
         number = bisect_right(self.finish_s, after_s)
         return number, self.freed_tokens[number]
 
-    def victims(self, stall_s: float, slowdown_s: float, slo_class: SloClass) -> float:
-        """Residents that would miss their TPOT objective because of a new request of this class, which stalls them once
-        by `stall_s` and lengthens every later step by `slowdown_s`.
+    def victims(self, stall_s: float, slowdown_s: float, rank: int) -> float:
+        """Residents that would miss their TPOT objective because of a new request of a class of this rank, which stalls
+        them once by `stall_s` and lengthens every later step by `slowdown_s`.
         """
-        rank = CLASS_RANK[slo_class]
         total = 0.0
-        for slack_s, softness_s, num_left, miss, weights in self.bins:
-            late = (stall_s + slowdown_s * num_left - slack_s) / softness_s
+        for group in self.bins:
+            late = (stall_s + slowdown_s * group.num_left - group.slack_s) / group.softness_s
             if late > -8.0:
-                total += weights[rank] * (logistic(late) - miss)
+                total += group.weight(rank) * (logistic(late) - group.miss)
         return total
 
 
-NOTHING = Outlook((), (), (0.0,))
+NOTHING: Final = Outlook([], [], [0.0])
 
 
-def look_ahead(residents: Iterable[Resident], step_s: float, duty: Shares) -> Outlook:
-    """`step_s`: what a step takes; `duty`: the shares of the time that prompts take (router/duty.py)."""
-    bins: list[list[float] | None] = [None] * NUM_BINS
-    finishing = []
-    short_s, middle_s, _ = WINDOWS_S
-    short, middle, long = [step_s / (1.0 - share) for share in duty]
-    for budget_s, elapsed_s, num_left, context_tokens, rank in residents:
-        alone_s = num_left * step_s
-        rest_s = num_left * (short if alone_s <= short_s else middle if alone_s <= middle_s else long)
+@final
+class LookAhead:
+    """Sums up the residents of one worker, added one by one."""
+
+    __slots__ = ("_bins", "_finishing", "_long", "_middle", "_short", "_step_s")
+
+    def __init__(self, step_s: float, duty: Shares) -> None:
+        """`step_s`: what a step takes; `duty`: the shares of the time that prompts take (router/duty.py)."""
+        short, middle, long = duty
+        self._step_s = step_s
+        self._short = step_s / (1.0 - short)
+        self._middle = step_s / (1.0 - middle)
+        self._long = step_s / (1.0 - long)
+        self._bins: list[Bin | None] = [None] * NUM_BINS
+        self._finishing: list[tuple[float, float]] = []
+
+    def add(self, budget_s: float, elapsed_s: float, num_left: float, context_tokens: float, rank: int) -> None:
+        """A request that decodes: its budget and what it has used of it (seconds), tokens still to come, KV tokens, and
+        the rank of its class.
+        """
+        alone_s = num_left * self._step_s
+        if alone_s <= SHORT_S:
+            rest_s = num_left * self._short
+        else:
+            rest_s = num_left * (self._middle if alone_s <= MIDDLE_S else self._long)
         slack_s = budget_s - elapsed_s - rest_s
-        finishing.append((rest_s, context_tokens + num_left))
+        self._finishing.append((rest_s, context_tokens + num_left))
         number = int((slack_s / budget_s + 0.5) * (NUM_BINS / 1.5)) if budget_s > 0.0 else 0
         if number < 0:
             number = 0
         elif number >= NUM_BINS:
             number = NUM_BINS - 1
-        sums = bins[number]
+        sums = self._bins[number]
         if sums is None:
-            sums = bins[number] = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-        sums[rank] += 1.0
-        sums[3] += slack_s
-        sums[4] += budget_s
-        sums[5] += num_left
-    if not finishing:
-        return NOTHING
-    finishing.sort()
-    freed = tuple(accumulate([tokens for _, tokens in finishing], initial=0.0))
-    return Outlook(tuple(_bin(sums) for sums in bins if sums), tuple([rest_s for rest_s, _ in finishing]), freed)
+            sums = self._bins[number] = Bin()
+        if rank == 0:
+            sums.low += 1.0
+        elif rank == 1:
+            sums.middle += 1.0
+        else:
+            sums.high += 1.0
+        sums.slack_s += slack_s
+        sums.budget_s += budget_s
+        sums.num_left += num_left
+
+    def outlook(self) -> Outlook:
+        if not self._finishing:
+            return NOTHING
+        self._finishing.sort()
+        finish_s, freed, total = list[float](), [0.0], 0.0
+        for rest_s, tokens in self._finishing:
+            total += tokens
+            finish_s.append(rest_s)
+            freed.append(total)
+        bins = [sums for sums in self._bins if sums is not None]
+        for sums in bins:
+            sums.close()
+        return Outlook(bins, finish_s, freed)
 
 
 def logistic(x: float) -> float:
@@ -105,19 +159,6 @@ def logistic(x: float) -> float:
     return 0.0 if x < -30.0 else 1.0 / (1.0 + exp(-x))
 
 
-def class_weight(victim: SloClass, newcomer: SloClass) -> float:
-    """What a victim counts against a new request."""
-    return HIGH_CLASS_WEIGHT if CLASS_RANK[victim] > CLASS_RANK[newcomer] else 1.0
-
-
-def _bin(sums: list[float]) -> _Bin:
-    """`sums`: numbers by rank, slack, budget, tokens to come."""
-    low, middle, high, slack_s, budget_s, num_left = sums
-    num = low + middle + high
-    softness_s = SOFTNESS * max(budget_s / num, 1e-3)
-    weights = (
-        low + HIGH_CLASS_WEIGHT * (middle + high),
-        low + middle + HIGH_CLASS_WEIGHT * high,
-        num,
-    )
-    return _Bin(slack_s / num, softness_s, num_left / num, logistic(-slack_s / num / softness_s), weights)
+def class_weight(victim: int, newcomer: int) -> float:
+    """What a victim counts against a new request, by the ranks of their classes."""
+    return HIGH_CLASS_WEIGHT if victim > newcomer else 1.0

@@ -7,16 +7,17 @@ come of a request that has generated so many tokens already.
 from bisect import bisect_right
 from collections.abc import Hashable
 from itertools import accumulate
+from typing import Final, final
 
-BIN_RATIO = 1.25
-LONGEST = 1 << 17
+BIN_RATIO: Final = 1.25
+LONGEST: Final = 1 << 17
 """Tokens; longer outputs count as this long."""
-HALF_LIFE = 500
+HALF_LIFE: Final = 500
 """Ended requests after which one counts half."""
-MIN_SAMPLES = 20.0
+MIN_SAMPLES: Final = 20.0
 """Of a kind, before it is told apart from all requests."""
-MAX_KINDS = 1000
-RESIDUAL_QUANTILE = 0.4
+MAX_KINDS: Final = 1000
+RESIDUAL_QUANTILE: Final = 0.4
 """Of what is left of a running request: rather too short, or every resident seems to have time."""
 
 PRIOR_TOKENS = (16, 64, 128, 256, 512)
@@ -32,9 +33,10 @@ def _edges() -> list[int]:
 
 _EDGES = _edges()
 """Shortest length of each bin."""
-_USUAL = 4096
+_USUAL: Final = 4096
 
 
+@final
 class LengthHistogram:
     __slots__ = ("_cumulated", "_residuals", "_weight", "_weights", "num_samples")
 
@@ -81,6 +83,7 @@ class LengthHistogram:
         return _EDGES[found] + inside * (upper - _EDGES[found])
 
 
+@final
 class OutputLengths:
     """Per kind of request (its tenant and SLO class, say), and of all."""
 

@@ -5,6 +5,8 @@ the work, and what they get wrong grows with it. So both are learned, `actual = 
 factor makes long requests of a small model wrong, and an overhead long requests of a large one.
 """
 
+from typing import Final, final
+
 import msgspec
 
 from cluster.types import Path, Prediction
@@ -12,16 +14,16 @@ from router.rls import RecursiveLeastSquares
 
 FACTOR = (0.5, 2.0)
 """Bounds: what is further off is not a bias."""
-MOST_OVERHEAD = 5.0
+MOST_OVERHEAD: Final = 5.0
 """In units. A path that was unlucky for a while must not seem closed for ever: who is not used is not corrected."""
-LEAST_TOKENS = 16
-_NOISE = 0.25
+LEAST_TOKENS: Final = 16
+_NOISE: Final = 0.25
 """Queues and other requests are hard to foresee."""
-_DOUBT = 0.3
+_DOUBT: Final = 0.3
 _TTFT_OVERHEAD_S, _TPOT_OVERHEAD_S = 50e-3, 1e-3
 """Units of the overheads."""
-_LONGEST_S = 3600.0
-_ERROR_SHARE = 0.05
+_LONGEST_S: Final = 3600.0
+_ERROR_SHARE: Final = 0.05
 
 
 class PathErrors(msgspec.Struct, frozen=True):
@@ -31,6 +33,7 @@ class PathErrors(msgspec.Struct, frozen=True):
     tpot: float | None = None
 
 
+@final
 class Bias:
     """Of one figure on one path."""
 
@@ -46,6 +49,7 @@ class Bias:
         self.error = None
 
     def corrected(self, predicted_s: float) -> float:
+        """The engine models' prediction, corrected."""
         return self.overhead_s + self.factor * predicted_s
 
     def observe(self, predicted_s: float, actual_s: float) -> None:
@@ -62,6 +66,7 @@ class Bias:
         self.factor = min(max(factor, FACTOR[0]), FACTOR[1])
 
 
+@final
 class PathBias:
     """Of TTFT and TPOT on every path."""
 
@@ -69,14 +74,11 @@ class PathBias:
         self._ttft = {path: Bias(_TTFT_OVERHEAD_S) for path in Path}
         self._tpot = {path: Bias(_TPOT_OVERHEAD_S) for path in Path}
 
-    def ttft_s(self, path: Path, predicted_s: float) -> float:
-        """The engine models' prediction, corrected."""
-        bias = self._ttft[path]
-        return bias.overhead_s + bias.factor * predicted_s
+    def ttft(self, path: Path) -> Bias:
+        return self._ttft[path]
 
-    def tpot_s(self, path: Path, predicted_s: float) -> float:
-        bias = self._tpot[path]
-        return bias.overhead_s + bias.factor * predicted_s
+    def tpot(self, path: Path) -> Bias:
+        return self._tpot[path]
 
     def observe(
         self, predicted: Prediction, ttft_s: float | None, tpot_s: float | None, num_output_tokens: int

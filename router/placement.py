@@ -8,11 +8,8 @@ Where half of the workers have not reported for a while the predictions are not 
 (router/lmetric.py).
 """
 
-from bisect import insort
-from collections.abc import Iterable, Sequence
 from math import inf
-from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, final
 
 from cluster.types import Path, Prediction
 from router import lmetric
@@ -22,17 +19,20 @@ from router.choice import Candidates, Choice
 from router.cost import DecodePart, PrefillPart, alone, hand_over, prefill_s
 from router.fleet import WorkerState
 from router.latency import LatencyModel, LatencyModels
+from router.way import Way
 
-NUM_PREFILL_CANDIDATES = 3
-NUM_DECODE_CANDIDATES = 4
-STICKINESS = 0.05
+NUM_PREFILL_CANDIDATES: Final = 3
+NUM_DECODE_CANDIDATES: Final = 4
+STICKINESS: Final = 0.05
 """By so much cost another worker must be better than the one that has most of the prompt."""
-NEGLIGIBLE = 0.01
+NEGLIGIBLE: Final = 0.01
 """Of cost: no reason to compute a prompt again, or to move it, where a worker has most of it."""
-STALE_SHARE = 0.5
-SHORT_OUTPUT_TOKENS = 2.0
-HARMLESS = 0.02
+STALE_SHARE: Final = 0.5
+SHORT_OUTPUT_TOKENS: Final = 2.0
+HARMLESS: Final = 0.02
 """Victims."""
+
+_DECODE: Final = Path.DECODE
 
 
 def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
@@ -50,12 +50,12 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     best = ways.best(holder)
     if best is None:
         return None
-    considered = (best.prediction, *ways.of_other_paths(best.prediction))
+    considered = ways.considered(best)
     why = f"least expected cost of {len(ways.priced)} ways"
-    return Choice(best.prediction.path, best.prefill, best.decode, why, best.prediction, considered)
+    return Choice(best.path, best.prefill, best.decode, why, considered[0], considered)
 
 
-def holder_of(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
+def holder_of(ask: Ask, workers: list[WorkerState]) -> WorkerState | None:
     """Who has most of the prompt, if anybody has some of it."""
     hits = ask.hits
     most, holder, last = 0, None, None
@@ -70,78 +70,99 @@ def holder_of(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
     return holder
 
 
-class _Way(NamedTuple):
-    cost: float
-    prediction: Prediction
-    prefill: WorkerState | None
-    decode: WorkerState | None
-
-
+@final
 class _Ways:
     """The ways to run one request that have been priced."""
 
+    __slots__ = (
+        "_ask",
+        "_best_pair",
+        "_candidates",
+        "_first",
+        "_may_hand_over",
+        "_models",
+        "_pairing",
+        "_prefills",
+        "priced",
+    )
+
     def __init__(self, ask: Ask, candidates: Candidates, prefills: list[PrefillPart], models: LatencyModels) -> None:
         self._ask, self._candidates, self._prefills, self._models = ask, candidates, prefills, models
-        ends_at_once = candidates.may_prefill_alone and ask.request.max_output_tokens == 1
-        self._may_hand_over = candidates.may_hand_over and not ends_at_once
-        self._best_pair: tuple[float, DecodePart, int] | None = None
-        """Its cost, and the prefill worker's place among those that may be taken."""
-        self.priced: list[_Way] = []
+        self._may_hand_over = candidates.may_hand_over
+        if candidates.may_prefill_alone and ask.request.max_output_tokens == 1:
+            self._may_hand_over = False  # it ends at once
+        self._best_pair: Way | None = None
+        self._pairing: DecodePart | None = None
+        """Its decode worker."""
+        self._first = 0
+        """Its prefill worker's place among those that may be taken."""
+        self.priced: list[Way] = []
 
     def add(self, decode: DecodePart) -> None:
         """With the soonest prefill worker that is connected, and alone."""
         if self._may_hand_over:
             for number, prefill in enumerate(self._prefills):
                 if self._candidates.can_pair(prefill.worker, decode.worker):
-                    cost = self._hand_over(prefill, decode)
-                    if self._best_pair is None or cost < self._best_pair[0]:
-                        self._best_pair = cost, decode, number
+                    way = self._hand_over(prefill, decode)
+                    if self._best_pair is None or way.cost < self._best_pair.cost:
+                        self._best_pair, self._pairing, self._first = way, decode, number
                     break
         if self._candidates.may_stay:
-            way = alone(self._ask, decode, self._models)
-            self.priced.append(_Way(way.cost, way, None, decode.worker))
+            self.priced.append(alone(self._ask, decode, self._models))
 
     def add_later_prefills(self) -> None:
         """The best pair's decode worker with the prefill workers that have the prompt computed later."""
-        if self._best_pair is None:
+        decode = self._pairing
+        if decode is None:
             return
-        _, decode, first = self._best_pair
-        for prefill in self._prefills[first + 1 :]:
-            may_be_better = _may_be_better(prefill, self._prefills[first], decode, self._ask.now)
-            if may_be_better and self._candidates.can_pair(prefill.worker, decode.worker):
-                self._hand_over(prefill, decode)
+        sooner = self._prefills[self._first]
+        for later in self._prefills[self._first + 1 :]:
+            may_be_better = _may_be_better(later, sooner, decode, self._ask.now)
+            if may_be_better and self._candidates.can_pair(later.worker, decode.worker):
+                self._hand_over(later, decode)
 
     def add_prefills_alone(self) -> None:
         for part in self._prefills:
-            way = alone(self._ask, DecodePart(self._ask, part.worker), self._models, Path.PREFILL)
-            self.priced.append(_Way(way.cost, way, part.worker, None))
+            self.priced.append(alone(self._ask, DecodePart(self._ask, part.worker), self._models, is_prefill=True))
 
-    def best(self, holder: WorkerState | None) -> _Way | None:
+    def best(self, holder: WorkerState | None) -> Way | None:
         """`holder`: who has most of the prompt."""
-        best = min(self.priced, key=_cost, default=None)
+        best = _cheapest(self.priced)
         if best is None or holder is None:
             return best
         if best.decode is not holder:
-            sticky = min([way for way in self.priced if way.decode is holder], key=_cost, default=best)
-            best = sticky if sticky.cost <= best.cost + STICKINESS else best
-        if best.prediction.path is not Path.DECODE and self._ask.hit(holder) >= self._ask.num_prompt / 2:
-            stays = (way for way in self.priced if way.prediction.path is Path.DECODE and way.decode is holder)
-            best = next((way for way in stays if way.cost <= best.cost + NEGLIGIBLE), best)
+            sticky = _cheapest([way for way in self.priced if way.decode is holder])
+            if sticky is not None and sticky.cost <= best.cost + STICKINESS:
+                best = sticky
+        if best.path is not _DECODE and self._ask.hit(holder) >= self._ask.num_prompt / 2:
+            for way in self.priced:
+                if way.path is _DECODE and way.decode is holder and way.cost <= best.cost + NEGLIGIBLE:
+                    return way
         return best
 
-    def of_other_paths(self, best: Prediction) -> Iterable[Prediction]:
-        """The best way of each other path."""
-        others: dict[Path, Prediction] = {}
+    def considered(self, best: Way) -> tuple[Prediction, ...]:
+        """The best way, and that of each other path."""
+        others: dict[Path, Way] = {}
         for way in self.priced:
-            path = way.prediction.path
-            if path is not best.path and (path not in others or way.cost < others[path].cost):
-                others[path] = way.prediction
-        return others.values()
+            if way.path is best.path:
+                continue
+            other = others.get(way.path)
+            if other is None or way.cost < other.cost:
+                others[way.path] = way
+        return best.prediction(), *[way.prediction() for way in others.values()]
 
-    def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> float:
+    def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Way:
         way = hand_over(self._ask, prefill, decode, self._models)
-        self.priced.append(_Way(way.cost, way, prefill.worker, decode.worker))
-        return way.cost
+        self.priced.append(way)
+        return way
+
+
+def _cheapest(ways: list[Way]) -> Way | None:
+    best: Way | None = None
+    for way in ways:
+        if best is None or way.cost < best.cost:
+            best = way
+    return best
 
 
 def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:
@@ -158,48 +179,78 @@ def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[Prefill
         return True
     if ask.request.max_output_tokens == 1:
         return True
-    is_idle = any(not part.worker.charges for part in prefills)
-    return is_idle and ask.outputs[2] <= SHORT_OUTPUT_TOKENS
+    if ask.outputs[2] > SHORT_OUTPUT_TOKENS:
+        return False
+    return any(not part.worker.charges for part in prefills)
 
 
 def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
     """Those that have it computed first. Those that hold equally much of a prompt take equally long."""
-    now, found_on = ask.now, ask.hits.get
-    best: list[tuple[float, int, float, WorkerState]] = []
-    last_s, takes_s = inf, 0.0
-    seconds: dict[tuple[LatencyModel, Hit | None], float] = {}
+    now, hits = ask.now, ask.hits
+    best: list[PrefillPart] = []
+    last_s, takes_s, without_s = inf, 0.0, -1.0
     model: LatencyModel | None = None
     found: Hit | None = None
-    for number, worker in enumerate(candidates.prefills):
-        hit = found_on(worker.worker)
-        if hit is not found or worker.model is not model:
-            model, found = worker.model, hit
-            takes_s = seconds.get((model, hit), -1.0)
-            if takes_s < 0.0:
-                takes_s = seconds[model, hit] = prefill_s(ask, worker)
+    for worker in candidates.prefills:
+        hit = hits.get(worker.worker)
+        if worker.model is not model:
+            model, found, without_s = worker.model, hit, -1.0
+            takes_s = prefill_s(ask, worker)
+        elif hit is not found:
+            if found is None:
+                without_s = takes_s
+            found = hit
+            takes_s = without_s if hit is None and without_s >= 0.0 else prefill_s(ask, worker)
         done_s = worker.queue_s(now) + takes_s if worker.prefilling else takes_s
-        if done_s < last_s:
-            insort(best, (done_s, number, takes_s, worker))
-            del best[NUM_PREFILL_CANDIDATES:]
-            last_s = best[-1][0] if len(best) == NUM_PREFILL_CANDIDATES else inf
-    return [PrefillPart(worker, takes_s, done_s) for done_s, _, takes_s, worker in best]
+        if done_s >= last_s:
+            continue
+        place = len(best)
+        while place and best[place - 1].done_s > done_s:
+            place -= 1
+        best.insert(place, PrefillPart(worker, takes_s, done_s))
+        if len(best) > NUM_PREFILL_CANDIDATES:
+            best.pop()
+        if len(best) == NUM_PREFILL_CANDIDATES:
+            last_s = best[-1].done_s
+    return best
 
 
-def _least_crowded(ask: Ask, workers: Sequence[WorkerState]) -> list[WorkerState]:
+def _least_crowded(ask: Ask, workers: list[WorkerState]) -> list[WorkerState]:
     """The decode workers with the shortest steps; those with enough memory before those without."""
     now, need = ask.now, ask.kv_tokens
-    crowded = [worker.crowding_s(now) if worker.prefilling else worker.crowd_s for worker in workers]
-    best: list[WorkerState] = []
-    short: list[WorkerState] = []
-    for number in sorted(range(len(workers)), key=crowded.__getitem__):
-        worker = workers[number]
-        if worker.kv_reserved + need > worker.kv_capacity:
-            short.append(worker)
+    best: list[_Crowded] = []
+    short: list[_Crowded] = []
+    last_s = inf
+    for worker in workers:
+        crowding_s = worker.crowding_s(now)
+        if crowding_s >= last_s:
             continue
-        best.append(worker)
+        if worker.kv_reserved + need > worker.kv_capacity:
+            _sort_in(short, worker, crowding_s)
+            continue
+        _sort_in(best, worker, crowding_s)
         if len(best) == NUM_DECODE_CANDIDATES:
-            return best
-    return [*best, *short][:NUM_DECODE_CANDIDATES]
+            last_s = best[-1].crowding_s
+    return [crowded.worker for crowded in [*best, *short][:NUM_DECODE_CANDIDATES]]
+
+
+@final
+class _Crowded:
+    __slots__ = ("crowding_s", "worker")
+
+    def __init__(self, worker: WorkerState, crowding_s: float) -> None:
+        self.worker = worker
+        self.crowding_s = crowding_s
+
+
+def _sort_in(several: list[_Crowded], worker: WorkerState, crowding_s: float) -> None:
+    """Behind those that are as crowded, and into no more than NUM_DECODE_CANDIDATES."""
+    place = len(several)
+    while place and several[place - 1].crowding_s > crowding_s:
+        place -= 1
+    several.insert(place, _Crowded(worker, crowding_s))
+    if len(several) > NUM_DECODE_CANDIDATES:
+        several.pop()
 
 
 def _best_decodes(ask: Ask, crowd: list[WorkerState], holder: WorkerState | None) -> list[DecodePart]:
@@ -212,7 +263,4 @@ def _best_decodes(ask: Ask, crowd: list[WorkerState], holder: WorkerState | None
     others = crowd[1:] if holder is None or holder in crowd else [*crowd[1:], holder]
     if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
         others = [worker for worker in others if ask.hit(worker) > first.hit]
-    return [first, *(DecodePart(ask, worker) for worker in others)]
-
-
-_cost = attrgetter("cost")
+    return [first, *[DecodePart(ask, worker) for worker in others]]

@@ -12,17 +12,17 @@ Neighbours mostly have the marks of the same workers, so everything works on run
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple, final
 
 from router.worker_bits import WorkerBits
 
-PREDICTION_TTL_S = 10.0
+PREDICTION_TTL_S: Final = 10.0
 """A prompt is computed, or at least begun, by then. Longer keeps more of what was aborted, or went elsewhere; shorter
 sends the copies of a prompt that waits in a queue to other workers.
 """
-DENSE_BLOCKS = 64
-STRIDE_BLOCKS = 16
-MAX_MARKS = 1 << 20
+DENSE_BLOCKS: Final = 64
+STRIDE_BLOCKS: Final = 16
+MAX_MARKS: Final = 1 << 20
 """The oldest go beyond that. Some thousand placements a second make so many."""
 
 
@@ -33,6 +33,7 @@ class _Placed(NamedTuple):
     """That were not there before: only this placement's end ends them."""
 
 
+@final
 class Predictions:
     __slots__ = ("_bits", "_marks", "_now", "_num_marks", "_placed", "_retired", "max_marks")
 

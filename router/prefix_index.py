@@ -15,6 +15,7 @@ the engines compare whole hashes.
 """
 
 from collections.abc import Sequence
+from typing import final
 
 from cluster.reports import KvEvents, KvTier
 from cluster.types import WorkerId
@@ -30,6 +31,7 @@ MAX_BLOCKS = 1 << 22
 _PLACES = {KvTier.GPU: GPU, KvTier.HOST: HOST, KvTier.DISK: DISK}
 
 
+@final
 class _Worker:
     __slots__ = ("has_missed", "holder", "is_unsure", "last_number")
 
@@ -43,6 +45,7 @@ class _Worker:
         """It has itself missed changes of its engine."""
 
 
+@final
 class PrefixIndex:
     __slots__ = ("_bits", "_predictions", "_table", "_workers")
 

@@ -1,12 +1,15 @@
 """Who waits for a placement, and in what order they are served: by SLO class, then by deadline."""
 
+from typing import Final, final
+
 from cluster.types import PlacementRequest, RequestId
 from router.admission import band
 
-LOOK_SHARE = 0.05
+LOOK_SHARE: Final = 0.05
 LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 
 
+@final
 class Waiting:
     """One request that waits."""
 
@@ -28,6 +31,7 @@ class Waiting:
         self.try_at = now + min(max(LOOK_SHARE * (self.gives_up_at - now), LEAST_LOOK_S), MOST_LOOK_S)
 
 
+@final
 class WaitingQueue:
     __slots__ = ("_waiting",)
 

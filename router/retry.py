@@ -5,6 +5,7 @@ what the load leaves of the service. So those who come back find room, and do no
 """
 
 from math import ceil, exp
+from typing import Final, final
 
 from cluster.types import Prediction, SloClass
 from router.admission import RANK
@@ -13,8 +14,8 @@ from router.cost import MARGIN, DecodePart, stretched
 from router.fleet import WorkerState
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
-MOST_BUSY = 0.95
-FULL = 0.85
+MOST_BUSY: Final = 0.95
+FULL: Final = 0.85
 """Share of the capacity that those who come back may fill: at more, chance alone has some of them refused again."""
 OFFERED_S, ADMITTED_S, CAPACITY_S = 30.0, 2.0, 60.0
 """Over which requests are averaged: those that come, for what is to come is like the last half minute rather than like
@@ -22,6 +23,7 @@ a burst; those that are let in; and how long the most of these is taken for what
 """
 
 
+@final
 class Rate:
     """Mean number per second over about the last `window_s`, or since the first."""
 
@@ -45,6 +47,7 @@ class Rate:
         return self._recent * exp((self._at - now) / self._window_s) / (self._window_s * (1.0 - exp(-seen_s)))
 
 
+@final
 class Turns:
     """When those who were refused are to come again, by class: the next one after all who were told before."""
 
@@ -85,7 +88,7 @@ def wait_s(ask: Ask, prediction: Prediction, decode: WorkerState | None, load: f
 
     `load`: share of the workers' time that placements take, in [0, 1]; `num_before`: who waits before it.
     """
-    late_s = max(0.0, prediction.ttft_s - ask.age_s - MARGIN * ask.slo.ttft_s)
+    late_s = max(0.0, prediction.ttft_s - ask.age_s - MARGIN * ask.slo_ttft_s)
     draining_s = late_s / (1.0 - min(MOST_BUSY, load))
     decoding_s = _until_fast(ask, DecodePart(ask, decode)) if decode is not None else 0.0
     return max(draining_s, decoding_s) * (1.0 + num_before / 10.0)
@@ -101,6 +104,6 @@ def _until_fast(ask: Ask, decode: DecodePart) -> float:
     """Until enough residents have ended for the request's TPOT, and for its memory."""
     wait = decode.memory_wait_s()
     for finish_s in (0.0, *decode.outlook.finish_s):
-        if stretched(decode.step_with(ask, finish_s), ask.outputs[1], decode.duty) <= MARGIN * ask.slo.tpot_s:
+        if stretched(decode.step_with(ask, finish_s), ask.outputs[1], decode.duty) <= MARGIN * ask.slo_tpot_s:
             return max(wait, finish_s)
     return max(wait, decode.outlook.finish_s[-1] if decode.outlook.finish_s else 0.0)

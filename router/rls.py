@@ -17,19 +17,21 @@ not positive) are ignored.
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import Final, final
 
-FORGETTING = 0.98
+FORGETTING: Final = 0.98
 """Kept of what is known along the direction of a sample: fifty samples of the same kind are remembered."""
-DRIFT = 0.004
+DRIFT: Final = 0.004
 """Standard deviation of the change that is common to all coefficients, as a share of them, from sample to sample."""
-_OUTLIER = 4.0
+_OUTLIER: Final = 4.0
 """Errors of so many times the usual one are discounted."""
-_USUAL_SHARE = 0.05
+_USUAL_SHARE: Final = 0.05
 """Of the newest error in the usual one, which is a moving average."""
 _INFORMATION = (1e-9, 1e9)
 """Outside of it rounding would corrupt the covariance."""
 
 
+@final
 class RecursiveLeastSquares:
     __slots__ = ("_covariance", "_drift", "_noise", "_usual_error", "coefficients")
 

@@ -10,7 +10,7 @@ after every event and at `next_decision_at`.
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import assert_never
+from typing import Final, assert_never, final
 
 from cluster.reports import ClusterView, KvEvents, QueuedRequest, ReportReply, WorkerReport
 from cluster.slo import SloConfig
@@ -33,46 +33,46 @@ from cluster.types import (
 )
 from router.admission import MAX_QUEUE, Verdict, judge
 from router.arrivals import ArrivalRate
-from router.ask import Ask, Higher, Others, ask_of
+from router.ask import Ask, Higher, Others
 from router.charging import charge, engine_s
-from router.choice import NOBODY, ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, roster_of
+from router.choice import ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, nobody, roster_of
 from router.cost import prefill_s
-from router.duty import Duty, share_over
+from router.duty import Duty, lately
 from router.fairness import TenantShares
 from router.fleet import Charge, Stage, WorkerState, view_of
 from router.latency import LatencyModels
-from router.outlook import class_weight
+from router.outlook import CLASS_RANK, class_weight
 from router.output_lengths import OutputLengths
 from router.placement import goodput, holder_of
 from router.prefix_index import PrefixIndex
 from router.queue import Waiting, WaitingQueue
 from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
 
-REPORT_TIMEOUT_S = 6.0
+REPORT_TIMEOUT_S: Final = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
 
-QUARANTINE_S = 600.0
+QUARANTINE_S: Final = 600.0
 """For a pair whose hand-over was wrong. The cause is a defect, of software or of hardware: time to look at it."""
 
-CHARGE_TIMEOUT_S = 1800.0
+CHARGE_TIMEOUT_S: Final = 1800.0
 """For an ingress that lives and whose word of a request's end was lost. Longer than any request runs."""
 
-NO_WORKER_RETRY_S = 5.0
+NO_WORKER_RETRY_S: Final = 5.0
 """A worker's restart takes tens of seconds: sooner only adds load, much later wastes a recovered service."""
-USE_HORIZON_S = 3.0
-CONTENDED_S = 5.0
+CONTENDED_S: Final = 5.0
 """For so long after somebody had to wait, fairness between tenants matters."""
-GOLDEN_RATIO = 0.618033988749895  # its multiples spread evenly over [0, 1)
-NUM_SHOWN = 50
+GOLDEN_RATIO: Final = 0.618033988749895  # its multiples spread evenly over [0, 1)
+NUM_SHOWN: Final = 50
 """Of those that wait: the others are behind them."""
-LEAST_PER_S = 1e-3
+LEAST_PER_S: Final = 1e-3
 """A class with fewer requests has none."""
-TRIES = 4
+TRIES: Final = 4
 """Waiting requests that are looked at without success before the others are left for the next time."""
 
 Decision = tuple[RequestId, Placement | Rejection]
 
 
+@final
 class RouterState:
     def __init__(self, slo: SloConfig | None = None, policy: Policy = goodput, *, admits_all: bool = False) -> None:
         """`admits_all`: nobody waits and nobody is refused for being late."""
@@ -94,7 +94,7 @@ class RouterState:
         self._turns = Turns()
         self._contended_at = float("-inf")
         self._turn = 0
-        self._roster = NOBODY
+        self._roster = nobody()
 
     def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
         match event:
@@ -206,12 +206,12 @@ class RouterState:
         model = self.models.model(report.shape.kind)
         if known is None:
             known = self._workers[report.worker] = WorkerState(report, model, now)
-            self._roster = NOBODY
+            self._roster = nobody()
             for made in self._charges.values():
                 if report.worker in (made.placement.prefill, made.placement.decode):
                     known.resume(made, now)
         if known.reported(report, now):
-            self._roster = self._roster._replace(roomy_until=0)
+            self._roster.roomy_until = 0
         for step in report.steps:
             known.model.observe(step)
         for transfer in report.transfers:
@@ -221,7 +221,7 @@ class RouterState:
 
     def _on_lost(self, worker: WorkerId) -> None:
         self._workers.pop(worker, None)
-        self._roster = NOBODY
+        self._roster = nobody()
         self.index.forget(worker)
         self.models.forget(worker)
 
@@ -294,27 +294,27 @@ class RouterState:
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
         age_s = request.age_s + now - waiting.since
-        return ask_of(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
+        return Ask(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
 
     def _others(self, request: PlacementRequest, isolated_s: float, now: float) -> Others:
-        arrivals_per_s, higher = 0.0, []
+        arrivals_per_s, higher = 0.0, list[Higher]()
         for slo_class, rate in self._arrivals.items():
             per_s = rate.per_s(now)
             if per_s <= LEAST_PER_S:
                 continue
-            weight = class_weight(slo_class, request.slo_class)
+            weight = class_weight(CLASS_RANK[slo_class], CLASS_RANK[request.slo_class])
             if weight == 1.0:
                 arrivals_per_s += per_s
             else:
                 higher.append(Higher(weight * per_s, self._slo.of(slo_class).resolve(isolated_s)))
         prefills, decodes = self._roster.prefills, self._roster.decodes
         return Others(
-            arrivals_per_s=arrivals_per_s,
-            higher=tuple(higher),
-            num_prefills=max(1, len(prefills)),
-            num_decodes=max(1, len(decodes)),
-            prefill_use=share_over(self._prefill_use.shares(now), USE_HORIZON_S),
-            decode_use=sum([1 for worker in decodes if worker.charges]) / max(1, len(decodes)),
+            arrivals_per_s,
+            higher,
+            max(1, len(prefills)),
+            max(1, len(decodes)),
+            lately(self._prefill_use.shares(now)),
+            sum([1 for worker in decodes if worker.charges]) / max(1, len(decodes)),
         )
 
     def _isolated_prefill_s(self, num_prompt: int) -> float:
@@ -322,7 +322,7 @@ class RouterState:
         workers = self._roster.prefills or self._roster.decodes
         if not workers:
             return 0.0
-        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].shape.max_step_tokens)
+        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].max_step_tokens)
 
     def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
         made = charge(ask, choice, self.models, asker)

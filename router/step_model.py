@@ -14,9 +14,9 @@ not change its sum: a prefill and a run of decode steps are closed forms, howeve
 microsecond.
 """
 
+from dataclasses import dataclass
 from math import sqrt
-
-import msgspec
+from typing import final
 
 
 def prompt_attention(num_new: float, num_cached: float) -> float:
@@ -24,7 +24,9 @@ def prompt_attention(num_new: float, num_cached: float) -> float:
     return num_new * num_cached + num_new * (num_new + 1) / 2
 
 
-class StepModel(msgspec.Struct, frozen=True, kw_only=True):
+@final
+@dataclass(frozen=True, kw_only=True)
+class StepModel:
     """The coefficients of one kind of engine. None is negative, so times grow with the work."""
 
     fixed_s: float
@@ -56,7 +58,7 @@ class StepModel(msgspec.Struct, frozen=True, kw_only=True):
         return seconds
 
     def decode_s(self, num_decoding: float, context_tokens: float) -> float:
-        return self.step_s(0, 0.0, num_decoding, context_tokens)
+        return self.step_s(0.0, 0.0, num_decoding, context_tokens)
 
     def prefill_s(
         self,

@@ -5,6 +5,8 @@ backlog. A link starts from the speed that it was proved with and then follows i
 proved takes what all links together have taught.
 """
 
+from typing import Final, final
+
 from cluster.reports import LinkSpeed
 from cluster.types import WorkerId
 from router.rls import RecursiveLeastSquares
@@ -12,15 +14,16 @@ from router.rls import RecursiveLeastSquares
 UNKNOWN = LinkSpeed(latency_s=2e-3, bytes_per_s=2e9)
 """Before any link has been measured."""
 
-_LONGEST_S = 600.0
-_RELATIVE_ABOVE_S = 1e-3
+_LONGEST_S: Final = 600.0
+_RELATIVE_ABOVE_S: Final = 1e-3
 """Errors in shorter transfers count as shares of this."""
-_LEAST_LATENCY_S = 0.2e-3
+_LEAST_LATENCY_S: Final = 0.2e-3
 """Unit of a latency that was measured as none."""
 _PROVED_DOUBT, _UNKNOWN_DOUBT = 2.0, 3.0
-_NOISE = 0.15
+_NOISE: Final = 0.15
 
 
+@final
 class TransferModel:
     """Of one link, or of all together."""
 
@@ -52,6 +55,7 @@ class TransferModel:
             self._all.observe(num_bytes, seconds)
 
 
+@final
 class TransferModels:
     """Of all links, by (prefill worker, decode worker)."""
 
@@ -66,7 +70,7 @@ class TransferModels:
         link = self._links.get((prefill, decode))
         if proved is None:
             return link or self._all
-        if link is None or link.prior != proved:
+        if link is None or (link.prior is not proved and link.prior != proved):
             link = self._links[prefill, decode] = TransferModel(proved, self._all)
         return link
 

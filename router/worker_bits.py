@@ -1,10 +1,13 @@
 """A bit for each worker, so that a set of workers is an int."""
 
+from typing import Final, final
+
 from cluster.types import WorkerId
 
-MAX_GROUPS = 4096
+MAX_GROUPS: Final = 4096
 
 
+@final
 class WorkerBits:
     __slots__ = ("_bits", "_free", "_groups", "_num_bits", "_workers")
 

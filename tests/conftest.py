@@ -1,10 +1,14 @@
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from cluster import compiled
 from tests.conformance.watch import RECORD
 
 NUM_SHOWN = 10
+
+os.environ.setdefault(compiled.SWITCH, "1")  # what is tested are the sources; 0 tests what they are compiled to
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.compiled import INTERPRETED, MODULES
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("api", "cluster", "decode", "kvtransfer", "prefill", "router")
 SOURCES = sorted(file.relative_to(ROOT).as_posix() for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
@@ -38,6 +40,7 @@ PURE = (
     "router/path_bias.py",
     "router/rls.py",
     "router/transfer.py",
+    "router/way.py",
     "router/roofline.py",
     "router/step_model.py",
     "router/predictions.py",
@@ -184,11 +187,16 @@ def test_pure_module_reads_no_clock_chance_or_environment(file):
 
 
 def test_unit_tests_import_pure_modules_only():
-    allowed = {file.removesuffix(".py").replace("/", ".") for file in PURE} | {"cluster.cli"}
+    allowed = {file.removesuffix(".py").replace("/", ".") for file in PURE} | {"cluster.cli", "cluster.compiled"}
     files = [file.relative_to(ROOT).as_posix() for file in (ROOT / "tests/unit").glob("*.py")]
     ours = {name for file in files for name in imports(file) if name.partition(".")[0] in PACKAGES}
     assert ours - allowed == set()
     assert {"ray", "vllm", "torch", "nixl"} & set.union(*map(roots, files)) == set()
+
+
+def test_what_is_compiled_belongs_to_all_sources_of_ours_that_it_reads():
+    ours = {name for module in MODULES for name in imports(f"{module.replace('.', '/')}.py")}
+    assert {name for name in ours if name.partition(".")[0] in PACKAGES} <= {*MODULES, *INTERPRETED}
 
 
 @pytest.mark.parametrize("file", SOURCES)

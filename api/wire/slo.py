@@ -11,6 +11,9 @@ TTFT_HEADER = "x-baton-ttft-slo-ms"
 TPOT_HEADER = "x-baton-tpot-slo-ms"
 """Tighter objectives than the class's, for one request."""
 
+LEAST_MS = 1e-3
+"""Less is no time, and not much less divides by zero somewhere."""
+
 _CLASSES = {
     "auto": SloClass.STANDARD,
     "default": SloClass.STANDARD,
@@ -46,6 +49,6 @@ def seconds_of(headers: Mapping[str, str], name: str) -> float | None:
         milliseconds = float(text)
     except ValueError:
         milliseconds = math.nan
-    if not 0 < milliseconds < math.inf:
-        raise InvalidRequest(f"{name} must be a positive number of milliseconds", name, "invalid_value")
+    if not LEAST_MS <= milliseconds < math.inf:
+        raise InvalidRequest(f"{name} must be a number of milliseconds, {LEAST_MS:g} at least", name, "invalid_value")
     return milliseconds / 1000

@@ -151,7 +151,7 @@ def _missing(ask: Ask, worker: WorkerState) -> int:
 
 def _beside_decodes_s(ask: Ask, worker: WorkerState) -> float:
     hit, batch = ask.hit(worker), worker.num_decoding
-    most = worker.shape.max_step_tokens
+    most = worker.max_step_tokens
     return worker.model.times.prefill_s(ask.num_prompt - hit, hit, most, batch, int(worker.context_tokens(ask.now)))
 
 

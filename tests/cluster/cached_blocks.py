@@ -105,11 +105,12 @@ class Watch:
     async def hits(self, engine: ListenedTo, tokens: list[int], salt: str | None, wanted: Callable[..., bool]) -> Any:
         hashes = await self._hasher.of_prompt(tokens, salt)
         for _ in range(100):
-            hit = self._index.longest(hashes, 0.0).get(engine.worker)
-            if wanted(*(hit or (0, 0))):
+            found = self._index.longest(hashes, 0.0).get(engine.worker)
+            hit = (found.num_blocks, found.num_gpu_blocks) if found else (0, 0)
+            if wanted(*hit):
                 break
             await asyncio.sleep(0.05)
-        return list(hit or (0, 0))
+        return list(hit)
 
 
 async def life_of_blocks(folder: Path) -> dict[str, Any]:

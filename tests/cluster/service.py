@@ -1,5 +1,6 @@
 """A running Baton for tests: started by the user's command, on real engines, and read through its own HTTP surface."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.fronts.ports import free_port
+from cluster import compiled
 from cluster.config import REPO_ROOT
 from tests.conformance.watch import watched
 
@@ -62,8 +64,9 @@ class Service:
             "--port",
             str(self.port),
         ]
+        environment = os.environ | {compiled.SWITCH: "0"}  # what its users run
         with self.log.open("wb") as log:
-            self._process = psutil.Popen(command, cwd=REPO_ROOT, stdout=log, stderr=subprocess.STDOUT)
+            self._process = psutil.Popen(command, cwd=REPO_ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         self._http = watched(httpx.Client(base_url=self.url, timeout=30))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:

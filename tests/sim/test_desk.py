@@ -9,6 +9,7 @@ import pytest
 from cluster.simulate.clock import VirtualLoop
 from cluster.types import (
     FirstToken,
+    Path,
     Placement,
     Rejection,
     RequestClosed,
@@ -30,12 +31,12 @@ class CountedDesk(PlacementDesk):
     async def fill(self) -> None:
         """Both workers are busy for half a minute."""
         for number in range(10):
-            for path in ("D", "P->D"):
+            for path in (Path.DECODE, Path.PREFILL_DECODE):
                 assert isinstance(await self.place(ask(f"queued{number}{path}", 32_000, path=path)), Placement)
 
     def empty(self) -> None:
         for number in range(10):
-            for path in ("D", "P->D"):
+            for path in (Path.DECODE, Path.PREFILL_DECODE):
                 self.tell(RequestClosed(request_id=f"queued{number}{path}"))
 
     def start(self, request_id: str, asker: object = None, **fields: object) -> "asyncio.Task[Placement | Rejection]":

@@ -19,7 +19,7 @@ from cluster.simulate.setting import Fault, Reporting
 from cluster.simulate.traces import read_trace
 from cluster.simulate.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import Objective, SloConfig
-from cluster.types import Outcome, Path, Pool, SloClass
+from cluster.types import Outcome, Path, Placement, PlacementRequest, Pool, Rejection, SloClass
 from router.desk import PlacementDesk
 from router.state import RouterState
 
@@ -29,6 +29,8 @@ SLOS = SloConfig(interactive=MID, standard=MID, batch=Objective(ttft_s=30.0, ttf
 CAPACITY = 45.0
 """Requests per second."""
 FOUR = Cluster(num_workers=4)
+BURST_AT = 60.0
+"""Seconds from the start."""
 
 
 def four(**fields: object) -> Cluster:
@@ -98,19 +100,71 @@ def test_first_retry_mostly_succeeds(rate, number):
     assert first >= 0.8 * len(came_again)
 
 
-@pytest.mark.parametrize(("before", "burst"), [(5, 300), (20, 300), (30, 300)])
-def test_those_whom_a_burst_has_had_refused_are_taken_when_they_were_told(before, burst):
-    """`before`: requests per second before the burst, which takes a second, and after it."""
-    usual = [number / before for number in range(60 * before)]
-    arrivals_s = [*usual, *(60 + n / burst for n in range(burst)), *(61 + s for s in usual)]
-    workload = [
+def a_burst(before: int, burst: int) -> list[SimRequest]:
+    """`before`: requests per second before the burst, which takes the second after BURST_AT, and after it."""
+    usual = [number / before for number in range(int(BURST_AT) * before)]
+    arrivals_s = [*usual, *(BURST_AT + n / burst for n in range(burst)), *(BURST_AT + 1 + s for s in usual)]
+    return [
         msgspec.structs.replace(sim, arrival_s=arrival_s)
         for sim, arrival_s in zip(a_workload(list(rows(len(arrivals_s))), CAPACITY), arrivals_s, strict=True)
     ]
-    records = simulate(workload, four(max_tries=2).split(2), a_desk)
+
+
+BURSTS = [(5, 300), (20, 300), (30, 300), (20, 600)]
+
+
+@pytest.mark.parametrize(("before", "burst"), BURSTS)
+def test_those_whom_a_burst_has_had_refused_are_taken_when_they_were_told(before, burst):
+    records = simulate(a_burst(before, burst), four(max_tries=2).split(2), a_desk)
     came_again = [record for record in records if record.num_tries > 1]
     assert len(came_again) > burst / 4
-    assert sum(record.outcome is Outcome.FINISHED for record in came_again) >= 0.75 * len(came_again)
+    assert sum(record.outcome is Outcome.FINISHED for record in came_again) >= 0.8 * len(came_again)
+
+
+class Impatient(PlacementDesk):
+    """Has all who are refused ask again and again, and notes when each is let in, in seconds after BURST_AT."""
+
+    ASK_EVERY_S = 0.5
+
+    def __init__(self) -> None:
+        super().__init__(RouterState(SLOS))
+        self.let_in: dict[int, float] = {}
+
+    async def place(self, request: PlacementRequest, asker: object = None) -> Placement | Rejection:
+        answer = await super().place(request, asker)
+        if isinstance(answer, Rejection):
+            return msgspec.structs.replace(answer, retry_after_s=self.ASK_EVERY_S)
+        number = int(request.request_id.partition(".")[0])
+        self.let_in[number] = asyncio.get_running_loop().time() - BURST_AT
+        return answer
+
+
+@pytest.mark.parametrize(("before", "burst"), BURSTS[1:])
+def test_retry_after_is_right_within_a_factor(before, burst):
+    """The n-th of those whom a burst has had refused is told the time at which the n-th is let in if all of them ask
+    twice a second instead. The header has whole seconds: one of them does not matter. After a burst that is over within
+    seconds those who ask so often are the load.
+    """
+    arrivals = a_burst(before, burst)
+    of_burst = range(before * int(BURST_AT), before * int(BURST_AT) + burst)
+    desks: list[Impatient] = []
+
+    def a_desk_of_impatience() -> Impatient:
+        desks.append(Impatient())
+        return desks[-1]
+
+    records = simulate(arrivals, FOUR.split(2), a_desk)
+    asking = simulate(arrivals, four(max_tries=1000).split(2), a_desk_of_impatience)
+    told = sorted(
+        records[n].arrival_s - BURST_AT + records[n].retry_after_s
+        for n in of_burst
+        if records[n].outcome is Outcome.REJECTED
+    )
+    let_in = sorted(desks[0].let_in[n] for n in of_burst if asking[n].num_tries > 1)
+    pairs = list(zip(told, let_in, strict=False))
+    right = [is_told / 1.5 <= takes <= 1.5 * is_told or abs(is_told - takes) <= 1.0 for is_told, takes in pairs]
+    assert len(right) > burst / 4
+    assert sum(right) >= 0.85 * len(right)
 
 
 def test_interactive_requests_are_served_as_if_alone_while_others_overload():

@@ -10,6 +10,7 @@ from cluster.slo import Objective, SloConfig
 from cluster.types import (
     Address,
     FirstToken,
+    Path,
     Placement,
     PlacementRequest,
     Pool,
@@ -79,7 +80,13 @@ def decoding(state: RouterState, request_id: str, num_prompt: int, worker: str, 
     workers = state.view(now).workers
     others = frozenset(w.worker for w in workers if w.pool is Pool.DECODE and w.worker != worker)
     has_prefill = any(w.pool is Pool.PREFILL for w in workers)
-    put(state, ask(request_id, num_prompt, path="P->D" if has_prefill else "D", excluded=others, **fields), now)
+    put(
+        state,
+        ask(
+            request_id, num_prompt, path=Path.PREFILL_DECODE if has_prefill else Path.DECODE, excluded=others, **fields
+        ),
+        now,
+    )
     state.handle(FirstToken(request_id=RequestId(request_id)), now)
 
 

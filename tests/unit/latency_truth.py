@@ -1,6 +1,7 @@
 """Engines whose step times are known, and the noisy steps that they report: what latency models are tested with."""
 
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import msgspec
@@ -23,7 +24,7 @@ CPU = StepModel(
 def times(model: StepModel, factor: float) -> StepModel:
     """An engine that takes so many times as long."""
     coefficients = ("fixed_s", "token_s", "beyond_knee_s", "attended_s", "request_s", "context_s", "experts_s")
-    return msgspec.structs.replace(model, **{name: factor * getattr(model, name) for name in coefficients})
+    return replace(model, **{name: factor * getattr(model, name) for name in coefficients})
 
 
 def prefill_step(rng: random.Random) -> StepSample:

@@ -17,7 +17,7 @@ from cluster.types import (
     SloClass,
 )
 from router.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
-from router.ask import Others, ask_of
+from router.ask import Ask, Others
 from router.choice import Choice
 from router.fleet import WorkerState
 from router.latency import LatencyModels
@@ -33,7 +33,7 @@ def a_busy_fleet(seconds: float = 20.0) -> RouterState:
     """One worker of each pool, with prompts queued for so long."""
     state, number = a_fleet(1, 1), 0
     while min(w.queue_s(0.0) for w in state._workers.values()) < seconds:
-        for path in ("P->D", "D"):
+        for path in (Path.PREFILL_DECODE, Path.DECODE):
             put(state, ask(f"queued{number} {path}", 32_000, path=path), 0.0)
         number += 1
     return state
@@ -82,7 +82,7 @@ def test_request_that_cannot_make_it_any_more_is_refused_as_overload():
 def test_request_that_was_let_in_before_is_not_judged_again():
     state = a_busy_fleet()
     put(state, ask("resumed", 2000, num_output_tokens=5, age_s=10.0), 0.1)
-    put(state, ask("forced", 2000, path="D", age_s=10.0), 0.1)
+    put(state, ask("forced", 2000, path=Path.DECODE, age_s=10.0), 0.1)
     put(state, ask("retried", 2000, excluded=frozenset({"d9"}), age_s=10.0), 0.1)
 
 
@@ -162,7 +162,7 @@ def test_closed_request_waits_no_more():
 def test_request_that_asks_again_while_it_waits_has_one_place():
     state = a_busy_fleet()
     waiting(state, "r", 2000, 0.1)
-    put(state, ask("r", 2000, path="D"), 0.2)
+    put(state, ask("r", 2000, path=Path.DECODE), 0.2)
     assert state.num_waiting == 0
     assert state.decide(99.0) == []
     state.validate()
@@ -188,7 +188,7 @@ def test_queue_is_bounded():
 def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *, is_contended: bool = True) -> Verdict:
     """Of a request with this risk and no victims, on a worker that has other work."""
     request = ask("r", 2000, slo_class=slo_class)
-    asked = ask_of(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, (), 1, 1, 1.0, 1.0), 0.0)
+    asked = Ask(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, [], 1, 1, 1.0, 1.0), 0.0)
     worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), 0.0)
     worker.num_unknown = 1
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)

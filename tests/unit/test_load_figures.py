@@ -71,7 +71,7 @@ def test_duty_leaves_some_time_for_decoding(stalls):
 
 
 def test_who_looks_far_ahead_expects_the_share_of_a_long_window():
-    shares = [0.1, 0.2, 0.3]
+    shares = (0.1, 0.2, 0.3)
     looks = [0.0, *WINDOWS_S, 1e9]
     assert [share_over(shares, horizon_s) for horizon_s in looks] == [0.1, 0.1, 0.2, 0.3, 0.3]
 

@@ -1,11 +1,14 @@
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.types import SloClass
-from router.outlook import NOTHING, Resident, look_ahead
+from router.outlook import CLASS_RANK, NOTHING, LookAhead, Outlook
 
 STEP_S = 0.02
-UNDISTURBED = [0.0, 0.0, 0.0]
+UNDISTURBED = (0.0, 0.0, 0.0)
+Resident = tuple[float, float, float, float, int]
 seconds = st.floats(0.0, 100.0)
 residents = st.tuples(st.floats(0.01, 50.0), seconds, st.floats(1.0, 2000.0), st.floats(1.0, 1e5), st.integers(0, 2))
 
@@ -15,10 +18,17 @@ def a_resident(slack_s: float, num_left: float = 100.0, rank: int = 1) -> Reside
     return (10.0, 10.0 - num_left * STEP_S - slack_s, num_left, 1000.0, rank)
 
 
+def outlook_of(several: Sequence[Resident]) -> Outlook:
+    residents = LookAhead(STEP_S, UNDISTURBED)
+    for resident in several:
+        residents.add(*resident)
+    return residents.outlook()
+
+
 def victims(
     *several: Resident, stall_s: float = 0.0, slowdown_s: float = 0.0, of: SloClass = SloClass.STANDARD
 ) -> float:
-    return look_ahead(several, STEP_S, UNDISTURBED).victims(stall_s, slowdown_s, of)
+    return outlook_of(several).victims(stall_s, slowdown_s, CLASS_RANK[of])
 
 
 def test_resident_with_less_slack_than_the_stall_is_a_victim():
@@ -43,18 +53,16 @@ def test_victim_of_a_higher_class_counts_more_than_one():
 
 @given(st.lists(residents, max_size=50), seconds, seconds)
 def test_longer_stall_has_more_victims(several, stall_s, more_s):
-    outlook = look_ahead(several, STEP_S, UNDISTURBED)
-    fewer = outlook.victims(stall_s, 0.0, SloClass.STANDARD)
-    assert (
-        -0.01 * len(several) <= fewer <= outlook.victims(stall_s + more_s, 0.0, SloClass.STANDARD) + 1e-3 * len(several)
-    )
+    outlook = outlook_of(several)
+    fewer = outlook.victims(stall_s, 0.0, 1)
+    assert -0.01 * len(several) <= fewer <= outlook.victims(stall_s + more_s, 0.0, 1) + 1e-3 * len(several)
 
 
 @given(residents, st.floats(0.1, 50.0), st.floats(0.0, 20.0))
 def test_more_slack_never_makes_a_victim(resident, more_s, stall_s):
     budget_s, elapsed_s, *rest = resident
     with_more = (budget_s, elapsed_s - more_s, *rest)
-    missed = [look_ahead([r], STEP_S, UNDISTURBED).bins[0].miss for r in (resident, with_more)]
+    missed = [outlook_of([r]).bins[0].miss for r in (resident, with_more)]
     risks = [
         m + victims(r, stall_s=stall_s, of=SloClass.INTERACTIVE)
         for m, r in zip(missed, (resident, with_more), strict=True)
@@ -64,12 +72,12 @@ def test_more_slack_never_makes_a_victim(resident, more_s, stall_s):
 
 @given(st.lists(residents, max_size=50), seconds)
 def test_those_that_have_ended_have_freed_their_memory(several, after_s):
-    number, freed = look_ahead(several, STEP_S, UNDISTURBED).finished_by(after_s)
+    number, freed = outlook_of(several).finished_by(after_s)
     ended = [r for r in several if r[2] * STEP_S <= after_s]
     assert number == len(ended)
     assert abs(freed - sum(context + left for _, _, left, context, _ in ended)) <= 1e-6 * (1 + freed)
 
 
 def test_worker_that_decodes_nothing_has_no_victims():
-    assert look_ahead([], STEP_S, UNDISTURBED) is NOTHING
-    assert NOTHING.victims(1e9, 1e9, SloClass.BATCH) == 0.0
+    assert outlook_of([]) is NOTHING
+    assert NOTHING.victims(1e9, 1e9, 0) == 0.0

@@ -42,13 +42,13 @@ def test_paths_and_figures_are_corrected_apart():
     bias = PathBias()
     for _ in range(50):
         bias.observe(predicted(Path.DECODE, 0.1, 0.02), 0.15, None, 100)
-    assert bias.ttft_s(Path.DECODE, 0.1) == pytest.approx(0.15, rel=0.05)
-    assert bias.ttft_s(Path.PREFILL_DECODE, 0.1) == 0.1
-    assert bias.tpot_s(Path.DECODE, 0.02) == 0.02
+    assert bias.ttft(Path.DECODE).corrected(0.1) == pytest.approx(0.15, rel=0.05)
+    assert bias.ttft(Path.PREFILL_DECODE).corrected(0.1) == 0.1
+    assert bias.tpot(Path.DECODE).corrected(0.02) == 0.02
     assert bias.errors()[Path.DECODE].tpot is None
     assert bias.errors()[Path.DECODE].ttft < 0.2
     bias.observe(predicted(Path.DECODE, 0.1, 0.02), None, 0.03, 100)
-    assert bias.tpot_s(Path.DECODE, 0.02) > 0.02
+    assert bias.tpot(Path.DECODE).corrected(0.02) > 0.02
 
 
 def test_factor_is_bounded():
@@ -77,11 +77,11 @@ def test_gap_before_the_second_token_is_no_bias_of_the_others():
     bias = PathBias()
     for _ in range(50):
         bias.observe(predicted(Path.PREFILL_DECODE, 0.1, 0.02, gap_s=1.0), None, 0.02 + 1.0 / 100, 101)
-    assert bias.tpot_s(Path.PREFILL_DECODE, 0.02) == pytest.approx(0.02, rel=0.01)
+    assert bias.tpot(Path.PREFILL_DECODE).corrected(0.02) == pytest.approx(0.02, rel=0.01)
 
 
 def test_path_that_was_unlucky_with_short_answers_is_not_closed():
     bias = PathBias()
     for _ in range(200):
         bias.observe(predicted(Path.PREFILL_DECODE, 0.1, 0.02), None, 0.5, 2)
-    assert bias.tpot_s(Path.PREFILL_DECODE, 0.02) == 0.02
+    assert bias.tpot(Path.PREFILL_DECODE).corrected(0.02) == 0.02

@@ -1,0 +1,116 @@
+"""Where the compiled twins of the modules that decide are, if they are there and belong to these very sources.
+
+mypyc (`baton compile`, cluster/compiler.py) makes machine code of MODULES, several times as fast and otherwise the
+same. It lies in a folder of its own, named by a digest of the sources and of the interpreter's ABI: a source that was
+edited, or another interpreter, has no such folder, and the sources run. So nothing that is stale can ever be imported,
+and nothing needs a compiler. Objects of compiled classes cannot be pickled or copied.
+"""
+
+import logging
+import os
+import sys
+import sysconfig
+from hashlib import blake2b
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+logger = logging.getLogger("baton.scheduler")
+
+MODULES = (
+    "router.admission",
+    "router.arrivals",
+    "router.ask",
+    "router.block_table",
+    "router.charging",
+    "router.choice",
+    "router.cost",
+    "router.duty",
+    "router.fairness",
+    "router.fleet",
+    "router.latency",
+    "router.lmetric",
+    "router.outlook",
+    "router.output_lengths",
+    "router.path_bias",
+    "router.placement",
+    "router.predictions",
+    "router.prefix_index",
+    "router.queue",
+    "router.retry",
+    "router.rls",
+    "router.state",
+    "router.step_model",
+    "router.transfer",
+    "router.way",
+    "router.worker_bits",
+)
+"""What every placement runs through."""
+INTERPRETED = ("cluster.reports", "cluster.slo", "cluster.types", "router.catalogue", "router.roofline")
+"""What these import of ours and is not compiled: machine code is made for what it says, too."""
+LIBRARY = "baton__mypyc"
+"""mypyc's name for what it makes of a group of modules called `baton`."""
+SWITCH = "BATON_PURE_PYTHON"
+"""Environment variable that has the sources run when it is 1."""
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def source_of(module: str, root: Path = ROOT) -> Path:
+    return root / f"{module.replace('.', '/')}.py"
+
+
+def builds(root: Path = ROOT) -> Path:
+    return root / ".baton" / "compiled"
+
+
+def folder(root: Path = ROOT) -> Path:
+    """Where what these sources are compiled to for this interpreter is, or would be."""
+    digest = blake2b(str(sysconfig.get_config_var("SOABI")).encode(), digest_size=10)
+    for module in (*MODULES, *INTERPRETED):
+        source = source_of(module, root).read_bytes()
+        digest.update(b"%s %d " % (module.encode(), len(source)))
+        digest.update(source)
+    return builds(root) / digest.hexdigest()
+
+
+def file_of(module: str, compiled: Path) -> Path:
+    """What the module is compiled to."""
+    return compiled / f"{module.replace('.', '/')}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def put_before(package: str, path: list[str], root: Path = ROOT) -> None:
+    """Have a package's modules imported as compiled, where they are. `path`: its `__path__`. What cannot be read or
+    loaded here (cut off, made for another machine, somebody else's) is as good as not there.
+    """
+    if os.environ.get(SWITCH) == "1":
+        return
+    try:
+        if not builds(root).is_dir():
+            return
+        compiled = folder(root)
+        if compiled.is_dir():
+            load_library(file_of(LIBRARY, compiled))
+            path.insert(0, str(compiled / package))
+    except (ImportError, OSError) as error:
+        logger.warning("what was compiled cannot be used, the sources run: %s", error)
+
+
+def load_library(file: Path) -> None:
+    """What all compiled modules are in; they find it by its name.
+
+    Raises:
+        ImportError: it is not there, or cannot be loaded here.
+    """
+    if LIBRARY in sys.modules and sys.modules[LIBRARY].__file__ == str(file):
+        return
+    spec = spec_from_file_location(LIBRARY, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no library")
+    library = module_from_spec(spec)
+    spec.loader.exec_module(library)
+    sys.modules[LIBRARY] = library
+
+
+def is_in_use() -> bool:
+    """Whether this process decides with machine code."""
+    decides = sys.modules.get("router.state")
+    return decides is not None and not str(decides.__file__).endswith(".py")
