@@ -25,7 +25,7 @@ from vllm.version import __version__ as vllm_version
 
 from cluster.block_hashes import use_fixed_seed
 from cluster.config import DEFAULT_BLOCK_SIZE, PoolConfig, resolve_model
-from cluster.engine_environment import environment_of, transport_of
+from cluster.engine_environment import environment_of, reserve_port, transport_of
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_shape import shape_of
 from cluster.engine_steps import EngineSteps
@@ -77,7 +77,9 @@ class Engine:
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
         self.transport = transport_of(config, _device())
-        os.environ.update(environment_of(config, self.transport, _device(), rank, node_ip))
+        self._side_channel = reserve_port(node_ip)
+        address = self._side_channel.getsockname()
+        os.environ.update(environment_of(config, self.transport, _device(), rank, address))
         use_fixed_seed()
         engine_id = str(uuid.uuid4())
         self.kv_events = KvEventSockets()

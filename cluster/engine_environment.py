@@ -1,10 +1,10 @@
 """The environment that an engine's process inherits, from the configuration and from what the machine has."""
 
+import errno
 import os
 import random
 import shutil
 import socket
-from contextlib import suppress
 
 from cluster.config import PoolConfig
 from cluster.reports import WorkerTransport
@@ -21,9 +21,11 @@ def transport_of(config: PoolConfig, device: Device) -> WorkerTransport:
 
 
 def environment_of(
-    config: PoolConfig, transport: WorkerTransport, device: Device, rank: int, node_ip: str
+    config: PoolConfig, transport: WorkerTransport, device: Device, rank: int, side_channel: tuple[str, int]
 ) -> dict[str, str]:
-    """For this process and the engine's, which inherits it. What the operator has set wins."""
+    """For this process and the engine's, which inherits it. What the operator has set wins. `side_channel`: the address
+    at which other engines ask this one for its NIXL metadata.
+    """
     cores = config.cpu_cores[rank % len(config.cpu_cores)] if config.cpu_cores else "nobind"
     defaults = {
         **topology.environment(transport),
@@ -32,17 +34,28 @@ def environment_of(
     }
     if device is Device.CPU and shutil.which(os.environ.get("CXX", "g++")) is None:
         defaults["TORCHDYNAMO_DISABLE"] = "1"  # the first request for log-probabilities would end the engine
-    # An address in use would hang the engine's start: the listener thread dies without a word.
-    required = {"VLLM_NIXL_SIDE_CHANNEL_HOST": node_ip, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_port(node_ip))}
+    host, port = side_channel
+    required = {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
     return {**defaults, **config.env, **required}
 
 
-def _free_port(host: str) -> int:
-    """Below the range from which the system gives ports to whoever asks for any: nobody takes it by accident before the
-    engine does.
+def reserve_port(host: str) -> socket.socket:
+    """A socket that is bound and does not listen. While it is open, nobody who looks for a free port gets this one, and
+    whoever is told of it can listen there with SO_REUSEADDR, as ZeroMQ does. It is below the range from which the
+    system gives ports to connections.
+
+    Raises:
+        OSError: none is free.
     """
     for port in random.sample(range(LOWEST_PORT, LOWEST_EPHEMERAL_PORT), PORT_ATTEMPTS):
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind((host, port))
-            return port
+        reserved = socket.socket()
+        try:
+            reserved.bind((host, port))
+        except OSError as error:
+            reserved.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # not before: two could reserve it
+            return reserved
     raise OSError(f"no free port on {host}")

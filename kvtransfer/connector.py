@@ -12,6 +12,7 @@ is worth a core), and the process is not pinned to the machine's last core.
 """
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -39,6 +40,8 @@ from cluster.step_samples import STATS_KEY, StepSampler
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key
 from kvtransfer.telemetry import PULLS_KEY
+
+logger = logging.getLogger("baton.connector")
 
 PROGRESS_THREAD_DELAY_US = 100
 """Pause between polls: idle CPU falls from 95 % of a core to 2 %; adds at most this to each transfer step."""
@@ -93,6 +96,17 @@ class HandoffScheduler(NixlPullConnectorScheduler):
     def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self._steps = StepSampler()
+
+    @staticmethod
+    def _nixl_handshake_listener(*arguments: Any) -> None:
+        """The thread that other engines connect with. Without it nobody could, and vLLM, which waits until it listens,
+        would start for ever: the engine ends.
+        """
+        try:
+            NixlPullConnectorScheduler._nixl_handshake_listener(*arguments)
+        except BaseException:
+            logger.exception("nobody can connect to this engine: it ends")
+            os._exit(1)
 
     def step_stats(self) -> KVConnectorStats | None:
         """A step is done."""

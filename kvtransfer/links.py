@@ -2,8 +2,8 @@
 
 The first pull between two engines makes their connection, which takes seconds, and no request should pay for it. So a
 link counts only once a real hand-over over it has worked; until then the pair gets no requests. A failed attempt is
-repeated when the prefill worker is next seen alive. A link is measured before it counts, while no request disturbs it;
-one that could not be measured counts all the same, and is measured again a few times.
+repeated when the prefill worker is next seen alive. A link is measured before it first counts, while no request
+disturbs it; one that could not be measured counts all the same, and is measured again a few times.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ class Probe(Protocol):
 class Links:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self._proved: dict[WorkerId, LinkSpeed | None] = {}
+        self._proved: set[WorkerId] = set()
+        self._speeds: dict[WorkerId, LinkSpeed] = {}
         self._num_measured: dict[WorkerId, int] = {}
         self._probing: dict[WorkerId, asyncio.Task[None]] = {}
         self._absent: Counter[WorkerId] = Counter()
@@ -52,7 +53,7 @@ class Links:
     @property
     def proved(self) -> dict[WorkerId, LinkSpeed | None]:
         """Speed by prefill worker; None where it is not known."""
-        return dict(self._proved)
+        return {worker: self._speeds.get(worker) for worker in self._proved}
 
     def update(self, live: frozenset[WorkerId]) -> None:
         """Probe the links that have something to be found out about, and forget workers that have been gone for long:
@@ -62,43 +63,49 @@ class Links:
         self._absent = Counter({worker: self._absent[worker] + 1 for worker in self._known() - live})
         for worker, num_updates in self._absent.items():
             if num_updates >= FORGET_AFTER_UPDATES:
-                self._proved.pop(worker, None)
+                self._proved.discard(worker)
+                self._speeds.pop(worker, None)
                 self._num_measured.pop(worker, None)
         for worker in live - self._probing.keys():
             if worker not in self._proved or self._can_measure(worker):
                 self._probing[worker] = asyncio.create_task(self._find_out(worker))
 
     def _known(self) -> set[WorkerId]:
-        return self._proved.keys() | self._num_measured.keys()
+        return self._proved | self._num_measured.keys()
 
     def suspect(self, worker: WorkerId) -> None:
-        """A pull from this worker hung: it must prove its link anew."""
-        self._proved.pop(worker, None)
+        """A pull from this worker hung: it must prove its link anew. How fast it was is not forgotten: measuring takes
+        many times as long, and the pair would have no requests meanwhile.
+        """
+        self._proved.discard(worker)
 
     def _can_measure(self, worker: WorkerId) -> bool:
-        return self._proved.get(worker) is None and self._num_measured.get(worker, 0) < NUM_MEASUREMENTS
+        return worker not in self._speeds and self._num_measured.get(worker, 0) < NUM_MEASUREMENTS
 
     async def _find_out(self, worker: WorkerId) -> None:
         try:
             if worker not in self._proved:
                 async with asyncio.timeout(PROOF_TIMEOUT_S):
                     await self._probe.prove(worker)
-            speed = await self._measure(worker)
+            if self._can_measure(worker):
+                await self._measure(worker)
         except (ServingError, TimeoutError) as error:
             logger.warning("no link to prefill worker %s yet: %s", worker, _reason(error))
         else:
-            self._proved[worker] = speed
+            self._proved.add(worker)
         finally:
             del self._probing[worker]
 
-    async def _measure(self, worker: WorkerId) -> LinkSpeed | None:
+    async def _measure(self, worker: WorkerId) -> None:
         self._num_measured[worker] = self._num_measured.get(worker, 0) + 1
         try:
             async with self._measuring, asyncio.timeout(MEASURE_TIMEOUT_S):
-                return await self._probe.measure(worker)
+                speed = await self._probe.measure(worker)
         except (ServingError, TimeoutError) as error:
             logger.warning("link to prefill worker %s not measured: %s", worker, _reason(error))
-            return None
+        else:
+            if speed is not None:
+                self._speeds[worker] = speed
 
 
 def _reason(error: Exception) -> str:

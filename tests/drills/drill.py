@@ -86,13 +86,16 @@ def _strike(stage: Stage, fault: Fault, cell: Cell) -> None:
 
 
 def _wait_for_blocks(stage: Stage, fault: Fault, cell: Cell) -> dict[str, float]:
-    """Seconds until each surviving engine has nothing of the victim, from now."""
+    """Seconds until each surviving engine has nothing of the victim, from now. Once is enough: what an engine has after
+    that is a link's proof.
+    """
     started_at = time.monotonic()
     survivors = _survivors(stage, fault)
     back_s = {str(worker): 0.0 for worker in survivors}
     deadline = started_at + cell.bounds.kv_back_s * PATIENCE
     while held := _held(stage, survivors):
         assert time.monotonic() < deadline, f"still held: {held}"
+        survivors = [worker for worker in survivors if str(worker) in held]
         back_s |= dict.fromkeys(held, time.monotonic() - started_at)
     return back_s
 

@@ -119,12 +119,12 @@ async def test_worker_that_comes_back_after_long_is_proved_again(links, probe):
     assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
 
 
-async def test_worker_that_is_suspected_is_proved_again(links, probe):
+async def test_link_that_is_suspected_is_proved_again_and_not_measured_again(links, probe):
     await update(links, "p0")
-    links.suspect("p0")
+    links.suspect(WorkerId("p0"))
     assert links.proved == {}
-    await update(links, "p0")
-    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
+    await update(links, "p0", times=2)
+    assert (probe.proofs, probe.measurements, links.proved) == (["p0", "p0"], ["p0"], {"p0": SPEED})
 
 
 async def test_link_that_failed_is_tried_at_the_next_update(links, probe, caplog):
@@ -178,11 +178,3 @@ async def test_links_are_proved_side_by_side_and_measured_one_by_one(links, prob
     await turns(20)
     assert sorted(probe.measurements) == ["p0", "p1", "p2"]
     assert links.proved.keys() == ids("p0 p1 p2")
-
-
-async def test_suspected_link_must_prove_itself_anew(links, probe):
-    await update(links, "p0")
-    links.suspect(WorkerId("p0"))
-    assert links.proved == {}
-    await update(links, "p0")
-    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
