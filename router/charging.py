@@ -54,7 +54,7 @@ def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerSta
     made.prefill_s = prefill_s(ask, prefill)
     prefilled_s = prefill.queue_s(ask.now) + made.prefill_s
     made.joins_at = ask.now + over_link(ask, prefill, decode, models, prefilled_s)
-    prefill.queue_prefill(made, 0.0, ask.now)
+    prefill.queue_prefill(made, made.prefill_s, ask.now)
     prefill.outbound[made.request_id] = made
     decode.expect(made)
     prefill.link_free_at = decode.link_free_at = made.joins_at

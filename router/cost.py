@@ -31,6 +31,10 @@ SHORT_GAP: Final = 0.02
 TTFT_WEIGHT: Final = 0.3
 TPOT_WEIGHT: Final = 0.1
 ENGINE_TIME_WEIGHT: Final = 1.0
+USE_FACTOR: Final = 1.5
+"""Time that is not taken from those who decode counts by so many times the share of such workers that is busy: what
+nobody else wants costs nothing.
+"""
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Of a decode worker's KV memory, that only the highest class may use."""
@@ -166,10 +170,15 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
     step_s = decode.step_with(ask, joins_s)
     # Prompts that the decode worker computes itself are finished before it goes on with a newcomer.
     gap_s = joins_s - done_s + max(0.0, decode.queue_s - joins_s) + step_s
+    victims, use = decode.join_victims, ask.others.prefill_use
+    if prefill.worker.residents:
+        victims += prefill.worker.outlook(ask.now).victims(prefill.seconds, 0.0, ask.rank)
+    slowdown_s = decode.join_slowdown_s * ask.outputs[1]
     harm = Harm(
-        decode.join_victims,
-        _later_prompts(ask, prefill.seconds, done_s, ask.others.prefill_use, ask.others.num_prefills),
-        prefill.seconds + decode.join_slowdown_s * ask.outputs[1],
+        victims,
+        _later_prompts(ask, prefill.seconds, done_s, use, ask.others.num_prefills),
+        prefill.seconds + slowdown_s,
+        _wanted(prefill.seconds, use) + slowdown_s,
     )
     workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
     held = Times(done_s + gap_s, 0.0, step_s, decode.duty)
@@ -201,11 +210,13 @@ def alone(ask: Ask, decode: DecodePart, models: LatencyModels, *, is_prefill: bo
     if is_prefill:
         use, num_workers = others.prefill_use, others.num_prefills
     later_prompts = _later_prompts(ask, seconds, decode.queue_s + seconds, use, num_workers)
-    harm = Harm(
-        victims,
-        FUTURE_DECODES_SHARE * _later_decodes(ask, decode, step_s, seconds) + later_prompts,
-        (stall_s if batch else seconds) + decode.join_slowdown_s * ask.outputs[1],
-    )
+    future_victims = FUTURE_DECODES_SHARE * _later_decodes(ask, decode, step_s, seconds) + later_prompts
+    slowdown_s = decode.join_slowdown_s * ask.outputs[1]
+    if batch:
+        harm = Harm(victims, future_victims, stall_s + slowdown_s, stall_s + slowdown_s)
+    else:
+        wanted_s = seconds if is_prefill else _wanted(seconds, others.decode_use)
+        harm = Harm(victims, future_victims, seconds + slowdown_s, wanted_s + slowdown_s)
     workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
     return _priced(ask, workers, Times(done_s, 0.0, step_s, decode.duty), harm, models)
 
@@ -218,6 +229,10 @@ def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
 def stretched(step_s: float, num_output: float, duty: Shares) -> float:
     """TPOT of so many tokens on a worker that spends these shares of its time on prompts."""
     return step_s / (1.0 - share_over(duty, num_output * step_s))
+
+
+def _wanted(seconds: float, use: float) -> float:
+    return min(1.0, USE_FACTOR * use) * seconds
 
 
 def _priced(
@@ -233,7 +248,7 @@ def _priced(
         risk
         + VICTIM_WEIGHT * harm.victims
         + FUTURE_WEIGHT * harm.future_victims
-        + (TTFT_WEIGHT * ttft_s + ENGINE_TIME_WEIGHT * harm.engine_s) / ask.slo_ttft_s
+        + (TTFT_WEIGHT * ttft_s + ENGINE_TIME_WEIGHT * harm.wanted_s) / ask.slo_ttft_s
         + TPOT_WEIGHT * way.tpot_s / ask.slo_tpot_s
     )
     return way

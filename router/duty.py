@@ -1,4 +1,4 @@
-"""What share of its time a decode worker spends on prompts: what decoding there has to expect.
+"""What share of its time a worker spends on prompts: what decoding there has to expect.
 
 A request that decodes for half a second cares for the stalls of the last second, one that decodes for ten for those of
 the last ten: the share is averaged over about as long as the asker looks ahead.

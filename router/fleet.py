@@ -174,7 +174,7 @@ class WorkerState:
         self.crowd_s = MIN_STEP_S
         """What a step will take once all who are expected decode."""
         self.duty = Duty()
-        """Of the prompts that it computes beside decoding."""
+        """Of the prompts that it computes: on a decode worker, those beside decoding."""
         self._report_gap_s = 1.0
         self._outlook = NOTHING
         self._outlook_at = float("-inf")

@@ -1,8 +1,9 @@
 """Which workers a request runs on: the way with the least expected cost (router/cost.py) among those that can be taken.
 
 Candidates are path P->D on the best few pairs whose link is proved, path D on the best few decode workers, and path P
-where it pays: one token is wanted, no decode worker can be reached, or a prefill worker is idle and the answer short. A
-worker that holds much of the prompt is always among them, and keeps the conversation unless another is clearly better.
+where it pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and the answer short, or
+every other way does harm, as where too few of the workers decode. A worker that holds much of the prompt is always
+among them, and keeps the conversation unless another is clearly better.
 
 Where half of the workers have not reported for a while the predictions are not worth much: LMetric decides
 (router/lmetric.py).
@@ -31,6 +32,10 @@ STALE_SHARE: Final = 0.5
 SHORT_OUTPUT_TOKENS: Final = 2.0
 HARMLESS: Final = 0.02
 """Victims."""
+HARMFUL: Final = 0.1
+"""Risk and victims of the best way, from which on a prefill worker may take a request whole."""
+MOST_RISK_ALONE: Final = 0.5
+"""Of a request that a prefill worker takes whole, where others could: it is no place for what is hopeless elsewhere."""
 
 _DECODE: Final = Path.DECODE
 
@@ -45,9 +50,10 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     for decode in _best_decodes(ask, crowd, holder):
         ways.add(decode)
     ways.add_later_prefills()
-    if _prefill_alone_pays(ask, candidates, prefills):
-        ways.add_prefills_alone()
     best = ways.best(holder)
+    if _may_prefill_alone(ask, candidates, prefills, best):
+        ways.add_prefills_alone(1.0 if best is None or ask.request.max_output_tokens == 1 else MOST_RISK_ALONE)
+        best = ways.best(holder)
     if best is None:
         return None
     considered = ways.considered(best)
@@ -121,9 +127,11 @@ class _Ways:
             if may_be_better and self._candidates.can_pair(later.worker, decode.worker):
                 self._hand_over(later, decode)
 
-    def add_prefills_alone(self) -> None:
+    def add_prefills_alone(self, most_risk: float) -> None:
         for part in self._prefills:
-            self.priced.append(alone(self._ask, DecodePart(self._ask, part.worker), self._models, is_prefill=True))
+            way = alone(self._ask, DecodePart(self._ask, part.worker), self._models, is_prefill=True)
+            if way.risk <= most_risk:
+                self.priced.append(way)
 
     def best(self, holder: WorkerState | None) -> Way | None:
         """`holder`: who has most of the prompt."""
@@ -171,17 +179,15 @@ def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, 
     return later.seconds < sooner.seconds or free_at > now + sooner.done_s
 
 
-def _prefill_alone_pays(ask: Ask, candidates: Candidates, prefills: list[PrefillPart]) -> bool:
-    """A prefill worker's steps are long: who decodes there waits for other prompts at every token."""
+def _may_prefill_alone(ask: Ask, candidates: Candidates, prefills: list[PrefillPart], other: Way | None) -> bool:
+    """`other`: the best way on another path. A prefill worker's steps are long: who decodes there waits for other
+    prompts at every token.
+    """
     if not prefills or not candidates.may_prefill_alone:
         return False
-    if not (candidates.may_stay or candidates.may_hand_over) or not candidates.decodes:
+    if other is None or ask.request.max_output_tokens == 1 or other.risk + other.victims > HARMFUL:
         return True
-    if ask.request.max_output_tokens == 1:
-        return True
-    if ask.outputs[2] > SHORT_OUTPUT_TOKENS:
-        return False
-    return any(not part.worker.charges for part in prefills)
+    return ask.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
 
 
 def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:

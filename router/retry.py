@@ -82,15 +82,15 @@ class Turns:
         return self._capacity_per_s * exp((self._capacity_at - now) / CAPACITY_S)
 
 
-def wait_s(ask: Ask, prediction: Prediction, decode: WorkerState | None, load: float, num_before: int) -> float:
+def wait_s(ask: Ask, prediction: Prediction, generating: WorkerState, load: float, num_before: int) -> float:
     """Until the request could be expected to meet its SLO: queues that are too long drain, as far as those who come
-    meanwhile let them, and residents of the decode worker end.
+    meanwhile let them, and residents of the worker that is to generate end.
 
     `load`: share of the workers' time that placements take, in [0, 1]; `num_before`: who waits before it.
     """
     late_s = max(0.0, prediction.ttft_s - ask.age_s - MARGIN * ask.slo_ttft_s)
     draining_s = late_s / (1.0 - min(MOST_BUSY, load))
-    decoding_s = _until_fast(ask, DecodePart(ask, decode)) if decode is not None else 0.0
+    decoding_s = _until_fast(ask, DecodePart(ask, generating))
     return max(draining_s, decoding_s) * (1.0 + num_before / 10.0)
 
 

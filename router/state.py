@@ -346,10 +346,11 @@ class RouterState:
         return Rejection(retry_after_s=seconds, why=why, is_overload=True)
 
     def _wait_s(self, ask: Ask, choice: Choice | None, num_before: int) -> float:
-        if choice is None or choice.prediction is None:
+        generating = (choice.decode or choice.prefill) if choice is not None else None
+        if choice is None or choice.prediction is None or generating is None:
             return MOST_RETRY_S
         load = self._shares.seconds_per_s() / max(1, len(self._workers))
-        return wait_s(ask, choice.prediction, choice.decode, load, num_before)
+        return wait_s(ask, choice.prediction, generating, load, num_before)
 
     def _queued(self, waiting: Waiting, num_before: int, now: float) -> QueuedRequest:
         ask = self._ask(waiting, now)

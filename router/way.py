@@ -37,12 +37,14 @@ class Times:
 class Harm:
     """What the request does to others."""
 
-    __slots__ = ("engine_s", "future_victims", "victims")
+    __slots__ = ("engine_s", "future_victims", "victims", "wanted_s")
 
-    def __init__(self, victims: float, future_victims: float, engine_s: float) -> None:
+    def __init__(self, victims: float, future_victims: float, engine_s: float, wanted_s: float) -> None:
         self.victims = victims
         self.future_victims = future_victims
         self.engine_s = engine_s
+        self.wanted_s = wanted_s
+        """Of that, what others would have had a use for."""
 
 
 @final
