@@ -174,9 +174,10 @@ def _cheapest(ways: list[Way]) -> Way | None:
 
 
 def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:
-    """It takes less engine time, or its link may be free before the other's."""
-    free_at = max(sooner.worker.link_free_at, decode.worker.link_free_at)
-    return later.seconds < sooner.seconds or free_at > now + sooner.done_s
+    """It takes less engine time, or nobody decodes there, or its link may be free before the other's."""
+    if later.seconds < sooner.seconds or sooner.worker.residents:
+        return True
+    return max(sooner.worker.link_free_at, decode.worker.link_free_at) > now + sooner.done_s
 
 
 def _may_prefill_alone(ask: Ask, candidates: Candidates, prefills: list[PrefillPart], other: Way | None) -> bool:

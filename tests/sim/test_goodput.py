@@ -77,6 +77,12 @@ def test_overloaded_cluster_keeps_its_goodput_and_its_word():
     assert per_s(overloaded) >= 0.9 * per_s(at_capacity)
 
 
+@pytest.mark.parametrize("num_prefill", [1, 2, 3])
+def test_wrong_split_costs_little(num_prefill):
+    """Decode workers compute prompts where prefill workers are too few, and prefill workers decode where those are."""
+    assert attainment(run(0.8 * CAPACITY, 1000, num_prefill=num_prefill)) >= 0.9
+
+
 def test_prompts_between_the_tokens_are_predicted_once():
     """On decode workers that have one prefill worker beside them: they compute most prompts themselves."""
     learnt = [record for record in run(0.6 * CAPACITY, 1500, num_prefill=1)[500:] if record.tpot_s]

@@ -13,6 +13,7 @@ from cluster.types import (
     FirstToken,
     Path,
     Placement,
+    RequestId,
     SloClass,
     WorkerId,
     WorkerLost,
@@ -66,6 +67,39 @@ def test_fleet_without_decode_workers_prefills_and_decodes_on_prefill_workers():
 
 def test_fleet_without_prefill_workers_stays_on_decode_workers():
     assert put(a_fleet(0, 2), ask("r", 20_000), 1.0).path is ALONE
+
+
+def crowded(num_residents):
+    """One decode worker, which decodes so many requests, beside three prefill workers that have nothing to do."""
+    state = a_fleet(3, 1)
+    for number in range(num_residents):
+        decoding(state, f"resident{number}", 8000, "d0", 1.0 + number / 20)
+    for now in (5.0, 9.0):
+        report_all(state, now)
+    return state
+
+
+def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_few():
+    assert put(crowded(1), ask("r", 2000, tpot_s=0.03), 9.1).path is not Path.PREFILL
+    placed = put(crowded(30), ask("r", 2000, tpot_s=0.03), 9.1)
+    assert (placed.path, placed.decode) == (Path.PREFILL, None)
+    handed_over = next(way for way in placed.considered if way.path is PAIR)
+    assert placed.predicted.risk + 0.3 < handed_over.risk
+
+
+def test_prefill_worker_does_not_take_what_is_hopeless_there_too():
+    placed = crowded(30).place(ask("r", 2000, tpot_s=0.017), 9.1)
+    assert placed is None or placed.path is not Path.PREFILL
+
+
+def test_prompts_keep_away_from_a_prefill_worker_that_decodes():
+    state = crowded(30)
+    whole = put(state, ask("whole", 2000, tpot_s=0.022), 9.1)
+    state.handle(FirstToken(request_id=RequestId("whole")), 9.2)
+    for number in range(6):
+        placed = put(state, ask(f"r{number}", 30_000, path=PAIR), 9.3)
+        assert placed.prefill != whole.prefill
+        ended(state, f"r{number}", 9.3)
 
 
 def test_one_token_answer_ends_where_it_is_prefilled():
