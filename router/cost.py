@@ -191,8 +191,12 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
     return later if later.risk + WORTH_HOLDING < at_once.risk else at_once
 
 
-def alone(ask: Ask, decode: DecodePart, models: LatencyModels, *, is_prefill: bool = False) -> Way:
-    """The whole request on one worker: path D, or path P on a prefill worker."""
+def alone(
+    ask: Ask, decode: DecodePart, models: LatencyModels, *, is_prefill: bool = False, peer: WorkerState | None = None
+) -> Way:
+    """The whole request on one worker: path D, or path P on a prefill worker. `peer`: a decode worker; how long steps
+    are that decode is known from it, where prefill workers have hardly had any.
+    """
     worker, hit, batch = decode.worker, decode.hit, decode.worker.num_decoding
     num_new, most = ask.num_prompt - hit, worker.max_step_tokens
     seconds = worker.model.times.prefill_s(num_new, hit, most, batch, int(decode.decoding_context))
@@ -202,6 +206,9 @@ def alone(ask: Ask, decode: DecodePart, models: LatencyModels, *, is_prefill: bo
     if decode.missing:
         done_s += decode.memory_wait_s()
     step_s = decode.step_with(ask, done_s)
+    if peer is not None:
+        context = decode.context + ask.num_prompt + ask.outputs[1] / 2
+        step_s = max(step_s, peer.model.times.decode_s(decode.batch + ask.num_sequences, context))
     victims = decode.outlook.victims(stall_s, decode.join_slowdown_s, ask.rank)
     if worker.inbound:
         victims += _inbound_victims(ask, decode, done_s - seconds, done_s)

@@ -128,8 +128,10 @@ class _Ways:
                 self._hand_over(later, decode)
 
     def add_prefills_alone(self, most_risk: float) -> None:
+        decodes = self._candidates.decodes
+        peer = decodes[0] if decodes else None
         for part in self._prefills:
-            way = alone(self._ask, DecodePart(self._ask, part.worker), self._models, is_prefill=True)
+            way = alone(self._ask, DecodePart(self._ask, part.worker), self._models, is_prefill=True, peer=peer)
             if way.risk <= most_risk:
                 self.priced.append(way)
 

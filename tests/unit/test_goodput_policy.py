@@ -8,7 +8,7 @@ from fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.reports import LinkSpeed
+from cluster.reports import LinkSpeed, StepSample
 from cluster.types import (
     FirstToken,
     Path,
@@ -100,6 +100,14 @@ def test_prompts_keep_away_from_a_prefill_worker_that_decodes():
         placed = put(state, ask(f"r{number}", 30_000, path=PAIR), 9.3)
         assert placed.prefill != whole.prefill
         ended(state, f"r{number}", 9.3)
+
+
+def test_prefill_worker_is_not_taken_to_decode_faster_than_decode_workers_do():
+    state, report = a_fleet(1, 0), a_report("d0", {"p0": FAST})
+    shape = msgspec.structs.replace(report.shape, kind="slow")
+    steps = [StepSample(0, 0, 1, 1000, 0.1)] * 20
+    state.handle(msgspec.structs.replace(report, shape=shape, steps=steps), 0.5)
+    assert put(state, ask("r", 2000, path=Path.PREFILL), 1.0).predicted.tpot_s > 0.08
 
 
 def test_one_token_answer_ends_where_it_is_prefilled():
