@@ -34,7 +34,8 @@ from api.routes import receipts as receipts_route
 from api.state.chat_state import ChatState
 from api.wire.errors import error_response
 from cluster import metrics
-from cluster.config import AppConfig, IngressConfig
+from cluster.config.application import AppConfig
+from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.wire.errors import error_response
 from api.wire.query import flag_in
-from cluster.config import IngressConfig
+from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, Overloaded
 
 STREAMED_AGAIN = "/v1/responses/"

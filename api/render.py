@@ -31,7 +31,8 @@ from api.text_streams import TextChat, TextCompletion
 from api.vllm_errors import error_of_response, serving_error
 from api.wire.fields import check_fields
 from cluster.block_hashes import BlockHasher
-from cluster.config import AppConfig, resolve_model
+from cluster.config.application import AppConfig
+from cluster.config.repository import resolve_model
 from cluster.errors import InvalidRequest
 
 Frames = AsyncGenerator[str | bytes, None]

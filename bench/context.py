@@ -23,7 +23,8 @@ from api.context.notes import SEAM_TOKENS, composed, text_of, user_message
 from api.context.plan import Budget, Measured, Summary, budget_of, plan, to_summarize
 from api.context.turns import Item, is_asked, turn_starts
 from api.responses.chat import chat_messages
-from cluster.config import REPO_ROOT, ContextConfig
+from cluster.config.context import ContextConfig
+from cluster.config.repository import REPO_ROOT
 
 MODEL = REPO_ROOT / "conf" / "models" / "baton-demo"
 BLOCK = 16

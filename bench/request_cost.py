@@ -26,7 +26,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from api.render import vllm_state
 from bench.placement import CASES, measure
 from cluster.block_hashes import BlockHasher
-from cluster.config import parse
+from cluster.config.application import parse
 
 NUM_REQUESTS = 600
 NUM_WARM = 100

@@ -10,7 +10,9 @@ from ray.serve import Application
 from ray.serve.schema import LoggingConfig
 
 from api.app import Ingress
-from cluster.config import AppConfig, PoolConfig, parse, resolve_model
+from cluster.config.application import AppConfig, parse
+from cluster.config.pools import PoolConfig
+from cluster.config.repository import resolve_model
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
@@ -24,7 +26,7 @@ _HEALTH_CHECK_PERIOD_S = 2.0
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Raises ValueError for args that cluster/config.py refuses."""
+    """Raises ValueError for args that cluster/config refuses."""
     config = parse(args)
     scheduler = _scheduler(config)
     prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), scheduler)

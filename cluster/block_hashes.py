@@ -1,8 +1,9 @@
 """The hashes by which the engines know the KV blocks of a prompt, computed as they do, by vLLM's own functions.
 
 Engines and ingress must agree on all that goes into a hash: the algorithm and the size of a block, which are engine
-arguments (cluster/config.py), the seed of the chain, which is vLLM's fixed one as long as the environment sets no other
-(`use_fixed_seed`), and the salt. A hash is shipped as its last KEY_BYTES, which is what vLLM's events say of a block.
+arguments (cluster/config/pools.py), the seed of the chain, which is vLLM's fixed one as long as the environment sets no
+other (`use_fixed_seed`), and the salt. A hash is shipped as its last KEY_BYTES, which is what vLLM's events say of a
+block.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core import kv_cache_utils
 
-from cluster.config import BLOCK_HASH_ALGORITHM
+from cluster.config.pools import BLOCK_HASH_ALGORITHM
 
 KEY_BYTES = 8
 

@@ -29,7 +29,8 @@ import yaml
 
 from api.wire.tenants import tenant_of_key
 from cluster import compiler
-from cluster.config import REPO_ROOT, parse
+from cluster.config.application import parse
+from cluster.config.repository import REPO_ROOT
 from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.local_redis import REDIS_FOLDER, LocalRedis
 from cluster.simulate import command as simulate

@@ -24,7 +24,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
 from cluster.block_hashes import use_fixed_seed
-from cluster.config import DEFAULT_BLOCK_SIZE, PoolConfig, resolve_model
+from cluster.config.pools import DEFAULT_BLOCK_SIZE, PoolConfig
+from cluster.config.repository import resolve_model
 from cluster.engine_environment import environment_of, reserve_port, transport_of
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_shape import shape_of

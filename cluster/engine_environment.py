@@ -6,7 +6,7 @@ import random
 import shutil
 import socket
 
-from cluster.config import PoolConfig
+from cluster.config.pools import PoolConfig
 from cluster.reports import WorkerTransport
 from kvtransfer import topology
 from kvtransfer.node import read_node

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from cluster import metrics
 from cluster.channel import Listener, Service
-from cluster.config import PoolConfig
+from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError

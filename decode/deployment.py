@@ -8,7 +8,7 @@ import logging
 from ray.serve.handle import DeploymentHandle
 
 from cluster.channel import Connection
-from cluster.config import PoolConfig
+from cluster.config.pools import PoolConfig
 from cluster.errors import ServingError
 from cluster.handles import scheduler_address
 from cluster.metrics import Scrape

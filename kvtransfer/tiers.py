@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any
 
-from cluster.config import DiskTierConfig, PoolConfig
+from cluster.config.pools import DiskTierConfig, PoolConfig
 from cluster.types import Pool
 from kvtransfer.lease import engine_lease_s
 from kvtransfer.topology import Device

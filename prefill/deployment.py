@@ -4,7 +4,7 @@ worker can.
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.config import PoolConfig
+from cluster.config.pools import PoolConfig
 from cluster.handles import scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import SchedulerPeer

@@ -12,7 +12,7 @@ from api.render import Frontend
 from api.responses.chat import chat_body
 from api.responses.request import ResponseRequest
 from api.state.history import History, StoredSummary
-from cluster.config import ContextConfig
+from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest
 
 TEMPLATE_TOKENS = 1024

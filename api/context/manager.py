@@ -19,7 +19,7 @@ from api.responses.request import ResponseRequest
 from api.state.context_store import ContextStore
 from api.state.history import History
 from api.wire.slo import tier_of
-from cluster.config import ContextConfig
+from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest, StateUnavailable
 
 logger = logging.getLogger("baton.context")

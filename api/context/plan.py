@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from cluster.config import ContextConfig
+from cluster.config.context import ContextConfig
 
 
 class Budget(NamedTuple):

@@ -15,7 +15,8 @@ from api.state.sealing import TenantKeys
 from api.state.stores import Stores, stores_in
 from api.state.tails import Tails
 from api.state.volatile import Volatile
-from cluster.config import REPO_ROOT, StateConfig
+from cluster.config.repository import REPO_ROOT
+from cluster.config.state import StateConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.local_redis import REDIS_FOLDER, LocalRedis

@@ -12,7 +12,7 @@ from psycopg.rows import DictRow
 from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, Database, fetch_all
 from api.state.queries import queries
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 
 PURGES = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions", "old_events")

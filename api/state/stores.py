@@ -16,7 +16,7 @@ from api.state.responses import Responses
 from api.state.sealing import TenantKeys
 from api.state.search import Search
 from api.state.tails import Tails
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 
 
 class Stores(NamedTuple):

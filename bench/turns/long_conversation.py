@@ -10,7 +10,7 @@ import openai
 from bench.fronts.cost import percentile
 from bench.turns.dialogs import Dialog, DropOldest, Spec, Stored, Told
 from bench.turns.questions import instructions, wish
-from cluster.config import ContextConfig
+from cluster.config.context import ContextConfig
 
 MAX_OUTPUT_TOKENS = 40
 FITTED, NAIVE = "truncation: auto", "drop the oldest"

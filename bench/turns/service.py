@@ -21,7 +21,7 @@ from bench.fronts.child import Child
 from bench.fronts.ports import free_port
 from bench.fronts.setting import HOST, REPO_ROOT
 from bench.fronts.systems import get, wait
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
 
 INGRESS = "ray::ServeReplica:baton:Ingress"

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import yaml
 
-from cluster.config import REPO_ROOT, PoolConfig, parse
+from cluster.config.application import parse
+from cluster.config.pools import PoolConfig
+from cluster.config.repository import REPO_ROOT
 from cluster.engine import Engine
 from cluster.types import Pool, WorkerId
 from kvtransfer.lease import LeaseEnd, LeaseId

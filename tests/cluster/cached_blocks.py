@@ -14,7 +14,7 @@ import msgspec
 from vllm.sampling_params import SamplingParams
 
 from cluster.block_hashes import BlockHasher
-from cluster.config import DiskTierConfig, TiersConfig
+from cluster.config.pools import DiskTierConfig, TiersConfig
 from cluster.feed import Feed
 from cluster.kv_events import KvEventFeed
 from cluster.reports import KvEvents, KvTier

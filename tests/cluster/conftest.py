@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from cluster.cli import LOG_FILE
-from cluster.config import REPO_ROOT
+from cluster.config.repository import REPO_ROOT
 from tests.cluster.service import CHANGES, Service
 from tests.conformance.watch import watched
 

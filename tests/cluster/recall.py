@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 
-from cluster.config import REPO_ROOT
+from cluster.config.repository import REPO_ROOT
 
 NUM_RECALL_PROMPTS = 20
 

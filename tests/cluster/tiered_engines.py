@@ -16,7 +16,8 @@ from prometheus_client import REGISTRY
 from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import get_tokenizer
 
-from cluster.config import DiskTierConfig, TiersConfig, resolve_model
+from cluster.config.pools import DiskTierConfig, TiersConfig
+from cluster.config.repository import resolve_model
 from cluster.feed import Feed
 from cluster.sampling import encode_sampling_params
 from cluster.types import (

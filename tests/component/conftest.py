@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)  # torch inside vLLM
     import api.app  # noqa: F401
     from api.state.chat_state import ChatState
-    from cluster.config import StateConfig
+    from cluster.config.state import StateConfig
     from cluster.local_postgres import LocalPostgres
     from cluster.local_redis import LocalRedis
     from tests.component.forgetful import ForgetfulRedis

@@ -10,7 +10,8 @@ from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from api.render import Frontend
-from cluster.config import REPO_ROOT, parse
+from cluster.config.application import parse
+from cluster.config.repository import REPO_ROOT
 from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
 from router.receipt import Terms
 from tests.component.surface import a_placement

@@ -12,7 +12,7 @@ from api.listener import HttpListener
 from api.render import Frontend
 from api.state.chat_state import ChatState
 from bench.fronts.ports import free_port
-from cluster.config import IngressConfig
+from cluster.config.ingress import IngressConfig
 from tests.component.surface import FakeFrontend, an_app, invented
 from tests.conformance.watch import RECORD, Record, watched
 

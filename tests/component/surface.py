@@ -15,7 +15,8 @@ from api.state.cache import ReadCache
 from api.state.retries import Retries
 from api.state.sealing import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.volatile import Volatile
-from cluster.config import ContextConfig, IngressConfig
+from cluster.config.context import ContextConfig
+from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.metrics import Family, Sample, Scrape
 from cluster.reports import (

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cluster.config import REPO_ROOT
+from cluster.config.repository import REPO_ROOT
 
 BENCHES = sorted((REPO_ROOT / "bench").glob("*.py"))
 

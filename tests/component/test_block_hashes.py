@@ -10,7 +10,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, maybe_convert_
 from vllm.v1.request import Request
 
 from cluster.block_hashes import BLOCKS_AT_A_TIME, BlockHasher
-from cluster.config import BLOCK_HASH_ALGORITHM
+from cluster.config.pools import BLOCK_HASH_ALGORITHM
 
 PROMPT = [random.Random(0).randrange(100_000) for _ in range(150)]
 

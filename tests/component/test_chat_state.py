@@ -14,7 +14,7 @@ from api.state.chat_state import ChatState
 from api.state.conversations import Page
 from api.state.orphans import Orphans
 from api.state.purges import Purges
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from cluster.errors import ServingError
 from cluster.local_postgres import LocalPostgres
 from tests.component import fake_kms

@@ -17,7 +17,7 @@ from api.context.notes import user_message
 from api.generation import Call
 from api.state.chat_state import ChatState
 from api.state.conversations import Page
-from cluster.config import ContextConfig
+from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import CARD, FakeFrontend

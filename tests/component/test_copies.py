@@ -17,7 +17,7 @@ from api.state import cache as module
 from api.state import database
 from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Page
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from cluster.local_postgres import LocalPostgres
 from tests.component.forgetful import ForgetfulRedis

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from openai import APIError, AsyncOpenAI
 
 from api.state.chat_state import ChatState
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.types import FinishReason
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs

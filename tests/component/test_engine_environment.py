@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.config import PoolConfig
+from cluster.config.pools import PoolConfig
 from cluster.engine_environment import environment_of, transport_of
 from kvtransfer.topology import Device
 

@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 
 from api.state.chat_state import ChatState
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from tests.component.answering import Model, texts
 from tests.component.remembering import clients_of, emptied
 

@@ -22,7 +22,8 @@ from api.state import orphans
 from api.state.chat_state import ChatState
 from api.state.responses import LEASE
 from bench.fronts.ports import free_port
-from cluster.config import IngressConfig, StateConfig
+from cluster.config.ingress import IngressConfig
+from cluster.config.state import StateConfig
 from tests.component.answering import Model, frame, texts
 from tests.component.remembering import clients_of
 from tests.component.surface import FakeFrontend, an_app

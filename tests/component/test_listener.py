@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.disconnect import CancelledByDisconnect
 from api.listener import HttpListener, _bind
-from cluster.config import IngressConfig
+from cluster.config.ingress import IngressConfig
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 

@@ -11,7 +11,7 @@ from surface import a_placement
 
 from api.generation import Call
 from api.render import Frontend
-from cluster.config import parse
+from cluster.config.application import parse
 from cluster.types import (
     FinishReason,
     GenerateRequest,

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from surface import a_worker
 
-from cluster.config import REPO_ROOT
+from cluster.config.repository import REPO_ROOT
 from cluster.reports import ClusterView
 from cluster.types import Pool
 from kvtransfer.link_table import table_of

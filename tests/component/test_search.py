@@ -13,7 +13,7 @@ from api.state.items import Item
 from api.state.search import CAUGHT_UP_AT_ONCE
 from api.state.words import MAX_SEARCHED, text_of
 from api.wire.tenants import tenant_of_key
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 

@@ -19,7 +19,8 @@ from api.render import Frontend, vllm_state
 from api.text_streams import passes_text_on
 from api.vllm_errors import error_in_frame
 from api.wire import sse
-from cluster.config import REPO_ROOT, AppConfig, parse
+from cluster.config.application import AppConfig, parse
+from cluster.config.repository import REPO_ROOT
 from cluster.errors import Overloaded, ServingError, WorkerUnreachable
 from cluster.types import (
     FinishReason,

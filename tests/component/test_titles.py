@@ -13,7 +13,7 @@ from api.generation import Call
 from api.responses.titles import MAX_TITLES, Titles
 from api.state.chat_state import ChatState
 from api.wire.tenants import tenant_of_key
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from cluster.errors import InvalidRequest, StateUnavailable, TooManyRequests
 from cluster.types import SloClass
 from tests.component.remembering import clients_of

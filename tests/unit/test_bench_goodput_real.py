@@ -10,7 +10,7 @@ from bench.live.mixes import CHAT, LONG, MOST_TURNS, THINK_S, asks, at_once, mar
 from bench.live.receipts import Fate
 from bench.live.report import Report
 from bench.live.rounds import Plan, Results, Run
-from cluster.config import parse
+from cluster.config.application import parse
 
 PROMISED = {CHAT: Slo(0.5, 0.02), LONG: Slo(2.0, 0.02)}
 

@@ -4,7 +4,9 @@ import msgspec
 import pytest
 import yaml
 
-from cluster.config import REPO_ROOT, AppConfig, PoolConfig, parse, resolve_model
+from cluster.config.application import AppConfig, parse
+from cluster.config.pools import PoolConfig
+from cluster.config.repository import REPO_ROOT, resolve_model
 from cluster.slo import Objective, SloConfig
 from cluster.types import SloClass
 

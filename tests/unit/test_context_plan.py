@@ -11,7 +11,7 @@ from api.context.draft import Draft, Memory
 from api.context.notes import composed, text_of
 from api.context.plan import Budget, Measured, Plan, Summary, budget_of, plan, to_summarize
 from api.context.turns import Item, is_asked, num_system, turn_starts
-from cluster.config import ContextConfig
+from cluster.config.context import ContextConfig
 from tests.unit.conversations import called, conversations, numbered, returned, said
 
 BUDGET = Budget(limit=400, high=300, low=150, step=60, memory=30, summary=30)

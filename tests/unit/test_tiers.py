@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.config import DiskTierConfig, PoolConfig, TiersConfig
+from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
 from cluster.types import Pool
 from kvtransfer.lease import engine_lease_s
 from kvtransfer.tiers import GIB, kv_transfer_arguments

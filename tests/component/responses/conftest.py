@@ -7,7 +7,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from api.state.chat_state import ChatState
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from tests.component.answering import Model
 from tests.component.remembering import ClientOf, clients_of
 

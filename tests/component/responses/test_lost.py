@@ -13,7 +13,7 @@ from openai import InternalServerError
 from api.state import log_writer, orphans
 from api.state.chat_state import ChatState
 from api.state.responses import LEASE
-from cluster.config import StateConfig
+from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from tests.component.answering import texts
 from tests.component.responses.streams import cut_after, numbers, resumed

@@ -1,0 +1,75 @@
+"""The section `state:`."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from cluster.config.units import Count, Days
+
+
+class TenantStateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is other for one tenant."""
+
+    retention_days: Days | None
+    """As below. None: for ever."""
+
+
+class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where conversations are kept. See docs/state.md."""
+
+    database_url: str | None = None
+    """Of a PostgreSQL database that Baton may make its tables in, "postgresql://user@host/name". None: a server of its
+    own, which is right for one machine: it runs where the ingress runs. The environment variable BATON_DATABASE_URL
+    wins.
+    """
+    redis_url: str | None = None
+    """Of a Redis, "redis://host:6379/0": it holds what can be made anew. None: a server of its own, where the ingress
+    runs. The environment variable BATON_REDIS_URL wins.
+    """
+    data_dir: str = ".baton/data"
+    """Where servers of its own keep their data, and the master key is unless BATON_MASTER_KEY gives it. Relative ones
+    are in the repository.
+    """
+    max_connections: Count = 8
+    """To PostgreSQL, per ingress replica, for what clients ask. Two more write what is generated, and see whether it is
+    there.
+    """
+    keep_deleted_days: Annotated[float, Meta(ge=0, le=3650)] = 7.0
+    """What clients have deleted is gone for them at once, and from the database after so long. Longer can be restored
+    by hand; shorter is what users who delete something expect.
+    """
+    cache_s: Annotated[float, Meta(ge=0, le=86400)] = 600.0
+    """How long what was read may be shown again while PostgreSQL is away. Longer bridges longer outages and shows older
+    copies; 0 shows none.
+    """
+    retention_days: Days | None = None
+    """Conversations that nobody has touched for so long are purged, and responses without a conversation that are so
+    old. None: for ever. Shorter protects who said something; longer keeps what they may come back to.
+    """
+    tenants: dict[str, TenantStateConfig] = {}
+    """By the names that `baton tenant` prints."""
+    max_conversation_items: Count = 10_000
+    """Of a conversation; those that were replaced count. What would exceed it is refused, but for the answer to a turn.
+    Each turn reads what its conversation has: with more, long ones take the ingress and PostgreSQL longer, with less
+    they end sooner.
+    """
+    search: bool = True
+    """Whether messages can be searched. Their words are kept then, as keyed hashes, which tell who has the disk which
+    messages share a word; a turn takes about a millisecond longer.
+    """
+    search_language: Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]*\Z")] = "simple"
+    """A text search configuration of PostgreSQL. `simple` is fair to all languages; that of one, `english` say, finds
+    "ships" by "ship", and looks for no "the". What was said before is indexed anew after a change.
+    """
+    titles: bool = True
+    """Whether the model gives conversations a title after their first turn: a short request of class batch each."""
+    master_key: Annotated[str, Meta(pattern=r"^[\w.]+:\w+\Z")] | None = None
+    """"package.module:callable" that gives the master key, for a key management service (docs/state.md). None:
+    BATON_MASTER_KEY, or else a file in `data_dir`.
+    """
+
+    @property
+    def words_language(self) -> str:
+        """Empty where nothing is searched."""
+        return self.search_language if self.search else ""

@@ -1,0 +1,9 @@
+"""Ranges that several sections of the configuration share."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+Days = Annotated[float, Meta(gt=0, le=36500)]
