@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-from surface import CARD, CHAT, COMPLETION, FakeCluster, FakeFrontend, a_client, a_placement, an_app, asked, posted
 
 from api.generation import Call
 from api.receipts import Receipts
@@ -29,6 +28,18 @@ from cluster.types import (
     WorkerId,
 )
 from router.receipt import RouteReceipt
+from tests.component.surface import (
+    CARD,
+    CHAT,
+    COMPLETION,
+    FakeCluster,
+    FakeFrontend,
+    a_client,
+    a_placement,
+    an_app,
+    asked,
+    posted,
+)
 
 FRAME = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"stop_reason":null}]}\n\n'
 SHOWN = 'data: {"id":"1","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
-from surface import a_placement
 
 from api.generation import Call
 from api.render import Frontend
@@ -19,6 +18,7 @@ from cluster.types import (
     TokenDelta,
 )
 from router.receipt import Terms
+from tests.component.surface import a_placement
 
 NUM_TOKENS = 32_000
 LONG = "Paris is nice and the weather is good, said the man. " * 1_800

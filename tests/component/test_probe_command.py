@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import msgspec
 import pytest
-from surface import a_worker
 
 from cluster.config.repository import REPO_ROOT
 from cluster.reports import ClusterView
 from cluster.types import Pool
 from kvtransfer.link_table import table_of
+from tests.component.surface import a_worker
 
 
 def links(*connected: str) -> bytes:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from surface import a_placement
 from tokenizers import Tokenizer
 from vllm.parser import ParserManager
 
@@ -30,6 +29,7 @@ from cluster.types import (
     TokenDelta,
 )
 from router.receipt import Terms
+from tests.component.surface import a_placement
 
 MODEL = "conf/models/baton-demo"
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 import msgspec
-from factories import a_decode_report, a_delta, a_prefill_report, a_prefill_result
 
 from cluster.types import (
     FinishReason,
@@ -30,6 +29,7 @@ from router.latency import LatencyModels
 from router.receipt import RouteReceipt, Terms
 from router.session import Session, SessionPorts
 from router.state import RouterState
+from tests.unit.factories import a_decode_report, a_delta, a_prefill_report, a_prefill_result
 
 BLOCK_HASHES = [b"12345678"]
 

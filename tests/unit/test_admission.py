@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from fleets import KIND, a_fleet, a_report, ask, ended, put
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from router.output_lengths import LengthHistogram
 from router.queue import Waiting, WaitingQueue
 from router.retry import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
 from router.state import RouterState
+from tests.unit.fleets import KIND, a_fleet, a_report, ask, ended, put
 
 INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH
 

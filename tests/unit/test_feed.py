@@ -1,13 +1,13 @@
 import asyncio
 
 import pytest
-from factories import a_delta
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ClientTooSlow, WorkerUnreachable
 from cluster.feed import DeltaBuffer, Feed, merge
 from cluster.types import FinishReason, PromptTokenSources, TokenDelta
+from tests.unit.factories import a_delta
 
 SOURCES = PromptTokenSources(computed=3, local=1, pulled=0)
 

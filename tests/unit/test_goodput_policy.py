@@ -4,7 +4,6 @@ from collections import Counter
 
 import msgspec
 import pytest
-from fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from cluster.types import (
     WorkerId,
     WorkerLost,
 )
+from tests.unit.fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
 

@@ -1,9 +1,9 @@
 import msgspec
 import pytest
-from factories import a_handoff, a_prefill_result, handoff_params
 
 from cluster.types import WorkerId
 from kvtransfer.handoff import PULL_DEADLINE, KVHandoff, PrefillResult, prompt_digest
+from tests.unit.factories import a_handoff, a_prefill_result, handoff_params
 
 P0 = WorkerId("p0")
 REQUIRED = [name for name in handoff_params() if name.startswith("remote_")]

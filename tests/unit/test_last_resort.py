@@ -1,5 +1,4 @@
 import pytest
-from factories import MANY, a_decode_view, a_placement_request, a_prefill_view
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from cluster.types import (
     WorkerId,
 )
 from router.last_resort import LastResort
+from tests.unit.factories import MANY, a_decode_view, a_placement_request, a_prefill_view
 
 
 def a_choice(*workers) -> LastResort:

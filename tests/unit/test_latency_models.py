@@ -7,7 +7,12 @@ from statistics import fmean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from latency_truth import (
+
+from cluster.reports import LinkSpeed, StepSample
+from cluster.types import WorkerId
+from router import catalogue
+from router.latency import LatencyModel, LatencyModels
+from tests.unit.latency_truth import (
     CPU,
     GPU,
     MIXTURE,
@@ -18,11 +23,6 @@ from latency_truth import (
     prefill_step,
     times,
 )
-
-from cluster.reports import LinkSpeed, StepSample
-from cluster.types import WorkerId
-from router import catalogue
-from router.latency import LatencyModel, LatencyModels
 
 SEEDS = range(8)
 

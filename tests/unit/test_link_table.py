@@ -1,11 +1,11 @@
 import msgspec
 import pytest
-from factories import a_decode_view, a_prefill_view, a_view
 
 from cluster.reports import ClusterView, LinkSpeed, Transport
 from cluster.types import WorkerId
 from kvtransfer.link_table import LinkTable, render, table_of
 from kvtransfer.topology import Device, Node, choose
+from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
 TRANSPORT = choose(Node(device=Device.CPU), None, {"UCX_LOG_LEVEL": "info"})
 

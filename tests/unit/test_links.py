@@ -2,14 +2,14 @@ import asyncio
 import logging
 
 import pytest
-from factories import ids
-from fake_ports import Gate, turns
 
 from cluster.errors import PrefillFailed
 from cluster.reports import LinkSpeed
 from cluster.types import WorkerId
 from kvtransfer import links as links_module
 from kvtransfer.links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, Links
+from tests.unit.factories import ids
+from tests.unit.fake_ports import Gate, turns
 
 SPEED = LinkSpeed(0.001, 1e9)
 

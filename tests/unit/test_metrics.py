@@ -1,7 +1,5 @@
 import pickle
 
-from factories import a_decode_view, a_prefill_view, a_view
-
 from cluster.metrics import LINKS, REQUESTS, Family, Sample, Scrape, count_placement, render, scrape, set_link_speeds
 from cluster.types import (
     Path,
@@ -9,6 +7,7 @@ from cluster.types import (
     Rejection,
     WorkerId,
 )
+from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
 
 def a_family(value: float = 1.0, name: str = "baton_links", **labels: str) -> Family:

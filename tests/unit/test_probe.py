@@ -1,8 +1,6 @@
 import asyncio
 
 import pytest
-from factories import a_delta, a_handoff, a_prefill_result, a_request
-from fake_ports import Gate
 
 from cluster.errors import PrefillFailed, ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
@@ -16,6 +14,8 @@ from cluster.types import (
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.telemetry import TransferLog
+from tests.unit.factories import a_delta, a_handoff, a_prefill_result, a_request
+from tests.unit.fake_ports import Gate
 
 PREFILL, DECODE = WorkerId("p0"), WorkerId("d0")
 BLOCK_TOKENS, BLOCK_BYTES, LARGEST_BLOCKS = 4, 1000, 10

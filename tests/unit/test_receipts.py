@@ -1,5 +1,4 @@
 import pytest
-from factories import a_receipt
 from prometheus_client import REGISTRY
 
 from api.receipts import Receipts
@@ -13,6 +12,7 @@ from cluster.types import (
     SloClass,
     WorkerId,
 )
+from tests.unit.factories import a_receipt
 
 PREDICTED = Prediction(Path.DECODE, None, WorkerId("d0"), 0.5, 0.02, 0.1, 0.0, 0.2, 0.3)
 PLACED = Placement(

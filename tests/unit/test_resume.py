@@ -5,9 +5,6 @@ that are checked.
 import asyncio
 
 import pytest
-from factories import a_request
-from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
-from test_session import cancelled, gone, read, tokens
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
 from cluster.types import (
@@ -19,6 +16,9 @@ from cluster.types import (
     TokenDelta,
     TokenLogprob,
 )
+from tests.unit.factories import a_request
+from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+from tests.unit.test_session import cancelled, gone, read, tokens
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 TOP = [TokenLogprob(10 + rank, -1.0 - rank) for rank in range(5)]

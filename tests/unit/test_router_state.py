@@ -1,7 +1,6 @@
 from collections import Counter
 
 import msgspec
-from factories import a_decode_report, a_placement_request, a_prefill_report, ids
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -22,6 +21,7 @@ from cluster.types import (
     WorkerLost,
 )
 from router.state import CHARGE_TIMEOUT_S, QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
+from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
 workers = st.sampled_from(PREFILLS + DECODES)

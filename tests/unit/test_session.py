@@ -2,8 +2,6 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from factories import a_request
-from fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
 from cluster.types import (
@@ -17,6 +15,8 @@ from cluster.types import (
     TokenDelta,
 )
 from router.session import Session
+from tests.unit.factories import a_request
+from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 

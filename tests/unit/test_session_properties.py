@@ -2,13 +2,13 @@
 
 import asyncio
 
-from factories import a_request
-from fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import GenerationFailed, InvalidRequest, PrefillFailed, ServingError, WorkerUnreachable
 from cluster.types import Outcome, TokenLogprob
+from tests.unit.factories import a_request
+from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 PREFILLS, DECODES = ("p0", "p1"), ("d0", "d1")
 ERRORS = {

@@ -2,17 +2,6 @@ import pickle
 
 import msgspec
 import pytest
-from factories import (
-    a_decode_report,
-    a_decode_view,
-    a_delta,
-    a_handoff,
-    a_placement_request,
-    a_prefill_view,
-    a_request,
-    a_view,
-    ids,
-)
 
 from cluster.reports import ClusterView, ReportReply
 from cluster.types import (
@@ -27,6 +16,17 @@ from cluster.types import (
     TokenDelta,
     WorkerId,
     WorkerLost,
+)
+from tests.unit.factories import (
+    a_decode_report,
+    a_decode_view,
+    a_delta,
+    a_handoff,
+    a_placement_request,
+    a_prefill_view,
+    a_request,
+    a_view,
+    ids,
 )
 
 MESSAGES = [
