@@ -37,7 +37,7 @@ from cluster import metrics
 from cluster.config.application import AppConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
-from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
+from cluster.handles import ClusterHandle, join_cluster, own_worker_id, scheduler_address
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.scheduling import Scheduling
 from cluster.types import GenerateRequest
@@ -86,6 +86,7 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
+        join_cluster()
         self._config = config.ingress
         scheduler_peer = SchedulerPeer(lambda: scheduler_address(scheduler))
         peers = Peers(scheduler_peer, config.ingress.max_unread_tokens)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ray import serve
 from ray.exceptions import RayError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
@@ -14,12 +15,15 @@ from cluster.channel import ConnectionLost
 from cluster.metrics import Scrape
 from cluster.peers import SchedulerPeer
 from cluster.reports import ClusterView, QueuedRequest
+from cluster.rpc.secret import establish_secret
 from cluster.scheduling import Scheduling
 from cluster.types import Address, WorkerId
 
 logger = logging.getLogger("baton.handles")
 
 _BROADCAST_TIMEOUT_S = 5.0
+_SECRETS_NAMESPACE = b"baton_secrets"
+"""Of Ray's key-value store: one key per application."""
 
 
 class ClusterHandle:
@@ -52,6 +56,21 @@ async def scheduler_address(scheduler: DeploymentHandle) -> Address:
         if isinstance(answer, Address):
             return answer
     raise ConnectionLost("there is no Scheduler")
+
+
+def join_cluster() -> None:
+    """Give this process the secret of its application. To be called before it listens, connects, or starts an engine.
+
+    Where the operator has not set a secret, Ray's own key-value store keeps it, which only processes with Ray's token
+    can read.
+    """
+    application = serve.get_replica_context().app_name
+
+    def keep_first(proposed: str) -> str:
+        _internal_kv_put(application, proposed, overwrite=False, namespace=_SECRETS_NAMESPACE)
+        return str(_internal_kv_get(application, namespace=_SECRETS_NAMESPACE), "ascii")
+
+    establish_secret(keep_first)
 
 
 def own_worker_id() -> WorkerId:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from cluster.reports import ClusterView
+from cluster.rpc.strangers import STRANGERS
 from cluster.types import Placement, Rejection
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -107,6 +108,23 @@ LINK_LATENCY = Gauge(
 LINK_BANDWIDTH = Gauge(
     "baton_link_bytes_per_second", "Of KV blocks, as the start-up probe measured it.", ["prefill", "decode"]
 )
+
+
+class _StrangersCollector:
+    """Strangers are counted where no framework is known."""
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "baton_strangers",
+            "Connections and messages that were dropped because whoever sent them did not belong to the cluster.",
+            labels=["socket", "reason"],
+        )
+        for (socket, reason), number in STRANGERS.counts().items():
+            family.add_metric([socket, reason], number)
+        return iter([family])
+
+
+REGISTRY.register(_StrangersCollector())
 
 
 def set_link_speeds(view: ClusterView) -> None:

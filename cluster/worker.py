@@ -14,7 +14,7 @@ from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
-from cluster.handles import own_node_ip, own_rank, own_worker_id
+from cluster.handles import join_cluster, own_node_ip, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
 from cluster.peers import SchedulerPeer
 from cluster.reports import (
@@ -43,6 +43,7 @@ class Worker:
     """One replica of a pool with its engine. Making one starts the engine, which blocks until it is loaded."""
 
     def __init__(self, pool: Pool, config: PoolConfig, scheduler: SchedulerPeer) -> None:
+        join_cluster()
         self.id = own_worker_id()
         self.service = Service()
         """What the other processes may ask of this worker; filled by its deployment before `start`."""

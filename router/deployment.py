@@ -5,7 +5,7 @@ import logging
 
 from cluster import compiled, metrics
 from cluster.channel import Listener
-from cluster.handles import own_node_ip, own_worker_id
+from cluster.handles import join_cluster, own_node_ip, own_worker_id
 from cluster.slo import SloConfig
 from cluster.types import Address
 from router.latency import LatencyModels
@@ -19,6 +19,7 @@ class Scheduler:
     async def __init__(self, slo: SloConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         if not compiled.is_in_use():
             logger.warning("placements are decided by the sources: what `baton compile` makes is several times as fast")
+        join_cluster()
         self._state = RouterState(slo)
         service = SchedulerService(self._state).service
         self._listener = await Listener.start(own_node_ip(), service)
