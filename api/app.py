@@ -98,7 +98,9 @@ class Ingress:
             decode=DecodePeers(peers),
             observer=receipts,
         )
-        cluster = ClusterHandle(self._scheduling, scheduler_peer, [scheduler, prefill, decode])
+        cluster = ClusterHandle(
+            self._scheduling, scheduler_peer, [scheduler, prefill, decode], config.ingress.metrics_max_age_s
+        )
         frontend = await Frontend.start(config, self._start_session)
         self._state = ChatState(config.state)
         self._state.start()
