@@ -33,7 +33,11 @@ _SECRETS_NAMESPACE = b"baton_secrets"
 
 
 class ClusterHandle:
-    """The whole application, as an ingress replica sees it."""
+    """The whole application, as an ingress replica sees it.
+
+    To be made while the replica starts: what makes a handle asks Serve's controller and the GCS, and holds up the event
+    loop until they answer. A handle that is made broadcasts without either.
+    """
 
     def __init__(
         self,
@@ -42,10 +46,12 @@ class ClusterHandle:
         deployments: list[DeploymentHandle],
         metrics_max_age_s: float,
     ) -> None:
-        self._deployments = deployments
+        own = serve.get_replica_context()
+        ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
+        self._deployments = [handle.options() for handle in (ingress, *deployments)]  # which connects it
         self._view = SharedAnswer(scheduling.view, _VIEW_MAX_AGE_S)
         self._queue = SharedAnswer(scheduler.queue, _VIEW_MAX_AGE_S)
-        self._metrics_page = SharedAnswer(self._make_metrics_page, metrics_max_age_s)
+        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), metrics_max_age_s)
 
     async def view(self) -> ClusterView:
         return await self._view.get()
@@ -55,11 +61,6 @@ class ClusterHandle:
 
     async def metrics_page(self) -> bytes:
         return await self._metrics_page.get()
-
-    async def _make_metrics_page(self) -> bytes:
-        own = serve.get_replica_context()
-        ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
-        return await metrics_page_of([ingress, *self._deployments])
 
 
 async def metrics_page_of(deployments: Sequence[DeploymentHandle]) -> bytes:

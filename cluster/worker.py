@@ -16,6 +16,7 @@ from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
 from cluster.handles import join_cluster, own_node_ip, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
+from cluster.observability.logging import set_up_logging
 from cluster.peers import SchedulerPeer
 from cluster.reports import (
     LinkSpeed,
@@ -43,6 +44,7 @@ class Worker:
     """One replica of a pool with its engine. Making one starts the engine, which blocks until it is loaded."""
 
     def __init__(self, pool: Pool, config: PoolConfig, scheduler: SchedulerPeer) -> None:
+        set_up_logging()
         join_cluster()
         self.id = own_worker_id()
         self.service = Service()

@@ -6,6 +6,7 @@ import logging
 from cluster import compiled, metrics
 from cluster.channel import Listener
 from cluster.handles import join_cluster, own_node_ip, own_worker_id
+from cluster.observability.logging import set_up_logging
 from cluster.slo import SloConfig
 from cluster.types import Address
 from router.latency import LatencyModels
@@ -17,6 +18,7 @@ logger = logging.getLogger("baton.scheduler")
 
 class Scheduler:
     async def __init__(self, slo: SloConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        set_up_logging()
         if not compiled.is_in_use():
             logger.warning("placements are decided by the sources: what `baton compile` makes is several times as fast")
         join_cluster()
