@@ -37,7 +37,7 @@ from cluster import metrics
 from cluster.config.application import AppConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
-from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
+from cluster.handles import ClusterHandle, join_cluster, own_worker_id, scheduler_address
 from cluster.observability.logging import set_up_logging
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.scheduling import Scheduling
@@ -88,6 +88,7 @@ class Ingress:
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
         set_up_logging()
+        join_cluster()
         self._config = config.ingress
         scheduler_peer = SchedulerPeer(lambda: scheduler_address(scheduler))
         peers = Peers(scheduler_peer, config.ingress.max_unread_tokens)
@@ -99,7 +100,9 @@ class Ingress:
             decode=DecodePeers(peers),
             observer=receipts,
         )
-        cluster = ClusterHandle(self._scheduling, scheduler_peer, [scheduler, prefill, decode])
+        cluster = ClusterHandle(
+            self._scheduling, scheduler_peer, [scheduler, prefill, decode], config.ingress.metrics_max_age_s
+        )
         frontend = await Frontend.start(config, self._start_session)
         self._state = ChatState(config.state)
         self._state.start()

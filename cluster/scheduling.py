@@ -117,7 +117,7 @@ class Scheduling:
     def _on_connected(self, connection: Connection, address: Address) -> None:
         """The first that the Scheduler hears: the order is what makes the list of open requests exact."""
         self._connection = connection
-        open_requests, kept = self._outbox.connected(address.secret)
+        open_requests, kept = self._outbox.connected(address.process)
         with suppress(ConnectionLost):
             connection.post(OPEN_REQUESTS, open_requests)
             for message in kept:

@@ -96,7 +96,7 @@ class FakeScheduler:
         return ClusterView(workers=self.workers)
 
     async def _locate(self, worker: WorkerId) -> Address | None:
-        return Address("127.0.0.1", 1, "secret")
+        return Address("127.0.0.1", 1, "70726f63657373")
 
 
 class Stage:
