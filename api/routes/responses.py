@@ -79,7 +79,7 @@ async def input_items(request: Request, response: str) -> Response:
     tenant, page = tenant_in_state(request), page_of(request.query_params)
 
     async def ask() -> dict[str, Any]:
-        return listed(await _store(request).input_items(tenant, response, page), page)
+        return listed(await _store(request).input_items(tenant, response, page))
 
     return await answer_or_copy(request, tenant, response, first_page(page), ask)
 

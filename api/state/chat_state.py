@@ -130,7 +130,7 @@ class ChatState:
             self._url = await asyncio.to_thread(self._local.start)
         if self._database is None or self._writing is None:
             assert self._url is not None
-            self._database = Database(self._url, self._config.max_connections)
+            self._database = Database(self._url, self._config.max_connections, self._config.max_bytes_of)
             self._writing = Database(self._url, 1)
             for database in (self._database, self._writing):
                 await database.open()
