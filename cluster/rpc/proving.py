@@ -31,7 +31,10 @@ have 1,024. Fewer lets a flood of strangers push peers out before they could ans
 the event loop accepts, which is 100.
 """
 
-SOCKET = "channel"
+SOCKET, PEER = "channel", "peer"
+"""Names for what strangers are counted at: who connects to this process, and who listens where it connects to."""
+_NO_STRANGERS = {"other_process", "ended"}
+"""What is found where a process has been replaced."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -130,6 +133,7 @@ class _Proving(asyncio.Protocol, Generic[P]):
     def __init__(self, handshake: ConnectorHandshake, proved: Callable[[], P]) -> None:
         self._handshake = handshake
         self._proved = proved
+        self._has_answered = False
         self.outcome: asyncio.Future[P] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -144,6 +148,7 @@ class _Proving(asyncio.Protocol, Generic[P]):
             self.outcome.set_exception(refused)
             return
         if reply:
+            self._has_answered = True
             self._transport.write(reply)
         if (rest := self._handshake.rest) is not None:
             protocol = self._proved()
@@ -153,10 +158,13 @@ class _Proving(asyncio.Protocol, Generic[P]):
                 protocol.data_received(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.outcome.done():
-            self.outcome.set_exception(
-                Refused("refused", "the other side refused this one, or ended: do both know the same secret?")
-            )
+        if self.outcome.done():
+            return
+        if self._has_answered:
+            error = Refused("refused", "the other side refused our proof, or ended: do both know the same secret?")
+        else:
+            error = Refused("ended", "the other side ended")
+        self.outcome.set_exception(error)
 
 
 async def listen(
@@ -180,8 +188,10 @@ async def prove(host: str, port: int, secret: bytes, process: str, proved: Calla
     try:
         async with asyncio.timeout(PROOF_TIMEOUT_S):
             return await proving.outcome
-    except BaseException:
+    except BaseException as error:
         transport.abort()
+        if isinstance(error, Refused) and error.reason not in _NO_STRANGERS:
+            STRANGERS.count(PEER, error.reason, f"{host}:{port}: {error}")
         raise
 
 
