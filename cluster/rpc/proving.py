@@ -7,6 +7,7 @@ and a listener has MAX_UNPROVED of them. What ends here is counted.
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
@@ -27,8 +28,16 @@ longer, shorter refuses peers that are slow for a moment.
 """
 MAX_UNPROVED = 256
 """Connections of one listener that have not proved themselves. More costs file descriptors, of which processes often
-have 1,024. Fewer lets a flood of strangers push peers out before they could answer: it must exceed what one round of
-the event loop accepts, which is 100.
+have 1,024. Fewer lets a flood of strangers push peers out before they could answer: it must exceed
+ACCEPTED_PER_ROUND.
+"""
+ACCEPTED_PER_ROUND = 100
+"""Connections that a listener accepts in one round of the event loop. More delays what else the process does, fewer
+lets a flood fill the queue below.
+"""
+MAX_QUEUED = 4096
+"""Connections that the kernel keeps until they are accepted, of which it allows as many by default. Where the queue is
+full, who connects tries again after a second. More makes peers wait behind more strangers.
 """
 
 SOCKET, PEER = "channel", "peer"
@@ -171,11 +180,14 @@ async def listen(
     host: str, secret: bytes, process: str, unproved: UnprovedConnections, proved: Callable[[], asyncio.Protocol]
 ) -> asyncio.Server:
     """On a free port of `host`. `proved` makes the protocol that takes over."""
-    return await asyncio.get_running_loop().create_server(
+    listening = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server = await asyncio.get_running_loop().create_server(
         lambda: _Unproved(ListenerHandshake(secret, process, secrets.token_bytes(NONCE_BYTES)), unproved, proved),
-        host,
-        0,
+        sock=listening,
+        backlog=ACCEPTED_PER_ROUND,
     )
+    listening.listen(MAX_QUEUED)  # asyncio takes its `backlog` for both
+    return server
 
 
 async def prove(host: str, port: int, secret: bytes, process: str, proved: Callable[[], P]) -> P:
