@@ -114,6 +114,7 @@ PURE = (
     "api/responses/events.py",
     "api/responses/short_events.py",
     "api/responses/title_text.py",
+    "api/state/postgres/shares.py",
     "api/state/words.py",
     "api/wire/bodies.py",
 )

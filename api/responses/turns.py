@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from api.generation import Call
@@ -18,6 +19,8 @@ WITHDRAWALS = 20
 """Then its lease has run out."""
 NOTHING = History([], {}, [])
 
+Settle = Callable[[asyncio.Future[Turn]], None]
+
 
 class Turns:
     def __init__(self, means: Means, state: ChatState) -> None:
@@ -27,9 +30,12 @@ class Turns:
         """Those that are kept, by tenant and id."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def start(self, tenant: str, request: ResponseRequest, call: Call, response: str) -> Turn:
+    async def start(
+        self, tenant: str, request: ResponseRequest, call: Call, response: str, settle: Settle | None = None
+    ) -> Turn:
         """The user's turn is durable when this returns, if it is to be stored. `tenant`: as the state knows it;
-        `response`: the id that it gets.
+        `response`: the id that it gets; `settle`: called when it is known whether there will be a turn, whether or not
+        its client is still there.
 
         Raises:
             NotFound, Conflict: of the conversation, the previous response, or an item that the input refers to.
@@ -37,6 +43,8 @@ class Turns:
         """
         starting = asyncio.create_task(self._start(tenant, request, call, response))  # all of it, or nothing
         self._keep(starting)
+        if settle is not None:
+            starting.add_done_callback(settle)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
