@@ -7,13 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from cluster.rpc.handshake import GREETING_BYTES, MAGIC, VERSION
 from cluster.rpc.secret import SECRET_VARIABLE
 from tests.cluster.service import DECODE_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, Service
 from tests.drills.client import ANSWERED, Client
 from tests.drills.litany import litany
-from tests.edge.sockets.strangers import nested
+from tests.edge.sockets.strangers import FUZZ_MINUTES, nested
 
 LISTENING = (SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS)
 NUM_TOKENS = 1500
@@ -37,21 +38,37 @@ SAYINGS = [
 
 
 def test_strangers_at_the_channels_stop_no_stream_and_no_process(service: Service, model: str) -> None:
+    _attack_while_a_client_streams(service, model, random.Random(0))
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(60 * FUZZ_MINUTES + 300)
+def test_strangers_at_the_channels_for_minutes(service: Service, model: str) -> None:
+    ends_at = time.monotonic() + 60 * FUZZ_MINUTES
+    while time.monotonic() < ends_at:
+        seed = time.monotonic_ns()
+        print("seed", seed)  # noqa: T201  # pytest shows it where the test fails
+        _attack_while_a_client_streams(service, model, random.Random(seed))
+
+
+def _attack_while_a_client_streams(service: Service, model: str, rng: random.Random) -> None:
     replicas = {name: service.process(name) for name in LISTENING}
     channels = [address for replica in replicas.values() for address in _channels(replica)]
     assert len(channels) == len(LISTENING)
     memory = {name: replica.memory_info().rss for name, replica in replicas.items()}
+    num_before = service.metric("baton_strangers_total", socket="channel")
     stream = Client(service.port, timeout_s=ANSWERED_WITHIN_S)
     stream.ask(model, litany(41, 150), NUM_TOKENS)
     stream.wait_for_frames(5, ANSWERED_WITHIN_S)
     began_at = time.monotonic()
-    longest_s, num_attacks = _attack(channels, service)
+    longest_s, num_attacks = _attack(channels, service, rng)
     assert longest_s < SILENCE_S
     assert stream.seen.longest_silence_s(began_at) < SILENCE_S
     assert stream.wait_for_end(ANSWERED_WITHIN_S)
     assert stream.outcome == ANSWERED
     assert {name: service.process(name) for name in LISTENING} == replicas
-    assert service.metric("baton_strangers_total", socket="channel") > num_attacks / 2
+    counted = service.metric("baton_strangers_total", socket="channel") - num_before
+    assert counted > num_attacks / 2
     for name, replica in replicas.items():
         assert replica.memory_info().rss - memory[name] < MAX_GROWTH_BYTES
 
@@ -68,9 +85,8 @@ def test_secret_is_known_to_the_engines_and_written_nowhere(service: Service) ->
     assert telling == []
 
 
-def _attack(channels: list[tuple[str, int]], service: Service) -> tuple[float, int]:
+def _attack(channels: list[tuple[str, int]], service: Service, rng: random.Random) -> tuple[float, int]:
     """Returns how long the slowest honest request took meanwhile, in seconds, and how many strangers there were."""
-    rng = random.Random(0)
     held: list[socket.socket] = []
     longest_s, num_attacks = 0.0, 0
     ends_at = time.monotonic() + ATTACKED_FOR_S
@@ -79,7 +95,7 @@ def _attack(channels: list[tuple[str, int]], service: Service) -> tuple[float, i
             stranger = socket.create_connection(rng.choice(channels), timeout=5)
             stranger.setblocking(False)
             with suppress(OSError):
-                stranger.send(rng.choice(SAYINGS))
+                stranger.send(rng.choice([*SAYINGS, rng.randbytes(rng.randrange(300))]))
             held.append(stranger)
             num_attacks += 1
         asked_at = time.monotonic()
