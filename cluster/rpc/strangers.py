@@ -28,7 +28,9 @@ class Strangers:
         self._logged_at: float | None = None
 
     def count(self, socket: str, reason: str, peer: object = "unknown") -> None:
-        """`socket`: which of the process's sockets. `reason`: one of a few words. Neither may come from a stranger."""
+        """`socket`: which of the process's sockets. `reason`: one of a few words. Neither may come from a stranger.
+        `peer`: whatever is known of the stranger, for the log.
+        """
         with self._lock:
             self._counts[socket, reason] += 1
             self._num_unlogged += 1
