@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from cluster.config.structured_output import StructuredOutputConfig
 from cluster.config.units import Count
 
 
@@ -29,6 +30,7 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """vLLM's parser for the reasoning of this model, e.g. "qwen3"."""
     chat_template: str | None = None
     """Path of a chat template that replaces the model's own."""
+    structured_output: StructuredOutputConfig = StructuredOutputConfig()
     allow_path_header: bool = False
     """Let requests choose their path by the header `x-baton-path: D` or `P->D`. For debugging and tests."""
     first_token_timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0

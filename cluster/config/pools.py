@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.config.structured_output import GrammarBudgetConfig
 from cluster.config.units import Count
 from cluster.reports import Transport
 
@@ -103,3 +104,4 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     go on elsewhere where they can), longer makes updates slow.
     """
     tiers: TiersConfig = TiersConfig()
+    grammars: GrammarBudgetConfig = GrammarBudgetConfig()
