@@ -38,6 +38,7 @@ from cluster.config.application import AppConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
+from cluster.observability.logging import set_up_logging
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.scheduling import Scheduling
 from cluster.types import GenerateRequest
@@ -86,6 +87,7 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
+        set_up_logging()
         self._config = config.ingress
         scheduler_peer = SchedulerPeer(lambda: scheduler_address(scheduler))
         peers = Peers(scheduler_peer, config.ingress.max_unread_tokens)

@@ -13,6 +13,7 @@ from api.app import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import resolve_model
+from cluster.observability.logging import LEVEL_VARIABLE
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
@@ -76,7 +77,7 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment
 
 def _process_environment(config: AppConfig) -> dict[str, str]:
     environment = {
-        "VLLM_LOGGING_LEVEL": config.log_level,
+        LEVEL_VARIABLE: config.log_level,
         "VLLM_NO_USAGE_STATS": "1",
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",

@@ -23,12 +23,18 @@ _BROADCAST_TIMEOUT_S = 5.0
 
 
 class ClusterHandle:
-    """The whole application, as an ingress replica sees it."""
+    """The whole application, as an ingress replica sees it.
+
+    To be made while the replica starts: what makes a handle asks Serve's controller and the GCS, and holds up the event
+    loop until they answer. A handle that is made broadcasts without either.
+    """
 
     def __init__(self, scheduling: Scheduling, scheduler: SchedulerPeer, deployments: list[DeploymentHandle]) -> None:
         self._scheduling = scheduling
         self._scheduler = scheduler
-        self._deployments = deployments
+        own = serve.get_replica_context()
+        ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
+        self._deployments = [handle.options() for handle in (ingress, *deployments)]  # which connects it
 
     async def view(self) -> ClusterView:
         return await self._scheduling.view()
@@ -38,9 +44,7 @@ class ClusterHandle:
 
     async def scrape(self) -> list[Scrape]:
         """The metrics of every deployment whose replicas answer in time."""
-        own = serve.get_replica_context()
-        ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
-        answers = await asyncio.gather(*(_scrape_all(handle) for handle in (ingress, *self._deployments)))
+        answers = await asyncio.gather(*(_scrape_all(handle) for handle in self._deployments))
         return [scrape for answer in answers for scrape in answer]
 
 

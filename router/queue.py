@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from cluster.types import PlacementRequest, RequestId
+from cluster.types import IngressId, PlacementRequest, RequestId
 from router.admission import band
 
 LOOK_SHARE: Final = 0.05
@@ -13,11 +13,11 @@ LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 class Waiting:
     """One request that waits."""
 
-    __slots__ = ("asker", "gives_up_at", "request", "since", "try_at", "ttft_s")
+    __slots__ = ("gives_up_at", "ingress", "request", "since", "try_at", "ttft_s")
 
-    def __init__(self, request: PlacementRequest, asker: object, now: float) -> None:
+    def __init__(self, request: PlacementRequest, ingress: IngressId | None, now: float) -> None:
         self.request = request
-        self.asker = asker
+        self.ingress = ingress
         self.since = now
         self.gives_up_at = now
         """When its objective cannot be met any more. Known once it has been considered."""
@@ -47,8 +47,12 @@ class WaitingQueue:
     def remove(self, request_id: RequestId) -> None:
         self._waiting.pop(request_id, None)
 
-    def remove_of(self, asker: object) -> None:
-        self._waiting = {r: waiting for r, waiting in self._waiting.items() if waiting.asker is not asker}
+    def remove_of(self, ingress: IngressId, but: frozenset[RequestId]) -> list[RequestId]:
+        """Remove what an ingress has in the queue, but for some requests. Returns what was removed."""
+        removed = [r for r, waiting in self._waiting.items() if waiting.ingress == ingress and r not in but]
+        for request_id in removed:
+            del self._waiting[request_id]
+        return removed
 
     def in_order(self, now: float) -> list[Waiting]:
         return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))

@@ -11,6 +11,7 @@ from api.context.manager import ContextManager
 from api.generation import Call
 from api.receipts import Receipts
 from api.render import Frontend
+from api.responses.event_log import LogSpace
 from api.state.cache import ReadCache
 from api.state.retries import Retries
 from api.state.sealing import KEY_BYTES, LocalMasterKey, TenantKeys
@@ -140,6 +141,7 @@ class StateAway:
     cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
     retries = Retries(Volatile())
+    log_space = LogSpace(1 << 30, 1 << 20)
 
     @property
     def stores(self) -> None:
