@@ -50,6 +50,48 @@ class RequestTooLarge(InvalidRequest):
     http_status = 413
 
 
+class Unauthorized(InvalidRequest):
+    """The credential of the request cannot be used."""
+
+    http_status = 401
+
+
+class Forbidden(InvalidRequest):
+    """Who asks may not ask this."""
+
+    http_status = 403
+
+
+class Misdirected(InvalidRequest):
+    """The request is for another host."""
+
+    http_status = 421
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The request body is not JSON."""
+
+    http_status = 415
+
+
+class RequestTimedOut(InvalidRequest):
+    """The request was not sent in time."""
+
+    http_status = 408
+
+
+class UrlTooLong(InvalidRequest):
+    """The URL of the request is too long."""
+
+    http_status = 414
+
+
+class HeadersTooLarge(InvalidRequest):
+    """The headers of the request are too large."""
+
+    http_status = 431
+
+
 class Overloaded(ServingError):
     """No worker can take the request now; retry later."""
 
@@ -120,6 +162,13 @@ _BY_NAME: dict[str, type[ServingError]] = {
         NotFound,
         Conflict,
         RequestTooLarge,
+        Unauthorized,
+        Forbidden,
+        Misdirected,
+        UnsupportedMediaType,
+        RequestTimedOut,
+        UrlTooLong,
+        HeadersTooLarge,
         Overloaded,
         TooManyRequests,
         StateUnavailable,

@@ -7,13 +7,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from api.identity.tenants import tenant_in_state
 from api.responses.attempts import attempt_of, found_for
 from api.responses.kept import cancelled, resumed
 from api.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_again, request_of
 from api.responses.turn import Turn
 from api.routes.calls import call_of, headers_of
-from api.routes.conversations import tenant_in_state
 from api.routes.copies import answer_or_copy, first_page
+from api.server.edge import UNITS
 from api.state.chat_state import ChatState
 from api.state.items import new_id
 from api.state.responses import Responses
@@ -100,7 +101,8 @@ async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str
 async def _answer(request: Request, wanted: ResponseRequest, response: str) -> Response:
     """`response`: its id."""
     call = call_of(request, wanted.body)
-    turn = await request.app.state.turns.start(tenant_in_state(request), wanted, call, response)
+    tenant, units = tenant_in_state(request), request.scope[UNITS]
+    turn = await request.app.state.turns.start(tenant, wanted, call, response, units)
     if wanted.is_streamed:
         keep_alive_s = request.app.state.keep_alive_s
         return EventStream(
