@@ -79,6 +79,7 @@ def build_http_app(
     app.state.keep_alive_s = config.keep_alive_s
     app.state.capacity = Capacity(config.max_ongoing_requests)
     app.state.standstill = Standstill(app.state.capacity)
+    app.state.structured_output = config.structured_output
     app.state.max_sequences = min(config.max_sequences_per_request, config.max_ongoing_requests)
     app.add_middleware(Edge, config, app.state.capacity)
     remembering = (conversations, context, responses, stored_completions, feedback)

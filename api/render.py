@@ -138,7 +138,7 @@ class Frontend:
 async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
     """vLLM's serving objects as its own server builds them, over the cluster."""
     arguments = _arguments(config)
-    engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session)
+    engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session, config.ingress.structured_output)
     state = State()
     await init_app_state(cast(EngineClient, engine), state, arguments, ("generate",))
     return state

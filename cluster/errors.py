@@ -32,6 +32,13 @@ class InvalidRequest(ServingError):
         self.code = code
 
 
+class ConstraintFailed(InvalidRequest):
+    """The answer could not be held to its schema, regular expression or grammar; it would be so on every worker."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param, code or "structured_output_failed")
+
+
 class NotFound(InvalidRequest):
     """There is no such thing here."""
 
@@ -159,6 +166,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
     for kind in (
         ServingError,
         InvalidRequest,
+        ConstraintFailed,
         NotFound,
         Conflict,
         RequestTooLarge,

@@ -10,6 +10,8 @@ from api.identity.tenants import tenant_of
 from api.server.edge import hold_more
 from api.server.request_id import REQUEST_ID
 from api.wire.bounds import check_sequences
+from api.wire.constraints import check_constraints
+from api.wire.requests import checked
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of
 from cluster.errors import InvalidRequest
 from cluster.types import Path, Prediction, Slo
@@ -38,6 +40,12 @@ def call_of(request: Request, body: Any) -> Call:
     )
     call.terms = msgspec.structs.replace(call.terms, slo_class=slo_class_of(body))
     return call
+
+
+async def check_constraints_of(request: Request, body: Any) -> None:
+    """What the body asks of structured output. Raises InvalidRequest."""
+    config = request.app.state.structured_output
+    await checked(request, None, lambda: check_constraints(body, config))
 
 
 def hold_sequences(request: Request, body: Any) -> None:

@@ -1,8 +1,8 @@
 """What a request's grammar may cost its engine, and how it ends where it costs more. Pure.
 
 All requests of an engine wait for each other's grammars: they are followed between the steps, in the engine's only
-thread. So each request has an allowance of CPU time. It begins with a burst, and grows with each token by an equal share
-of what grammars may add to a step, up to the burst again. A request that has overdrawn it is ended.
+thread. So each request has an allowance of CPU time. It begins with a burst. With each token it grows, up to the burst
+again, by an equal share of what grammars may add to a step. A request that has overdrawn it is ended.
 """
 
 from enum import StrEnum
