@@ -13,12 +13,13 @@ from api.app import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import resolve_model
+from cluster.observability.logging import LEVEL_VARIABLE
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
 
 _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
-"""Serve logs each call between deployments; the ingress's access log is enough."""
+"""Serve logs each call between deployments, and each scrape is one. Clients do not call through Serve."""
 
 MAX_N = 128
 """Sequences that one request may ask for (`n`), as OpenAI has it."""
@@ -50,6 +51,7 @@ def _ingress(config: AppConfig) -> serve.Deployment:
     return serve.deployment(Ingress).options(
         num_replicas=config.ingress.replicas,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        logging_config=_QUIET,
         ray_actor_options={"num_cpus": config.ingress.cpus, "runtime_env": {"env_vars": environment}},
     )
 
@@ -76,7 +78,7 @@ def _pool(worker: type, config: AppConfig, pool: PoolConfig) -> serve.Deployment
 
 def _process_environment(config: AppConfig) -> dict[str, str]:
     environment = {
-        "VLLM_LOGGING_LEVEL": config.log_level,
+        LEVEL_VARIABLE: config.log_level,
         "VLLM_NO_USAGE_STATS": "1",
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",

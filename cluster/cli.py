@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,10 +20,9 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
-import psutil
 import yaml
 
 from api.identity.tenants import tenant_of_key
@@ -33,6 +31,7 @@ from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
 from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.local_redis import REDIS_FOLDER, LocalRedis
+from cluster.serve_run import ServeRun
 from cluster.simulate import command as simulate
 from kvtransfer.link_table import LinkTable, render
 
@@ -52,8 +51,6 @@ _ERROR = re.compile(r"(?m)^[\w.]+(?:Error|Exception): (?!Traceback).+(?:\n(?!Tra
 """The end of a traceback: the error, and what its message goes on with."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The service is on this machine: no proxy of the environment."""
-STOP_TIMEOUT_S = 3.0
-"""What Ray gets to stop by itself, before what is left of it is killed."""
 
 
 def main() -> None:
@@ -99,7 +96,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as rendered:
         yaml.safe_dump(config, rendered)
         rendered.flush()
-        return _Service(Path(rendered.name), config).run()
+        serve = str(Path(sys.executable).with_name("serve"))
+        return Service(Path(rendered.name), config, [serve]).run()
 
 
 def _probe(arguments: argparse.Namespace) -> int:
@@ -177,11 +175,13 @@ def _require_free(host: str, port: int) -> None:
             ) from error
 
 
-class _Service:
-    """One `serve run` process and everything it starts."""
+class Service:
+    """`serve run` and everything it starts, again and again until the user stops it."""
 
-    def __init__(self, config_file: Path, config: dict[str, Any]) -> None:
-        self._config_file = config_file
+    def __init__(self, config_file: Path, config: dict[str, Any], serve: list[str], folder: Path = Path()) -> None:
+        """`serve` is the command of `serve`; the log goes into a subfolder of `folder`."""
+        self._command = [*serve, "run", str(config_file)]
+        self._log_file = folder / LOG_FILE
         args = parse(config["applications"][0]["args"])
         self._model = args.model_name
         self._state = args.state
@@ -189,56 +189,60 @@ class _Service:
         self._url = f"http://{host}:{args.ingress.port}"
         self._wanted = {"prefill_workers": args.prefill.replicas, "decode_workers": args.decode.replicas}
         self._stopping = threading.Event()
-        self._started_at = time.monotonic()
 
     def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stopping.set())
-        LOG_FILE.parent.mkdir(parents=True, exist_ok=True)
+        self._log_file.parent.mkdir(parents=True, exist_ok=True)
         print(f"Starting Baton with model {self._model} (log: {LOG_FILE})", flush=True)
-        with LOG_FILE.open("wb") as log:
-            process = self._spawn(log)
+        with self._log_file.open("wb") as log:
             try:
-                if self._wait_until_ready(process):
-                    self._greet()
-                    self._wait_for_end(process)
+                while (ended := self._run_once(log)) is not None:
+                    print(f"\nbaton: {ended} has ended. Starting the service anew", file=sys.stderr, flush=True)
             finally:
                 stopped_by_user = self._stopping.is_set()
-                said = LOG_FILE.read_text(errors="replace")  # before the stop adds to it
-                if stopped_by_user:
-                    print("\nStopping ...", flush=True)
-                _stop(process)
                 self._stop_services()
         if stopped_by_user:
             print("Stopped.", flush=True)
             return 0
-        print(f"baton: the service did not start, or ended. {LOG_FILE} says:\n{excerpt(said)}", file=sys.stderr)
         return 1
 
-    def _spawn(self, log: Any) -> psutil.Popen:
-        # A session of its own: Ctrl-C in the terminal reaches this process alone, which then stops the others in order.
-        return psutil.Popen(
-            [str(Path(sys.executable).with_name("serve")), "run", str(self._config_file)],
-            cwd=REPO_ROOT,
-            env={**_environment(), **os.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    def _run_once(self, log: BinaryIO) -> str | None:
+        """What has ended by itself after the service was ready; None where it was stopped, or did not start."""
+        begins_at = log.seek(0, os.SEEK_END)
+        serve_run = ServeRun(self._command, REPO_ROOT, {**_environment(), **os.environ}, log)
+        try:
+            if self._wait_until_ready(serve_run, begins_at):
+                self._greet()
+                return self._wait_for_end(serve_run)
+            if not self._stopping.is_set():
+                said = excerpt(self._said(begins_at))
+                print(f"baton: the service did not start. {LOG_FILE} says:\n{said}", file=sys.stderr)
+        finally:
+            if self._stopping.is_set():
+                print("\nStopping ...", flush=True)
+            serve_run.stop()
+        return None
 
-    def _wait_until_ready(self, process: psutil.Popen) -> bool:
+    def _said(self, begins_at: int) -> str:
+        with self._log_file.open("rb") as log:
+            log.seek(begins_at)
+            return log.read().decode(errors="replace")
+
+    def _wait_until_ready(self, serve_run: ServeRun, begins_at: int) -> bool:
         shown = None
-        while not self._stopping.wait(POLL_S) and process.poll() is None:
+        started_at = time.monotonic()
+        while not self._stopping.wait(POLL_S) and serve_run.ended() is None:
+            serve_run.find_node()
             state = self._readiness()
-            elapsed_s = time.monotonic() - self._started_at
+            elapsed_s = time.monotonic() - started_at
             line = self._progress(state)
             if line != shown:
                 print(f"[{elapsed_s:4.0f} s] {line}", flush=True)
                 shown = line
             if state.get("ready"):
                 return True
-            if elapsed_s > START_TIMEOUT_S or has_failed_to_start(LOG_FILE.read_text(errors="replace")):
+            if elapsed_s > START_TIMEOUT_S or has_failed_to_start(self._said(begins_at)):
                 return False
         return False
 
@@ -279,9 +283,12 @@ class _Service:
         if self._state.redis_url is None:
             LocalRedis(REPO_ROOT / self._state.data_dir / REDIS_FOLDER).stop()
 
-    def _wait_for_end(self, process: psutil.Popen) -> None:
-        while not self._stopping.wait(POLL_S) and process.poll() is None:
-            pass
+    def _wait_for_end(self, serve_run: ServeRun) -> str | None:
+        """What has ended; None when the user stops the service."""
+        ended = None
+        while not self._stopping.wait(POLL_S) and ended is None:
+            ended = serve_run.ended()
+        return None if self._stopping.is_set() else ended
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -298,28 +305,3 @@ def _environment() -> dict[str, str]:
         "PYTHONPATH": str(REPO_ROOT),
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def _stop(process: psutil.Popen) -> None:
-    """End `serve run` and all that it started; what does not end by itself in time is killed."""
-    family = _descendants(process)
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    psutil.wait_procs([process], timeout=STOP_TIMEOUT_S)
-    for member in {*family, *_descendants(process), process}:
-        _kill(member)
-    psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)
-
-
-def _descendants(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return

@@ -21,6 +21,8 @@ MODULES = (
     "router.arrivals",
     "router.ask",
     "router.block_table",
+    "router.charge",
+    "router.charges",
     "router.charging",
     "router.choice",
     "router.cost",

@@ -147,7 +147,12 @@ class Engine:
         self._steps.take_samples()  # no other step takes so long
 
     def load(self) -> WorkerLoad:
-        return self._steps.load
+        return msgspec.structs.replace(self._steps.load, num_open=self._tap.num_running)
+
+    @property
+    def open_requests(self) -> list[RequestId]:
+        """What has been taken and has not ended."""
+        return [RequestId(running.request_id) for running in self._tap.running]
 
     def take_samples(self) -> list[StepSample]:
         """Of the steps since the last time."""

@@ -6,7 +6,7 @@ ends. Translates what can go wrong with a connection into cluster/errors.py.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Generic, TypeVar
 
 from cluster.channel import Connection, ConnectionLost, Method, Service, connect
@@ -16,14 +16,13 @@ from cluster.protocol import (
     FORGET,
     GIVE_BACK,
     KV_EVENTS,
+    LEAVING,
     LOCATE,
-    NOTE,
     PLACE,
     PREFILL,
     QUEUE,
     REDEEM,
     REPORT,
-    TELL,
     VIEW,
     WITHDRAW,
     Claim,
@@ -43,7 +42,6 @@ from cluster.types import (
     PlacementRequest,
     Rejection,
     RequestId,
-    SchedulerEvent,
     TokenDelta,
     WorkerId,
 )
@@ -56,8 +54,8 @@ R = TypeVar("R")
 
 _SCHEDULER_TIMEOUT_S = 5.0
 """A call to a Scheduler that is away would wait for its successor."""
-_TELL_TIMEOUT_S = 0.5
-"""A client's last frame waits for it."""
+_LEAVING_TIMEOUT_S = 0.5
+"""How long a worker that leaves tries to say so, in seconds. Its reports end, so the Scheduler finds out anyway."""
 _SCHEDULER_RETRY_S = 0.1
 
 
@@ -66,6 +64,10 @@ class SchedulerPeer:
         """`locate` finds the living Scheduler; it may take as long as Serve needs to replace a dead one."""
         self._locate = locate
         self._link = _Link(self._connect, lambda connection: connection.is_open)
+        self.service = Service()
+        """What the Scheduler may say on a connection that it was found by."""
+        self.on_connected: Callable[[Connection, Address], None] = _ignore
+        """Called with each new connection before anything else is sent on it."""
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         """Takes as long as the Scheduler has the request queue. Raises ConnectionLost where none is connected to."""
@@ -74,28 +76,22 @@ class SchedulerPeer:
             raise ConnectionLost("the Scheduler is away")
         return await connection.call(PLACE, request)
 
-    async def tell(self, event: SchedulerEvent) -> None:
-        """Does not wait long: what is not heard, the next reports and a charge's own end put right."""
-        await self._ask(TELL, event, _TELL_TIMEOUT_S)
-
-    def note(self, event: SchedulerEvent) -> None:
-        if connection := self._link.opened:
-            with suppress(ConnectionLost):
-                connection.post(NOTE, event)
+    async def say_leaving(self, worker: WorkerId) -> None:
+        """Say that a worker takes no more requests. Raises WorkerUnreachable."""
+        (await self._opened(_LEAVING_TIMEOUT_S)).post(LEAVING, worker)
 
     async def report(self, report: WorkerReport) -> ReportReply:
         return await self._ask(REPORT, report)
 
     async def send_kv_events(self, messages: list[KvEvents]) -> None:
         """Raises WorkerUnreachable; some of them may have been heard then."""
+        connection = await self._opened(_SCHEDULER_TIMEOUT_S)
+        if not connection.is_writable:
+            raise WorkerUnreachable("the Scheduler does not read", "scheduler")
         try:
-            async with asyncio.timeout(_SCHEDULER_TIMEOUT_S):
-                connection = await self._link.open()
-            if not connection.is_writable:
-                raise WorkerUnreachable("the Scheduler does not read", "scheduler")
             for message in messages:
                 connection.post(KV_EVENTS, message)
-        except (ConnectionLost, TimeoutError) as error:
+        except ConnectionLost as error:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def view(self) -> ClusterView:
@@ -107,9 +103,17 @@ class SchedulerPeer:
     async def address_of(self, worker: WorkerId) -> Address | None:
         return await self._ask(LOCATE, worker)
 
-    async def _ask(self, method: Method[A, R], argument: A, timeout_s: float | None = None) -> R:
+    async def _opened(self, timeout_s: float) -> Connection:
+        """Raises WorkerUnreachable."""
         try:
-            async with asyncio.timeout(timeout_s or _SCHEDULER_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
+                return await self._link.open()
+        except (ConnectionLost, TimeoutError) as error:
+            raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
+
+    async def _ask(self, method: Method[A, R], argument: A) -> R:
+        try:
+            async with asyncio.timeout(_SCHEDULER_TIMEOUT_S):
                 while True:  # all of its messages may be said twice
                     try:
                         return await (await self._link.open()).call(method, argument)
@@ -119,7 +123,10 @@ class SchedulerPeer:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def _connect(self) -> Connection:
-        return await connect(await self._locate(), Service())
+        address = await self._locate()
+        connection = await connect(address, self.service)
+        self.on_connected(connection, address)
+        return connection
 
 
 class WorkerPeer:
@@ -276,3 +283,7 @@ class _Link(Generic[R]):
         self._opening = None
         if not opening.cancelled() and opening.exception() is None:
             self._opened = opening.result()
+
+
+def _ignore(connection: Connection, address: Address) -> None:
+    pass

@@ -13,12 +13,13 @@ from cluster.reports import (
 )
 from cluster.types import (
     Address,
+    Events,
     GenerateRequest,
+    OpenRequests,
     Placement,
     PlacementRequest,
     Rejection,
     RequestId,
-    SchedulerEvent,
     TokenDelta,
     WorkerId,
 )
@@ -26,9 +27,14 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseId, Promise, Refusal
 
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
-TELL = Method[SchedulerEvent, None]("tell", SchedulerEvent)
-NOTE = Method[SchedulerEvent, None]("note", SchedulerEvent)
-"""As `tell`, unanswered."""
+OPEN_REQUESTS = Method[OpenRequests, None]("open_requests", OpenRequests)
+"""Says which ingress process speaks on the connection from now on, and what of it is open."""
+EVENTS = Method[Events, None]("events", Events)
+"""What sessions tell. The ingress keeps the events until the Scheduler has posted HEARD."""
+HEARD = Method[int, None]("heard", int)
+"""From the Scheduler: it has all events up to this number."""
+LEAVING = Method[WorkerId, None]("leaving", WorkerId)
+"""From a worker: it takes no more requests."""
 REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
 KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
 """What a worker's caches have gained and lost. One that is lost is missed by its number."""

@@ -25,6 +25,8 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Share of KV blocks in use, in [0, 1]."""
     num_steps: int = 0
     """That the engine has run since it started: each gives every request that decodes one token."""
+    num_open: int | None = None
+    """Requests that the worker has taken and not ended, as of now. None: the worker does not count them."""
 
 
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +119,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     transport: WorkerTransport = WorkerTransport()
     links: dict[WorkerId, LinkSpeed | None] = {}
     """Decode workers only: the prefill workers that a real hand-over has worked from. None: not measured yet."""
+    requests: list[RequestId] | None = None
+    """The ids of what it has taken and not ended, where the reply to an earlier report asked for them."""
 
 
 class KvTier(StrEnum):
@@ -156,6 +160,8 @@ class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
     """Live prefill workers, so that a decode worker can connect to those that it does not know."""
     wants_kv_snapshot: bool = False
     """The Scheduler does not know what this worker caches: it is to send all of it."""
+    wants_requests: bool = False
+    """More is charged to this worker than it counts: its next report is to name the requests that it has."""
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):

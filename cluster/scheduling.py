@@ -3,18 +3,27 @@
 A request waits for a Scheduler that has just gone, for PATIENCE_S at most; once it has been away for longer, nobody
 waits. It is away when its connection is lost (a process that hangs loses it after some seconds, cluster/channel.py) and
 back when it has told us of the workers: its successor must first hear from them. As long as it is there its answer is
-waited for, because it may have the request queue.
+waited for, because it may have the request queue. A Scheduler that is slow is not away. Where no worker is known
+either, a request waits for the Scheduler as long as its class may wait for a worker (`Objective.outage_wait_s`).
+
+What sessions tell is posted at once, never waited for, and kept until the Scheduler has it
+(cluster/clients/scheduler_outbox.py); the open requests are listed now and then.
 """
 
 import asyncio
 import logging
+import secrets
 from contextlib import suppress
 
-from cluster.channel import ConnectionLost
+from cluster.channel import Connection, ConnectionLost
+from cluster.clients.scheduler_outbox import Outbox
 from cluster.errors import ServingError
 from cluster.peers import Peers, SchedulerPeer
+from cluster.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from cluster.reports import ClusterView
 from cluster.types import (
+    Address,
+    IngressId,
     Placement,
     PlacementRequest,
     Rejection,
@@ -28,7 +37,9 @@ logger = logging.getLogger("baton.scheduling")
 PATIENCE_S = 1.0
 """Longer delays requests whenever the Scheduler is replaced, shorter has more of them placed without its knowledge."""
 LOOK_INTERVAL_S = 5.0
-"""At who lives, for the time when nobody tells."""
+"""How often an ingress asks who lives, for the time when nobody tells, and lists its open requests, in seconds. Longer
+makes both older, shorter costs the Scheduler a view and a list per ingress.
+"""
 RETRY_INTERVAL_S = 0.1
 GRACE_S = 1.0
 """A new Scheduler that knows no worker after so long is right: there is none."""
@@ -41,6 +52,12 @@ class Scheduling:
         self._scheduler = scheduler
         self._peers = peers
         self._last_resort = last_resort
+        self._outbox = Outbox(IngressId(secrets.token_hex(8)))
+        self._connection: Connection | None = None
+        """Where events are posted. None: the Scheduler is away."""
+        scheduler.on_connected = self._on_connected
+        scheduler.service.on_post(HEARD, lambda _, through: self._outbox.heard(through))
+        scheduler.service.when_closed(self._on_closed)
         self._is_back = asyncio.Event()
         self._away_since = _now()
         self._reached_at: float | None = None
@@ -51,27 +68,28 @@ class Scheduling:
         self._looking.cancel()
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
+        self._outbox.asks(request)
+        began_at = _now()
         answer = await self._ask(request)
-        if answer is None:
-            answer = self._last_resort.place(request)
+        while answer is None:
+            if (waits_s := began_at + self._last_resort.outage_wait_s(request) - _now()) > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(waits_s):
+                        await self._is_back.wait()
+                answer = await self._ask(request)
+            else:
+                answer = self._last_resort.place(request)
         if isinstance(answer, Placement):
             self._last_resort.placed(request.request_id, answer.generating)
         return answer
 
-    async def tell(self, event: SchedulerEvent) -> None:
-        """What happens while the Scheduler is away its successor need not know: it starts without our requests."""
+    def tell(self, event: SchedulerEvent) -> None:
         if isinstance(event, RequestClosed):
             self._last_resort.closed(event.request_id)
-        if not self._is_back.is_set():
-            return
-        try:
-            await self._scheduler.tell(event)
-        except ServingError:
-            self._lost()
-            raise
-
-    def note(self, event: SchedulerEvent) -> None:
-        self._scheduler.note(event)
+        message = self._outbox.put(event)
+        if self._connection is not None:
+            with suppress(ConnectionLost):  # it is said again on the next connection
+                self._connection.post(EVENTS, message)
 
     async def view(self) -> ClusterView:
         """Who is told of a Scheduler that is back finds it back here too. Raises ServingError."""
@@ -96,6 +114,25 @@ class Scheduling:
                     await self._is_back.wait()
         return self._is_back.is_set()
 
+    def _on_connected(self, connection: Connection, address: Address) -> None:
+        """The first that the Scheduler hears: the order is what makes the list of open requests exact."""
+        self._connection = connection
+        open_requests, kept = self._outbox.connected(address.process)
+        with suppress(ConnectionLost):
+            connection.post(OPEN_REQUESTS, open_requests)
+            for message in kept:
+                connection.post(EVENTS, message)
+
+    def _on_closed(self, connection: Connection) -> None:
+        if connection is self._connection:
+            self._connection = None
+            self._lost()
+
+    def _list_open(self) -> None:
+        if self._connection is not None:
+            with suppress(ConnectionLost):
+                self._connection.post(OPEN_REQUESTS, self._outbox.open_requests())
+
     def _lost(self) -> None:
         if self._is_back.is_set():
             self._is_back.clear()
@@ -107,11 +144,15 @@ class Scheduling:
     async def _look_forever(self) -> None:
         while True:
             try:
+                self._list_open()
                 await self.view()
                 if self._is_back.is_set():
                     await self._peers.learn([worker.worker for worker in self._last_resort.workers])
-            except ServingError:
-                self._lost()
+            except ServingError as error:
+                if self._connection is None:
+                    self._lost()
+                else:
+                    logger.warning("the Scheduler is slow: %s", error)
             except Exception:  # whatever happened, it must be looked for again
                 logger.exception("the Scheduler cannot be looked at")
                 self._lost()

@@ -10,6 +10,8 @@ from typing import NewType, Self
 import msgspec
 
 RequestId = NewType("RequestId", str)
+IngressId = NewType("IngressId", str)
+"""Of one ingress process, made by it when it starts: a restarted ingress is another one."""
 WorkerId = NewType("WorkerId", str)
 """Serve's unique id of a replica: never reused, so a restarted worker is another worker."""
 
@@ -148,11 +150,10 @@ class Address(msgspec.Struct, frozen=True):
 
     host: str
     port: int
-    secret: str
-    """New per process: what a connection must say first."""
-
-    def __repr__(self) -> str:
-        return f"Address({self.host}:{self.port})"
+    process: str
+    """The random id of the process, in hexadecimal and public: another process that has taken the port since is refused
+    by it.
+    """
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,3 +290,20 @@ class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected
 """What a session tells the Scheduler."""
+
+
+class OpenRequests(msgspec.Struct, frozen=True, array_like=True):
+    """All requests of an ingress process that are open, or about to be placed. The first message on its connection."""
+
+    ingress: IngressId
+    connection: int
+    """Number of the connection: the process counts those that it has made."""
+    requests: list[RequestId]
+
+
+class Events(msgspec.Struct, frozen=True, array_like=True):
+    """Events of an ingress process, in order."""
+
+    first: int
+    """Number of the first one. The process numbers all its events from 1 on."""
+    events: list[SchedulerEvent]

@@ -14,8 +14,9 @@ from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
-from cluster.handles import own_node_ip, own_rank, own_worker_id
+from cluster.handles import join_cluster, own_node_ip, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
+from cluster.observability.logging import set_up_logging
 from cluster.peers import SchedulerPeer
 from cluster.reports import (
     LinkSpeed,
@@ -28,7 +29,6 @@ from cluster.types import (
     Pool,
     PromptTokenSources,
     WorkerId,
-    WorkerLost,
 )
 from kvtransfer.lease import LeaseEnd, LeaseId
 
@@ -44,6 +44,8 @@ class Worker:
     """One replica of a pool with its engine. Making one starts the engine, which blocks until it is loaded."""
 
     def __init__(self, pool: Pool, config: PoolConfig, scheduler: SchedulerPeer) -> None:
+        set_up_logging()
+        join_cluster()
         self.id = own_worker_id()
         self.service = Service()
         """What the other processes may ask of this worker; filled by its deployment before `start`."""
@@ -135,11 +137,13 @@ class Worker:
 
     async def _report_forever(self, address: Address) -> None:
         """Ends when the engine dies: a worker that cannot serve must not be placed on."""
+        names_requests = False
         while True:
             await self.engine.check_health()
             if not self._watch.is_stalled:
                 try:
-                    reply = await self._scheduler.report(self._report(address))
+                    reply = await self._scheduler.report(self._report(address, names_requests))
+                    names_requests = reply.wants_requests
                     if reply.wants_kv_snapshot:
                         self._kv_events.mirror.want_snapshot()
                     self._on_reply(reply)
@@ -147,7 +151,7 @@ class Worker:
                     logger.warning("a report was not delivered: %s", error)
             await asyncio.sleep(REPORT_INTERVAL_S)
 
-    def _report(self, address: Address) -> WorkerReport:
+    def _report(self, address: Address, names_requests: bool) -> WorkerReport:
         return WorkerReport(
             worker=self.id,
             pool=self._pool,
@@ -160,11 +164,12 @@ class Worker:
             transport=self.engine.transport,
             links=self._links(),
             kv_events_through=self._kv_events.mirror.sent_through,
+            requests=self.engine.open_requests if names_requests else None,
         )
 
     async def _say_lost(self) -> None:
         with suppress(ServingError):  # the Scheduler may be away, or leaving as well
-            await self._scheduler.tell(WorkerLost(worker=self.id))
+            await self._scheduler.say_leaving(self.id)
 
 
 def _nothing() -> None:

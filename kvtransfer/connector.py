@@ -7,8 +7,8 @@ the hand-over: the first token, which the prefill engine has sampled, follows th
 its steps and pulls take (`HandoffStats`).
 
 Importing this module additionally makes the engine's process behave on a shared host: the process ends with the worker
-that owns it, NIXL's progress thread sleeps between polls instead of spinning on a core (CPU only: on GPU nodes the spin
-is worth a core), and the process is not pinned to the machine's last core.
+that owns it, it logs as the worker does, NIXL's progress thread sleeps between polls instead of spinning on a core (CPU
+only: on GPU nodes the spin is worth a core), and the process is not pinned to the machine's last core.
 """
 
 import ctypes
@@ -36,6 +36,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
+from cluster.observability.logging import set_up_logging
 from cluster.step_samples import STATS_KEY, StepSampler
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key
@@ -281,11 +282,8 @@ class _PatientBindings:
         return self._bindings.nixlAgent(name, config)
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     """An engine core whose worker was SIGKILLed would keep its memory and port."""
-    parent = multiprocessing.parent_process()
-    if parent is None:  # not the engine's process
-        return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent.pid != os.getppid():  # it was killed before
         os.kill(os.getpid(), signal.SIGKILL)
@@ -299,6 +297,8 @@ def _share_the_cpu() -> None:
     type(current_platform).discover_numa_topology = classmethod(lambda cls: [])
 
 
-_end_with_parent()
+if _worker := multiprocessing.parent_process():  # this is the engine's process
+    _end_with(_worker)
+    set_up_logging()
 if current_platform.is_cpu():
     _share_the_cpu()

@@ -1,10 +1,11 @@
 """From a choice to the placement that is answered, and to the charge on its workers."""
 
-from cluster.types import Placement
+from cluster.types import IngressId, Placement
 from router.ask import Ask
+from router.charge import Charge
 from router.choice import Choice
 from router.cost import MARGIN, num_chunks, over_link, prefill_s
-from router.fleet import Charge, WorkerState
+from router.fleet import WorkerState
 from router.latency import LatencyModels
 
 
@@ -24,12 +25,12 @@ def placement_of(ask: Ask, choice: Choice) -> Placement:
     )
 
 
-def charge(ask: Ask, choice: Choice, models: LatencyModels, asker: object) -> Charge:
+def charge(ask: Ask, choice: Choice, models: LatencyModels, ingress: IngressId | None) -> Charge:
     """Charge the request to its workers, until `release`."""
     request, now = ask.request, ask.now
     made = Charge(request.request_id, placement_of(ask, choice), ask.slo, request.slo_class, ask.lengths, now)
     made.tenant = request.tenant
-    made.asker = asker
+    made.ingress = ingress
     made.num_prompt = ask.num_prompt
     made.num_sequences = ask.num_sequences
     if request.max_output_tokens is not None:

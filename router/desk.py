@@ -6,6 +6,7 @@ import asyncio
 
 from cluster.reports import KvEvents, ReportReply, WorkerReport
 from cluster.types import (
+    IngressId,
     Placement,
     PlacementRequest,
     Rejection,
@@ -23,24 +24,24 @@ class PlacementDesk:
     def __init__(self, state: RouterState) -> None:
         self.state = state
         self._loop = asyncio.get_running_loop()
-        self._answers: dict[RequestId, tuple[asyncio.Future[Placement | Rejection], object]] = {}
-        """Of those that wait, and their askers."""
+        self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}
+        """Of those that wait."""
         self._timer: asyncio.TimerHandle | None = None
         self._decided_at = float("-inf")
 
-    async def place(self, request: PlacementRequest, asker: object = None) -> Placement | Rejection:
+    async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
         """Charges the request; who stops waiting for the answer must tell that the request is closed."""
-        answer = self.state.place(request, self._loop.time(), asker)
+        answer = self.state.place(request, self._loop.time(), ingress)
         if answer is not None:
             return answer
         self._nobody_waits(request.request_id)
         future = self._loop.create_future()
-        self._answers[request.request_id] = future, asker
+        self._answers[request.request_id] = future
         self._look_later()
         try:
             return await future
         finally:
-            if self._answers.get(request.request_id) == (future, asker):
+            if self._answers.get(request.request_id) is future:
                 del self._answers[request.request_id]
 
     def tell(self, event: SchedulerEvent) -> None:
@@ -59,16 +60,24 @@ class PlacementDesk:
         """True: a snapshot of what the worker caches is wanted."""
         return self.state.handle_kv_events(events, self._loop.time())
 
-    def asker_gone(self, asker: object) -> None:
-        self.state.asker_gone(asker, self._loop.time())
-        for request_id in [r for r, (_, its) in self._answers.items() if its is asker]:
+    def keep_open(self, ingress: IngressId, open_requests: frozenset[RequestId]) -> None:
+        """Forget the requests of an ingress that are not among its open ones."""
+        for request_id in self.state.keep_open(ingress, open_requests, self._loop.time()):
             self._nobody_waits(request_id)
         self._look_later()
+
+    def nobody_waits(self, ingress: IngressId) -> None:
+        """An ingress has lost its connection, and with it the answers that it waits for."""
+        for request_id in self.state.nobody_waits(ingress):
+            self._nobody_waits(request_id)
+
+    def ingress_gone(self, ingress: IngressId) -> None:
+        self.keep_open(ingress, frozenset())
 
     def _nobody_waits(self, request_id: RequestId) -> None:
         """For this answer, any more."""
         if (waiting := self._answers.pop(request_id, None)) is not None:
-            waiting[0].cancel()
+            waiting.cancel()
 
     def _look_later(self) -> None:
         """Decide soon, and at the next deadline."""
@@ -85,8 +94,8 @@ class PlacementDesk:
         self._decided_at = now = self._loop.time()
         for request_id, answer in self.state.decide(now):
             waiting = self._answers.pop(request_id, None)
-            if waiting is not None and not waiting[0].done():
-                waiting[0].set_result(answer)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
         next_at = self.state.next_decision_at()
         if self._answers and next_at is not None:
             self._timer = self._loop.call_at(max(next_at, now + DECIDE_INTERVAL_S), self._decide)

@@ -8,96 +8,21 @@ Times are monotonic seconds, of the caller.
 """
 
 from collections.abc import Iterable
-from enum import IntEnum
 from math import inf
 from typing import Final, final
 
 from cluster.reports import ClusterView, WorkerReport, WorkerView
-from cluster.types import (
-    Placement,
-    RequestId,
-    Slo,
-    SloClass,
-)
+from cluster.types import RequestId
+from router.charge import Charge, Stage
 from router.duty import Duty, share_over
 from router.latency import LatencyModel
-from router.outlook import CLASS_RANK, NOTHING, LookAhead, Outlook
-from router.output_lengths import LengthHistogram
+from router.outlook import NOTHING, LookAhead, Outlook
 
 OUTLOOK_AGE_S: Final = 0.05
 """How old a worker's outlook may get. Its residents' slack changes by no more than that in the meantime."""
 MIN_STEP_S: Final = 1e-6
 PREFILL_SHARE: Final = 0.05
 """A worker that computes prompts for a second is avoided like one whose steps are so many seconds longer."""
-
-
-class Stage(IntEnum):
-    """How far a request has come."""
-
-    PREFILLING = 0
-    HANDED_OVER = 1
-    """Path P->D: prefilled, and not decoding yet."""
-    DECODING = 2
-
-
-@final
-class Charge:
-    """One open request, as it is charged to its workers."""
-
-    __slots__ = (
-        "asker",
-        "charged_at",
-        "first_at",
-        "joins_at",
-        "kv_tokens",
-        "lengths",
-        "most_tokens",
-        "num_prompt",
-        "num_sequences",
-        "placement",
-        "prefill_s",
-        "rank",
-        "request_id",
-        "slo_class",
-        "slo_tpot_s",
-        "stage",
-        "start_step",
-        "tenant",
-    )
-
-    def __init__(
-        self,
-        request_id: RequestId,
-        placement: Placement,
-        slo: Slo,
-        slo_class: SloClass,
-        lengths: LengthHistogram,
-        now: float,
-    ) -> None:
-        self.request_id = request_id
-        self.placement = placement
-        self.slo_class = slo_class
-        self.rank: int = CLASS_RANK[slo_class]
-        self.slo_tpot_s: float = slo.tpot_s
-        self.lengths = lengths
-        self.charged_at = now
-        self.tenant = ""
-        self.asker: object = None
-        self.num_prompt = 0
-        self.most_tokens = inf
-        """That it may generate, of each sequence."""
-        self.num_sequences = 1
-        self.kv_tokens = 0
-        """Reserved on the worker that generates."""
-        self.prefill_s = 0.0
-        """Predicted, of the worker that prefills."""
-        self.joins_at = now
-        """When it is predicted to start decoding."""
-        self.stage = Stage.PREFILLING
-        self.first_at = now
-        """When it started decoding."""
-        self.start_step = 0.0
-        """The decode clock of its worker then."""
 
 
 @final
@@ -112,6 +37,7 @@ class WorkerState:
         "_prefill_free_at",
         "_report_gap_s",
         "_steps",
+        "asked_at",
         "block_size",
         "charges",
         "crowd_s",
@@ -126,6 +52,7 @@ class WorkerState:
         "links",
         "max_step_tokens",
         "model",
+        "num_short",
         "num_unknown",
         "outbound",
         "pool",
@@ -162,6 +89,10 @@ class WorkerState:
         """Requests that may be charged to it."""
         self.num_unknown = 0
         """Requests that it reports and nobody here has placed."""
+        self.num_short = 0
+        """Reports in a row that counted fewer requests than it must have (router/charges.py)."""
+        self.asked_at: float | None = None
+        """Since when it is asked which requests it has. None: it is not asked."""
         self.unknown_context = 0.0
         self.inbound_prompt = 0
         """Prompt tokens of those that it will decode."""

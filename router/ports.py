@@ -20,12 +20,8 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 class SchedulerPort(Protocol):
     async def place(self, request: PlacementRequest) -> Placement | Rejection: ...
 
-    async def tell(self, event: SchedulerEvent) -> None:
-        """Returns once it is heard. Raises ServingError."""
-        ...
-
-    def note(self, event: SchedulerEvent) -> None:
-        """Say it if it can be said now: neither waits nor fails. For what only makes the Scheduler's picture better."""
+    def tell(self, event: SchedulerEvent) -> None:
+        """Neither waits nor fails. The Scheduler hears it in the end, once and in order, unless it is replaced."""
         ...
 
 

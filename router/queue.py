@@ -2,7 +2,9 @@
 
 from typing import Final, final
 
-from cluster.types import PlacementRequest, RequestId
+import msgspec
+
+from cluster.types import IngressId, PlacementRequest, RequestId
 from router.admission import band
 
 LOOK_SHARE: Final = 0.05
@@ -13,18 +15,38 @@ LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 class Waiting:
     """One request that waits."""
 
-    __slots__ = ("asker", "gives_up_at", "request", "since", "try_at", "ttft_s")
+    __slots__ = ("age_s", "asked_at", "gives_up_at", "ingress", "is_outage", "request", "since", "try_at", "ttft_s")
 
-    def __init__(self, request: PlacementRequest, asker: object, now: float) -> None:
+    def __init__(self, request: PlacementRequest, ingress: IngressId | None, now: float) -> None:
         self.request = request
-        self.asker = asker
+        self.ingress = ingress
+        self.asked_at = now
         self.since = now
+        """Since when its time to the first token counts for admission: `asked_at`, or when an outage was over."""
+        self.age_s = request.age_s
+        """What it had waited until `since`."""
+        self.is_outage = False
+        """It waits because no worker lives."""
         self.gives_up_at = now
         """When its objective cannot be met any more. Known once it has been considered."""
         self.ttft_s = 1.0
         """Its TTFT objective."""
         self.try_at = now
         """When it is worth another look."""
+
+    def outlast(self, until: float) -> None:
+        """No worker lives: it waits for one to come."""
+        self.is_outage = True
+        self.gives_up_at = until
+
+    def begin_anew(self, now: float) -> None:
+        """An outage is over. For admission it comes only now, as all do that have waited for the end: who would have
+        met an objective by now is no longer the question. A worker that it failed on is another one, or has recovered.
+        """
+        self.is_outage = False
+        self.since, self.age_s = now, 0.0
+        if self.request.excluded:
+            self.request = msgspec.structs.replace(self.request, excluded=frozenset())
 
     def look_later(self, now: float) -> None:
         """It could not be let in: look again after a small part of the time that it has left."""
@@ -47,8 +69,12 @@ class WaitingQueue:
     def remove(self, request_id: RequestId) -> None:
         self._waiting.pop(request_id, None)
 
-    def remove_of(self, asker: object) -> None:
-        self._waiting = {r: waiting for r, waiting in self._waiting.items() if waiting.asker is not asker}
+    def remove_of(self, ingress: IngressId, but: frozenset[RequestId]) -> list[RequestId]:
+        """Remove what an ingress has in the queue, but for some requests. Returns what was removed."""
+        removed = [r for r, waiting in self._waiting.items() if waiting.ingress == ingress and r not in but]
+        for request_id in removed:
+            del self._waiting[request_id]
+        return removed
 
     def in_order(self, now: float) -> list[Waiting]:
         return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))

@@ -13,7 +13,7 @@ either given to one decode worker or withdrawn.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 import msgspec
@@ -24,7 +24,6 @@ from cluster.errors import (
     HandoverMismatch,
     Overloaded,
     PrefillFailed,
-    ServingError,
     TooManyRequests,
     WorkerFailed,
     WorkerUnreachable,
@@ -131,7 +130,7 @@ class Session:
             outcome = Outcome.REJECTED
             raise
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._close(outcome)))
+            self._close(outcome)
 
     async def _deltas(self) -> AsyncGenerator[TokenDelta, None]:
         failure: WorkerFailed | None = None
@@ -147,8 +146,7 @@ class Session:
             except WorkerFailed as error:
                 failure = error
                 if isinstance(failure, WorkerUnreachable):
-                    with suppress(ServingError):
-                        await self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
+                    self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
                 if self._num_output_tokens and not self._request.is_resumable:
                     raise
                 self._excluded |= {WorkerId(failure.worker)}
@@ -194,7 +192,7 @@ class Session:
         try:
             if placement.prefill is not None and placement.decode is not None:
                 prefilled = await self._in_time(self._prefill(placement.prefill, request))
-                self._ports.scheduler.note(PrefillDone(request_id=self._request.request_id))
+                self._ports.scheduler.tell(PrefillDone(request_id=self._request.request_id))
                 if request.is_resumable:
                     held = self._as_released(prefilled.first, None)
                     if prefilled.handoff is None or self._hold_s(placement) <= 0.0:
@@ -216,10 +214,10 @@ class Session:
                         first = await coming
                 if first is None:
                     return
-                self._ports.scheduler.note(FirstToken(request_id=self._request.request_id))
+                self._ports.scheduler.tell(FirstToken(request_id=self._request.request_id))
                 self._withdraw()  # what the decode worker has not redeemed it does not want
                 if check is not None:
-                    await self._judge(placement, await check.distance(first))
+                    self._judge(placement, await check.distance(first))
                 yield self._as_released(first, prefilled)
                 async for delta in deltas:
                     yield delta
@@ -262,7 +260,7 @@ class Session:
                     raise GenerationFailed("the engine failed on this request", worker)
                 yield delta
 
-    async def _judge(self, placement: Placement, distance: float | None) -> None:
+    def _judge(self, placement: Placement, distance: float | None) -> None:
         """Raises HandoverMismatch."""
         assert placement.prefill is not None and placement.decode is not None
         if distance is None:
@@ -278,8 +276,7 @@ class Session:
             distance,
         )
         self._ports.decode.distrust(placement.decode)
-        with suppress(ServingError):
-            await self._ports.scheduler.tell(PairSuspected(prefill=placement.prefill, decode=placement.decode))
+        self._ports.scheduler.tell(PairSuspected(prefill=placement.prefill, decode=placement.decode))
         raise HandoverMismatch("the hand-over was wrong", placement.decode)
 
     def _as_released(self, first: TokenDelta, prefilled: PrefillResult | None) -> TokenDelta:
@@ -311,8 +308,7 @@ class Session:
         if asked is not None:
             self._ports.prefill.withdraw(*asked)
 
-    async def _close(self, outcome: Outcome) -> None:
-        """Each step runs whatever the others do: a step that fails leaves only what a lease or a report puts right."""
+    def _close(self, outcome: Outcome) -> None:
         receipt = self._receipt(outcome)
         if self._is_charged:
             closed = RequestClosed(
@@ -321,10 +317,7 @@ class Session:
                 ttft_s=receipt.ttft_s,
                 tpot_s=receipt.tpot_s,
             )
-            try:
-                await self._ports.scheduler.tell(closed)
-            except Exception as error:
-                logger.warning("closing request %s: %s", self._request.request_id, error)
+            self._ports.scheduler.tell(closed)
         self._ports.observer.closed(receipt)
 
     def _receipt(self, outcome: Outcome) -> RouteReceipt:

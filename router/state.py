@@ -1,11 +1,11 @@
 """RouterState: what the Scheduler knows of the workers, the placements it has charged to them, and who waits.
 
-`handle`, `place`, `decide` and `asker_gone` are the only mutators; `now` is monotonic seconds. A worker exists by its
-reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is whole again
-after one report interval. A lost worker is out at once, until it reports again. A request is charged when it is placed
-(anew, if it was placed before), moves on with what its session tells, and is released when it is closed, or when the
-ingress that asked is gone. One that has to wait is answered by `decide`, which whoever owns this (router/desk.py) calls
-after every event and at `next_decision_at`.
+`handle`, `place`, `decide`, `keep_open` and `nobody_waits` are the only mutators; `now` is monotonic seconds. A worker
+exists by its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is
+whole again after one report interval. A lost worker is out at once, until it reports again. A request is charged when
+it is placed (anew, if it was placed before), moves on with what its session tells, and is released when it is closed,
+or when its ingress or its worker says that it is not there (router/charges.py). One that has to wait is answered by
+`decide`, which whoever owns this (router/desk.py) calls after every event and at `next_decision_at`.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ from cluster.slo import SloConfig
 from cluster.types import (
     Address,
     FirstToken,
+    IngressId,
     PairSuspected,
-    Path,
     Placement,
     PlacementRequest,
     Pool,
@@ -34,12 +34,13 @@ from cluster.types import (
 from router.admission import MAX_QUEUE, Verdict, judge
 from router.arrivals import ArrivalRate
 from router.ask import Ask, Higher, Others
+from router.charges import Charges
 from router.charging import charge, engine_s
 from router.choice import ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, nobody, roster_of
 from router.cost import prefill_s
 from router.duty import Duty, lately
 from router.fairness import TenantShares
-from router.fleet import Charge, Stage, WorkerState, view_of
+from router.fleet import WorkerState, view_of
 from router.latency import LatencyModels
 from router.outlook import CLASS_RANK, class_weight
 from router.output_lengths import OutputLengths
@@ -53,9 +54,6 @@ REPORT_TIMEOUT_S: Final = 6.0
 
 QUARANTINE_S: Final = 600.0
 """For a pair whose hand-over was wrong. The cause is a defect, of software or of hardware: time to look at it."""
-
-CHARGE_TIMEOUT_S: Final = 1800.0
-"""For an ingress that lives and whose word of a request's end was lost. Longer than any request runs."""
 
 NO_WORKER_RETRY_S: Final = 5.0
 """A worker's restart takes tens of seconds: sooner only adds load, much later wastes a recovered service."""
@@ -83,7 +81,7 @@ class RouterState:
         self.models = LatencyModels()
         self.index = PrefixIndex()
         self._workers: dict[WorkerId, WorkerState] = {}
-        self._charges: dict[RequestId, Charge] = {}
+        self._charges = Charges(self._workers)
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
         self._queue = WaitingQueue()
@@ -103,9 +101,9 @@ class RouterState:
             case WorkerLost():
                 self._on_lost(event.worker)
             case PrefillDone():
-                self._on_prefilled(event.request_id, now)
+                self._charges.prefilled(event.request_id, now)
             case FirstToken():
-                self._on_first_token(event.request_id, now)
+                self._charges.has_first_token(event.request_id, now)
             case RequestClosed():
                 self._on_closed(event, now)
             case PairSuspected():
@@ -119,13 +117,13 @@ class RouterState:
             return True
         return self.index.handle(events, now)
 
-    def place(self, request: PlacementRequest, now: float, asker: object = None) -> Placement | Rejection | None:
-        """Choose workers and charge the request to them. None: it waits, and `decide` gives the answer. `asker`: whose
-        end (`asker_gone`) ends the request too.
-        """
-        self._release(request.request_id, now)
+    def place(
+        self, request: PlacementRequest, now: float, ingress: IngressId | None = None
+    ) -> Placement | Rejection | None:
+        """Choose workers and charge the request to them. None: it waits, and `decide` gives the answer."""
+        self._charges.release(request.request_id, now)
         self._queue.remove(request.request_id)
-        waiting = Waiting(request, asker, now)
+        waiting = Waiting(request, ingress, now)
         self._arrivals[request.slo_class].note(now)
         self._turns.offered(request.slo_class, now)
         answer = self._consider(waiting, now)
@@ -153,19 +151,24 @@ class RouterState:
         """When `decide` has something to do even if nothing happens."""
         return self._queue.next_look_at()
 
-    def asker_gone(self, asker: object, now: float) -> None:
-        """An ingress that was killed never closes its requests."""
-        for made in [made for made in self._charges.values() if made.asker is asker]:
-            self._release(made.request_id, now)
-        self._queue.remove_of(asker)
+    def keep_open(self, ingress: IngressId, open_requests: frozenset[RequestId], now: float) -> list[RequestId]:
+        """Forget the requests of an ingress that are not among its open ones. Returns those that waited."""
+        self._charges.keep_open(ingress, open_requests, now)
+        return self._queue.remove_of(ingress, open_requests)
+
+    def nobody_waits(self, ingress: IngressId) -> list[RequestId]:
+        """An ingress has lost its connection, and with it the answers that it waits for. Returns what waited."""
+        return self._queue.remove_of(ingress, frozenset())
 
     def prefill_workers(self, now: float) -> frozenset[WorkerId]:
         return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)
 
     def reply_to(self, report: WorkerReport, now: float) -> ReportReply:
+        known = self._workers.get(report.worker)
         return ReportReply(
             prefill_workers=self.prefill_workers(now),
             wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through),
+            wants_requests=known is not None and known.asked_at is not None,
         )
 
     def address_of(self, worker: WorkerId) -> Address | None:
@@ -190,12 +193,7 @@ class RouterState:
         for worker, state in self._workers.items():
             assert worker == state.worker
             state.validate()
-            for request_id, made in state.charges.items():
-                assert self._charges[request_id] is made
-        for made in self._charges.values():
-            placed = made.placement
-            assert (placed.prefill is None) == (placed.path is Path.DECODE)
-            assert (placed.decode is None) == (placed.path is Path.PREFILL)
+        self._charges.validate()
         self.index.validate()
 
     def _live(self, now: float) -> Iterable[WorkerState]:
@@ -207,9 +205,7 @@ class RouterState:
         if known is None:
             known = self._workers[report.worker] = WorkerState(report, model, now)
             self._roster = nobody()
-            for made in self._charges.values():
-                if report.worker in (made.placement.prefill, made.placement.decode):
-                    known.resume(made, now)
+            self._charges.resume(known, now)
         if known.reported(report, now):
             self._roster.roomy_until = 0
         for step in report.steps:
@@ -217,6 +213,7 @@ class RouterState:
         for transfer in report.transfers:
             link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
             link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
+        self._charges.compare(known, report, now)
         self._forget_the_silent(now)
 
     def _on_lost(self, worker: WorkerId) -> None:
@@ -225,62 +222,50 @@ class RouterState:
         self.index.forget(worker)
         self.models.forget(worker)
 
-    def _on_prefilled(self, request_id: RequestId, now: float) -> None:
-        made = self._charges.get(request_id)
-        if made is None or made.stage is not Stage.PREFILLING or made.placement.path is not Path.PREFILL_DECODE:
-            return
-        made.stage = Stage.HANDED_OVER
-        if prefill := self._state_of(made.placement.prefill):
-            prefill.prefilled(request_id, now)
-
-    def _on_first_token(self, request_id: RequestId, now: float) -> None:
-        made = self._charges.get(request_id)
-        if made is None or made.stage is Stage.DECODING:
-            return
-        made.stage = Stage.DECODING
-        placed = made.placement
-        if prefill := self._state_of(placed.prefill):
-            prefill.prefilled(request_id, now)
-            if placed.path is Path.PREFILL_DECODE:
-                prefill.release(made, now)
-        if generating := self._state_of(placed.generating):
-            generating.prefilled(request_id, now)
-            generating.join(made, now)
-
     def _on_closed(self, event: RequestClosed, now: float) -> None:
         self._queue.remove(event.request_id)
-        made = self._charges.get(event.request_id)
+        made = self._charges.find(event.request_id)
         if made is None:
             return
         if event.num_output_tokens is not None:
             self._lengths.add((made.tenant, made.slo_class), round(event.num_output_tokens / made.num_sequences))
             if made.placement.predicted is not None:
                 self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
-        self._release(event.request_id, now)
+        self._charges.release(event.request_id, now)
 
     def _consider(self, waiting: Waiting, now: float) -> Placement | Rejection | None:
         """None: it has to wait."""
         if now - self._roster.made_at > ROSTER_AGE_S:
             self._roster = roster_of(self._live(now), now, self._turn)
+        if not self._roster.is_anybody and not self._admits_all:
+            return self._outlast(waiting, now)
+        if waiting.is_outage:
+            waiting.begin_anew(now)
         ask = self._ask(waiting, now)
         candidates = self._candidates(ask, now)
         choice = self._policy(ask, candidates, self.models)
         if choice is None:
             return self._nobody(waiting.request)
         if self._admits_all:
-            return self._charge(ask, choice, waiting.asker)
+            return self._charge(ask, choice, waiting.ingress)
         is_contended = now - self._contended_at < CONTENDED_S
         verdict = judge(ask, choice, self._shares.excess(waiting.request.tenant, now), is_contended)
         if verdict is Verdict.ADMIT:
-            return self._charge(ask, choice, waiting.asker)
+            return self._charge(ask, choice, waiting.ingress)
         self._contended_at = now
         waiting.ttft_s = ask.slo.ttft_s
-        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.request.age_s - _least_prefill_s(ask, candidates)
+        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.age_s - _least_prefill_s(ask, candidates)
         if now >= waiting.gives_up_at:
             return self._refusal(ask, choice, waiting, "its SLO cannot be met")
         if len(self._queue) >= MAX_QUEUE:
             return self._refusal(ask, choice, waiting, "too many requests wait")
         return None
+
+    def _outlast(self, waiting: Waiting, now: float) -> Rejection | None:
+        """No worker lives. None: the request waits for one, as long as its class may."""
+        has_room = waiting.is_outage or len(self._queue) < MAX_QUEUE
+        waiting.outlast(waiting.asked_at + self._slo.of(waiting.request.slo_class).outage_wait_s)
+        return None if has_room and now < waiting.gives_up_at else self._nobody(waiting.request)
 
     def _candidates(self, ask: Ask, now: float) -> Candidates:
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
@@ -293,7 +278,7 @@ class RouterState:
         isolated_s = self._isolated_prefill_s(request.num_prompt_tokens) if objective.ttft_per_prefill else 0.0
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
-        age_s = request.age_s + now - waiting.since
+        age_s = waiting.age_s + now - waiting.since
         return Ask(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
 
     def _others(self, request: PlacementRequest, isolated_s: float, now: float) -> Others:
@@ -324,9 +309,9 @@ class RouterState:
             return 0.0
         return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].max_step_tokens)
 
-    def _charge(self, ask: Ask, choice: Choice, asker: object) -> Placement:
-        made = charge(ask, choice, self.models, asker)
-        self._charges[made.request_id] = made
+    def _charge(self, ask: Ask, choice: Choice, ingress: IngressId | None) -> Placement:
+        made = charge(ask, choice, self.models, ingress)
+        self._charges.add(made)
         for worker in (made.placement.prefill, made.placement.decode):
             if worker is not None:
                 self.index.predict(worker, ask.request.block_hashes, ask.now)
@@ -359,7 +344,7 @@ class RouterState:
             request_id=waiting.request.request_id,
             slo_class=waiting.request.slo_class,
             num_before=num_before,
-            waited_s=now - waiting.since,
+            waited_s=now - waiting.asked_at,
             wait_s=self._wait_s(ask, choice, num_before),
             gives_up_s=max(0.0, waiting.gives_up_at - now),
         )
@@ -372,22 +357,9 @@ class RouterState:
             why = f"path {request.path} is asked for and no worker can take it"
         return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why, is_overload=is_anybody and request.path is None)
 
-    def _release(self, request_id: RequestId, now: float) -> None:
-        made = self._charges.pop(request_id, None)
-        if made is None:
-            return
-        for worker in (made.placement.prefill, made.placement.decode):
-            if state := self._state_of(worker):
-                state.release(made, now)
-
-    def _state_of(self, worker: WorkerId | None) -> WorkerState | None:
-        return self._workers.get(worker) if worker is not None else None
-
     def _forget_the_silent(self, now: float) -> None:
         for worker in [w.worker for w in self._workers.values() if now - w.reported_at > REPORT_TIMEOUT_S]:
             self._on_lost(worker)
-        for made in [c for c in self._charges.values() if now - c.charged_at > CHARGE_TIMEOUT_S]:
-            self._release(made.request_id, now)
         for pair in [p for p, until in self._suspects.items() if now >= until]:
             del self._suspects[pair]
 

@@ -16,9 +16,8 @@ Body = dict[str, Any]
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is not whole, by the chat completion's finish reason."""
-
-
-_LAST = ("response.completed", "response.incomplete", "response.failed")
+LAST = ("response.completed", "response.incomplete", "response.failed")
+"""Types of the events that no other follows."""
 _NO_NUMBER = -1
 """Of a tool call that is not continued."""
 
@@ -30,7 +29,7 @@ class ResponseWriter:
         """`new_id`: of an item, from its prefix."""
         self.response = response
         self._new_id = new_id
-        self._item: _Item | None = None
+        self._item: Item | None = None
         """That is being generated."""
         self._finish_reason: str | None = None
         self._next = 0
@@ -71,6 +70,10 @@ class ResponseWriter:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
         return events
 
+    def cut_off(self) -> None:
+        """The answer ends here, as if it had reached its limit of tokens."""
+        self._finish_reason = "length"
+
     def end(self, completed_at: int) -> list[Event]:
         """The generation has ended by itself."""
         if self._finish_reason is None:
@@ -101,11 +104,11 @@ class ResponseWriter:
             case ["queued" | "in_progress" as status]:
                 self.response["status"] = status
             case ["output_item", "added"]:
-                self._item = _restored(event["item"])
+                self._item = item_of(event["item"])
                 self.response["output"].append(self._item.body)
             case ["output_text" | "reasoning_text" | "function_call_arguments", "delta"]:
                 assert self._item is not None
-                self._item.grow(event["delta"], event.get("logprobs", []))
+                self._item.add(event["delta"], event.get("logprobs", []))
             case ["output_item", "done"]:
                 self.response["output"][event["output_index"]] = event["item"]
                 self._item = None
@@ -126,7 +129,7 @@ class ResponseWriter:
             return []
         return self._close("completed") + self._open(kind(self._new_id(kind.prefix)))
 
-    def _open(self, item: "_Item") -> list[Event]:
+    def _open(self, item: "Item") -> list[Event]:
         self._item = item
         self.response["output"].append(item.body)
         added = self._event("response.output_item.added", output_index=self._index, item=deepcopy(item.body))
@@ -134,16 +137,15 @@ class ResponseWriter:
 
     def _grown(self, text: str, logprobs: list[Body]) -> list[Event]:
         assert self._item is not None
-        return [self._event(name, **self._place, **values) for name, values in self._item.grow(text, logprobs)]
+        self._item.add(text, logprobs)
+        return [self._event(name, **self._place, **values) for name, values in self._item.delta(text, logprobs)]
 
     def _close(self, status: str) -> list[Event]:
         item = self._item
         if item is None:
             return []
         events = [self._event(name, **self._place, **values) for name, values in item.end(status)]
-        events.append(
-            self._event("response.output_item.done", output_index=self._index, item=deepcopy(item.body)),
-        )
+        events.append(self._event("response.output_item.done", output_index=self._index, item=item.body))
         self._item = None
         return events
 
@@ -161,7 +163,8 @@ class ResponseWriter:
         return self._state(status)
 
     def _state(self, name: str) -> Event:
-        return self._event(f"response.{name}", response=deepcopy(self.response))
+        """No item is being generated: those of the output change no more, and neither does what is replaced later."""
+        return self._event(f"response.{name}", response={**self.response, "output": [*self.response["output"]]})
 
     def _event(self, kind: str, **values: Any) -> Event:
         event = {"type": kind, "sequence_number": self._next, **values}
@@ -169,33 +172,31 @@ class ResponseWriter:
         return event
 
 
-class _Typed(msgspec.Struct):
-    type: str
-
-
-def is_last(event: bytes) -> bool:
-    """Whether no event follows this one, given as JSON."""
-    return msgspec.json.decode(event, type=_Typed).type in _LAST
-
-
 Named = tuple[str, Body]
 """An event's type and what it says beside its place."""
 
 
-class _Item(Protocol):
+class Item(Protocol):
     """An item that is being generated, and the events of its growing."""
 
     body: Body
+    delta_type: str
+    """Of the events of its growing."""
 
     def begin(self) -> list[Named]: ...
 
-    def grow(self, text: str, logprobs: list[Body]) -> list[Named]: ...
+    def add(self, text: str, logprobs: list[Any]) -> None: ...
+
+    def delta(self, text: str, logprobs: list[Any]) -> list[Named]:
+        """That so much was added."""
+        ...
 
     def end(self, status: str) -> list[Named]: ...
 
 
 class _Message:
     prefix = "msg"
+    delta_type = "response.output_text.delta"
 
     def __init__(self, item_id: str) -> None:
         self.body: Body = {
@@ -205,50 +206,61 @@ class _Message:
             "role": "assistant",
             "content": [],
         }
-        self._part: Body = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        self._texts: list[str] = []
+        self._logprobs: list[Any] = []
 
     def begin(self) -> list[Named]:
-        return [("response.content_part.added", {"content_index": 0, "part": deepcopy(self._part)})]
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return [("response.content_part.added", {"content_index": 0, "part": part})]
 
-    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
-        self._part["text"] += text
-        self._part["logprobs"] += logprobs
-        return [("response.output_text.delta", {"content_index": 0, "delta": text, "logprobs": logprobs})]
+    def add(self, text: str, logprobs: list[Any]) -> None:
+        self._texts.append(text)
+        self._logprobs += logprobs
+
+    def delta(self, text: str, logprobs: list[Any]) -> list[Named]:
+        return [(self.delta_type, {"content_index": 0, "delta": text, "logprobs": logprobs})]
 
     def end(self, status: str) -> list[Named]:
-        part = self._part
+        text, logprobs = "".join(self._texts), self._logprobs
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
         self.body["content"].append(part)
         self.body["status"] = status
         return [
-            ("response.output_text.done", {"content_index": 0, "text": part["text"], "logprobs": part["logprobs"]}),
-            ("response.content_part.done", {"content_index": 0, "part": deepcopy(part)}),
+            ("response.output_text.done", {"content_index": 0, "text": text, "logprobs": logprobs}),
+            ("response.content_part.done", {"content_index": 0, "part": part}),
         ]
 
 
 class _Reasoning:
     prefix = "rs"
+    delta_type = "response.reasoning_text.delta"
 
     def __init__(self, item_id: str) -> None:
         self.body: Body = {"id": item_id, "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
-        self._part: Body = {"type": "reasoning_text", "text": ""}
+        self._texts: list[str] = []
 
     def begin(self) -> list[Named]:
-        return [("response.content_part.added", {"content_index": 0, "part": dict(self._part)})]
+        return [("response.content_part.added", {"content_index": 0, "part": {"type": "reasoning_text", "text": ""}})]
 
-    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
-        self._part["text"] += text
-        return [("response.reasoning_text.delta", {"content_index": 0, "delta": text})]
+    def add(self, text: str, logprobs: list[Any]) -> None:
+        self._texts.append(text)
+
+    def delta(self, text: str, logprobs: list[Any]) -> list[Named]:
+        return [(self.delta_type, {"content_index": 0, "delta": text})]
 
     def end(self, status: str) -> list[Named]:
-        self.body["content"].append(self._part)
+        part = {"type": "reasoning_text", "text": "".join(self._texts)}
+        self.body["content"].append(part)
         self.body["status"] = status
         return [
-            ("response.reasoning_text.done", {"content_index": 0, "text": self._part["text"]}),
-            ("response.content_part.done", {"content_index": 0, "part": dict(self._part)}),
+            ("response.reasoning_text.done", {"content_index": 0, "text": part["text"]}),
+            ("response.content_part.done", {"content_index": 0, "part": part}),
         ]
 
 
 class _FunctionCall:
+    delta_type = "response.function_call_arguments.delta"
+
     def __init__(self, item_id: str, number: int, call_id: str, name: str) -> None:
         self.number = number
         """Among the calls of the chat completion."""
@@ -260,22 +272,25 @@ class _FunctionCall:
             "name": name,
             "arguments": "",
         }
+        self._texts: list[str] = []
 
     def begin(self) -> list[Named]:
         return []
 
-    def grow(self, text: str, logprobs: list[Body]) -> list[Named]:
-        self.body["arguments"] += text
-        return [("response.function_call_arguments.delta", {"delta": text})] if text else []
+    def add(self, text: str, logprobs: list[Any]) -> None:
+        self._texts.append(text)
+
+    def delta(self, text: str, logprobs: list[Any]) -> list[Named]:
+        return [(self.delta_type, {"delta": text})] if text else []
 
     def end(self, status: str) -> list[Named]:
-        self.body["status"] = status
+        self.body |= {"status": status, "arguments": "".join(self._texts)}
         told = {"name": self.body["name"], "arguments": self.body["arguments"]}
         return [("response.function_call_arguments.done", told)]
 
 
-def _restored(body: Body) -> _Item:
-    """An item that has just been added."""
+def item_of(body: Body) -> Item:
+    """An item that has just been added, from the event that says so."""
     match body["type"]:
         case "message":
             return _Message(body["id"])
@@ -298,17 +313,22 @@ def usage_of(usage: Body) -> Body:
     }
 
 
-def _logprobs(choice: Body) -> list[Body]:
+def _logprobs(choice: Body) -> list[Any]:
+    """Of a token each, as JSON: with twenty alternatives they would take ten times as much memory in any other form."""
     told = (choice.get("logprobs") or {}).get("content") or []
     return [
-        {
-            "token": one["token"],
-            "bytes": one.get("bytes") or [],
-            "logprob": one["logprob"],
-            "top_logprobs": [
-                {"token": top["token"], "bytes": top.get("bytes") or [], "logprob": top["logprob"]}
-                for top in one.get("top_logprobs") or []
-            ],
-        }
+        msgspec.Raw(
+            msgspec.json.encode(
+                {
+                    "token": one["token"],
+                    "bytes": one.get("bytes") or [],
+                    "logprob": one["logprob"],
+                    "top_logprobs": [
+                        {"token": top["token"], "bytes": top.get("bytes") or [], "logprob": top["logprob"]}
+                        for top in one.get("top_logprobs") or []
+                    ],
+                }
+            )
+        )
         for one in told
     ]

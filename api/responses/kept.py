@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
-from api.responses.events import is_last
+from api.responses.short_events import Line, Retelling, is_last
 from api.responses.turns import Turns
 from api.state.chat_state import ChatState
 from api.state.responses import RUNNING, no_response
@@ -34,7 +34,26 @@ async def resumed(
 
 
 async def _written(state: ChatState, tenant: str, response: str, after: int) -> AsyncGenerator[bytes, None]:
-    store = state.stores.response_events
+    """Those after this one, or at least the last one: who has seen more than became durable learns how it ended."""
+    store, retelling, number, told = state.stores.response_events, None, -1, b""
+    async with aclosing(_lines(state, tenant, response)) as lines:
+        async for line in lines:
+            if retelling is None:
+                created = await store.created(tenant, response)
+                if created is None:
+                    raise no_response(response)
+                retelling = Retelling(created)
+            told = await asyncio.to_thread(retelling.told, line) if retelling.is_long(line) else retelling.told(line)
+            number += 1
+            if number > after:
+                yield told
+    if 0 <= number <= after:
+        yield told
+
+
+async def _lines(state: ChatState, tenant: str, response: str) -> AsyncGenerator[Line, None]:
+    """From the first one on, to the last, as they become durable."""
+    store, after = state.stores.response_events, -1
     while True:
         standing = await store.standing(tenant, response)
         if standing is None:
@@ -45,19 +64,19 @@ async def _written(state: ChatState, tenant: str, response: str, after: int) -> 
                 "stream",
                 "events_expired",
             )
-        while events := await store.read(tenant, response, after):
-            for event in events:
-                yield event
-            after += len(events)
+        while lines := await store.read(tenant, response, after):
+            for line in lines:
+                yield line
+            after += len(lines)
         if standing.status not in RUNNING:
             return
         async with aclosing(state.tails.follow(tenant, response, after)) as batches:
             async for batch in batches:
-                events = await store.opened(tenant, response, batch.seq_from, batch.sealed, batch.key_version)
-                for event in events[after + 1 - batch.seq_from :]:
-                    yield event
+                lines = await store.opened(tenant, response, batch.seq_from, batch.sealed, batch.key_version)
+                for line in lines[after + 1 - batch.seq_from :]:
+                    yield line
                 after = batch.seq_to
-                if is_last(events[-1]):
+                if is_last(lines[-1]):
                     return
         await asyncio.sleep(LOOK_INTERVAL_S)
 

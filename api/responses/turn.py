@@ -13,14 +13,14 @@ from api.context.manager import ContextManager, Fitted
 from api.generation import Call
 from api.render import Frontend
 from api.responses.chat import chat_body
-from api.responses.event_log import EventLog
+from api.responses.event_log import EventLog, LogSpace
 from api.responses.events import Event, ResponseWriter
 from api.responses.request import ResponseRequest
 from api.responses.titles import Titles
 from api.state.history import History
 from api.state.items import Item, new_id
 from api.state.log_writer import LogWriter, Running
-from api.state.responses import Responses
+from api.state.responses import Ending, Responses
 from api.state.sealing import TenantKey
 from cluster.errors import InvalidRequest, Overloaded, ServingError, StateUnavailable
 
@@ -49,11 +49,13 @@ class Means(NamedTuple):
 
 
 class Turn:
-    def __init__(self, tenant: str, request: ResponseRequest, response: dict[str, Any]) -> None:
+    def __init__(self, tenant: str, request: ResponseRequest, response: dict[str, Any], space: LogSpace) -> None:
+        """`response`: as it is created. `space`: for what it tells."""
         self._tenant = tenant
         self._request = request
+        self._created = {**response}
         self._writer = ResponseWriter(response, new_id)
-        self._log = EventLog()
+        self._log = EventLog(self._created, space)
         self._store: Responses | None = None
         self._log_writer: LogWriter | None = None
         self._running: Running | None = None
@@ -65,6 +67,8 @@ class Turn:
         self._is_ending = False
         self._is_durable = False
         """As it was generated here."""
+        self._is_other = False
+        """What is remembered of it was written elsewhere."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -109,14 +113,17 @@ class Turn:
 
     async def response(self) -> dict[str, Any]:
         """As it was created for one in the background, else once it is over. Raises ServingError."""
+        if not self._request.is_background:
+            await self._log.over()
+            if self._refusal is None and not self._is_other:
+                return dict(msgspec.json.decode(msgspec.json.encode(self._writer.response)))
         last = b""
         async with aclosing(self.events()) as events:
             async for event in events:
                 last = event
                 if self._request.is_background:
                     break
-        response: dict[str, Any] | None = msgspec.json.decode(last).get("response")
-        return response or self._writer.response
+        return dict(msgspec.json.decode(last)["response"])
 
     async def _run(self, means: Means, history: History, items: list[Item], call: Call) -> None:
         try:
@@ -124,6 +131,7 @@ class Turn:
             await self._prepare_the_next(means, call)
         finally:
             self._log.end()  # whatever happens, nobody waits for ever
+            self._log.forget()
             if self._running is not None and self._log_writer is not None:
                 self._log_writer.forget(self._running)
         if self._is_durable and self._running is not None and self._log_writer is not None:
@@ -185,6 +193,9 @@ class Turn:
                     raise call.error or ServingError(str(chunk["error"].get("message")))
                 self._begin()
                 self._tell(self._writer.take(chunk))
+                if self._log.is_full:
+                    self._writer.cut_off()
+                    break
         self._begin()
         return self._writer.end(int(time.time()))
 
@@ -239,11 +250,11 @@ class Turn:
         assert self._store is not None and self._running is not None
         try:
             if self._refusal is None:
-                told = self._log.since(0)
-                written = await self._store.finish(self._tenant, self._writer.response, told)
-                self._is_durable = written is told
-                if written:  # else it was deleted meanwhile
-                    self._log.settle(written)
+                ending = Ending.of(self._writer.response, self._created, self._log.since(0))
+                written = await self._store.finish(self._tenant, ending)
+                self._is_durable = written is ending.lines
+                if written and not self._is_durable:  # else it was deleted meanwhile
+                    self._is_other = self._log.settle(written)
             else:
                 await self._store.withdraw(self._tenant, self.id)
         except StateUnavailable:

@@ -76,7 +76,7 @@ class Turns:
     async def _start(self, tenant: str, request: ResponseRequest, call: Call, response_id: str) -> Turn:
         response = response_of(request, response_id, int(time.time()))
         items = await input_of(self._state, tenant, request)
-        turn = Turn(tenant, request, response)
+        turn = Turn(tenant, request, response, self._state.log_space)
         history = NOTHING
         if request.is_stored:
             store = self._state.stores.responses
@@ -100,7 +100,7 @@ class Turns:
             async with self._state.cache.forgetting(tenant, admission.conversation):  # of which a part is replaced
                 return await store.admit(tenant, admission)
         except StateUnavailable:
-            self._keep(asyncio.create_task(self._withdrawn(store, tenant, admission.body["id"])))
+            self._keep(asyncio.create_task(self._withdrawn(store, tenant, admission.created["id"])))
             raise
 
     async def _withdrawn(self, store: Responses, tenant: str, response: str) -> None:

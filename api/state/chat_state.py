@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 
+from api.responses.event_log import LogSpace
 from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, RETRY_AFTER_S, Database
 from api.state.master_keys import master_key
@@ -29,6 +30,10 @@ LOOK_INTERVAL_S = 1.0
 MAX_LOOK_INTERVAL_S = 30.0
 """While it cannot be."""
 PURGE_INTERVAL_S = 300.0
+MAX_LOG_BYTES = 512 << 20
+"""That the running responses of a replica may have told together; the largest is ended where it is more. Less ends long
+answers sooner while there are many; more takes memory that the replica needs for requests.
+"""
 
 
 class ChatState:
@@ -49,6 +54,8 @@ class ChatState:
         """The stores have been reached once."""
         self._jobs: list[asyncio.Task[None]] = []
 
+        self.log_space = LogSpace(MAX_LOG_BYTES, config.max_response_bytes)
+        """For what responses tell while they are generated here."""
         self._volatile = Volatile()
         self.tails = Tails(self._volatile)
         self.retries = Retries(self._volatile)

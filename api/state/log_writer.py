@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from api.responses.event_log import EventLog
-from api.state.response_events import Batch, ResponseEvents
+from api.state.response_events import BATCH_BYTES, Batch, ResponseEvents, batches_of
 from api.state.responses import LEASE, RUNNING
 from api.state.sealing import TenantKey
 from api.state.tails import Batch as TailBatch
@@ -25,8 +25,8 @@ clients of a fast model see some tokens at a time.
 PATIENCE_S = 0.25
 """How long clients wait for PostgreSQL."""
 RETRY_S = 0.5
-MAX_BYTES, MAX_BYTES_OF_ONE = 4e6, 5e5
-"""Of a transaction, and of one response in it: what has piled up is written little by little."""
+MAX_BYTES = 4e6
+"""Of a transaction: what has piled up is written little by little."""
 RENEWALS_PER_LEASE = 5
 
 
@@ -84,9 +84,9 @@ class LogWriter:
 
     async def pass_on(self, running: Running) -> None:
         """What was written of it elsewhere, to those who follow it from other replicas."""
-        events = running.log.since(running.num_written)
-        if events:
-            await self._publish([Batch.of(running.key, running.response, "", running.num_written, events)])
+        lines = running.log.since(running.num_written)
+        for batch in batches_of(running.key, running.response, running.num_written, lines):
+            await self._publish([batch])
 
     async def _publish(self, batches: list[Batch]) -> None:
         tails = (TailBatch(one.first_number, one.last_number, one.key_version, one.sealed) for one in batches)
@@ -112,7 +112,7 @@ class LogWriter:
             if num_bytes > MAX_BYTES:
                 self._told.set()
                 break
-            events = [] if running.is_ending else running.log.since(running.num_written, MAX_BYTES_OF_ONE)
+            events = [] if running.is_ending else running.log.since(running.num_written, BATCH_BYTES)
             if events:
                 batches.append(Batch.of(running.key, running.response, running.status(), running.num_written, events))
                 num_bytes += len(batches[-1].sealed)

@@ -8,11 +8,12 @@ import msgspec
 from psycopg.rows import DictRow
 
 from api.responses.events import ResponseWriter
+from api.responses.short_events import Line, shortened, whole
 from api.state.database import EVERY_TENANT, Database, fetch_all, fetch_one
 from api.state.items import new_id
 from api.state.queries import queries
-from api.state.response_events import events_of
-from api.state.responses import LEASE, end_response, place_of
+from api.state.response_events import Body, created_in, events_of
+from api.state.responses import LEASE, Ending, end_response
 from api.state.sealing import TenantKeys
 from cluster.errors import StateUnavailable
 
@@ -75,10 +76,14 @@ class Orphans:
             if row is None:
                 return False
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            told = await events_of(transaction, self._keys, tenant, response)
-            body = msgspec.json.decode(key.unseal(row["body"], place_of(response)))
-            writer = ResponseWriter.restored(body, (msgspec.json.decode(event) for event in told), new_id)
-            last = writer.cancel() if row["is_cancelled"] else writer.fail(_LOST)
-            told += [msgspec.json.encode(event) for event in last]
-            await end_response(transaction, key, writer.response, told)
-            return True
+            lines = await events_of(transaction, self._keys, tenant, response)
+            ending = await asyncio.to_thread(_ended, created_in(key, row), lines, row["is_cancelled"])
+            return await end_response(transaction, self._keys, tenant, ending)
+
+
+def _ended(created: Body, lines: list[Line], is_cancelled: bool) -> Ending:
+    """With what it had told."""
+    told = map(msgspec.json.decode, whole(lines, created))
+    writer = ResponseWriter.restored({**created, "output": []}, told, new_id)
+    last = writer.cancel() if is_cancelled else writer.fail(_LOST)
+    return Ending.of(writer.response, created, lines + [shortened(event, created) for event in last])

@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 from psycopg.errors import UniqueViolation
+from psycopg.rows import DictRow
 
+from api.responses.short_events import Line
 from api.state.conversations import Page, found_conversation
 from api.state.database import Database, Transaction, fetch_all, fetch_one
 from api.state.history import History, history_of
 from api.state.items import Item, Turn, append, referred, unsealed
 from api.state.queries import queries
-from api.state.response_events import add_events, events_of
+from api.state.response_events import Body, add_events, created_in, events_of
 from api.state.sealing import TenantKey, TenantKeys
+from api.wire.differences import Difference, applied, difference
 from cluster.errors import Conflict, InvalidRequest, NotFound
 
 LEASE = timedelta(seconds=15)
@@ -22,16 +25,14 @@ LEASE = timedelta(seconds=15)
 
 RUNNING = ("queued", "in_progress")
 
-Body = dict[str, Any]
-"""A response object, as the wire has it."""
-
 _SQL = queries("responses.sql")
 
 
 class Admission(NamedTuple):
     """A turn that is to be generated."""
 
-    body: Body
+    created: Body
+    """The response as it is created, without output."""
     items: list[Item]
     """Its input, with ids."""
     conversation: str | None
@@ -58,6 +59,24 @@ class Admitted(NamedTuple):
     """What it follows."""
     key: TenantKey
     """For its events."""
+
+
+class Ending(NamedTuple):
+    """What becomes of a response."""
+
+    response: str
+    status: str
+    outcome: Difference
+    """The response at its end, without output, to what it was when it was created."""
+    output: list[Item]
+    lines: list[Line]
+    """All its events (api/responses/short_events.py)."""
+
+    @classmethod
+    def of(cls, response: Body, created: Body, lines: list[Line]) -> "Ending":
+        """`response`: at its end."""
+        outcome = difference({**response, "output": []}, created)
+        return cls(response["id"], response["status"], outcome, response["output"], lines)
 
 
 class Responses:
@@ -95,7 +114,7 @@ class Responses:
                 if conversation is not None and turn.replaced is not None:
                     await _supersede(transaction, tenant, turn)
                 history = await history_of(transaction, self._keys, tenant, conversation, turn.previous)
-                place = Turn(turn.body["id"], 0, is_output=False)
+                place = Turn(turn.created["id"], 0, is_output=False)
                 await append(transaction, key, turn.items, conversation=conversation, turn=place, most=self._max_items)
                 return Admitted(history, key)
         except UniqueViolation as error:
@@ -105,15 +124,12 @@ class Responses:
                 "conversation_locked",
             ) from error
 
-    async def finish(self, tenant: str, body: Body, events: list[bytes]) -> list[bytes]:
-        """With its output and all its events, as JSON. Returns the events that are written: others, if it was over
-        before.
-        """
+    async def finish(self, tenant: str, ending: Ending) -> list[Line]:
+        """Returns the events that are written: others, if it was over before."""
         async with self._database.transaction(tenant) as transaction:
-            key = await self._keys.newest(transaction, tenant)
-            if await end_response(transaction, key, body, events):
-                return events
-            return await events_of(transaction, self._keys, tenant, body["id"])
+            if await end_response(transaction, self._keys, tenant, ending):
+                return ending.lines
+            return await events_of(transaction, self._keys, tenant, ending.response)
 
     async def cancel(self, tenant: str, response: str) -> bool:
         """Have a background response end; False for one that is over. Raises NotFound, InvalidRequest."""
@@ -143,9 +159,9 @@ class Responses:
             if row is None:
                 raise no_response(response)
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            body: Body = msgspec.json.decode(key.unseal(row["body"], place_of(response)))
             output = await fetch_all(transaction, _SQL["output"], tenant=tenant, id=response)
-            return body | {"status": row["status"], "output": await self._items(transaction, tenant, output)}
+            items = await self._items(transaction, tenant, output)
+            return _shown(key, row) | {"status": row["status"], "output": items}
 
     async def delete(self, tenant: str, response: str) -> None:
         """Its items stay in the conversation that they belong to.
@@ -187,7 +203,7 @@ class Responses:
             if row["asked"] is None:
                 raise InvalidRequest(f"response '{response}' was made by an older Baton: send its request again")
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            body = msgspec.json.decode(key.unseal(row["asked"], _asked_place(response)))
+            body = _asked(key, row)
             rows = await fetch_all(transaction, query, tenant=tenant, **values)
             items = await self._items(transaction, tenant, rows)
             return Asked(response, body, items, row["conversation_id"], row["previous_response_id"])
@@ -196,44 +212,47 @@ class Responses:
         return await unsealed(transaction, self._keys, tenant, rows)
 
     async def _create(self, transaction: Transaction, key: TenantKey, turn: Admission) -> None:
+        response, asked = turn.created["id"], difference(turn.asked, turn.created)
         values = {
             "tenant": key.tenant,
-            "id": turn.body["id"],
+            "id": response,
             "conversation": turn.conversation,
             "previous": turn.previous,
-            "status": turn.body["status"],
-            "is_background": turn.body["background"],
-            "body": _sealed(key, turn.body),
-            "asked": key.seal(msgspec.json.encode(turn.asked), _asked_place(turn.body["id"])),
+            "status": turn.created["status"],
+            "is_background": turn.created["background"],
+            "body": key.seal(msgspec.json.encode(turn.created), _place(response, "body")),
+            "asked": key.seal(msgspec.json.encode(asked), _place(response, "asked")),
             "key_version": key.version,
             "lease": LEASE,
         }
         await transaction.execute(_SQL["create"], values)
 
 
-async def end_response(transaction: Transaction, key: TenantKey, body: Body, events: list[bytes]) -> bool:
+async def end_response(transaction: Transaction, keys: TenantKeys, tenant: str, ending: Ending) -> bool:
     """Write its end, output, and those of all its events that are not written yet. False for one that is over, or
     gone.
     """
-    response = body["id"]
-    row = await fetch_one(transaction, _SQL["lock"], tenant=key.tenant, id=response)
+    response = ending.response
+    row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
     if row is None or row["status"] not in RUNNING:
         return False
-    await add_events(transaction, key, response, row["last_number"] + 1, events[row["last_number"] + 1 :])
+    newest = await keys.newest(transaction, tenant)
+    version = row["key_version"]
+    key = newest if version == newest.version else await keys.of_version(transaction, tenant, version)
+    await add_events(transaction, key, response, row["last_number"] + 1, ending.lines[row["last_number"] + 1 :])
     values = {
-        "tenant": key.tenant,
+        "tenant": tenant,
         "id": response,
-        "status": body["status"],
-        "body": _sealed(key, body),
-        "key_version": key.version,
-        "last_number": len(events) - 1,
+        "status": ending.status,
+        "outcome": key.seal(msgspec.json.encode(ending.outcome), _place(response, "outcome")),
+        "last_number": len(ending.lines) - 1,
     }
     await transaction.execute(_SQL["finish"], values)
-    if body["output"]:
-        place = await fetch_one(transaction, _SQL["next_position"], tenant=key.tenant, id=response)
+    if ending.output:
+        place = await fetch_one(transaction, _SQL["next_position"], tenant=tenant, id=response)
         assert place is not None
         turn = Turn(response, place["position"], is_output=True)
-        await append(transaction, key, body["output"], conversation=row["conversation_id"], turn=turn)
+        await append(transaction, newest, ending.output, conversation=row["conversation_id"], turn=turn)
     return True
 
 
@@ -241,21 +260,29 @@ def no_response(response: str) -> NotFound:
     return NotFound(f"no response with id '{response}'", "response_id", "response_not_found")
 
 
-def place_of(response: str) -> str:
-    """Of its sealed body."""
-    return f"responses/{response}/body"
+def _shown(key: TenantKey, row: DictRow) -> Body:
+    """As it is now, without output."""
+    created = created_in(key, row)
+    if row["outcome"] is None:
+        return created
+    outcome = msgspec.json.decode(key.unseal(row["outcome"], _place(row["id"], "outcome")))
+    body: Body = applied(outcome, created)
+    return body
 
 
-def _asked_place(response: str) -> str:
-    return f"responses/{response}/asked"
+def _asked(key: TenantKey, row: DictRow) -> dict[str, Any]:
+    """Its request. Older ones are stored whole."""
+    asked = msgspec.json.decode(key.unseal(row["asked"], _place(row["id"], "asked")))
+    body: dict[str, Any] = asked if isinstance(asked, dict) else applied(asked, created_in(key, row))
+    return body
 
 
-def _sealed(key: TenantKey, body: Body) -> bytes:
-    return key.seal(msgspec.json.encode({**body, "output": []}), place_of(body["id"]))
+def _place(response: str, column: str) -> str:
+    return f"responses/{response}/{column}"
 
 
 async def _supersede(transaction: Transaction, tenant: str, turn: Admission) -> None:
-    values = {"id": turn.body["id"], "replaced": turn.replaced}
+    values = {"id": turn.created["id"], "replaced": turn.replaced}
     if await fetch_one(transaction, _SQL["supersede"], tenant=tenant, **values) is None:
         raise Conflict(
             f"response '{turn.replaced}' follows what is no part of the conversation any more: go on from there by "

@@ -5,7 +5,7 @@ else.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,6 +14,8 @@ from cluster.config.ingress import IngressConfig
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.state import StateConfig
 from cluster.slo import SloConfig
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 _BATON_SETS = frozenset(
     {"model", "kv_transfer_config", "served_model_name", "kv_events_config", "prefix_caching_hash_algo"}
@@ -29,8 +31,10 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A Hugging Face model folder (relative ones are looked up in the repository first) or hub name."""
     served_model_name: str | None = None
     """The name that clients use. None: the last part of `model`."""
-    log_level: str = "WARNING"
-    """vLLM's log level in every process."""
+    log_level: LogLevel = "WARNING"
+    """vLLM's log level in every process, and the level of Baton's own records, whose warnings are logged at any level.
+    Lower writes more lines per request; higher hides what vLLM warns of at each start.
+    """
     engine: dict[str, Any] = {}
     """vLLM engine arguments shared by both pools and the ingress: max_model_len, dtype, block_size, ..."""
     prefill: PoolConfig = PoolConfig()

@@ -54,6 +54,12 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Each turn reads what its conversation has: with more, long ones take the ingress and PostgreSQL longer, with less
     they end sooner.
     """
+    max_response_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 30)] = 32 << 20
+    """That a response may say, with the log probabilities of its tokens: it ends there, `incomplete`, as by
+    `max_output_tokens`. So much is kept in memory while it is generated, and for an hour with its events. More lets few
+    long answers with `top_logprobs` take the ingress's memory; less cuts them off: a token takes about 10 bytes, and
+    2,000 with 20 log probabilities.
+    """
     search: bool = True
     """Whether messages can be searched. Their words are kept then, as keyed hashes, which tell who has the disk which
     messages share a word; a turn takes about a millisecond longer.

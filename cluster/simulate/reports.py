@@ -21,6 +21,7 @@ from cluster.simulate.setting import Setting
 from cluster.simulate.worker import SimWorker
 from cluster.types import (
     Address,
+    IngressId,
     Placement,
     PlacementRequest,
     Pool,
@@ -41,7 +42,7 @@ LONGEST_RUN_S = 1e5
 class Desk(Protocol):
     """The Scheduler (router/desk.py)."""
 
-    async def place(self, request: PlacementRequest, asker: object = None, /) -> Placement | Rejection: ...
+    async def place(self, request: PlacementRequest, ingress: IngressId | None = None, /) -> Placement | Rejection: ...
 
     def tell(self, event: SchedulerEvent, /) -> None: ...
 

@@ -158,10 +158,7 @@ class _Client:
         known = msgspec.structs.replace(request, block_hashes=self._sim.block_hashes, tenant=self._sim.tenant)
         return await self._desk.place(known)
 
-    async def tell(self, event: SchedulerEvent) -> None:
-        self._desk.tell(event)
-
-    def note(self, event: SchedulerEvent) -> None:
+    def tell(self, event: SchedulerEvent) -> None:
         self._desk.tell(event)
 
     # ---- RequestObserver

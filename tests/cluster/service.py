@@ -23,6 +23,7 @@ START_TIMEOUT_S = 240.0
 RECOVERED_WITHIN_S = 120.0
 DASHBOARD_PORTS = set(range(8265, 8365))
 """Ray takes the first free one."""
+CONTROLLER_PROCESS = "ray::ServeController"
 INGRESS_PROCESS, SCHEDULER_PROCESS, PREFILL_PROCESS, DECODE_PROCESS = (
     f"ray::ServeReplica:baton:{deployment}" for deployment in ("Ingress", "Scheduler", "PrefillWorker", "DecodeWorker")
 )
@@ -33,6 +34,8 @@ CHANGES: dict[str, Any] = {
         "allow_path_header": True,
         "verified_share": 1.0,
         "keep_receipts": 10,
+        # A figure is read before and after what is tested
+        "metrics_max_age_s": 0,
         # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
         "max_unread_tokens": 500,
     },
@@ -91,6 +94,18 @@ class Service:
         """Have Serve roll changed `args` out, as `serve deploy` does."""
         application = self._config["applications"][0]
         application["args"] = _merged(application["args"], {**changes, "ingress": {"port": self.port}})
+        self._of_serve("PUT", json=self._config)
+
+    def serve_says(self) -> dict[tuple[str, str], str]:
+        """What Serve's controller knows: the state of each replica, by its deployment and its id."""
+        deployments = self._of_serve("GET").json()["applications"]["baton"]["deployments"]
+        return {
+            (name, replica["replica_id"]): replica["state"]
+            for name, deployment in deployments.items()
+            for replica in deployment["replicas"]
+        }
+
+    def _of_serve(self, method: str, **arguments: Any) -> httpx.Response:
         (dashboard,) = [p for p in self._process.children(recursive=True) if _runs(p, "dashboard.py")]
         (port,) = {
             c.laddr.port
@@ -98,13 +113,13 @@ class Service:
             if c.status == psutil.CONN_LISTEN and c.laddr.port < 10_000
         }
         token = (Path.home() / ".ray/auth_token").read_text().strip()
-        answer = httpx.put(
+        return httpx.request(
+            method,
             f"http://127.0.0.1:{port}/api/serve/applications/",
-            json=self._config,
             headers={"Authorization": f"Bearer {token}"},
             timeout=30,
-        )
-        answer.raise_for_status()
+            **arguments,
+        ).raise_for_status()
 
     def get(self, path: str) -> httpx.Response:
         return self._http.get(path)

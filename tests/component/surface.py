@@ -11,6 +11,7 @@ from api.context.manager import ContextManager
 from api.generation import Call
 from api.receipts import Receipts
 from api.render import Frontend
+from api.responses.event_log import LogSpace
 from api.state.cache import ReadCache
 from api.state.retries import Retries
 from api.state.sealing import KEY_BYTES, LocalMasterKey, TenantKeys
@@ -18,7 +19,7 @@ from api.state.volatile import Volatile
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
-from cluster.metrics import Family, Sample, Scrape
+from cluster.metrics import Family, Sample, Scrape, render
 from cluster.reports import (
     ClusterView,
     LinkSpeed,
@@ -110,8 +111,8 @@ class FakeCluster:
             )
         ]
 
-    async def scrape(self) -> list[Scrape]:
-        return self.scrapes
+    async def metrics_page(self) -> bytes:
+        return render(self.scrapes)
 
 
 def a_placement(path: Path, **fields: Any) -> Placement:
@@ -140,6 +141,7 @@ class StateAway:
     cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
     retries = Retries(Volatile())
+    log_space = LogSpace(1 << 30, 1 << 20)
 
     @property
     def stores(self) -> None:

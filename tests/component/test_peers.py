@@ -10,7 +10,7 @@ from cluster import peers
 from cluster.channel import Connection, ConnectionLost, Listener, Service, connect
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import KV_EVENTS, LOCATE, NOTE, PLACE, PREFILL, REPORT
+from cluster.protocol import KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
 from cluster.reports import (
     KvChange,
     KvEvents,
@@ -22,14 +22,11 @@ from cluster.reports import (
 )
 from cluster.types import (
     Address,
-    FirstToken,
     GenerateRequest,
     PlacementRequest,
     Pool,
-    PrefillDone,
     Rejection,
     RequestId,
-    SchedulerEvent,
     WorkerId,
 )
 from kvtransfer.handoff import PrefillResult
@@ -69,14 +66,14 @@ class FakeScheduler:
     def __init__(self) -> None:
         self.addresses: dict[WorkerId, Address] = {}
         self.num_located = 0
-        self.noted: list[SchedulerEvent] = []
+        self.left: list[WorkerId] = []
         self.kv_events: list[KvEvents] = []
         self.listener: Listener | None = None
 
     async def start(self) -> "FakeScheduler":
         service = Service()
         service.on_call(PLACE, self._place)
-        service.on_post(NOTE, lambda _, event: self.noted.append(event))
+        service.on_post(LEAVING, lambda _, worker: self.left.append(worker))
         service.on_call(LOCATE, self._locate)
         service.on_call(REPORT, self._report)
         service.on_post(KV_EVENTS, lambda _, events: self.kv_events.append(events))
@@ -169,16 +166,18 @@ async def test_request_is_placed_by_a_connected_scheduler_alone():
     assert isinstance(await peer.place(PLACEMENT), Rejection)
 
 
-async def test_what_is_noted_is_heard_in_order_before_what_is_asked_next():
+async def test_worker_that_leaves_says_so_before_what_it_asks_next():
     scheduler = await FakeScheduler().start()
     peer = SchedulerPeer(scheduler.address)
-    peer.note(PrefillDone(request_id=RequestId("nobody hears this")))
+    await peer.say_leaving(WORKER)
     await peer.address_of(WORKER)
-    notes = [PrefillDone(request_id=RequestId("r")), FirstToken(request_id=RequestId("r"))]
-    for event in notes:
-        peer.note(event)
-    await peer.address_of(WORKER)
-    assert scheduler.noted == notes
+    assert scheduler.left == [WORKER]
+
+
+async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(monkeypatch):
+    monkeypatch.setattr(peers, "_LEAVING_TIMEOUT_S", 0.05)
+    with pytest.raises(WorkerUnreachable):
+        await SchedulerPeer(FakeScheduler().address).say_leaving(WORKER)
 
 
 async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch):
@@ -201,7 +200,7 @@ async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch
     monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.3)
     peer = SchedulerPeer(FakeScheduler().address)
     report = WorkerReport(
-        worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
+        worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "70"), load=WorkerLoad(), max_requests=8
     )
     with pytest.raises(WorkerUnreachable):
         await peer.report(report)
@@ -212,7 +211,7 @@ async def test_report_and_its_reply_survive_the_wire():
     report = WorkerReport(
         worker=WORKER,
         pool=Pool.DECODE,
-        address=Address("h", 1, "s"),
+        address=Address("h", 1, "70"),
         load=WorkerLoad(),
         max_requests=8,
         links={WORKER: LinkSpeed(0.001, 1e9)},
@@ -243,7 +242,7 @@ async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatc
     messages = [KvEvents(WORKER, 1, True, True, []), KvEvents(WORKER, 2, False, False, changes)]
     await peer.send_kv_events(messages)
     report = WorkerReport(
-        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
+        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "70"), load=WorkerLoad(), max_requests=8
     )
     await peer.report(report)
     assert scheduler.kv_events == messages

@@ -4,6 +4,7 @@ import asyncio
 
 from cluster.reports import KvEvents, ReportReply, WorkerReport
 from cluster.types import (
+    IngressId,
     Path,
     Placement,
     PlacementRequest,
@@ -31,7 +32,7 @@ class NotingDesk:
         self._live: dict[WorkerId, Pool] = {}
         self._turn = 0
 
-    async def place(self, request: PlacementRequest, asker: object = None) -> Placement | Rejection:
+    async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
         prefills, decodes = (self._usable(pool, request) for pool in Pool)
         possible = {
             Path.PREFILL_DECODE: bool(prefills and decodes),

@@ -9,6 +9,7 @@ import pytest
 from cluster.simulate.clock import VirtualLoop
 from cluster.types import (
     FirstToken,
+    IngressId,
     Path,
     Placement,
     Rejection,
@@ -39,8 +40,10 @@ class CountedDesk(PlacementDesk):
             for path in (Path.DECODE, Path.PREFILL_DECODE):
                 self.tell(RequestClosed(request_id=f"queued{number}{path}"))
 
-    def start(self, request_id: str, asker: object = None, **fields: object) -> "asyncio.Task[Placement | Rejection]":
-        return asyncio.get_running_loop().create_task(self.place(ask(request_id, 2000, **fields), asker))
+    def start(
+        self, request_id: str, ingress: IngressId | None = None, **fields: object
+    ) -> "asyncio.Task[Placement | Rejection]":
+        return asyncio.get_running_loop().create_task(self.place(ask(request_id, 2000, **fields), ingress))
 
 
 def on_virtual_loop(test: Coroutine[Any, Any, None]) -> None:
@@ -145,11 +148,11 @@ def test_request_that_asks_again_while_it_waits_is_answered_once():
 
 def test_nobody_waits_for_an_ingress_that_is_gone():
     async def run() -> None:
-        desk, ingress = CountedDesk(), object()
+        desk, ingress = CountedDesk(), IngressId("one")
         await desk.fill()
-        gone, stays = desk.start("one", ingress), desk.start("two", object())
+        gone, stays = desk.start("one", ingress), desk.start("two", IngressId("two"))
         await pause()
-        desk.asker_gone(ingress)
+        desk.ingress_gone(ingress)
         await pause()
         assert gone.cancelled()
         assert not stays.done()

@@ -10,7 +10,7 @@ from cluster.simulate.run import simulate
 from cluster.simulate.traces import read_trace
 from cluster.simulate.workload import at_rate
 from cluster.slo import Objective, SloConfig
-from cluster.types import Placement, PlacementRequest, Rejection
+from cluster.types import IngressId, Placement, PlacementRequest, Rejection
 from router.desk import PlacementDesk
 from router.state import RouterState
 
@@ -25,8 +25,8 @@ class NotingDesk(PlacementDesk):
         super().__init__(RouterState(SLOS))
         self._noted = noted
 
-    async def place(self, request: PlacementRequest, asker: object = None) -> Placement | Rejection:
-        answer = await super().place(request, asker)
+    async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
+        answer = await super().place(request, ingress)
         if isinstance(answer, Placement):
             what = f"{answer.path} {answer.prefill or ''} {answer.decode or ''}"
         else:

@@ -19,7 +19,7 @@ from cluster.simulate.setting import Fault, Reporting
 from cluster.simulate.traces import read_trace
 from cluster.simulate.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import Objective, SloConfig
-from cluster.types import Outcome, Path, Placement, PlacementRequest, Pool, Rejection, SloClass
+from cluster.types import IngressId, Outcome, Path, Placement, PlacementRequest, Pool, Rejection, SloClass
 from router.desk import PlacementDesk
 from router.state import RouterState
 
@@ -136,8 +136,8 @@ class Impatient(PlacementDesk):
         super().__init__(RouterState(SLOS))
         self.let_in: dict[int, float] = {}
 
-    async def place(self, request: PlacementRequest, asker: object = None) -> Placement | Rejection:
-        answer = await super().place(request, asker)
+    async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
+        answer = await super().place(request, ingress)
         if isinstance(answer, Rejection):
             return msgspec.structs.replace(answer, retry_after_s=self.ASK_EVERY_S)
         number = int(request.request_id.partition(".")[0])

@@ -82,13 +82,11 @@ class FakeScheduler:
         self.requests: list[PlacementRequest] = []
         self.answers: list[Placement | Rejection] = []
         self.told: list[SchedulerEvent] = []
-        self.noted: list[SchedulerEvent] = []
         self.gate, self.answer_gate = Gate(), Gate()
         self.refusal: Rejection | None = None
         """Its answer to every request."""
         self.holds_first_until_s = 0.0
         """That its placements say."""
-        self.tell_error: Exception | None = None
         self.delay_turns = delay_turns
         self._state = RouterState(policy=pairs_first, admits_all=True)
         prefills = [f"p{i}" for i in range(num_prefill)]
@@ -109,15 +107,8 @@ class FakeScheduler:
         await self.answer_gate.passed()
         return answer
 
-    async def tell(self, event: SchedulerEvent) -> None:
+    def tell(self, event: SchedulerEvent) -> None:
         self.told.append(event)
-        if self.tell_error is not None:
-            raise self.tell_error
-        await turns(self.delay_turns)
-        self._state.handle(event, now=0.0)
-
-    def note(self, event: SchedulerEvent) -> None:
-        self.noted.append(event)
         self._state.handle(event, now=0.0)
 
     @property

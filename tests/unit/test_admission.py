@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from cluster.types import (
     FirstToken,
+    IngressId,
     Path,
     Placement,
     Prediction,
@@ -128,7 +129,7 @@ def test_first_in_order_is_let_in_when_the_queues_have_drained():
     waiting(state, "batch", 2000, 0.1, slo_class=BATCH, ttft_s=1.3, tpot_s=0.05)
     waiting(state, "standard", 2000, 0.2)
     state.handle(FirstToken(request_id="queued0 D"), 0.3)
-    for made in [r for r in state._charges if r.startswith("queued")]:
+    for made in [c.request_id for c in state._charges if c.request_id.startswith("queued")]:
         ended(state, made, 0.4)
     decided = state.decide(0.5)
     assert [who for who, answer in decided if isinstance(answer, Placement)] == ["standard", "batch"]
@@ -169,10 +170,10 @@ def test_request_that_asks_again_while_it_waits_has_one_place():
 
 
 def test_those_of_an_ingress_that_is_gone_wait_no_more():
-    state, one, other = a_busy_fleet(), object(), object()
+    state, one, other = a_busy_fleet(), IngressId("one"), IngressId("other")
     assert state.place(ask("a", 2000), 0.1, one) is None
     assert state.place(ask("b", 2000), 0.1, other) is None
-    state.asker_gone(one, 0.2)
+    assert state.keep_open(one, frozenset(), 0.2) == ["a"]
     assert [queued.request_id for queued in state.queued(0.2)] == ["b"]
 
 

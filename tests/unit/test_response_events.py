@@ -4,6 +4,7 @@ from copy import deepcopy
 from itertools import count
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
@@ -96,9 +97,10 @@ def test_generation_that_breaks_off_has_failed_with_what_there_is():
 def test_log_probabilities_are_told():
     told = {"content": [{"token": "Hi", "logprob": -0.1, "bytes": [72, 105], "top_logprobs": []}]}
     events, response = written([chunk(content="Hi", logprobs=told), chunk("stop"), usage()])
-    assert response["output"][0]["content"][0]["logprobs"][0]["token"] == "Hi"
+    shown = msgspec.json.decode(msgspec.json.encode(response))
+    assert shown["output"][0]["content"][0]["logprobs"][0]["token"] == "Hi"
     for event in events:
-        EVENT.validate_python(event, strict=False)
+        EVENT.validate_json(msgspec.json.encode(event), strict=False)
 
 
 pieces = st.one_of(

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cluster.reports import EngineShape, KvEvents, WorkerLoad, WorkerReport
 from cluster.types import (
     FirstToken,
+    IngressId,
     PairSuspected,
     Path,
     Placement,
@@ -20,7 +21,7 @@ from cluster.types import (
     WorkerId,
     WorkerLost,
 )
-from router.state import CHARGE_TIMEOUT_S, QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
+from router.state import QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -137,20 +138,15 @@ def test_charge_outlives_a_gap_in_the_reports():
 
 def test_charges_of_an_ingress_end_with_it():
     state = a_state(num_prefill=1, num_decode=1)
-    one, other = object(), object()
-    state.place(a_pair_request("r"), now=0.0, asker=one)
-    state.place(a_pair_request("s"), now=0.0, asker=one)
-    state.place(a_pair_request("t"), now=0.0, asker=other)
-    state.asker_gone(one, 0.0)
+    one, other = IngressId("one"), IngressId("other")
+    state.place(a_pair_request("r"), now=0.0, ingress=one)
+    state.place(a_pair_request("s"), now=0.0, ingress=one)
+    state.place(a_pair_request("t"), now=0.0, ingress=other)
+    state.keep_open(one, frozenset({RequestId("s")}), 0.0)
+    assert load(state) == {"p0": 2, "d0": 2}
+    state.keep_open(one, frozenset(), 0.0)
     assert load(state) == {"p0": 1, "d0": 1}
-
-
-def test_charge_whose_end_was_never_told_does_not_stay_forever():
-    state = a_state(1, 1)
-    state.place(a_pair_request(), now=0.0)
-    state.handle(a_prefill_report(PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
-    state.handle(a_decode_report(DECODES[0], PREFILLS[0]), now=CHARGE_TIMEOUT_S + 1)
-    assert load(state, now=CHARGE_TIMEOUT_S + 1) == {}
+    state.validate()
 
 
 def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():

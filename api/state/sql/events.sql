@@ -31,11 +31,21 @@ RETURNING r.id, r.is_cancelled
 SELECT status, last_number, has_events, coalesce(extract(epoch FROM now() - finished_at), 0)::float8 AS over_for_s
 FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 
+-- name: created
+SELECT id, body, key_version FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
+
 -- name: since
-SELECT first_number, events, key_version FROM response_events
-WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND last_number > %(after)s
+-- No more than so many bytes, but for the first batch
+SELECT first_number, events, key_version
+FROM (
+  SELECT first_number, events, key_version, sum(octet_length(events)) OVER (ORDER BY first_number) AS total
+  FROM response_events
+  WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND last_number > %(after)s
+  ORDER BY first_number
+  LIMIT %(limit)s
+) AS next
+WHERE %(max_bytes)s::bigint IS NULL OR total - octet_length(events) < %(max_bytes)s
 ORDER BY first_number
-LIMIT %(limit)s
 
 -- name: orphans
 SELECT tenant_id, id FROM responses
@@ -44,7 +54,7 @@ ORDER BY lease_until
 LIMIT %(limit)s
 
 -- name: lock_orphan
-SELECT body, key_version, is_cancelled FROM responses
+SELECT id, body, key_version, is_cancelled FROM responses
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress') AND lease_until < now()
 FOR UPDATE SKIP LOCKED
 

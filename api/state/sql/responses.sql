@@ -8,7 +8,7 @@ VALUES
 
 -- name: finish
 UPDATE responses
-SET status = %(status)s, body = %(body)s, key_version = %(key_version)s, last_number = %(last_number)s, finished_at = now()
+SET status = %(status)s, outcome = %(outcome)s, last_number = %(last_number)s, finished_at = now()
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: next_position
@@ -48,18 +48,19 @@ WHERE r.tenant_id = %(tenant)s AND r.id = %(id)s AND i.tenant_id = r.tenant_id
   AND i.conversation_id = r.conversation_id AND i.superseded_at = r.supersedes_at
 
 -- name: get
-SELECT id, status, body, key_version FROM responses
+SELECT id, status, body, outcome, key_version FROM responses
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: asked
-SELECT asked, key_version, previous_response_id, conversation_id FROM responses
+SELECT id, body, asked, key_version, previous_response_id, conversation_id FROM responses
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: withdraw_items
 DELETE FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s
 
 -- name: lock
-SELECT status, conversation_id, last_number, is_background FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s FOR UPDATE
+SELECT status, conversation_id, last_number, is_background, key_version FROM responses
+WHERE tenant_id = %(tenant)s AND id = %(id)s FOR UPDATE
 
 -- name: delete_items
 DELETE FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND conversation_id IS NULL

@@ -1,0 +1,61 @@
+"""A JSON value as what it has that another one has not: of two that are stored side by side, each text is stored once.
+Pure.
+"""
+
+from typing import Any
+
+Difference = Any
+"""A JSON value: SAME, or a list of one of the kinds below and what belongs to it."""
+
+SAME = 0
+_VALUE, _CHANGED, _OBJECT, _LIST = "value", "changed", "object", "list"
+
+
+def difference(value: Any, base: Any) -> Difference:
+    """What `applied` makes the value from, given the same base: to the order of an object's keys, and to the kind of a
+    number.
+    """
+    if _is_same(value, base):
+        return SAME
+    if isinstance(value, dict) and isinstance(base, dict):
+        if list(value) == list({**base, **value}):
+            changed = {name: field for name, field in value.items() if not _is_field_of(base, name, field)}
+            return [_CHANGED, {name: _of_field(field, base, name) for name, field in changed.items()}]
+        return [_OBJECT, {name: _of_field(field, base, name) for name, field in value.items()}]
+    if isinstance(value, list) and isinstance(base, list) and len(value) == len(base):
+        return [_LIST, [difference(one, other) for one, other in zip(value, base, strict=True)]]
+    return [_VALUE, value]
+
+
+def applied(told: Difference, base: Any) -> Any:
+    """The value whose difference to the base this is."""
+    if told == SAME:
+        return base
+    kind, content = told
+    if kind == _VALUE:
+        return content
+    if kind == _LIST:
+        return [applied(one, other) for one, other in zip(content, base, strict=True)]
+    fields = {name: applied(field, base.get(name)) for name, field in content.items()}
+    return {**base, **fields} if kind == _CHANGED else fields
+
+
+def _of_field(field: Any, base: dict[str, Any], name: str) -> Difference:
+    return difference(field, base[name]) if name in base else [_VALUE, field]
+
+
+def _is_field_of(base: dict[str, Any], name: str, field: Any) -> bool:
+    return name in base and _is_same(field, base[name])
+
+
+def _is_same(value: Any, base: Any) -> bool:
+    """As JSON: 1, 1.0 and true are three values, and so are 0.0 and -0.0."""
+    if value is base:
+        return True
+    if type(value) is not type(base):
+        return False
+    if isinstance(value, dict):
+        return list(value) == list(base) and all(_is_same(field, base[name]) for name, field in value.items())
+    if isinstance(value, list):
+        return len(value) == len(base) and all(map(_is_same, value, base))
+    return repr(value) == repr(base) if isinstance(value, float) else bool(value == base)

@@ -1,0 +1,114 @@
+"""Which ingress processes speak to the Scheduler, over which connection each, and which of their events it has taken.
+
+An ingress process is known by its id and not by its connection: it may lose one and come back over another.
+
+- **One connection.** What comes over the last connection that an ingress has made counts (it counts its connections);
+  what an earlier one still brings is dropped. So all messages of an ingress that count are in the order in which it
+  sent them.
+- **Once.** The ingress numbers its events, and sends again what it has no acknowledgement of. An event counts if its
+  number is higher than that of each event before.
+- **The open set is exact.** An ingress lists its open requests in one message. Whatever it asked for before, it asked
+  for earlier on the same connection, or on one that does not count any more. So every charge of the ingress that is
+  not in the list belongs to a request that is over, also where the event that closed it was lost with a connection.
+- **Grace.** An ingress without a connection keeps its charges for GRACE_SWEEPS, for it may come back.
+"""
+
+from typing import Final, final
+
+from cluster.types import Events, IngressId, OpenRequests, SchedulerEvent
+
+SWEEP_S: Final = 1.0
+"""How often `sweep` is to be called while an ingress has no connection, in seconds."""
+GRACE_SWEEPS: Final = 5
+"""How many sweeps the charges of an ingress outlive its connection. Fewer forget the requests of an ingress that only
+lost its connection, and place others on their room until the workers' reports count them. More keep the room of a dead
+ingress's requests from others. Counted and not timed: a Scheduler that was itself stopped lets the ingress speak first.
+"""
+
+
+@final
+class _Ingress:
+    __slots__ = ("connection", "num_sweeps", "number", "taken_through")
+
+    def __init__(self, connection: object, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        """Of the connection, as the ingress counts them."""
+        self.num_sweeps: int | None = None
+        """Since it has no connection. None: it has one."""
+        self.taken_through = 0
+        """Number of its last event that was taken."""
+
+
+@final
+class Ingresses:
+    """Connections are any objects that are told apart by their identity."""
+
+    __slots__ = ("_known", "_speaking")
+
+    def __init__(self) -> None:
+        self._known: dict[IngressId, _Ingress] = {}
+        self._speaking: dict[object, IngressId] = {}
+
+    def introduced(self, message: OpenRequests, connection: object) -> bool:
+        """An ingress says who it is. Returns False where the message does not count."""
+        ingress = message.ingress
+        if self._speaking.get(connection, ingress) != ingress:
+            return False
+        known = self._known.get(ingress)
+        if known is None:
+            known = self._known[ingress] = _Ingress(connection, message.connection)
+        elif message.connection < known.number:
+            return False
+        elif known.connection is not connection:
+            self._speaking.pop(known.connection, None)
+            known.connection, known.number = connection, message.connection
+        known.num_sweeps = None
+        self._speaking[connection] = ingress
+        return True
+
+    def speaking(self, connection: object) -> IngressId | None:
+        """The ingress whose messages count on this connection."""
+        return self._speaking.get(connection)
+
+    def take(self, connection: object, message: Events) -> list[SchedulerEvent]:
+        """The events of a message that count and have not been taken before."""
+        known = self._known_on(connection)
+        if known is None:
+            return []
+        num_taken = max(0, known.taken_through + 1 - message.first)
+        known.taken_through = max(known.taken_through, message.first + len(message.events) - 1)
+        return message.events[num_taken:]
+
+    def taken_through(self, connection: object) -> int:
+        """The number to acknowledge on this connection; 0 where nothing is to be acknowledged."""
+        known = self._known_on(connection)
+        return known.taken_through if known is not None else 0
+
+    def lost(self, connection: object) -> IngressId | None:
+        """A connection has ended. Returns the ingress that has none any more."""
+        ingress = self._speaking.pop(connection, None)
+        if ingress is not None:
+            self._known[ingress].num_sweeps = 0
+        return ingress
+
+    @property
+    def needs_sweep(self) -> bool:
+        """Some ingress has no connection."""
+        return any(known.num_sweeps is not None for known in self._known.values())
+
+    def sweep(self) -> list[IngressId]:
+        """Forget the ingresses whose grace is over, and return them."""
+        gone = []
+        for ingress, known in self._known.items():
+            if known.num_sweeps is not None:
+                known.num_sweeps += 1
+                if known.num_sweeps >= GRACE_SWEEPS:
+                    gone.append(ingress)
+        for ingress in gone:
+            del self._known[ingress]
+        return gone
+
+    def _known_on(self, connection: object) -> _Ingress | None:
+        ingress = self._speaking.get(connection)
+        return self._known[ingress] if ingress is not None else None

@@ -1,0 +1,139 @@
+"""A worker that counts fewer requests than are charged to it is asked which it has, and is believed."""
+
+import msgspec
+import pytest
+
+from cluster.reports import WorkerLoad, WorkerReport
+from cluster.types import FirstToken, Path, PrefillDone, RequestId
+from router.charges import NUM_SHORT, SETTLED_S
+from router.state import RouterState
+from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
+
+REPORT_S = 0.25
+LATER = SETTLED_S + 1.0
+
+
+class Workers:
+    """A prefill and a decode worker that report what a test says they have."""
+
+    def __init__(self) -> None:
+        self.state = RouterState(admits_all=True)
+        self.now = 0.0
+        self.have: dict[str, list[str]] = {"p0": [], "d0": []}
+        self.num_asked = 0
+        self._is_asked: dict[str, bool] = {}
+        self.report(1)
+
+    def place(self, request_id: str, path: Path) -> None:
+        self.state.place(a_placement_request(request_id, path=path), self.now)
+
+    def report(self, number: int = 1, counted: int | None = None) -> None:
+        """`counted`: what both say, whatever they have."""
+        for _ in range(number):
+            self.now += REPORT_S
+            for report in (a_prefill_report("p0"), a_decode_report("d0", "p0")):
+                self._hear(report, counted)
+            self.state.validate()
+
+    def _hear(self, report: WorkerReport, counted: int | None) -> None:
+        have = [RequestId(request_id) for request_id in self.have[report.worker]]
+        report = msgspec.structs.replace(
+            report,
+            load=WorkerLoad(num_open=len(have) if counted is None else counted),
+            requests=have if self._is_asked.get(report.worker) else None,
+        )
+        self.state.handle(report, self.now)
+        self._is_asked[report.worker] = self.state.reply_to(report, self.now).wants_requests
+        self.num_asked += self._is_asked[report.worker]
+
+    @property
+    def charged(self) -> dict[str, int]:
+        return {worker.worker: worker.num_placed for worker in self.state.view(self.now).workers}
+
+
+@pytest.mark.parametrize("path", [Path.DECODE, Path.PREFILL])
+def test_charge_that_its_worker_denies_is_dropped(path):
+    workers = Workers()
+    workers.place("r", path)
+    workers.report(int(LATER / REPORT_S) + NUM_SHORT + 1)
+    workers.report(int(LATER / REPORT_S))
+    assert workers.charged == {"p0": 0, "d0": 0}
+    assert workers.num_asked >= 1
+
+
+def test_charge_of_a_request_that_its_worker_has_stays():
+    workers = Workers()
+    workers.place("r", Path.DECODE)
+    workers.place("lost", Path.DECODE)
+    workers.have["d0"] = ["r"]
+    workers.report(int(3 * LATER / REPORT_S))
+    assert workers.charged == {"p0": 0, "d0": 1}
+
+
+def test_attempts_and_checks_of_a_request_speak_for_it():
+    workers = Workers()
+    for request_id in ("cmpl-a-0", "cmpl-b-0", "cmpl-c-0"):
+        workers.place(request_id, Path.DECODE)
+    workers.have["d0"] = ["cmpl-a-0-2", "cmpl-b-0-check"]
+    workers.report(int(3 * LATER / REPORT_S))
+    assert workers.charged == {"p0": 0, "d0": 2}
+
+
+def test_worker_that_counts_as_many_as_are_due_is_not_asked():
+    workers = Workers()
+    workers.place("r", Path.DECODE)
+    workers.have["d0"] = ["r"]
+    workers.report(int(3 * LATER / REPORT_S))
+    assert workers.num_asked == 0
+
+
+def test_request_on_its_way_is_not_missed():
+    workers = Workers()
+    workers.place("r", Path.DECODE)
+    workers.report(int(SETTLED_S / REPORT_S))
+    assert (workers.num_asked, workers.charged) == (0, {"p0": 0, "d0": 1})
+
+
+def test_one_short_count_is_no_reason_to_ask():
+    workers = Workers()
+    workers.place("r", Path.DECODE)
+    workers.have["d0"] = ["r"]
+    workers.report(int(LATER / REPORT_S))
+    for _ in range(5):
+        workers.report(NUM_SHORT - 1, counted=0)
+        workers.report(1)
+    assert (workers.num_asked, workers.charged) == (0, {"p0": 0, "d0": 1})
+
+
+def test_each_stage_is_looked_for_on_its_own_worker():
+    workers = Workers()
+    workers.place("prefilling", Path.PREFILL_DECODE)
+    workers.place("pulling", Path.PREFILL_DECODE)
+    workers.place("decoding", Path.PREFILL_DECODE)
+    workers.state.handle(PrefillDone(request_id=RequestId("pulling")), workers.now)
+    workers.state.handle(FirstToken(request_id=RequestId("decoding")), workers.now)
+    workers.have = {"p0": ["prefilling"], "d0": ["pulling", "decoding"]}
+    workers.report(int(3 * LATER / REPORT_S))
+    assert workers.charged == {"p0": 2, "d0": 3}
+    workers.have = {"p0": [], "d0": ["prefilling"]}
+    workers.report(int(3 * LATER / REPORT_S))
+    assert workers.charged == {"p0": 0, "d0": 0}
+
+
+def test_request_that_came_to_its_stage_after_the_question_is_not_denied_by_the_answer():
+    workers = Workers()
+    workers.place("lost", Path.DECODE)
+    workers.report(int(LATER / REPORT_S))
+    workers.place("new", Path.DECODE)
+    workers.report(2 * NUM_SHORT)
+    assert workers.charged == {"p0": 0, "d0": 1}
+
+
+def test_worker_that_does_not_count_its_requests_denies_none():
+    state = RouterState(admits_all=True)
+    for now in (0.0, 100.0, 101.0, 102.0, 103.0, 104.0):
+        state.handle(a_decode_report("d0", ""), now)
+        if not now:
+            state.place(a_placement_request("r"), now)
+    assert not state.reply_to(a_decode_report("d0", ""), 104.0).wants_requests
+    assert [worker.num_placed for worker in state.view(104.0).workers] == [1]

@@ -1,0 +1,341 @@
+"""What an ingress tells the Scheduler, over a link that loses, repeats and delays: no charge outlives its request, and
+no request loses its charge.
+"""
+
+from collections import deque
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cluster.clients.scheduler_outbox import Outbox
+from cluster.types import (
+    Events,
+    FirstToken,
+    IngressId,
+    OpenRequests,
+    PlacementRequest,
+    RequestClosed,
+    RequestId,
+    WorkerId,
+    WorkerLost,
+)
+from router.ingresses import GRACE_SWEEPS, Ingresses
+from router.state import RouterState
+from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
+
+INGRESS = IngressId("one")
+
+
+def closed(request_id: str) -> RequestClosed:
+    return RequestClosed(request_id=RequestId(request_id))
+
+
+def hello(connection: int = 1, ingress: IngressId = INGRESS) -> OpenRequests:
+    return OpenRequests(ingress, connection, [])
+
+
+def first_token(request_id: str) -> FirstToken:
+    return FirstToken(request_id=RequestId(request_id))
+
+
+def test_events_are_numbered_and_kept_until_they_are_acknowledged():
+    outbox = Outbox(INGRESS)
+    outbox.connected("scheduler")
+    assert [outbox.put(first_token(f"r{i}")).first for i in range(3)] == [1, 2, 3]
+    outbox.heard(2)
+    assert outbox.connected("scheduler")[1] == [Events(3, [first_token("r2")])]
+    outbox.heard(3)
+    assert outbox.connected("scheduler")[1] == []
+
+
+def test_another_scheduler_process_gets_none_of_the_kept_events():
+    outbox = Outbox(INGRESS)
+    outbox.connected("scheduler")
+    outbox.put(closed("r"))
+    assert outbox.connected("successor")[1] == []
+    assert outbox.put(closed("s")).first == 2
+
+
+def test_loss_of_a_worker_is_not_said_again():
+    outbox = Outbox(INGRESS)
+    outbox.connected("scheduler")
+    outbox.put(WorkerLost(worker=WorkerId("d0")))
+    outbox.put(closed("r"))
+    assert outbox.connected("scheduler")[1] == [Events(2, [closed("r")])]
+
+
+def test_request_is_open_from_before_its_placement_to_its_end():
+    outbox = Outbox(INGRESS)
+    outbox.asks(a_placement_request("r"))
+    outbox.asks(a_placement_request("s"))
+    outbox.asks(a_placement_request("r"))
+    assert outbox.open_requests().requests == ["r", "s"]
+    outbox.put(closed("r"))
+    assert outbox.open_requests().requests == ["s"]
+
+
+def test_events_for_a_scheduler_that_stays_away_take_no_more_than_so_much():
+    outbox = Outbox(INGRESS, max_kept=10)
+    outbox.connected("scheduler")
+    for number in range(15):
+        outbox.put(closed(f"r{number}"))
+    assert outbox.num_kept == 10
+    assert outbox.connected("scheduler")[1][0].first == 6
+
+
+def test_event_that_comes_twice_is_taken_once():
+    ingresses, connection = Ingresses(), object()
+    ingresses.introduced(hello(), connection)
+    events = [first_token(f"r{i}") for i in range(4)]
+    assert ingresses.take(connection, Events(1, events[:2])) == events[:2]
+    assert ingresses.take(connection, Events(1, events[:2])) == []
+    assert ingresses.take(connection, Events(2, events[1:3])) == events[2:3]
+    assert ingresses.take(connection, Events(4, events[3:])) == events[3:]
+    assert ingresses.taken_through(connection) == 4
+
+
+def test_what_an_earlier_connection_still_brings_does_not_count():
+    ingresses, old, new = Ingresses(), object(), object()
+    ingresses.introduced(hello(1), old)
+    ingresses.introduced(hello(2), new)
+    assert not ingresses.introduced(hello(1), old)
+    assert (ingresses.speaking(old), ingresses.speaking(new)) == (None, INGRESS)
+    assert ingresses.take(old, Events(1, [closed("r")])) == []
+    assert ingresses.lost(old) is None
+    assert not ingresses.needs_sweep
+
+
+def test_connection_speaks_for_one_ingress_alone():
+    ingresses, one, other = Ingresses(), object(), object()
+    ingresses.introduced(hello(1), one)
+    ingresses.introduced(hello(1, IngressId("other")), other)
+    assert not ingresses.introduced(hello(2), other)
+    assert ingresses.speaking(other) == "other"
+
+
+def test_ingress_that_comes_back_in_time_is_not_gone():
+    ingresses, old, new = Ingresses(), object(), object()
+    ingresses.introduced(hello(1), old)
+    ingresses.take(old, Events(1, [closed("r")]))
+    assert ingresses.lost(old) == INGRESS
+    assert [ingresses.sweep() for _ in range(GRACE_SWEEPS - 1)] == [[]] * (GRACE_SWEEPS - 1)
+    ingresses.introduced(hello(2), new)
+    assert [ingresses.sweep() for _ in range(GRACE_SWEEPS)] == [[]] * GRACE_SWEEPS
+    assert ingresses.take(new, Events(1, [closed("r")])) == []
+    ingresses.lost(new)
+    assert [ingresses.sweep() for _ in range(GRACE_SWEEPS)][-1] == [INGRESS]
+    assert not ingresses.needs_sweep
+
+
+class Link:
+    """One connection. Each side may find out later than the other that it has ended."""
+
+    def __init__(self) -> None:
+        self.to_scheduler: deque[object] = deque()
+        self.to_ingress: deque[int] = deque()
+
+
+class Cancel:
+    def __init__(self, request_id: RequestId) -> None:
+        self.request_id = request_id
+
+
+class OutboxMachine(RuleBasedStateMachine):
+    """One ingress and one Scheduler. The Scheduler handles what it reads at once as the channel does: posts as they
+    come, and the calls among them afterwards.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.link: Link | None = None
+        self.links: list[Link] = []
+        """All on which the Scheduler may still hear something."""
+        self.number = 0
+        self.open: set[RequestId] = set()
+        self.start_scheduler()
+
+    def start_scheduler(self) -> None:
+        self.epoch = self.number = self.number + 1
+        self.state = RouterState(admits_all=True)
+        self.state.handle(a_prefill_report(), 0.0)
+        self.state.handle(a_decode_report(), 0.0)
+        self.ingresses = Ingresses()
+        self.charged: set[RequestId] = set()
+        """Requests that must be charged while they are open."""
+        self.num_taken = self.last_number = 0
+        self.speaking: Link | None = None
+
+    # ---- the ingress
+
+    @initialize(max_kept=st.sampled_from([1, 100]))
+    def start_ingress(self, max_kept):
+        self.outbox = Outbox(INGRESS, max_kept)
+
+    @precondition(lambda self: self.link is None)
+    @rule()
+    def connect(self):
+        self.link = Link()
+        self.links.append(self.link)
+        open_requests, kept = self.outbox.connected(str(self.epoch))
+        for message in (open_requests, *kept):
+            self.send(message)
+
+    @rule()
+    def place(self):
+        self.number += 1
+        request = a_placement_request(f"r{self.number}")
+        self.open.add(request.request_id)
+        self.outbox.asks(request)
+        self.send(request)
+
+    @precondition(lambda self: self.link is not None)
+    @rule(number=st.integers(1, 3))
+    def several_are_placed(self, number):
+        for _ in range(number):
+            self.place()
+        self.all_is_delivered()
+
+    @rule()
+    def all_end(self):
+        for request_id in sorted(self.open):
+            self.ends(request_id)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def place_again(self, data):
+        request = a_placement_request(data.draw(st.sampled_from(sorted(self.open))))
+        self.outbox.asks(request)
+        self.send(request)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def close(self, data):
+        self.ends(data.draw(st.sampled_from(sorted(self.open))))
+
+    def ends(self, request_id: RequestId) -> None:
+        self.open.remove(request_id)
+        self.send(Cancel(request_id))
+        self.send(self.outbox.put(closed(request_id)))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def has_first_token(self, data):
+        self.send(self.outbox.put(first_token(data.draw(st.sampled_from(sorted(self.open))))))
+
+    @rule()
+    def list_open(self):
+        self.send(self.outbox.open_requests())
+
+    @precondition(lambda self: self.link is not None and self.link.to_ingress)
+    @rule()
+    def hear(self):
+        self.outbox.heard(self.link.to_ingress.popleft())
+
+    @precondition(lambda self: self.link is not None)
+    @rule()
+    def lose_connection(self):
+        self.link = None
+
+    def send(self, message: object) -> None:
+        if self.link is not None:
+            self.link.to_scheduler.append(message)
+
+    # ---- the network and the Scheduler
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data(), number=st.integers(1, 8))
+    def deliver(self, data, number):
+        self.read(data.draw(st.sampled_from(self.links)), number)
+
+    def read(self, link: Link, number: int) -> None:
+        read = [link.to_scheduler.popleft() for _ in range(min(number, len(link.to_scheduler)))]
+        calls: list[PlacementRequest] = []
+        for message in read:
+            match message:
+                case OpenRequests():
+                    if self.ingresses.introduced(message, link):
+                        self.speaking = link
+                        self.state.keep_open(message.ingress, frozenset(message.requests), 0.0)
+                case Events():
+                    self.last_number = max(self.last_number, message.first + len(message.events) - 1)
+                    for event in self.ingresses.take(link, message):
+                        self.num_taken += 1
+                        self.state.handle(event, 0.0)
+                case Cancel():
+                    calls = [request for request in calls if request.request_id != message.request_id]
+                case PlacementRequest():
+                    calls.append(message)
+        for request in calls:
+            if self.ingresses.speaking(link) is not None:
+                self.state.place(request, 0.0, INGRESS)
+                self.charged.add(request.request_id)
+
+    @precondition(lambda self: self.link is not None)
+    @rule()
+    def all_is_delivered(self):
+        self.read(self.link, len(self.link.to_scheduler))
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data())
+    def acknowledge(self, data):
+        link = data.draw(st.sampled_from(self.links))
+        if through := self.ingresses.taken_through(link):
+            link.to_ingress.append(through)
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data())
+    def end(self, data):
+        """With all that was still on its way to the Scheduler."""
+        link = data.draw(st.sampled_from(self.links))
+        self.links.remove(link)
+        self.ingresses.lost(link)
+        if link is self.link:
+            self.link = None
+
+    @rule()
+    def restart_scheduler(self):
+        self.link, self.links = None, []
+        self.start_scheduler()
+
+    @rule()
+    def sweep(self):
+        for ingress in self.ingresses.sweep():
+            assert self.speaking not in self.links, "it has a connection"
+            self.state.keep_open(ingress, frozenset(), 0.0)
+            self.charged.clear()
+
+    def teardown(self):
+        self.settle()
+
+    @rule()
+    def settle(self):
+        if self.link is None:
+            self.connect()
+        self.list_open()
+        for link in self.links:
+            self.read(link, len(link.to_scheduler))
+        self.list_open()
+        self.read(self.link, len(self.link.to_scheduler))
+        assert self.charges() <= self.open
+        self.outbox.heard(self.ingresses.taken_through(self.link))
+        assert self.outbox.num_kept == 0
+
+    @invariant()
+    def open_requests_stay_charged(self):
+        assert self.charged & self.open <= self.charges()
+
+    @invariant()
+    def each_event_is_taken_once(self):
+        assert self.num_taken <= self.last_number
+
+    @invariant()
+    def state_is_valid(self):
+        self.state.validate()
+
+    def charges(self) -> set[RequestId]:
+        return {request_id for worker in self.state._workers.values() for request_id in worker.charges}
+
+
+TestOutbox = OutboxMachine.TestCase
+TestOutbox.settings = settings(max_examples=200, stateful_step_count=60)
