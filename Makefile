@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak fuzz lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context bench-chat-state demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,6 +42,9 @@ drills: $(STAMP) compile iptables ## every fault at every moment of a request's 
 
 soak: $(STAMP) compile ## 2,000 requests, some aborted, and a worker killed each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
+
+fuzz: $(STAMP) ## bytes of strangers at every socket and route, for minutes: BATON_FUZZ_MINUTES per test
+	$(BIN)/python -m pytest tests/edge -m fuzz -o log_cli=true -o log_cli_level=INFO
 
 # The drills cut the network with it
 .PHONY: iptables

@@ -32,14 +32,14 @@ from api.routes import (
 from api.routes import receipts as receipts_route
 from api.server.capacity import Capacity, Standstill
 from api.server.edge import Edge
-from api.server.request_id import log_with_request_ids
+from api.server.request_id import RequestIds
 from api.state.chat_state import ChatState
 from api.wire.errors import error_response
 from cluster import metrics
 from cluster.config.application import AppConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
-from cluster.handles import ClusterHandle, own_worker_id, scheduler_address
+from cluster.handles import ClusterHandle, join_cluster, own_worker_id, scheduler_address
 from cluster.observability.logging import set_up_logging
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.scheduling import Scheduling
@@ -53,6 +53,9 @@ SWITCH_INTERVAL_S = 0.0005
 loop may wait so long behind each call of the kernel. The 99th percentile of an echo beside one busy thread is 0.7 ms;
 with Python's default of 5 ms it is 3 to 16 ms. Shorter costs the threads time.
 """
+
+LIBRARIES_OF_REQUESTS = ("uvicorn", "vllm", "asyncio")
+"""Loggers that write of requests too."""
 
 
 def build_http_app(
@@ -97,8 +100,8 @@ class Ingress:
         self, config: AppConfig, scheduler: DeploymentHandle, prefill: DeploymentHandle, decode: DeploymentHandle
     ) -> None:
         set_up_logging()
-        log_with_request_ids("baton", "uvicorn", "vllm", "asyncio")
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        join_cluster()
         self._config = config.ingress
         scheduler_peer = SchedulerPeer(lambda: scheduler_address(scheduler))
         peers = Peers(scheduler_peer, config.ingress.max_unread_tokens)
@@ -110,8 +113,11 @@ class Ingress:
             decode=DecodePeers(peers),
             observer=receipts,
         )
-        cluster = ClusterHandle(self._scheduling, scheduler_peer, [scheduler, prefill, decode])
+        cluster = ClusterHandle(
+            self._scheduling, scheduler_peer, [scheduler, prefill, decode], config.ingress.metrics_max_age_s
+        )
         frontend = await Frontend.start(config, self._start_session)
+        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # vLLM has configured its own logger by now
         self._state = ChatState(config.state)
         self._state.start()
         self._context = ContextManager(

@@ -202,4 +202,8 @@ class ErrorMessage(msgspec.Struct, frozen=True, array_like=True):
         return cls(type(error).__name__, list(error.args))
 
     def to_error(self) -> ServingError:
-        return _BY_NAME[self.name](*self.args)
+        """Never raises: who waits for an answer must get one, also from a process that says what we do not know."""
+        try:
+            return _BY_NAME[self.name](*self.args)
+        except (KeyError, TypeError, ValueError):
+            return ServingError(f"the other process failed in a way that this one does not know: {self.name}")

@@ -81,6 +81,7 @@ PURE = (
     "cluster/config/state.py",
     "cluster/config/units.py",
     "cluster/metrics.py",
+    "cluster/rpc/handshake.py",
     "cluster/simulate/alone.py",
     "cluster/simulate/cache.py",
     "cluster/simulate/decodes.py",

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from api.server.capacity import Capacity, Standstill
-from cluster import metrics
 
 router = APIRouter()
 
@@ -47,4 +46,4 @@ async def readyz(request: Request) -> Response:
 @router.get("/metrics")
 async def scrape(request: Request) -> Response:
     """Prometheus text for the whole application."""
-    return Response(metrics.render(await request.app.state.cluster.scrape()), media_type="text/plain; version=0.0.4")
+    return Response(await request.app.state.cluster.metrics_page(), media_type="text/plain; version=0.0.4")

@@ -18,8 +18,6 @@ _SAFE = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,%d}" % MAX_CHARS)
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """Of the request that is being answered; empty for what Baton does by itself."""
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s [%(x_request_id)s] %(message)s"
-
 
 def request_id_of(given: bytes | None) -> str:
     """The client's, or a new one."""
@@ -28,19 +26,10 @@ def request_id_of(given: bytes | None) -> str:
     return f"req_{uuid.uuid4().hex}"
 
 
-class OneLine(logging.Formatter):
-    """A message is one line whatever a client has put into it; a traceback follows."""
+class RequestIds(logging.Filter):
+    """Gives each log record the id of the request that is being answered, where there is one."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
-        record.x_request_id = REQUEST_ID.get() or "-"
-        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
-
-
-def log_with_request_ids(*names: str) -> None:
-    """Have these loggers, and those below them, name the request in each line that they write to standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine(LOG_FORMAT))
-    for name in names:
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
+    def filter(self, record: logging.LogRecord) -> bool:
+        if request_id := REQUEST_ID.get():
+            record.request_id = request_id
+        return True

@@ -20,6 +20,10 @@ _FAIL_FAST = frozenset({"list", "set", "frozenset", "tuple"})
 class FailFast(Generic[M]):
     def __init__(self, model: type[BaseModel] | TypeAdapter[Any]) -> None:
         self.fields = frozenset() if isinstance(model, TypeAdapter) else frozenset(model.model_fields)
+        if isinstance(model, TypeAdapter):
+            model.rebuild(raise_errors=True)
+        else:
+            model.model_rebuild()  # the official client's models are not built until they are used
         schema = model.core_schema if isinstance(model, TypeAdapter) else model.__pydantic_core_schema__
         # Without what models have prepared for themselves: the lists in them would go on
         self._validator = SchemaValidator(_failing_fast(schema), _use_prebuilt=False)

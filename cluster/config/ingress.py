@@ -102,6 +102,10 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Route receipts that each replica keeps for GET /baton/receipts: of the last requests, where they ran, what was
     predicted and how it came out. They say nothing of what was asked. A few kB each.
     """
+    metrics_max_age_s: Annotated[float, Meta(ge=0, le=60)] = 1.0
+    """For how long a replica gives the same page at GET /metrics again. A page asks all replicas of the application:
+    shorter lets whoever may read it cost them more, longer shows older figures.
+    """
     keep_alive_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
     """A stream that has been silent for so long, in a long prefill too, sends an SSE comment. Longer than the idle
     timeout of a proxy loses the connection; shorter commits to status 200 before slow requests can fail.

@@ -34,6 +34,8 @@ CHANGES: dict[str, Any] = {
         "allow_path_header": True,
         "verified_share": 1.0,
         "keep_receipts": 10,
+        # A figure is read before and after what is tested
+        "metrics_max_age_s": 0,
         # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
         "max_unread_tokens": 500,
     },

@@ -19,7 +19,7 @@ from api.state.volatile import Volatile
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
-from cluster.metrics import Family, Sample, Scrape
+from cluster.metrics import Family, Sample, Scrape, render
 from cluster.reports import (
     ClusterView,
     LinkSpeed,
@@ -111,8 +111,8 @@ class FakeCluster:
             )
         ]
 
-    async def scrape(self) -> list[Scrape]:
-        return self.scrapes
+    async def metrics_page(self) -> bytes:
+        return render(self.scrapes)
 
 
 def a_placement(path: Path, **fields: Any) -> Placement:

@@ -70,3 +70,10 @@ def test_only_the_client_s_own_faults_are_client_errors():
         is_the_clients = issubclass(kind, InvalidRequest | ClientTooSlow)
         assert (kind.http_status < 500) == (is_the_clients or kind is TooManyRequests)
         assert (kind.error_type == "invalid_request_error") == is_the_clients
+
+
+@pytest.mark.parametrize(
+    "message", [ErrorMessage("OfANewerVersion", ["no"]), ErrorMessage("Overloaded", []), ErrorMessage("", [1, 2, 3])]
+)
+def test_error_that_is_not_known_here_is_an_error_all_the_same(message):
+    assert type(message.to_error()) is ServingError
