@@ -79,7 +79,10 @@ PURE = (
     "cluster/config/pools.py",
     "cluster/config/repository.py",
     "cluster/config/state.py",
+    "cluster/config/structured_output.py",
     "cluster/config/units.py",
+    "cluster/engine_core/grammar_budget.py",
+    "cluster/engine_core/tag_schemas.py",
     "cluster/metrics.py",
     "cluster/rpc/handshake.py",
     "cluster/simulate/alone.py",
@@ -99,6 +102,7 @@ PURE = (
     "api/context/notes.py",
     "api/context/plan.py",
     "api/context/turns.py",
+    "api/wire/constraints.py",
     "api/wire/depth.py",
     "api/wire/differences.py",
     "api/wire/fields.py",
@@ -129,6 +133,8 @@ PURE = (
 
 ALLOWED = {
     "vllm": (
+        "cluster/engine_core/grammar_backend.py",
+        "cluster/engine_core/grammar_guard.py",
         "cluster/block_hashes.py",
         "cluster/engine.py",
         "cluster/engine_outputs.py",

@@ -209,7 +209,7 @@ class _Schema:
             self._count("references", 1)
         elif key == "pattern" and isinstance(value, str):
             self._count_regex(value)
-        elif key == "multipleOf" and isinstance(value, int | float):
+        elif key == "multipleOf" and type(value) in (int, float):
             if _without_power_of_ten(value) > MAX_MULTIPLE:
                 raise _too_large(f"has a multipleOf with too many digits: {MAX_MULTIPLE} may be one", self.param)
         elif key in _COPIES or key in _LENGTHS:
@@ -227,7 +227,7 @@ class _Schema:
 
 
 def _without_power_of_ten(value: int | float) -> int:
-    digits = str(value).lower().partition("e")[0].replace(".", "").strip("-0")
+    digits = re.sub(r"[^0-9]", "", str(value).partition("e")[0]).strip("0")
     return int(digits[:20] or "0")
 
 

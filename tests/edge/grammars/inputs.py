@@ -33,7 +33,11 @@ HONEST: dict[str, Schema] = {
     },
     "one of kinds": {
         "oneOf": [
-            {"type": "object", "properties": {"kind": {"const": kind}, "of": {"type": kind}}, "required": ["kind", "of"]}
+            {
+                "type": "object",
+                "properties": {"kind": {"const": kind}, "of": {"type": kind}},
+                "required": ["kind", "of"],
+            }
             for kind in ("string", "integer")
         ]
     },
@@ -43,7 +47,9 @@ HONEST: dict[str, Schema] = {
 RECURSIVE_SUM = 'root ::= "a" | root root | root root root'
 TWELVE_FOLD = 'root ::= "a"' + "".join(" | " + " ".join(["root"] * n) for n in range(2, 13))
 ENDLESS_RULES = (
-    "root ::= (" + " | ".join(f"r{i} root" for i in range(40)) + ' | "a")\n'
+    "root ::= ("
+    + " | ".join(f"r{i} root" for i in range(40))
+    + ' | "a")\n'
     + "\n".join(f"r{i} ::= [a-z]+ r{(i * 7 + 1) % 40} | [a-z]+" for i in range(40))
 )
 

@@ -8,7 +8,6 @@ import httpx
 import msgspec
 import psycopg
 import pytest
-from api.wire.tenants import tenant_of_key
 
 from api.identity.tenants import tenant_of_key
 from api.responses.short_events import whole
