@@ -19,8 +19,9 @@ from vllm.v1.structured_output.request import get_structured_output_key
 
 from api.structured.compilers import Compilers
 from api.vllm_errors import serving_error
+from cluster import metrics
 from cluster.block_hashes import BlockHasher
-from cluster.errors import InvalidRequest, ServingError
+from cluster.errors import ConstraintFailed, InvalidRequest, ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
 from cluster.types import (
     GenerateRequest,
@@ -121,6 +122,8 @@ class Generation:
                     call.prompt_sources = call.prompt_sources or delta.prompt_sources
                     yield delta
         except ServingError as error:
+            if isinstance(error, ConstraintFailed):
+                metrics.CONSTRAINTS.labels("ended").inc()
             call.error = error
             raise GenerationError(str(error)) from error
 

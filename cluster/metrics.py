@@ -24,6 +24,12 @@ HTTP_REFUSALS = Counter(
     "Requests and connections that an ingress replica refused before any route saw them, by the code of the error.",
     ["code"],
 )
+CONSTRAINTS = Counter(
+    "baton_constraints",
+    "Schemas, regular expressions and grammars of requests: compiled, invalid or too costly when they were tried, and "
+    "answers that were ended for theirs.",
+    ["result"],
+)
 PROMPT_TOKENS = Counter(
     "baton_prompt_tokens", "Prompt tokens that an engine started from, by where their KV came from.", ["pool", "source"]
 )

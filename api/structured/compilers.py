@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from cluster import metrics
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest, ServingError, TooManyRequests
 
@@ -100,6 +101,7 @@ class Compilers:
                 else:
                     self.num_killed += 1
                     await trial.end()
+        metrics.CONSTRAINTS.labels(trial.result).inc()
         self._verdicts[key] = verdict
         if len(self._verdicts) > MAX_VERDICTS:
             self._verdicts.popitem(last=False)
@@ -138,6 +140,8 @@ class _Trial:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.is_alive = True
+        self.result = ""
+        """Of the last constraint, as it is counted."""
 
     @classmethod
     async def start(cls, setup: bytes) -> "_Trial":
@@ -162,8 +166,10 @@ class _Trial:
         if answer:
             self.is_alive = True
             error: str | None = json.loads(answer)
+            self.result = "compiled" if error is None else "invalid"
             return None if error is None else f"the schema, regular expression or grammar is invalid: {error}"
         await self.end()
+        self.result = "too_costly"
         is_too_large = self._process.returncode in _OUT_OF_MEMORY
         how = "too much memory" if is_too_large else "too long"
         return f"the schema, regular expression or grammar takes {how} to compile"

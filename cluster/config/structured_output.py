@@ -17,7 +17,7 @@ class StructuredOutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     """
     max_schema_bytes: Annotated[int, Meta(ge=1 << 10, le=16 << 20)] = 256 << 10
     """Of one JSON schema, of all tools' parameters together, of a list of choices, of a grammar. More admits larger
-    schemas, each of which costs the ingress up to 0.3 ms per KiB, and an engine as much.
+    schemas, each of which costs an engine up to 0.3 ms of CPU time per KiB.
     """
     compile_s: Annotated[float, Meta(ge=0.05, le=60)] = 2.0
     """CPU time in which a constraint must compile, all of a request's sequences together. More admits more complex

@@ -5,6 +5,7 @@ from cluster import errors
 from cluster.errors import (
     ClientTooSlow,
     Conflict,
+    ConstraintFailed,
     ErrorMessage,
     Forbidden,
     HeadersTooLarge,
@@ -27,6 +28,7 @@ INSTANCES = [
     ServingError("out of luck"),
     InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
     NotFound("no such model", "model", "model_not_found"),
+    ConstraintFailed("the answer was ended: following its schema takes too long per token"),
     Conflict("another response is being generated", "conversation", "conversation_locked"),
     RequestTooLarge("the request body has more than 5 bytes", None, "request_too_large"),
     Unauthorized("the API key is malformed", None, "invalid_api_key"),

@@ -3,7 +3,15 @@ from contextlib import aclosing
 
 import pytest
 
-from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
+from cluster.errors import (
+    ConstraintFailed,
+    GenerationFailed,
+    InvalidRequest,
+    Overloaded,
+    PrefillFailed,
+    WorkerBusy,
+    WorkerUnreachable,
+)
 from cluster.types import (
     FirstToken,
     Outcome,
@@ -238,6 +246,15 @@ async def test_request_that_the_engine_refuses_is_not_tried_elsewhere():
     with pytest.raises(InvalidRequest):
         await read(cluster.session(a_request()))
     assert cluster.prefill.called == ["p0"]
+    cluster.check_settled()
+
+
+@pytest.mark.parametrize("fails", ["fails_before", "fails_after"])
+async def test_answer_that_cannot_be_held_to_its_schema_is_not_tried_elsewhere(fails):
+    cluster = FakeCluster(decode=FakeDecode(**{fails: {"d0": ConstraintFailed("too slow"), "d1": AssertionError()}}))
+    with pytest.raises(ConstraintFailed):
+        await read(cluster.session(a_request()))
+    assert cluster.scheduler.lost == []
     cluster.check_settled()
 
 
