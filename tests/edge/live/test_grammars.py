@@ -22,7 +22,7 @@ SLOW_GRAMMAR = TWELVE_FOLD.replace('"a"', '[a-z ]+ | [a-z]+ " "')
 
 class Weather(BaseModel):
     city: Literal["Paris", "Rome"]
-    degrees: int | None
+    sky: Literal["blue", "grey"] | None
 
 
 def test_slow_grammar_ends_its_own_request_alone(service: Service, client: openai.OpenAI, model: str) -> None:
@@ -76,11 +76,8 @@ def test_schema_that_compiles_too_long_is_refused_while_others_are_answered(clie
     assert parsed.choices[0].message.parsed.city in ("Paris", "Rome")
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_tool_that_must_be_called_is_called_with_valid_arguments(
-    client: openai.OpenAI, model: str, strict: bool
-) -> None:
-    function = {"name": "get_weather", "parameters": Weather.model_json_schema(), "strict": strict}
+def test_strict_tool_is_called_with_valid_arguments(client: openai.OpenAI, model: str) -> None:
+    function = {"name": "get_weather", "parameters": Weather.model_json_schema(), "strict": True}
     answer = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "What is the weather in Paris?"}],
