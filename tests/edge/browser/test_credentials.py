@@ -60,8 +60,8 @@ def test_no_credential_is_no_key():
         [("api-key", "sk-1")],
         [("x-api-key", "sk-1")],
         [("authorization", "Bearer a")] * 2,
-    ]
-    + [[("authorization", "Bearer a"), ("api-key", "a")]],
+        [("authorization", "Bearer a"), ("api-key", "a")],
+    ],
 )
 @pytest.mark.parametrize(("method", "path"), WITH_TENANTS)
 async def test_every_route_that_knows_tenants_refuses_it(headers, method, path):

@@ -99,8 +99,13 @@ async def test_page_of_its_own_origin_may_ask(origin):
         "application/x-www-form-urlencoded",
         "multipart/form-data; boundary=x",
         None,
-    ]
-    + ["", "application/octet-stream", "text/json", "application/jsonp", "application/json, text/plain", "json"],
+        "",
+        "application/octet-stream",
+        "text/json",
+        "application/jsonp",
+        "application/json, text/plain",
+        "json",
+    ],
 )
 async def test_what_a_form_can_post_is_not_read(content_type):
     frontend = FakeFrontend()
