@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.server.connections import Connections
 from api.server.request_id import HEADER, request_id_of
@@ -69,7 +69,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """The request whose headers are not complete."""
         self._num_head_bytes = 0
         self._num_unparsed_bytes = 0
+        """Since the parser has last told of something: of a header, a trailer or a piece's extension without end."""
+        self._has_moved = False
         self._num_headers = 0
+        self._answering: RequestResponseCycle | None = None
+        """The request that the application knows; others may have been sent behind it."""
         self._refusal: ServingError | None = None
         """Why the parser was stopped, if it was not by the parser itself."""
         self._is_ending = False
@@ -87,27 +91,28 @@ class GuardedProtocol(HttpToolsProtocol):
             surplus.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # which tells the request that was sent last
+        if self._answering is not None:
+            self._disconnect(self._answering)
         self._gatekeeper.connections.remove(self)
         self._gatekeeper.ending.discard(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_ending:
             return
-        was_in_head = self._in_head
+        self._has_moved = False
         super().data_received(data)
-        if was_in_head and self._in_head and self._has_begun:  # a header that has no end is not told of by the parser
-            self._num_unparsed_bytes += len(data)
-            if self._num_unparsed_bytes > self._config.max_header_bytes:
-                self._refuse(self._too_large())
+        self._num_unparsed_bytes = 0 if self._has_moved else self._num_unparsed_bytes + len(data)
+        if self._num_unparsed_bytes > self._config.max_header_bytes and not self._is_ending:
+            self._refuse(self._too_large())
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal or InvalidRequest("the request is not valid HTTP/1.1", None, "invalid_http"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = self._has_begun = True
-        self._num_head_bytes = self._num_unparsed_bytes = self._num_headers = 0
+        self._in_head = self._has_begun = self._has_moved = True
+        self._num_head_bytes = self._num_headers = 0
         self._expect_within(self._config.header_timeout_s)
 
     def on_url(self, url: bytes) -> None:
@@ -126,7 +131,7 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_head = self._has_begun = False
+        self._in_head, self._has_begun, self._has_moved = False, False, True
         self.deadline = None
         self._gatekeeper.connections.is_busy(self)
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -137,9 +142,13 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():  # the parser reads nothing that follows
             self.cycle.keep_alive = False
 
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._has_moved = True
+
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._in_head = True
+        self._in_head = self._has_moved = True
         if self.cycle.response_complete:
             self._is_idle()
 
@@ -164,8 +173,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def end(self) -> None:
         """Close the connection, and read what its client still sends until it is closed from there too."""
-        gatekeeper, is_asked = self._gatekeeper, self.cycle is not None and not self.cycle.response_complete
-        if is_asked or self._is_ending or self.transport.is_closing() or len(gatekeeper.ending) >= MAX_LINGERING:
+        gatekeeper, answering = self._gatekeeper, self._answering
+        is_answering = answering is not None and not (answering.response_complete or answering.disconnected)
+        if is_answering or self._is_ending or self.transport.is_closing() or len(gatekeeper.ending) >= MAX_LINGERING:
             self.transport.abort()
             return
         self._is_ending = True
@@ -177,9 +187,23 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: ServingError) -> None:
         metrics.HTTP_REFUSALS.labels(error.code or "").inc()
-        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+        answering = self._answering
+        if answering is not None and answering is self.cycle and answering.more_body and not answering.response_started:
+            self._disconnect(answering)  # the application waits for the rest of this body, which never comes
+        is_free = answering is None or answering.response_complete or answering.disconnected
+        if is_free and not self.transport.is_closing():
             self.transport.write(_whole_answer(error))
         self.end()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @staticmethod
+    def _disconnect(cycle: RequestResponseCycle) -> None:
+        if not cycle.response_complete:
+            cycle.disconnected = True
+        cycle.message_event.set()
 
     def _stop(self, error: ServingError) -> None:
         """In a callback of the parser, which then fails."""

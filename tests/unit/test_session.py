@@ -105,8 +105,9 @@ async def test_failure_before_the_first_token_is_tried_elsewhere(prefill, decode
 
 async def test_served_request_is_closed_with_its_receipt():
     cluster = FakeCluster()
-    await read(cluster.session(a_request(prompt_token_ids=[1, 2]), slo_class=SloClass.BATCH))
+    await read(cluster.session(a_request(prompt_token_ids=[1, 2]), slo_class=SloClass.BATCH, http_request="of-client"))
     (receipt,) = cluster.observer.receipts
+    assert receipt.http_request == "of-client"
     assert (receipt.path, receipt.placement, receipt.outcome) == (PAIR, cluster.scheduler.answers[0], Outcome.FINISHED)
     assert (receipt.num_prompt_tokens, receipt.num_output_tokens, receipt.num_attempts) == (2, 3, 1)
     assert receipt.prefill_sources == PromptTokenSources(3, 1, 0)

@@ -52,10 +52,16 @@ class Echo:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.num_asked = 0
+        self.left = asyncio.Event()
+        """A client has left before its answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.num_asked += 1
-        await self.may_answer.wait()
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
         body = json.dumps({"method": scope["method"], "path": scope["path"]}).encode()
         headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
