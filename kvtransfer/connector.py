@@ -5,7 +5,8 @@ each end is told (`ended_leases`). On a decode engine, a pull counts only until 
 may already hold another prompt, so they are computed instead. And a decode engine takes a prompt that is longer than
 the hand-over: the first token, which the prefill engine has sampled, follows the prompt. And every engine says how long
 its steps and pulls take (`HandoffStats`). Engines ask each other for their NIXL metadata on connections that prove
-themselves (kvtransfer/side_channel.py).
+themselves (kvtransfer/side_channel.py). With the connector of an engine's core comes the guard of what constraints of
+requests cost it (cluster/engine_core/grammar_guard.py).
 
 Importing this module additionally makes the engine's process behave on a shared host: the process ends with the worker
 that owns it, it logs as the worker does, NIXL's progress thread sleeps between polls instead of spinning on a core (CPU
@@ -21,6 +22,7 @@ import sys
 import time
 from typing import Any, cast
 
+import msgspec
 import nixl._api
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -39,6 +41,9 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
+from cluster.config.structured_output import GrammarBudgetConfig
+from cluster.engine_core.grammar_budget import GrammarBudget
+from cluster.engine_core.grammar_guard import install
 from cluster.observability.logging import set_up_logging
 from cluster.rpc import strangers
 from cluster.rpc.strangers import STRANGERS
@@ -47,6 +52,7 @@ from kvtransfer import side_channel
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key
 from kvtransfer.telemetry import PULLS_KEY
+from kvtransfer.tiers import GRAMMARS
 
 logger = logging.getLogger("baton.connector")
 
@@ -68,6 +74,8 @@ class NixlConnector(NixlPullConnector):
         NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)  # the parent's would make its own parts
         if role == KVConnectorRole.SCHEDULER:
             self.connector_scheduler = HandoffScheduler(vllm_config, self.engine_id, kv_cache_config)
+            settings = vllm_config.kv_transfer_config.kv_connector_extra_config[GRAMMARS]
+            install(GrammarBudget.of(msgspec.convert(settings, GrammarBudgetConfig)))
         else:
             self.connector_worker = LeasingWorker(vllm_config, self.engine_id, kv_cache_config)
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.config.structured_output import GrammarBudgetConfig
 from cluster.config.units import Count
 from cluster.reports import Transport
 from cluster.rpc.secret import SECRET_VARIABLE
@@ -104,6 +105,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     go on elsewhere where they can), longer makes updates slow.
     """
     tiers: TiersConfig = TiersConfig()
+    grammars: GrammarBudgetConfig = GrammarBudgetConfig()
 
     def __post_init__(self) -> None:
         if SECRET_VARIABLE in self.env:
