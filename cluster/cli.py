@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import msgspec
 import yaml
 
-from api.wire.tenants import tenant_of_key
+from api.identity.tenants import tenant_of_key
 from cluster import compiler
 from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT

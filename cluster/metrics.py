@@ -19,6 +19,17 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 REQUESTS = Counter("baton_requests", "Requests closed, by where they ran and how they ended.", ["path", "outcome"])
+HTTP_REFUSALS = Counter(
+    "baton_http_refusals",
+    "Requests and connections that an ingress replica refused before any route saw them, by the code of the error.",
+    ["code"],
+)
+CONSTRAINTS = Counter(
+    "baton_constraints",
+    "Schemas, regular expressions and grammars of requests: compiled, invalid or too costly when they were tried, and "
+    "answers that were ended for theirs.",
+    ["result"],
+)
 PROMPT_TOKENS = Counter(
     "baton_prompt_tokens", "Prompt tokens that an engine started from, by where their KV came from.", ["pool", "source"]
 )

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from api.state.chat_completions import ChatCompletion
-from api.wire.depth import check_depth
 from api.wire.pages import metadata_of, user_of
 from cluster.errors import InvalidRequest
 
@@ -36,8 +35,6 @@ def wants_store(body: Any) -> bool:
 class StoredRequest:
     def __init__(self, body: Body, created_at: datetime) -> None:
         """Raises InvalidRequest for what cannot be stored; everything else is checked when it is answered."""
-        for name in (*_SHOWN, "messages"):
-            check_depth(body.get(name), name)
         self.metadata = metadata_of(body.get("metadata"))
         self.body = body
         self.hides_usage = False

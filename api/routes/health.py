@@ -1,15 +1,33 @@
 """GET /healthz, /readyz and /metrics."""
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+
+from api.server.capacity import Capacity, Standstill
 
 router = APIRouter()
 
 
-@router.get("/healthz")
-async def healthz() -> dict[str, str]:
-    """This ingress replica answers."""
-    return {"status": "ok"}
+STANDSTILL_S = 10.0
+"""A replica that has been full for so long without one of its requests ending refuses everybody. Sooner would take out
+replicas that are only busy, all at the same time.
+"""
+
+
+@router.api_route("/healthz", methods=["GET", "HEAD"])
+async def healthz(request: Request) -> Response:
+    """This ingress replica answers, and takes requests."""
+    capacity: Capacity = request.app.state.capacity
+    standstill: Standstill = request.app.state.standstill
+    stands_still = standstill.lasts_s(asyncio.get_running_loop().time()) > STANDSTILL_S
+    body = {
+        "status": "full" if stands_still else "ok",
+        "open_sequences": capacity.num_held,
+        "max_ongoing_requests": capacity.most,
+    }
+    return JSONResponse(body, status_code=503 if stands_still else 200)
 
 
 @router.get("/readyz")

@@ -38,6 +38,8 @@ CHANGES: dict[str, Any] = {
         "metrics_max_age_s": 0,
         # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
         "max_unread_tokens": 500,
+        # What it costs the others is tested on engines (tests/edge/live/test_grammars.py)
+        "structured_output": {"allow_grammars": True},
     },
     # Small enough for a test to evict everything from it
     "decode": {"engine": {"kv_cache_memory_bytes": 32 << 20}},

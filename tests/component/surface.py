@@ -162,6 +162,7 @@ def an_app(
     **config: Any,
 ) -> FastAPI:
     """`config`: of the ingress."""
+    config.setdefault("allowed_hosts", ["*"])
     state = state or StateAway()
     context = context or ContextManager(frontend, lambda: state.stores.context, ContextConfig())
     return build_http_app(
@@ -171,7 +172,9 @@ def an_app(
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    return watched(httpx.AsyncClient(transport=transport, base_url="http://baton"), invented(app.state.frontend))
+    headers = {"content-type": "application/json"}  # of bodies that a test has written by itself
+    client = httpx.AsyncClient(transport=transport, base_url="http://baton", headers=headers)
+    return watched(client, invented(app.state.frontend))
 
 
 def invented(frontend: FakeFrontend | Frontend) -> frozenset[str]:
