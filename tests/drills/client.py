@@ -117,7 +117,8 @@ class Client:
         payload = json.dumps(body).encode()
         head = [
             "POST /v1/completions HTTP/1.1",
-            "Host: x",
+            "Host: localhost",
+            "Content-Type: application/json",
             "x-baton-path: P->D",
             f"Content-Length: {len(payload)}",
             "",
