@@ -41,6 +41,8 @@ CHANGES: dict[str, Any] = {
         # What it costs the others is tested on engines (tests/edge/live/test_grammars.py)
         "structured_output": {"allow_grammars": True},
     },
+    # Two engines start on two cores
+    "slo": {"standard": {"outage_wait_s": 150}},
     # Small enough for a test to evict everything from it
     "decode": {"engine": {"kv_cache_memory_bytes": 32 << 20}},
 }

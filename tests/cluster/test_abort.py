@@ -63,7 +63,8 @@ async def _send(service: Service, body: dict[str, object]) -> asyncio.StreamWrit
     payload = json.dumps(body).encode()
     head = [
         "POST /v1/completions HTTP/1.1",
-        "Host: 127.0.0.1",
+        "Host: localhost",
+        "Content-Type: application/json",
         "x-baton-path: P->D",
         f"Content-Length: {len(payload)}",
         "",

@@ -119,6 +119,7 @@ class Client:
         head = [
             "POST /v1/completions HTTP/1.1",
             f"Host: {self._authority}",
+            "Content-Type: application/json",
             "x-baton-path: P->D",
             f"Content-Length: {len(payload)}",
             "",
