@@ -89,8 +89,8 @@ async def scheduler_address(scheduler: DeploymentHandle) -> Address:
 def join_cluster() -> None:
     """Give this process the secret of its application. To be called before it listens, connects, or starts an engine.
 
-    Where the operator has not set a secret, Ray's own key-value store keeps it, which only processes with Ray's token
-    can read.
+    Where the operator has not set a secret, Ray's own key-value store keeps one. Whoever may speak to Ray can read it
+    there, and could run code in the cluster without it.
     """
     application = serve.get_replica_context().app_name
 

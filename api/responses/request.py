@@ -62,6 +62,8 @@ INCLUDABLE = frozenset(
 )
 """OpenAI's values of `include`. Only logprobs are there to include; clients ask for the others whoever serves them."""
 
+_TOOL_CHOICES = ("none", "auto", "required")
+
 _SUMMARIES_OF_REASONING = ("summary", "generate_summary")
 """The reasoning itself is in the response, so that there is nothing to sum up."""
 
@@ -122,6 +124,7 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
         raise InvalidRequest(
             "a response follows a conversation or a previous response, not both", "conversation", "invalid_value"
         )
+    _check_tool_choice(given.get("tool_choice", "auto"))
     _check_include(given.get("include", ()))
     _check_reasoning(given.get("reasoning", {}))
     truncation, threshold = _truncation(given, default_truncation)
@@ -204,6 +207,14 @@ def _input(value: Any) -> list[Item]:
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     return items_of(value, "input", MAX_INPUT_ITEMS)
+
+
+def _check_tool_choice(choice: Any) -> None:
+    """Raises InvalidRequest. A tool by its name is for those to judge who know the tools."""
+    if isinstance(choice, str) and choice not in _TOOL_CHOICES:
+        raise InvalidRequest(
+            "tool_choice must be 'none', 'auto', 'required' or a function", "tool_choice", "invalid_value"
+        )
 
 
 def _check_include(wanted: Sequence[Any]) -> None:

@@ -7,6 +7,7 @@ and a listener has MAX_UNPROVED of them. What ends here is counted.
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
@@ -27,11 +28,22 @@ longer, shorter refuses peers that are slow for a moment.
 """
 MAX_UNPROVED = 256
 """Connections of one listener that have not proved themselves. More costs file descriptors, of which processes often
-have 1,024. Fewer lets a flood of strangers push peers out before they could answer: it must exceed what one round of
-the event loop accepts, which is 100.
+have 1,024. Fewer lets a flood of strangers push peers out before they could answer: it must exceed
+ACCEPTED_PER_ROUND.
+"""
+ACCEPTED_PER_ROUND = 100
+"""Connections that a listener accepts in one round of the event loop. More delays what else the process does, fewer
+lets a flood fill the queue below.
+"""
+MAX_QUEUED = 4096
+"""Connections that the kernel keeps until they are accepted, of which it allows as many by default. Where the queue is
+full, who connects tries again after a second. More makes peers wait behind more strangers.
 """
 
-SOCKET = "channel"
+SOCKET, PEER = "channel", "peer"
+"""Names for what strangers are counted at: who connects to this process, and who listens where it connects to."""
+_NO_STRANGERS = {"other_process", "ended"}
+"""What is found where a process has been replaced."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -130,6 +142,7 @@ class _Proving(asyncio.Protocol, Generic[P]):
     def __init__(self, handshake: ConnectorHandshake, proved: Callable[[], P]) -> None:
         self._handshake = handshake
         self._proved = proved
+        self._has_answered = False
         self.outcome: asyncio.Future[P] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -144,6 +157,7 @@ class _Proving(asyncio.Protocol, Generic[P]):
             self.outcome.set_exception(refused)
             return
         if reply:
+            self._has_answered = True
             self._transport.write(reply)
         if (rest := self._handshake.rest) is not None:
             protocol = self._proved()
@@ -153,21 +167,27 @@ class _Proving(asyncio.Protocol, Generic[P]):
                 protocol.data_received(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.outcome.done():
-            self.outcome.set_exception(
-                Refused("refused", "the other side refused this one, or ended: do both know the same secret?")
-            )
+        if self.outcome.done():
+            return
+        if self._has_answered:
+            error = Refused("refused", "the other side refused our proof, or ended: do both know the same secret?")
+        else:
+            error = Refused("ended", "the other side ended")
+        self.outcome.set_exception(error)
 
 
 async def listen(
     host: str, secret: bytes, process: str, unproved: UnprovedConnections, proved: Callable[[], asyncio.Protocol]
 ) -> asyncio.Server:
     """On a free port of `host`. `proved` makes the protocol that takes over."""
-    return await asyncio.get_running_loop().create_server(
+    listening = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server = await asyncio.get_running_loop().create_server(
         lambda: _Unproved(ListenerHandshake(secret, process, secrets.token_bytes(NONCE_BYTES)), unproved, proved),
-        host,
-        0,
+        sock=listening,
+        backlog=ACCEPTED_PER_ROUND,
     )
+    listening.listen(MAX_QUEUED)  # asyncio takes its `backlog` for both
+    return server
 
 
 async def prove(host: str, port: int, secret: bytes, process: str, proved: Callable[[], P]) -> P:
@@ -180,8 +200,10 @@ async def prove(host: str, port: int, secret: bytes, process: str, proved: Calla
     try:
         async with asyncio.timeout(PROOF_TIMEOUT_S):
             return await proving.outcome
-    except BaseException:
+    except BaseException as error:
         transport.abort()
+        if isinstance(error, Refused) and error.reason not in _NO_STRANGERS:
+            STRANGERS.count(PEER, error.reason, f"{host}:{port}: {error}")
         raise
 
 

@@ -2,7 +2,7 @@
 one.
 
 The operator sets it as BATON_CLUSTER_SECRET in the environment of every node. Otherwise the first process of the
-application makes one and keeps it where only the application's processes can read it.
+application makes one and keeps it where the others find it.
 """
 
 import os

@@ -211,13 +211,16 @@ async def test_nobody_listening_is_a_lost_connection():
         await connect(listener.address, Service())
 
 
-async def test_connection_without_the_secret_is_refused_by_both_sides(monkeypatch):
+async def test_process_without_the_secret_is_refused_and_knows_why(monkeypatch, caplog):
+    monkeypatch.setattr("cluster.rpc.strangers.LOG_INTERVAL_S", 0.0)
     monkeypatch.setenv(SECRET_VARIABLE, "o" * 40)
     listener = await Listener.start("127.0.0.1", Server())
     monkeypatch.setenv(SECRET_VARIABLE, "p" * 40)
     with pytest.raises(ConnectionLost, match="same secret"):
         await connect(listener.address, Service())
     await listener.close()
+    assert "at the channel: wrong_proof" in caplog.text
+    assert f"at the peer: refused, 127.0.0.1:{listener.address.port}" in caplog.text
 
 
 async def test_process_that_has_taken_the_port_of_another_is_not_taken_for_it():

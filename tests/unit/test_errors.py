@@ -17,6 +17,7 @@ from cluster.errors import (
     RequestTooLarge,
     ServingError,
     StateUnavailable,
+    StillAdmitting,
     TooManyRequests,
     Unauthorized,
     UnsupportedMediaType,
@@ -40,6 +41,7 @@ INSTANCES = [
     HeadersTooLarge("the headers have more than 5 bytes", None, "headers_too_large"),
     Overloaded("no decode worker can be reached", 2.5),
     TooManyRequests("the queue is longer than the objective", 2.5),
+    StillAdmitting("another try of the same request is being admitted", 1.0),
     StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
     *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
@@ -70,8 +72,9 @@ def test_message_is_all_that_an_error_shows():
 def test_only_the_client_s_own_faults_are_client_errors():
     for kind in KINDS:
         is_the_clients = issubclass(kind, InvalidRequest | ClientTooSlow)
-        assert (kind.http_status < 500) == (is_the_clients or kind is TooManyRequests)
-        assert (kind.error_type == "invalid_request_error") == is_the_clients
+        comes_again = kind in (TooManyRequests, StillAdmitting)
+        assert (kind.http_status < 500) == (is_the_clients or comes_again)
+        assert (kind.error_type == "invalid_request_error") == (is_the_clients or kind is StillAdmitting)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.slo import SloConfig
@@ -95,6 +95,7 @@ def test_who_leaves_while_waiting_leaves_nothing():
     assert all(worker.num_placed == 0 for worker in state.view(2.0).workers)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 3))
 def test_those_who_waited_are_all_answered_and_no_worker_gets_more_than_it_takes(num_waiting, number):
     state = RouterState()

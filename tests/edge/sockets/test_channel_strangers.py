@@ -1,7 +1,6 @@
 """Strangers at a real listener, with an honest peer beside them that must not wait longer than a second."""
 
 import asyncio
-import os
 import socket
 
 import psutil
@@ -16,11 +15,22 @@ from cluster.rpc.proving import MAX_UNPROVED, UnprovedConnections
 from cluster.rpc.secret import cluster_secret
 from cluster.rpc.strangers import LOG_INTERVAL_S, STRANGERS, Strangers
 from cluster.types import Address
-from tests.edge.sockets.strangers import ECHO, Echo, ask_as_a_new_peer, framed, frames, listening, nested, say, sayings
+from tests.edge.sockets.strangers import (
+    CLOSED_WITHIN_S,
+    ECHO,
+    FUZZ_MINUTES,
+    Echo,
+    Patience,
+    ask_as_a_new_peer,
+    framed,
+    frames,
+    listening,
+    nested,
+    say,
+    sayings,
+)
 
-PATIENCE_S = 1.0
 NUM_FLOODING = 2000
-FUZZ_MINUTES = float(os.environ.get("BATON_FUZZ_MINUTES", "2"))
 
 
 def counted() -> int:
@@ -33,9 +43,9 @@ async def are_dropped_beside_a_peer(conversations: list[list[bytes]]) -> None:
         peer = await connect(listener.address, Service())
         before = counted()
         talking = asyncio.gather(*(say(listener, parts) for parts in conversations))
-        async with asyncio.timeout(PATIENCE_S):
+        async with Patience():
             assert await peer.call(ECHO, b"still there?") == b"still there?"
-        assert await ask_as_a_new_peer(listener) < PATIENCE_S
+        await ask_as_a_new_peer(listener)
         await talking
         assert echo.num_asked == 2
         assert peer.is_open
@@ -63,7 +73,7 @@ def test_strangers_are_dropped_for_minutes():
 async def test_nested_message_of_a_stranger_reaches_no_decoder(caplog):
     async with listening() as listener:
         await say(listener, [nested(100_000)])
-        assert await ask_as_a_new_peer(listener) < PATIENCE_S
+        await ask_as_a_new_peer(listener)
     assert "RecursionError" not in caplog.text
     assert "Traceback" not in caplog.text
 
@@ -75,7 +85,7 @@ async def spoken_after_proof(parts: list[bytes]) -> None:
         assert bad._transport is not None
         for part in parts:
             bad._transport.write(part)
-        async with asyncio.timeout(PATIENCE_S):
+        async with Patience():
             assert await good.call(ECHO, b"hello") == b"hello"
         bad.close()
         good.close()
@@ -92,9 +102,9 @@ async def test_nested_message_of_a_proved_peer_closes_its_connection_without_a_t
         peer = await connect(listener.address, Service())
         assert peer._transport is not None
         peer._transport.write(nested(100_000))
-        async with asyncio.timeout(PATIENCE_S):
+        async with Patience():
             await peer.lost.wait()
-        assert await ask_as_a_new_peer(listener) < PATIENCE_S
+        await ask_as_a_new_peer(listener)
     assert "does not speak the protocol" in caplog.text
     assert "Traceback" not in caplog.text
 
@@ -123,7 +133,7 @@ async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(bod
         host, port = server.sockets[0].getsockname()
         connection = await connect(Address(host, port, process), Service())
         with pytest.raises(Exception, match=r"cannot be read|gone"):
-            async with asyncio.timeout(PATIENCE_S):
+            async with Patience():
                 await connection.call(ECHO, b"hello")
         connection.close()
         done.set()
@@ -147,18 +157,18 @@ async def test_flood_of_silent_connections_keeps_no_peer_out_and_leaves_nothing_
                     silent.pop(0).close()
 
         flooding = asyncio.create_task(flood())
-        waits = []
+        num_asked = 0
         while not flooding.done():
-            async with asyncio.timeout(PATIENCE_S):
+            async with Patience():
                 await peer.call(ECHO, b"hello")
-            waits.append(await ask_as_a_new_peer(listener))
+            await ask_as_a_new_peer(listener)
+            num_asked += 1
         await flooding
-        assert len(waits) > 5
-        assert max(waits) < PATIENCE_S
+        assert num_asked > 5
         assert len(listener._unproved) <= MAX_UNPROVED
         for one in silent:
             one.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(CLOSED_WITHIN_S):
             while len(listener._unproved):  # noqa: ASYNC110  # the ends of strangers set no event
                 await asyncio.sleep(0.01)
         assert process.num_fds() <= fds + 2
