@@ -109,6 +109,14 @@ class TooManyRequests(Overloaded):
     http_status = 429
 
 
+class StillAdmitting(Overloaded):
+    """Another try of the same request is being admitted; retry later."""
+
+    http_status = 409
+    error_type = "invalid_request_error"
+    code = "request_in_progress"
+
+
 class StateUnavailable(Overloaded):
     """What is remembered cannot be reached now; retry later."""
 

@@ -40,9 +40,6 @@ class StoredRequest:
         self.hides_usage = False
         """A stream tells it for us alone."""
         self._user = user_of(body.get("user"))
-        for name, texts in (("metadata", (*self.metadata, *self.metadata.values())), ("user", (self._user or "",))):
-            if any("\0" in text for text in texts):
-                raise InvalidRequest(f"{name} has NUL characters, which cannot be stored", name, "invalid_value")
         self._created_at = created_at
         self._messages = msgspec.json.encode(body.get("messages"))  # as they came: who answers may change them
         if body.get("stream") is True:

@@ -23,8 +23,10 @@ class Relevant(Protocol):
 
     async def relevant(
         self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None
-    ) -> list[Item]:
-        """Messages of the conversation that have to do with the text, the best first. Raises ServingError."""
+    ) -> list[str]:
+        """Messages of the conversation that have to do with the text, the best first: their ids. Raises
+        ServingError.
+        """
         ...
 
 
@@ -53,7 +55,7 @@ class Recall:
         except (ServingError, TimeoutError) as error:
             logger.warning("nothing was looked up for a turn: %s", error or "no answer in time")
             return None
-        found = [messages[item["id"]] for item in best if item["id"] in messages]
+        found = [messages[item] for item in best if item in messages]
         counts = await self._counter.texts([memory_note([item]) for item in found])
         chosen, used = set(), 0
         for item, tokens in zip(found, counts, strict=True):

@@ -3,19 +3,27 @@
 A client says so by an `Idempotency-Key`, or, as the official ones do by themselves, by the number of its tries.
 """
 
+import asyncio
+import math
+import time
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
 from api.state.chat_state import ChatState
-from api.state.retries import Claim
-from cluster.errors import Conflict, InvalidRequest
+from api.state.response_events import Standing
+from api.state.retries import Claim, Held, Hold
+from cluster.errors import Conflict, InvalidRequest, StillAdmitting
 
 KEY_HEADER, RETRY_HEADER = "idempotency-key", "x-stainless-retry-count"
 MAX_KEY = 255
 """Characters."""
 ATTACHED_WITHIN_S = 30.0
 """Since the end of the first try. Who tries later has had its answer, and means another one."""
+WAIT_S = 5.0
+"""For an earlier try that is being admitted. Longer keeps a connection for it; shorter makes clients ask again."""
+LOOK_INTERVAL_S = 0.05
+RETRY_AFTER_S = 2.0
 
 
 class Attempt(NamedTuple):
@@ -27,8 +35,8 @@ class Attempt(NamedTuple):
 
 class Found(NamedTuple):
     response: str
-    is_there: bool
-    """An earlier try has made it."""
+    hold: Hold | None
+    """Of who is to make it. None: an earlier try has made it."""
 
 
 def attempt_of(headers: Headers, fingerprint: str) -> Attempt:
@@ -43,26 +51,40 @@ async def found_for(state: ChatState, tenant: str, attempt: Attempt, new: str) -
     """The response that answers this attempt: one that is there, or else a new one, to be made under this id.
 
     Raises:
-        Conflict: the key was used for another request.
+        Conflict: the key was used for another request; or another try is still being admitted.
         StateUnavailable: whether it is there cannot be told.
     """
+    claim = Claim(attempt.fingerprint, new)
     if attempt.key is not None:
-        return await _found_by_key(state, tenant, attempt.key, Claim(attempt.fingerprint, new))
-    if attempt.is_retry and (first := await state.retries.running(tenant, attempt.fingerprint)) is not None:
-        standing = await state.stores.response_events.standing(tenant, first)
-        if standing is not None and standing.over_for_s < ATTACHED_WITHIN_S:
-            return Found(first, is_there=True)
-    await state.retries.remember(tenant, attempt.fingerprint, new)
-    return Found(new, is_there=False)
+        return await _found_by_name(state, tenant, f"key {attempt.key}", claim, math.inf)
+    name = f"request {attempt.fingerprint}"
+    if attempt.is_retry:
+        return await _found_by_name(state, tenant, name, claim, ATTACHED_WITHIN_S)
+    return Found(new, await state.retries.take(tenant, name, claim))
 
 
-async def _found_by_key(state: ChatState, tenant: str, key: str, claim: Claim) -> Found:
-    held = await state.retries.claim(tenant, key, claim)
-    if held.response == claim.response:
-        return Found(held.response, is_there=False)
-    if await state.stores.response_events.standing(tenant, held.response) is None:  # it was refused, or deleted
-        await state.retries.claim_anew(tenant, key, claim)
-        return Found(claim.response, is_there=False)
-    if held.fingerprint != claim.fingerprint:
-        raise Conflict(f"this {KEY_HEADER} was used for another request", None, "idempotency_key_conflict")
-    return Found(held.response, is_there=True)
+async def _found_by_name(state: ChatState, tenant: str, name: str, claim: Claim, attached_within_s: float) -> Found:
+    """`attached_within_s`: since the end of the earlier try."""
+    until, gone = time.monotonic() + WAIT_S, None
+    while True:
+        held = await state.retries.claim(tenant, name, claim, gone)
+        if isinstance(held, Hold):
+            return Found(claim.response, held)
+        if held.claim.fingerprint != claim.fingerprint:
+            if not held.is_admitted or await _standing(state, tenant, held) is not None:
+                raise Conflict(f"this {KEY_HEADER} was used for another request", None, "idempotency_key_conflict")
+            gone = held.claim
+            continue
+        standing = await _standing(state, tenant, held)
+        if standing is not None and standing.over_for_s < attached_within_s:
+            return Found(held.claim.response, None)
+        if held.is_admitted:  # and then refused, or deleted; or else long over
+            gone = held.claim
+        elif time.monotonic() > until:
+            raise StillAdmitting("the request was sent before, and is not admitted yet", RETRY_AFTER_S)
+        else:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+async def _standing(state: ChatState, tenant: str, held: Held) -> Standing | None:
+    return await state.stores.response_events.standing(tenant, held.claim.response)

@@ -7,7 +7,7 @@ from api.generation import Call
 from api.render import Frontend
 from api.responses.title_text import first_messages, title_body, title_of
 from api.state.chat_state import ChatState
-from api.state.conversations import Page
+from api.wire.pages import Page
 from api.wire.slo import slo_class_of
 from cluster.errors import InvalidRequest, ServingError
 
@@ -59,7 +59,8 @@ class Titles:
         store = self._state.stores.conversations
         if (await store.get(tenant, conversation)).title is not None:
             return
-        said = first_messages(await store.items(tenant, conversation, Page(None, NUM_FIRST_ITEMS, False)))
+        first = await store.items(tenant, conversation, Page(None, NUM_FIRST_ITEMS, False))
+        said = first_messages(first.data)
         if not said:
             return
         question, answer = (said[role][1] if role in said else "" for role in ("user", "assistant"))

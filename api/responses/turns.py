@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from api.generation import Call
@@ -21,6 +22,8 @@ BACKGROUND_RETRY_AFTER_S = 10.0
 """A response takes seconds to minutes."""
 NOTHING = History([], {}, [])
 
+Settle = Callable[[asyncio.Future[Turn]], None]
+
 
 class Turns:
     def __init__(self, means: Means, state: ChatState, background: Capacity) -> None:
@@ -32,10 +35,19 @@ class Turns:
         """Those that are kept, by tenant and id."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def start(self, tenant: str, request: ResponseRequest, call: Call, response: str, units: Units) -> Turn:
+    async def start(
+        self,
+        tenant: str,
+        request: ResponseRequest,
+        call: Call,
+        response: str,
+        units: Units,
+        settle: Settle | None = None,
+    ) -> Turn:
         """The user's turn is durable when this returns, if it is to be stored. `tenant`: as the state knows it;
         `response`: the id that it gets; `units`: what the HTTP request holds, which the turn holds as long as it
-        goes on.
+        goes on; `settle`: called when it is known whether there will be a turn, whether or not its client is still
+        there.
 
         Raises:
             NotFound, Conflict: of the conversation, the previous response, or an item that the input refers to.
@@ -46,6 +58,8 @@ class Turns:
         starting = asyncio.create_task(self._start(tenant, request, call, response))  # all of it, or nothing
         starting.add_done_callback(lambda started: _release_after(started, held))
         self._keep(starting)
+        if settle is not None:
+            starting.add_done_callback(settle)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:

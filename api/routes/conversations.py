@@ -11,7 +11,7 @@ from api.state.chat_state import ChatState
 from api.state.conversations import Conversation, Conversations
 from api.state.search import Match
 from api.wire.items import items_of
-from api.wire.pages import listed, metadata_in, metadata_of, page_of, title_of, user_of
+from api.wire.pages import Part, listed, metadata_in, metadata_of, page_of, title_of, user_of
 from api.wire.requests import checked, object_of
 from cluster.errors import InvalidRequest
 
@@ -34,11 +34,12 @@ async def list_conversations(request: Request) -> dict[str, Any]:
     tenant, user, metadata = tenant_in_state(request), query.get("user"), metadata_in(query)
     if "query" not in query:
         found = await _store(request).find(tenant, page, user, metadata)
-        return listed([_shown(conversation) for conversation in found], page)
+        shown = [_shown(conversation) for conversation in found.part.data]
+        return listed(Part(shown, found.part.has_more), found.cursor)
     if "order" in query:
         raise InvalidRequest("with query, the best come first: there is no other order", "order", "invalid_value")
     matches = await _state(request).stores.search.find(tenant, query["query"], page, user, metadata)
-    return listed([_shown_match(match) for match in matches], page)
+    return listed(Part([_shown_match(match) for match in matches.part.data], matches.part.has_more), matches.cursor)
 
 
 @router.get("/{conversation}")
@@ -88,7 +89,7 @@ async def list_items(request: Request, conversation: str) -> Response:
     tenant, page = tenant_in_state(request), page_of(request.query_params)
 
     async def ask() -> dict[str, Any]:
-        return listed(await _store(request).items(tenant, conversation, page), page)
+        return listed(await _store(request).items(tenant, conversation, page))
 
     return await answer_or_copy(request, tenant, conversation, first_page(page), ask)
 

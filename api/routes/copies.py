@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-from api.state.conversations import Page
+from api.wire.pages import Page
 
 STALE_HEADER = "x-baton-stale"
 """Of a response that is a copy: how many seconds ago it was so."""

@@ -8,7 +8,7 @@ from api.identity.tenants import tenant_in_state
 from api.state.chat_state import ChatState
 from api.state.feedback import Feedback, FeedbackStore
 from api.wire.feedback import KNOWN, opinion_of, rating_of
-from api.wire.pages import listed, page_of
+from api.wire.pages import Part, listed, page_of
 from api.wire.requests import object_of
 
 router = APIRouter(prefix="/v1/feedback")
@@ -26,7 +26,7 @@ async def list_feedback(request: Request) -> dict[str, Any]:
     query, page = request.query_params, page_of(request.query_params)
     rating = rating_of(query["rating"]) if "rating" in query else None
     found = await _store(request).find(tenant_in_state(request), page, query.get("response_id"), rating)
-    return listed([_shown(feedback) for feedback in found], page)
+    return listed(Part([_shown(feedback) for feedback in found.data], found.has_more))
 
 
 @router.delete("/{feedback}")

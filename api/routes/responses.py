@@ -18,6 +18,7 @@ from api.server.edge import UNITS
 from api.state.chat_state import ChatState
 from api.state.items import new_id
 from api.state.responses import Responses
+from api.state.retries import Hold
 from api.wire.event_stream import EventStream
 from api.wire.fingerprint import fingerprint
 from api.wire.pages import listed, page_of
@@ -80,7 +81,7 @@ async def input_items(request: Request, response: str) -> Response:
     tenant, page = tenant_in_state(request), page_of(request.query_params)
 
     async def ask() -> dict[str, Any]:
-        return listed(await _store(request).input_items(tenant, response, page), page)
+        return listed(await _store(request).input_items(tenant, response, page))
 
     return await answer_or_copy(request, tenant, response, first_page(page), ask)
 
@@ -93,16 +94,22 @@ async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str
     mark = await checked(request, wanted.items, lambda: fingerprint(tenant, request.url.path, body))
     attempt = attempt_of(request.headers, mark)
     found = await found_for(request.app.state.chat_state, tenant, attempt, new_id("resp"))
-    if found.is_there:
+    if found.hold is None:
         return await _answer_of_another_try(request, wanted, found.response)
-    return await _answer(request, wanted, found.response)
+    return await _answer(request, wanted, found.response, found.hold)
 
 
-async def _answer(request: Request, wanted: ResponseRequest, response: str) -> Response:
-    """`response`: its id."""
-    call = call_of(request, wanted.body)
-    tenant, units = tenant_in_state(request), request.scope[UNITS]
-    turn = await request.app.state.turns.start(tenant, wanted, call, response, units)
+async def _answer(request: Request, wanted: ResponseRequest, response: str, hold: Hold | None = None) -> Response:
+    """`response`: its id. `hold`: of the name of this request."""
+    try:
+        call = call_of(request, wanted.body)
+        tenant, units = tenant_in_state(request), request.scope[UNITS]
+        settle = None if hold is None else hold.settle
+        turn = await request.app.state.turns.start(tenant, wanted, call, response, units, settle)
+    except ServingError:
+        if hold is not None:
+            hold.refuse()
+        raise
     if wanted.is_streamed:
         keep_alive_s = request.app.state.keep_alive_s
         return EventStream(

@@ -22,7 +22,7 @@ async def list_completions(request: Request) -> dict[str, Any]:
     found = await _store(request).find(
         tenant_in_state(request), page, query.get("model"), query.get("user"), metadata_in(query)
     )
-    return listed(found, page)
+    return listed(found)
 
 
 @router.get("/{completion}")
@@ -49,7 +49,7 @@ async def messages(request: Request, completion: str) -> dict[str, Any]:
     """Those that it answers, oldest first."""
     page = page_of(request.query_params, "asc")
     found = await _store(request).messages(tenant_in_state(request), completion)
-    return listed(part_of(listed_messages(completion, found), page), page)
+    return listed(part_of(listed_messages(completion, found), page))
 
 
 def _store(request: Request) -> ChatCompletions:

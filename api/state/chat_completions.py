@@ -7,10 +7,13 @@ import msgspec
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
-from api.state.conversations import Page
+from api.state.conversations import bytes_of
 from api.state.database import Database, Transaction, fetch_all, fetch_one
+from api.state.items import ROW_BYTES, aside
+from api.state.postgres.parts import PAGE_BYTES, part_of_rows
 from api.state.queries import queries
-from api.state.sealing import TenantKeys
+from api.state.sealing import TenantKey, TenantKeys
+from api.wire.pages import Page, Part
 from cluster.errors import NotFound
 
 Body = dict[str, Any]
@@ -32,6 +35,11 @@ class ChatCompletion(NamedTuple):
     messages: bytes
     """JSON: those that it answers."""
 
+    @property
+    def num_bytes(self) -> int:
+        """That it takes when it is stored."""
+        return ROW_BYTES + len(self.body) + len(self.messages) + bytes_of(self.metadata)
+
 
 class ChatCompletions:
     def __init__(self, database: Database, keys: TenantKeys) -> None:
@@ -39,8 +47,8 @@ class ChatCompletions:
         self._keys = keys
 
     async def add(self, tenant: str, completion: ChatCompletion) -> None:
-        """No-op for one that is there."""
-        async with self._database.transaction(tenant) as transaction:
+        """No-op for one that is there. Raises InvalidRequest where the tenant's quota is used up."""
+        async with self._database.transaction(tenant, adds=completion.num_bytes) as transaction:
             key = await self._keys.newest(transaction, tenant)
             sealed = {
                 "metadata": Jsonb(completion.metadata),
@@ -56,8 +64,8 @@ class ChatCompletions:
             return await self._one(transaction, tenant, await self._found(transaction, tenant, completion))
 
     async def update(self, tenant: str, completion: str, metadata: dict[str, str]) -> Body:
-        """Raises NotFound."""
-        async with self._database.transaction(tenant) as transaction:
+        """Raises NotFound, InvalidRequest."""
+        async with self._database.transaction(tenant, adds=bytes_of(metadata)) as transaction:
             values = {"tenant": tenant, "id": completion, "metadata": Jsonb(metadata)}
             row = await fetch_one(transaction, _SQL["update_metadata"], **values)
             if row is None:
@@ -72,15 +80,17 @@ class ChatCompletions:
 
     async def find(
         self, tenant: str, page: Page, model: str | None, end_user: str | None, metadata: dict[str, str]
-    ) -> list[Body]:
-        """One more than the page takes, where there are more. Raises NotFound."""
+    ) -> Part[Body]:
+        """Raises NotFound."""
         query = _SQL["list_newest_first" if page.newest_first else "list_oldest_first"]
-        values = {"model": model, "end_user": end_user, "metadata": Jsonb(metadata)}
+        values = {"model": model, "end_user": end_user, "metadata": Jsonb(metadata), "max_bytes": PAGE_BYTES}
         async with self._database.transaction(tenant) as transaction:
             rows = await fetch_all(transaction, query, tenant=tenant, after=page.after, limit=page.limit + 1, **values)
             if not rows and page.after:
                 await self._found(transaction, tenant, page.after)
-            return await self._unsealed(transaction, tenant, rows)
+            keys = await self._keys.of_rows(transaction, tenant, rows)
+        shown, has_more = part_of_rows(rows, page.limit)
+        return Part(await _unsealed(keys, shown), has_more)
 
     async def messages(self, tenant: str, completion: str) -> list[Body]:
         """That it answers. Raises NotFound."""
@@ -89,7 +99,8 @@ class ChatCompletions:
             if row is None:
                 raise no_completion(completion)
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            return list(msgspec.json.decode(key.unseal(row["messages"], _place(completion, "messages"))))
+        sealed, place = row["messages"], _place(completion, "messages")
+        return await aside(1, len(sealed), lambda: list(msgspec.json.decode(key.unseal(sealed, place))))
 
     async def _found(self, transaction: Transaction, tenant: str, completion: str) -> DictRow:
         row = await fetch_one(transaction, _SQL["get"], tenant=tenant, id=completion)
@@ -98,15 +109,18 @@ class ChatCompletions:
         return row
 
     async def _one(self, transaction: Transaction, tenant: str, row: DictRow) -> Body:
-        return (await self._unsealed(transaction, tenant, [row]))[0]
+        return (await _unsealed(await self._keys.of_rows(transaction, tenant, [row]), [row]))[0]
 
-    async def _unsealed(self, transaction: Transaction, tenant: str, rows: list[DictRow]) -> list[Body]:
-        by_version = await self._keys.of_rows(transaction, tenant, rows)
-        return [
-            msgspec.json.decode(by_version[row["key_version"]].unseal(row["body"], _place(row["id"], "body")))
-            | {"metadata": row["metadata"]}
-            for row in rows
-        ]
+
+async def _unsealed(keys: dict[int, TenantKey], rows: list[DictRow]) -> list[Body]:
+    """`keys`: of the rows."""
+    num_bytes = sum(len(row["body"]) for row in rows)
+    return await aside(len(rows), num_bytes, lambda: [_shown(keys[row["key_version"]], row) for row in rows])
+
+
+def _shown(key: TenantKey, row: DictRow) -> Body:
+    body: Body = msgspec.json.decode(key.unseal(row["body"], _place(row["id"], "body")))
+    return body | {"metadata": row["metadata"]}
 
 
 def no_completion(completion: str) -> NotFound:

@@ -58,7 +58,7 @@ class ChatState:
         """For what responses tell while they are generated here."""
         self._volatile = Volatile()
         self.tails = Tails(self._volatile)
-        self.retries = Retries(self._volatile)
+        self.retries = Retries(self._volatile, self._keys.hashed)
         self.cache = ReadCache(self._volatile, self._keys, config.cache_s)
         redis_url = os.environ.get(REDIS_URL_VARIABLE, config.redis_url)
         self._local_redis = None if redis_url else LocalRedis(folder / REDIS_FOLDER)
@@ -92,6 +92,7 @@ class ChatState:
     async def close(self) -> None:
         if self._stores is not None:
             await self._stores.log_writer.close()
+        await self.retries.settled()
         for job in self._jobs:
             job.cancel()
         if self._jobs:
@@ -130,7 +131,7 @@ class ChatState:
             self._url = await asyncio.to_thread(self._local.start)
         if self._database is None or self._writing is None:
             assert self._url is not None
-            self._database = Database(self._url, self._config.max_connections)
+            self._database = Database(self._url, self._config.max_connections, self._config.max_bytes_of)
             self._writing = Database(self._url, 1)
             for database in (self._database, self._writing):
                 await database.open()

@@ -26,7 +26,9 @@ async def opened(transaction: Transaction, keys: TenantKeys, tenant: str, items:
             version: await keys.of_version(transaction, tenant, version) for version in {one[0] for one in contents}
         }
         texts = await aside(
-            len(contents), lambda: [by_version[version].unseal(text, _PLACE).decode() for version, text in contents]
+            len(contents),
+            sum(len(text) for _, text in contents),
+            lambda: [by_version[version].unseal(text, _PLACE).decode() for version, text in contents],
         )
     except StateUnavailable:
         raise

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from api.state.compactions import opened, sealed_summary
 from api.state.database import Database, fetch_one
-from api.state.items import Coverage, Item, Turn, append, new_id
+from api.state.items import Coverage, Item, Turn, append, new_id, packed
 from api.state.queries import queries
 from api.state.sealing import TenantKeys
 
@@ -44,7 +44,8 @@ class ContextStore:
                 "encrypted_content": sealed_summary(key, summary),
             }
             turn = Turn(response, row["position"], is_output=True)
-            await append(transaction, key, [item], conversation=row["conversation_id"], turn=turn, coverage=coverage)
+            added = await packed([item], "output")
+            await append(transaction, key, added, conversation=row["conversation_id"], turn=turn, coverage=coverage)
             return True
 
     async def add_memory(self, tenant: str, response: str, items: Sequence[str]) -> None:

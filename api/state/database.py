@@ -1,10 +1,12 @@
-"""PostgreSQL as the stores see it: transactions, each in the name of one tenant."""
+"""PostgreSQL as the stores see it: transactions, each in the name of one tenant, of whom none keeps the others from
+theirs.
+"""
 
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -13,7 +15,8 @@ from psycopg.errors import ForeignKeyViolation
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from cluster.errors import InvalidRequest, NotFound, StateUnavailable
+from api.state.postgres.shares import Shares
+from cluster.errors import Conflict, InvalidRequest, NotFound, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
@@ -32,13 +35,40 @@ MIGRATION_TIMEOUT_S = 600.0
 RECONNECT_TIMEOUT_S = 3.0
 """The pool tries again ever more seldom for so long, and then anew, when somebody asks for a connection."""
 RETRY_AFTER_S = 2.0
+LARGEST_SHARE = 2
+"""One of so many parts of the connections is the most that a tenant may have. A larger part would let a tenant answer
+more of its own requests at once, and leave fewer to the others while they wait for its to end.
+"""
+NEARLY_FULL_BYTES = 256 << 20
+"""A tenant that is so near to its quota stores one thing after the other, so that no two take the last room. It is more
+than the connections of a replica can store at once. Less could let a tenant have more than its quota; more makes it
+slower sooner.
+"""
 SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
+
+_ENTER: LiteralString = "SELECT baton_enter(%(tenant)s, %(lock)s, %(adds)s, %(most)s, %(near)s) AS standing"
 
 Transaction = AsyncConnection[DictRow]
 
 
+GONE = frozenset(
+    {
+        "items_tenant_id_conversation_id_fkey",
+        "items_tenant_id_response_id_fkey",
+        "responses_tenant_id_conversation_id_fkey",
+        "response_events_tenant_id_response_id_fkey",
+        "feedback_tenant_id_response_id_fkey",
+        "feedback_tenant_id_chat_completion_id_fkey",
+    }
+)
+"""Foreign keys to what clients and purges may delete at any moment."""
+
+
 class Database:
-    def __init__(self, url: str, max_connections: int) -> None:
+    def __init__(self, url: str, max_connections: int, quota: Callable[[str], int | None] = lambda _: None) -> None:
+        """`quota`: of a tenant, in bytes."""
+        self._shares = Shares(max_connections, max(1, max_connections // LARGEST_SHARE))
+        self._quota = quota
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
             url,
             open=False,
@@ -82,26 +112,61 @@ class Database:
             raise _away(error) from error
 
     @asynccontextmanager
-    async def transaction(self, tenant: str, timeout_s: float = TRANSACTION_TIMEOUT_S) -> AsyncIterator[Transaction]:
-        """Sees the rows of this tenant alone; committed at the end, rolled back by an exception.
+    async def transaction(
+        self, tenant: str, timeout_s: float = TRANSACTION_TIMEOUT_S, *, adds: int = 0, lock: int | None = None
+    ) -> AsyncIterator[Transaction]:
+        """Sees the rows of this tenant alone; committed at the end, rolled back by an exception. `adds`: how many bytes
+        it is to store, as far as its client decides. `lock`: a number that no other transaction has at the same time.
 
         Raises:
-            InvalidRequest: PostgreSQL cannot store the text: it has NUL characters, or halves of surrogate pairs.
-            NotFound: what it adds to has just been purged.
-            StateUnavailable: it is away, or too slow.
+            InvalidRequest: text has NUL characters or halves of surrogate pairs, which cannot be stored; or the tenant
+                has no room for what it adds.
+            NotFound: what it adds to has just been deleted.
+            Conflict: the tenant is being erased.
+            StateUnavailable: PostgreSQL is away, or too slow.
         """
         try:
-            async with asyncio.timeout(timeout_s), self._pool.connection() as connection:
-                await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
+            async with asyncio.timeout(timeout_s), self._connected(tenant) as connection:
+                if tenant == EVERY_TENANT:
+                    await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
+                else:
+                    await self._enter(connection, tenant, adds, lock)
                 yield connection
         except (DataError, UnicodeEncodeError) as error:
+            if getattr(error, "sqlstate", None) is not None:
+                raise  # PostgreSQL's, of what we have made of the request
             raise InvalidRequest(
                 f"the request has text that cannot be stored: {error}", None, "invalid_value"
             ) from error
         except ForeignKeyViolation as error:
+            if error.diag.constraint_name not in GONE:
+                raise
             raise NotFound("what the request is about has just been deleted", None, "not_found") from error
         except (PoolTimeout, TimeoutError, OperationalError) as error:
             raise _away(error) from error
+
+    @asynccontextmanager
+    async def _connected(self, tenant: str) -> AsyncIterator[Transaction]:
+        """Within the time that a request may wait for that."""
+        async with AsyncExitStack() as held:
+            async with asyncio.timeout(CONNECTION_TIMEOUT_S):
+                await held.enter_async_context(self._shares.one(tenant))
+            yield await held.enter_async_context(self._pool.connection())
+
+    async def _enter(self, connection: Transaction, tenant: str, adds: int, lock: int | None) -> None:
+        most = self._quota(tenant) if adds else None
+        row = await fetch_one(
+            connection, _ENTER, tenant=tenant, lock=lock, adds=adds, most=most, near=NEARLY_FULL_BYTES
+        )
+        assert row is not None
+        if row["standing"] == "erased":
+            raise Conflict("all that is stored for this API key is being erased", None, "tenant_erased")
+        if row["standing"] == "full":
+            raise InvalidRequest(
+                f"with this request more than {most} bytes would be stored for this API key: delete something first",
+                None,
+                "storage_quota_exceeded",
+            )
 
     async def migrate(self) -> None:
         """Bring the tables up to date; one process does it, whoever calls.
@@ -113,6 +178,7 @@ class Database:
         known = {int(file.name.partition("_")[0]): file for file in sorted(MIGRATIONS.glob("*.sql"))}
         async with self.transaction(EVERY_TENANT, MIGRATION_TIMEOUT_S) as transaction:
             await transaction.execute("SET LOCAL statement_timeout = 0")
+            await transaction.execute("SET LOCAL lock_timeout = 0")
             await transaction.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
             await transaction.execute(
                 "CREATE TABLE IF NOT EXISTS schema_migrations ("

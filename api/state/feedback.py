@@ -5,15 +5,15 @@ tenant.
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from psycopg.errors import ForeignKeyViolation
+import msgspec
 from psycopg.rows import DictRow
 
-from api.state.conversations import Page
 from api.state.database import Database, Transaction, fetch_all, fetch_one
-from api.state.items import new_id
+from api.state.items import ROW_BYTES, new_id
 from api.state.queries import queries
 from api.state.responses import no_response
 from api.state.sealing import TenantKey, TenantKeys
+from api.wire.pages import Page, Part
 from cluster.errors import NotFound
 
 _SQL = queries("feedback.sql")
@@ -45,9 +45,15 @@ class FeedbackStore:
         self._keys = keys
 
     async def put(self, tenant: str, opinion: Opinion) -> Feedback:
-        """In place of what the same user said of it before. Raises NotFound: there is no such response, or item."""
+        """In place of what the same user said of it before.
+
+        Raises:
+            NotFound: there is no such response, or item.
+            InvalidRequest: the tenant's quota is used up.
+        """
+        adds = ROW_BYTES + len(msgspec.json.encode(opinion))
         try:
-            async with self._database.transaction(tenant) as transaction:
+            async with self._database.transaction(tenant, adds=adds) as transaction:
                 columns = await self._columns(transaction, tenant, opinion)
                 said_before = await fetch_one(transaction, _SQL["of_user"], **columns)
                 columns["id"] = feedback = said_before["id"] if said_before else new_id("fb")
@@ -59,11 +65,13 @@ class FeedbackStore:
                 row = await fetch_one(transaction, _SQL["put"], **columns)
                 assert row is not None
                 return Feedback(feedback, row["created_at"], opinion)
-        except ForeignKeyViolation as error:  # it was deleted meanwhile
-            raise no_response(opinion.subject) from error
+        except NotFound as error:
+            if error.code != "not_found":
+                raise
+            raise no_response(opinion.subject) from error  # it was deleted meanwhile
 
-    async def find(self, tenant: str, page: Page, subject: str | None, rating: int | None) -> list[Feedback]:
-        """One more than the page takes, where there are more. Raises NotFound."""
+    async def find(self, tenant: str, page: Page, subject: str | None, rating: int | None) -> Part[Feedback]:
+        """Raises NotFound."""
         query = _SQL["list_newest_first" if page.newest_first else "list_oldest_first"]
         values = {"tenant": tenant, "subject": subject, "rating": rating, "after": page.after, "limit": page.limit + 1}
         async with self._database.transaction(tenant) as transaction:
@@ -75,7 +83,8 @@ class FeedbackStore:
             ):
                 raise no_feedback(page.after)
             by_version = await self._keys.of_rows(transaction, tenant, rows)
-        return [_feedback(row, by_version[row["key_version"]]) for row in rows]
+        shown = [_feedback(row, by_version[row["key_version"]]) for row in rows[: page.limit]]
+        return Part(shown, len(rows) > page.limit)
 
     async def delete(self, tenant: str, feedback: str) -> None:
         """Raises NotFound."""

@@ -55,7 +55,7 @@ async def history_of(
     else:
         return History([], {}, [])
     rows = await fetch_all(transaction, query, tenant=tenant, **values)
-    items = await opened(transaction, keys, tenant, await unsealed(transaction, keys, tenant, rows))
+    items = await opened(transaction, keys, tenant, await unsealed(await keys.of_rows(transaction, tenant, rows), rows))
     return _history(rows, items)
 
 

@@ -35,7 +35,7 @@ class Purges:
         self._cache = cache
         self._keep_deleted = timedelta(days=config.keep_deleted_days)
         self._retention = _days(config.retention_days)
-        self._own = {tenant: _days(theirs.retention_days) for tenant, theirs in config.tenants.items()}
+        self._own = {tenant: _days(config.retention_days_of(tenant)) for tenant in config.tenants}
 
     async def run(self) -> int:
         """Returns how many are gone."""

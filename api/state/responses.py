@@ -10,14 +10,17 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import DictRow
 
 from api.responses.short_events import Line
-from api.state.conversations import Page, found_conversation
+from api.state.conversations import found_conversation
 from api.state.database import Database, Transaction, fetch_all, fetch_one
 from api.state.history import History, history_of
-from api.state.items import Item, Turn, append, referred, unsealed
+from api.state.items import ROW_BYTES, Item, Limits, Turn, append, packed, referred, too_large, unsealed
+from api.state.postgres.derived import lock_of_derived
+from api.state.postgres.parts import PAGE_BYTES, items_in
 from api.state.queries import queries
 from api.state.response_events import Body, add_events, created_in, events_of
 from api.state.sealing import TenantKey, TenantKeys
 from api.wire.differences import Difference, applied, difference
+from api.wire.pages import Page, Part
 from cluster.errors import Conflict, InvalidRequest, NotFound
 
 LEASE = timedelta(seconds=15)
@@ -80,11 +83,11 @@ class Ending(NamedTuple):
 
 
 class Responses:
-    def __init__(self, database: Database, keys: TenantKeys, max_items: int) -> None:
-        """`max_items`: of a conversation. Only the answer to a turn may be more."""
+    def __init__(self, database: Database, keys: TenantKeys, limits: Limits) -> None:
+        """`limits`: only the answer to a turn may be more."""
         self._database = database
         self._keys = keys
-        self._max_items = max_items
+        self._limits = limits
 
     async def history(self, tenant: str, conversation: str | None, previous: str | None) -> History:
         """What a turn follows. Raises NotFound, Conflict."""
@@ -101,21 +104,23 @@ class Responses:
 
         Raises:
             NotFound: no such conversation or previous response.
-            InvalidRequest: the conversation is full.
+            InvalidRequest: the conversation is full, or the tenant's quota; or something in the turn is too large.
             Conflict: another turn is running on the conversation, or what was replaced is no part of it any more.
         """
-        conversation = turn.conversation
+        conversation, limits = turn.conversation, self._limits
+        added, texts = await packed(turn.items, "input", limits), _texts(turn, limits)
+        adds = added.num_bytes + ROW_BYTES + texts.num_bytes
         try:
-            async with self._database.transaction(tenant) as transaction:
+            async with self._database.transaction(tenant, adds=adds) as transaction:
                 if conversation is not None:
                     await found_conversation(transaction, tenant, conversation)
                 key = await self._keys.newest(transaction, tenant)
-                await self._create(transaction, key, turn)  # from here on the conversation is this turn's
+                await self._create(transaction, key, turn, texts)  # from here on the conversation is this turn's
                 if conversation is not None and turn.replaced is not None:
                     await _supersede(transaction, tenant, turn)
                 history = await history_of(transaction, self._keys, tenant, conversation, turn.previous)
                 place = Turn(turn.created["id"], 0, is_output=False)
-                await append(transaction, key, turn.items, conversation=conversation, turn=place, most=self._max_items)
+                await append(transaction, key, added, conversation=conversation, turn=place, limits=limits)
                 return Admitted(history, key)
         except UniqueViolation as error:
             raise Conflict(
@@ -149,7 +154,7 @@ class Responses:
     async def withdraw(self, tenant: str, response: str) -> None:
         """It was never admitted, and neither was its input."""
         async with self._database.transaction(tenant) as transaction:
-            for statement in ("restore", "withdraw_items", "delete"):
+            for statement in ("lock", "restore", "withdraw_items", "delete"):
                 await transaction.execute(_SQL[statement], {"tenant": tenant, "id": response})
 
     async def get(self, tenant: str, response: str) -> Body:
@@ -160,8 +165,9 @@ class Responses:
                 raise no_response(response)
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
             output = await fetch_all(transaction, _SQL["output"], tenant=tenant, id=response)
-            items = await self._items(transaction, tenant, output)
-            return _shown(key, row) | {"status": row["status"], "output": items}
+            keys = await self._keys.of_rows(transaction, tenant, output)
+        items = await unsealed(keys, output)
+        return _shown(key, row) | {"status": row["status"], "output": items}
 
     async def delete(self, tenant: str, response: str) -> None:
         """Its items stay in the conversation that they belong to.
@@ -170,7 +176,7 @@ class Responses:
             NotFound: there is no such response.
             Conflict: it is being generated.
         """
-        async with self._database.transaction(tenant) as transaction:
+        async with self._database.transaction(tenant, lock=lock_of_derived(tenant)) as transaction:
             row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
             if row is None:
                 raise no_response(response)
@@ -179,23 +185,25 @@ class Responses:
             await transaction.execute(_SQL["delete_items"], {"tenant": tenant, "id": response})
             await transaction.execute(_SQL["delete"], {"tenant": tenant, "id": response})
 
-    async def input_items(self, tenant: str, response: str, page: Page) -> list[Item]:
-        """One more than the page takes, where there are more. Raises NotFound."""
+    async def input_items(self, tenant: str, response: str, page: Page) -> Part[Item]:
+        """Raises NotFound."""
         query = _SQL["input_newest_first" if page.newest_first else "input_oldest_first"]
         async with self._database.transaction(tenant) as transaction:
             if await fetch_one(transaction, _SQL["get"], tenant=tenant, id=response) is None:
                 raise no_response(response)
-            values = {"id": response, "after": page.after, "limit": page.limit + 1}
+            values = {"id": response, "after": page.after, "limit": page.limit + 1, "max_bytes": PAGE_BYTES}
             rows = await fetch_all(transaction, query, tenant=tenant, **values)
             if not rows and page.after:
                 place = {"tenant": tenant, "id": response, "item": page.after}
                 if await fetch_one(transaction, _SQL["input_item"], **place) is None:
                     raise NotFound(f"no item with id '{page.after}' in this response", "after", "item_not_found")
-            return await self._items(transaction, tenant, rows)
+            keys = await self._keys.of_rows(transaction, tenant, rows)
+        return await items_in(page, keys, rows)
 
     async def asked(self, tenant: str, response: str) -> Asked:
         """Raises NotFound."""
-        query, values = _SQL["input_oldest_first"], {"id": response, "after": None, "limit": None}
+        query = _SQL["input_oldest_first"]
+        values = {"id": response, "after": None, "limit": None, "max_bytes": None}
         async with self._database.transaction(tenant) as transaction:
             row = await fetch_one(transaction, _SQL["asked"], tenant=tenant, id=response)
             if row is None:
@@ -203,16 +211,13 @@ class Responses:
             if row["asked"] is None:
                 raise InvalidRequest(f"response '{response}' was made by an older Baton: send its request again")
             key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            body = _asked(key, row)
             rows = await fetch_all(transaction, query, tenant=tenant, **values)
-            items = await self._items(transaction, tenant, rows)
-            return Asked(response, body, items, row["conversation_id"], row["previous_response_id"])
+            keys = await self._keys.of_rows(transaction, tenant, rows)
+        body, items = _asked(key, row), await unsealed(keys, rows)
+        return Asked(response, body, items, row["conversation_id"], row["previous_response_id"])
 
-    async def _items(self, transaction: Transaction, tenant: str, rows: list[Any]) -> list[Item]:
-        return await unsealed(transaction, self._keys, tenant, rows)
-
-    async def _create(self, transaction: Transaction, key: TenantKey, turn: Admission) -> None:
-        response, asked = turn.created["id"], difference(turn.asked, turn.created)
+    async def _create(self, transaction: Transaction, key: TenantKey, turn: Admission, texts: "_Texts") -> None:
+        response = turn.created["id"]
         values = {
             "tenant": key.tenant,
             "id": response,
@@ -220,12 +225,33 @@ class Responses:
             "previous": turn.previous,
             "status": turn.created["status"],
             "is_background": turn.created["background"],
-            "body": key.seal(msgspec.json.encode(turn.created), _place(response, "body")),
-            "asked": key.seal(msgspec.json.encode(asked), _place(response, "asked")),
+            "body": key.seal(texts.created, _place(response, "body")),
+            "asked": key.seal(texts.asked, _place(response, "asked")),
             "key_version": key.version,
             "lease": LEASE,
         }
         await transaction.execute(_SQL["create"], values)
+
+
+class _Texts(NamedTuple):
+    """Of a turn that is to be admitted, as JSON."""
+
+    created: bytes
+    asked: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.created) + len(self.asked)
+
+
+def _texts(turn: Admission, limits: Limits) -> _Texts:
+    """Raises InvalidRequest where there is too much beside the input."""
+    asked = difference(turn.asked, turn.created)
+    texts = _Texts(msgspec.json.encode(turn.created), msgspec.json.encode(asked))
+    if texts.num_bytes > limits.item_bytes:
+        largest = max(turn.asked, key=lambda name: len(msgspec.json.encode(turn.asked[name])))
+        raise too_large(largest, texts.num_bytes, limits.item_bytes)
+    return texts
 
 
 async def end_response(transaction: Transaction, keys: TenantKeys, tenant: str, ending: Ending) -> bool:
@@ -252,7 +278,8 @@ async def end_response(transaction: Transaction, keys: TenantKeys, tenant: str, 
         place = await fetch_one(transaction, _SQL["next_position"], tenant=tenant, id=response)
         assert place is not None
         turn = Turn(response, place["position"], is_output=True)
-        await append(transaction, newest, ending.output, conversation=row["conversation_id"], turn=turn)
+        output = await packed(ending.output, "output")
+        await append(transaction, newest, output, conversation=row["conversation_id"], turn=turn)
     return True
 
 

@@ -6,6 +6,7 @@ row. To destroy a tenant's key is to destroy its texts, in all backups too.
 """
 
 import asyncio
+import hmac
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -114,6 +115,8 @@ class TenantKeys:
         self._master = master
         self._kept: dict[bytes, bytes] = {}
         """By what they are wrapped as."""
+        self._names = os.urandom(KEY_BYTES)
+        """What texts are hashed with."""
         self._remembered: LRUCache[tuple[str, int | None], TenantKey] = LRUCache(KEPT_KEYS)
 
     async def check(self, transaction: Transaction) -> None:
@@ -121,10 +124,13 @@ class TenantKeys:
         one to come makes it so. Raises ServingError.
         """
         row = await fetch_one(transaction, _SQL["oldest"])
-        if row is None:
-            await self.newest(transaction, EVERY_TENANT)
-        else:
+        if row is not None:
             await self._unwrapped(row["wrapped_key"])
+        self._names = (await self.newest(transaction, EVERY_TENANT)).derived("names")
+
+    def hashed(self, text: str) -> str:
+        """The same in all replicas that have reached PostgreSQL. Nobody can check a guess of the text by it."""
+        return hmac.digest(self._names, text.encode(), "sha256").hex()
 
     async def newest(self, transaction: Transaction, tenant: str) -> TenantKey:
         """To seal with; a new tenant gets one."""

@@ -2,19 +2,32 @@
 
 import asyncio
 import logging
-from typing import NamedTuple
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
 
 from psycopg import OperationalError
+from psycopg.errors import QueryCanceled
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
-from api.state.conversations import Conversation, Page, conversations_of, found_conversation
-from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
-from api.state.items import Item, unsealed
+from api.state.conversations import Conversation, conversations_of, found_conversation
+from api.state.database import (
+    CONNECTION_TIMEOUT_S,
+    EVERY_TENANT,
+    RETRY_AFTER_S,
+    Database,
+    Transaction,
+    fetch_all,
+    fetch_one,
+)
+from api.state.items import unsealed
+from api.state.postgres.parts import PAGE_BYTES, Found, cursor_to, no_cursor, part_of_rows, place_in
+from api.state.postgres.shares import Shares
 from api.state.queries import queries
 from api.state.sealing import TenantKey, TenantKeys
 from api.state.words import excerpt, hashed_query, hashed_vector, hashed_word, lexemes_of, storable, text_of
-from cluster.errors import InvalidRequest, ServingError, StateUnavailable
+from api.wire.pages import Page, Part
+from cluster.errors import InvalidRequest, ServingError, StateUnavailable, TooManyRequests
 
 logger = logging.getLogger("baton.state")
 
@@ -24,8 +37,20 @@ MAX_RELEVANT_WORDS = 50
 """Of what is compared with a conversation: the longest ones, which say the most."""
 COMPARED = 2_000
 """Messages of a conversation, the newest, with which a text is compared."""
-CAUGHT_UP_AT_ONCE = 20
-"""Messages that one transaction of the background job indexes."""
+RANKED = 1_000
+"""Messages that match, the newest, among which the best are looked for. More finds what is older, and takes PostgreSQL
+longer for common words.
+"""
+SEARCH_TIMEOUT_MS = 1_500
+"""Of each statement of a search. More lets a search of a tenant with much text use PostgreSQL for longer; less answers
+fewer of them.
+"""
+SEARCHES_SHARE = 4
+"""One of so many parts of the connections may be searching, and one of a tenant: whatever is searched, the others of it
+are left to who reads and writes.
+"""
+CAUGHT_UP_AT_ONCE, CAUGHT_UP_BYTES = 20, 4 << 20
+"""Messages that one transaction of the background job indexes, and bytes of them, but for a single one."""
 BATCHES_AT_ONCE = 10
 
 _SQL = queries("words.sql")
@@ -39,8 +64,11 @@ class Match(NamedTuple):
 
 
 class Search:
-    def __init__(self, database: Database, keys: TenantKeys, language: str) -> None:
-        """`language`: a text search configuration of PostgreSQL; empty where nothing is searched."""
+    def __init__(self, database: Database, keys: TenantKeys, language: str, max_connections: int) -> None:
+        """`language`: a text search configuration of PostgreSQL; empty where nothing is searched. `max_connections`: of
+        the database.
+        """
+        self._shares = Shares(max(1, max_connections // SEARCHES_SHARE), most_of_one=1)
         self._database = database
         self._keys = keys
         self._language = language
@@ -56,45 +84,68 @@ class Search:
 
     async def find(
         self, tenant: str, query: str, page: Page, end_user: str | None, metadata: dict[str, str]
-    ) -> list[Match]:
-        """Conversations with a message that matches, the best first; one more than the page takes, where there are
-        more. `query`: as people write them for web searches. Raises InvalidRequest, and NotFound for the page.
+    ) -> Found[Match]:
+        """Conversations with a message that matches, the best first, of the newest messages where many match. `query`:
+        as people write them for web searches.
+
+        Raises:
+            InvalidRequest: of the query or the page; or too much matches.
+            NotFound: of the page.
+            TooManyRequests: others are being answered, of this tenant or in all.
         """
         if not self._language:
             raise InvalidRequest("conversations cannot be searched here", "query", "unsupported_parameter")
         if len(query) > MAX_QUERY:
             raise InvalidRequest(f"query may have {MAX_QUERY} characters", "query", "string_above_max_length")
+        after, place = place_in(page)
+        rank = None if place is None else _rank_of(place)
+        values: dict[str, Any] = {"after": after, "rank": rank, "end_user": end_user}
+        values |= {"metadata": Jsonb(metadata), "limit": page.limit + 1, "max_bytes": PAGE_BYTES, "ranked": RANKED}
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(CONNECTION_TIMEOUT_S):
+                    await held.enter_async_context(self._shares.one(tenant))
+            except TimeoutError as error:
+                raise TooManyRequests("other searches are not answered yet", RETRY_AFTER_S) from error
+            try:
+                return await self._found(tenant, query, page, values)
+            except StateUnavailable as error:
+                if isinstance(error.__cause__, QueryCanceled):
+                    raise InvalidRequest(
+                        "too many messages match: use words that are rarer", "query", "query_too_broad"
+                    ) from error
+                raise
+
+    async def _found(self, tenant: str, query: str, page: Page, values: dict[str, Any]) -> Found[Match]:
         async with self._database.transaction(tenant) as transaction:
+            await transaction.execute(_SQL["limit_time"], {"milliseconds": str(SEARCH_TIMEOUT_MS)})
             asked = await fetch_one(transaction, _SQL["query"], text=query, language=self._language)
             keys = await self._words_keys(transaction, tenant)
             if asked is None or not asked["has_words"] or not keys:
-                return []
-            rows = await fetch_all(
-                transaction,
-                _SQL["find"],
-                tenant=tenant,
-                words=hashed_query(asked["query"], keys),
-                end_user=end_user,
-                metadata=Jsonb(metadata),
-                after=page.after,
-                limit=page.limit + 1,
-            )
-            if not rows and page.after:
-                await found_conversation(transaction, tenant, page.after)
-            found = await conversations_of(transaction, self._keys, tenant, rows)
-            best = await unsealed(transaction, self._keys, tenant, [_item_of(row) for row in rows])
-            texts = [text_of(item) for item in best]
-            values = {"asked": query, "texts": texts, "language": self._language}
-            marked = await fetch_all(transaction, _SQL["marked"], **values)
-        return [
+                return Found(Part([], has_more=False), None)
+            words = hashed_query(asked["query"], keys)
+            rows = await fetch_all(transaction, _SQL["find"], tenant=tenant, words=words, **values)
+            if not rows and values["after"] and values["rank"] is None:
+                await found_conversation(transaction, tenant, values["after"])
+            shown, has_more = part_of_rows(rows, page.limit)
+            found = await conversations_of(transaction, self._keys, tenant, shown)
+            items = [_item_of(row) for row in shown]
+            best = await unsealed(await self._keys.of_rows(transaction, tenant, items), items)
+            marks = {"asked": query, "texts": [text_of(item) for item in best], "language": self._language}
+            marked = await fetch_all(transaction, _SQL["marked"], **marks)
+        matches = [
             Match(conversation, item["id"], excerpt(row["text"]))
             for conversation, item, row in zip(found, best, marked, strict=True)
         ]
+        cursor = cursor_to(found[-1].id, repr(shown[-1]["rank"])) if found else None
+        return Found(Part(matches, has_more), cursor)
 
     async def relevant(
         self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None
-    ) -> list[Item]:
-        """Of the newest messages of a conversation, those that share words with the text, the most relevant first."""
+    ) -> list[str]:
+        """Of the newest messages of a conversation, those that share words with the text, the most relevant first:
+        their ids.
+        """
         async with self._database.transaction(tenant) as transaction:
             (vector,) = await self._lexemes(transaction, [storable(text[:MAX_QUERY])])
             keys = await self._words_keys(transaction, tenant)
@@ -111,17 +162,17 @@ class Search:
                 among=COMPARED,
                 limit=limit,
             )
-            return await unsealed(transaction, self._keys, tenant, rows)
+            return [row["id"] for row in rows]
 
     async def catch_up(self) -> bool:
         """Index what has been said since, or in another language. True: there may be more."""
         for _ in range(BATCHES_AT_ONCE):
             async with self._database.transaction(EVERY_TENANT) as transaction:
-                rows = await fetch_all(transaction, _SQL["behind"], language=self._language, limit=CAUGHT_UP_AT_ONCE)
-                if rows:
-                    await self._index(transaction, rows)
-            if len(rows) < CAUGHT_UP_AT_ONCE:
-                return False
+                values = {"limit": CAUGHT_UP_AT_ONCE, "max_bytes": CAUGHT_UP_BYTES}
+                rows = await fetch_all(transaction, _SQL["behind"], language=self._language, **values)
+                if not rows:
+                    return False
+                await self._index(transaction, rows)
         return True
 
     async def _index(self, transaction: Transaction, rows: list[DictRow]) -> None:
@@ -157,8 +208,8 @@ class Search:
     async def _readable(self, transaction: Transaction, row: DictRow) -> tuple[str, bytes | None]:
         """Its text, and what its words are hashed with."""
         try:
-            (item,) = await unsealed(transaction, self._keys, row["tenant_id"], [row])
             key = await self._keys.of_version(transaction, row["tenant_id"], row["key_version"])
+            (item,) = await unsealed({key.version: key}, [row])
         except StateUnavailable:
             raise
         except ServingError as error:
@@ -173,6 +224,17 @@ class Search:
 
     async def _words_keys(self, transaction: Transaction, tenant: str) -> list[bytes]:
         return [_words_key(key) for key in await self._keys.all(transaction, tenant)]
+
+
+def _rank_of(place: str) -> float:
+    """Raises InvalidRequest."""
+    try:
+        rank = float(place)
+    except ValueError as error:
+        raise no_cursor() from error
+    if not 0 <= rank < 1e30:
+        raise no_cursor()
+    return rank
 
 
 def _words_key(key: TenantKey) -> bytes:

@@ -8,6 +8,7 @@ from api.state.context_store import ContextStore
 from api.state.conversations import Conversations
 from api.state.database import Database
 from api.state.feedback import FeedbackStore
+from api.state.items import Limits
 from api.state.log_writer import LogWriter
 from api.state.orphans import Orphans
 from api.state.purges import Purges
@@ -37,15 +38,16 @@ def stores_in(
     database: Database, writing: Database, keys: TenantKeys, tails: Tails, cache: ReadCache, config: StateConfig
 ) -> Stores:
     """`writing`: the same database, for what is generated."""
+    limits = Limits(config.max_item_bytes, config.max_conversation_items, config.max_conversation_bytes)
     return Stores(
-        conversations=Conversations(database, keys, config.max_conversation_items),
-        responses=Responses(database, keys, config.max_conversation_items),
+        conversations=Conversations(database, keys, limits),
+        responses=Responses(database, keys, limits),
         response_events=ResponseEvents(database, keys),
         log_writer=LogWriter(ResponseEvents(writing, keys), tails),
         orphans=Orphans(database, keys),
         context=ContextStore(database, keys),
         chat_completions=ChatCompletions(database, keys),
         feedback=FeedbackStore(database, keys),
-        search=Search(database, keys, config.words_language),
+        search=Search(database, keys, config.words_language, config.max_connections),
         purges=Purges(database, cache, config),
     )

@@ -1,12 +1,13 @@
 """Lists, a page at a time: OpenAI's query parameters and envelope."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from starlette.datastructures import QueryParams
 
-from api.state.conversations import Page
 from cluster.errors import InvalidRequest, NotFound
+
+T = TypeVar("T")
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
@@ -19,6 +20,23 @@ MAX_TITLE = 200
 _FILTER = "metadata["
 
 
+class Page(NamedTuple):
+    """That is asked for."""
+
+    after: str | None
+    """The last id of the page before."""
+    limit: int
+    newest_first: bool
+
+
+class Part(NamedTuple, Generic[T]):
+    """Of a list: what a page shows of it."""
+
+    data: list[T]
+    has_more: bool
+    """Behind it. Where the data are large, a page ends before its limit."""
+
+
 def page_of(query: QueryParams, default_order: str = "desc") -> Page:
     """Raises InvalidRequest."""
     limit, order = query.get("limit", str(DEFAULT_LIMIT)), query.get("order", default_order)
@@ -29,8 +47,8 @@ def page_of(query: QueryParams, default_order: str = "desc") -> Page:
     return Page(query.get("after") or None, int(limit), order == "desc")
 
 
-def part_of(data: Sequence[dict[str, Any]], page: Page) -> Sequence[dict[str, Any]]:
-    """Of all, the oldest first: the page, and one more where there are more. Raises NotFound."""
+def part_of(data: Sequence[dict[str, Any]], page: Page) -> Part[dict[str, Any]]:
+    """Of all, the oldest first. Raises NotFound."""
     if page.newest_first:
         data = data[::-1]
     first = 0
@@ -39,18 +57,18 @@ def part_of(data: Sequence[dict[str, Any]], page: Page) -> Sequence[dict[str, An
         if page.after not in ids:
             raise NotFound(f"nothing with id '{page.after}' is listed here", "after", "not_found")
         first = ids.index(page.after) + 1
-    return data[first : first + page.limit + 1]
+    return Part(list(data[first : first + page.limit]), len(data) > first + page.limit)
 
 
-def listed(data: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
-    """`data`: one more than the page takes, where there are more."""
-    shown = list(data[: page.limit])
+def listed(part: Part[dict[str, Any]], cursor: str | None = None) -> dict[str, Any]:
+    """`cursor`: what the next page is asked for by, where that is not the last id."""
+    data = part.data
     return {
         "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(data) > page.limit,
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": cursor or (data[-1]["id"] if data else None),
+        "has_more": part.has_more,
     }
 
 
@@ -73,6 +91,8 @@ def metadata_of(value: Any) -> dict[str, str]:
         raise InvalidRequest("metadata must be an object of strings", "metadata", "invalid_type")
     if len(value) > MAX_METADATA:
         raise InvalidRequest(f"metadata may have {MAX_METADATA} keys", "metadata", "object_above_max_properties")
+    if any("\0" in text for text in (*value, *value.values())):
+        raise InvalidRequest("metadata has NUL characters, which cannot be stored", "metadata", "invalid_value")
     for key, text in value.items():
         if len(key) > MAX_METADATA_KEY or len(text) > MAX_METADATA_VALUE:
             raise InvalidRequest(
@@ -87,6 +107,8 @@ def user_of(value: Any) -> str | None:
     """Raises InvalidRequest."""
     if value is not None and not (isinstance(value, str) and len(value) <= MAX_USER):
         raise InvalidRequest(f"user must be a string of at most {MAX_USER} characters", "user", "invalid_value")
+    if value is not None and "\0" in value:
+        raise InvalidRequest("user has NUL characters, which cannot be stored", "user", "invalid_value")
     return value
 
 

@@ -3,16 +3,22 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from cluster.config.units import Count, Days
 
+TenantName = Annotated[str, Meta(pattern=r"^([0-9a-f]{16}|anonymous)\Z")]
+"""As `baton tenant` prints it."""
+Bytes = Annotated[int, Meta(ge=1 << 10, le=1 << 50)]
+
 
 class TenantStateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is other for one tenant."""
+    """What is other for one tenant. What is not named is as below."""
 
-    retention_days: Days | None
-    """As below. None: for ever."""
+    retention_days: Days | UnsetType | None = UNSET
+    """None: for ever."""
+    max_bytes: Bytes | UnsetType | None = UNSET
+    """None: as much as there is room for."""
 
 
 class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,8 +53,22 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Conversations that nobody has touched for so long are purged, and responses without a conversation that are so
     old. None: for ever. Shorter protects who said something; longer keeps what they may come back to.
     """
-    tenants: dict[str, TenantStateConfig] = {}
+    tenants: dict[TenantName, TenantStateConfig] = {}
     """By the names that `baton tenant` prints."""
+    max_tenant_bytes: Bytes | None = 10 << 30
+    """Stored for one tenant, sealed texts and half a kilobyte for each row; what would be more is refused, but for the
+    answer to a turn. None: as much as PostgreSQL's disk has. More lets one tenant fill the disk of all; less ends with
+    an error what a tenant would have kept.
+    """
+    max_item_bytes: Bytes = 10 << 20
+    """Of one item, of the instructions and tools of a response together, and of the messages of a stored chat
+    completion. A larger one takes the memory of an ingress several times over while it is read, and holds up its other
+    requests for some milliseconds a megabyte; a smaller one refuses long prompts and images.
+    """
+    max_conversation_bytes: Bytes = 256 << 20
+    """Of a conversation; what was replaced counts. What would exceed it is refused, but for the answer to a turn. With
+    more, PostgreSQL reads longer for a turn of a long conversation; with less they end sooner.
+    """
     max_conversation_items: Count = 10_000
     """Of a conversation; those that were replaced count. What would exceed it is refused, but for the answer to a turn.
     Each turn reads what its conversation has: with more, long ones take the ingress and PostgreSQL longer, with less
@@ -74,6 +94,14 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """"package.module:callable" that gives the master key, for a key management service (docs/state.md). None:
     BATON_MASTER_KEY, or else a file in `data_dir`.
     """
+
+    def retention_days_of(self, tenant: str) -> float | None:
+        own = self.tenants.get(tenant, TenantStateConfig()).retention_days
+        return self.retention_days if own is UNSET else own
+
+    def max_bytes_of(self, tenant: str) -> int | None:
+        own = self.tenants.get(tenant, TenantStateConfig()).max_bytes
+        return self.max_tenant_bytes if own is UNSET else own
 
     @property
     def words_language(self) -> str:

@@ -6,7 +6,7 @@ A stranger may connect a thousand times a second, so it must not cost a line in 
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 
 logger = logging.getLogger("baton.strangers")
@@ -40,6 +40,21 @@ class Strangers:
             "%d connections of strangers were dropped, the last at the %s: %s, %s", num, socket, reason, peer
         )
 
+    def take(self) -> list[tuple[str, str, int]]:
+        """Socket, reason and number, of all that has been counted since they were last taken: for another process of
+        the same worker, which exports them.
+        """
+        with self._lock:
+            taken = [(socket, reason, number) for (socket, reason), number in self._counts.items()]
+            self._counts.clear()
+        return taken
+
+    def add(self, taken: Iterable[tuple[str, str, int]]) -> None:
+        """What another process has counted, and logged."""
+        with self._lock:
+            for socket, reason, number in taken:
+                self._counts[socket, reason] += number
+
     def counts(self) -> dict[tuple[str, str], int]:
         """By socket and reason."""
         with self._lock:
@@ -48,3 +63,6 @@ class Strangers:
 
 STRANGERS = Strangers()
 """Those of this process."""
+
+STATS_KEY = "strangers"
+"""Of those at an engine's sockets, in its connector statistics."""

@@ -140,7 +140,7 @@ class StateAway:
 
     cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
-    retries = Retries(Volatile())
+    retries = Retries(Volatile(), str)
     log_space = LogSpace(1 << 30, 1 << 20)
 
     @property

@@ -11,9 +11,9 @@ import pytest
 
 from api.state import chat_state, master_keys
 from api.state.chat_state import ChatState
-from api.state.conversations import Page
 from api.state.orphans import Orphans
 from api.state.purges import Purges
+from api.wire.pages import Page
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
 from cluster.local_postgres import LocalPostgres
@@ -193,7 +193,7 @@ async def test_key_management_service_wraps_the_keys(tmp_path):
     await second.look()
     before = fake_kms.ONE.num_unwrapped
     for _ in range(3):
-        assert len(await second.stores.conversations.items("alice", made.id, Page(None, 10, True))) == 1
+        assert len((await second.stores.conversations.items("alice", made.id, Page(None, 10, True))).data) == 1
     assert fake_kms.ONE.num_unwrapped == before + 1  # it is far away: not asked again
     await second.close()
     other = ChatState(StateConfig(data_dir=str(tmp_path), master_key=f"{KMS}:another"))

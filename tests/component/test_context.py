@@ -16,7 +16,7 @@ from api.context.manager import ContextManager
 from api.context.notes import user_message
 from api.generation import Call
 from api.state.chat_state import ChatState
-from api.state.conversations import Page
+from api.wire.pages import Page
 from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest
 from tests.component.remembering import ClientOf, clients_of
@@ -78,11 +78,12 @@ class Index:
 
     async def relevant(
         self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[str]:
         if self.error is not None:
             raise self.error
         page = Page(None, limit, newest_first=False)
-        return await self._state.stores.conversations.items(tenant, conversation, page) if "remember" in text else []
+        oldest = await self._state.stores.conversations.items(tenant, conversation, page)
+        return [item["id"] for item in oldest.data] if "remember" in text else []
 
 
 def text_of(message: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from api.state.chat_state import ChatState
-from api.state.conversations import Page
+from api.wire.pages import Page
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
@@ -234,4 +234,4 @@ async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_ba
     async with asyncio.timeout(8):
         await store.add_items("alice", made.id, said)
     kept = await store.items("alice", made.id, Page(None, len(said), False))
-    assert [item["content"] for item in kept] == [item["content"] for item in said]
+    assert [item["content"] for item in kept.data] == [item["content"] for item in said]

@@ -16,7 +16,8 @@ from redis import Redis
 from api.state import cache as module
 from api.state import database
 from api.state.chat_state import ChatState
-from api.state.conversations import Conversation, Page
+from api.state.conversations import Conversation
+from api.wire.pages import Page
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from cluster.local_postgres import LocalPostgres
@@ -172,8 +173,8 @@ def loses_replies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     transaction = database.Database.transaction
 
     @asynccontextmanager
-    async def lost(self: Any, *options: Any) -> AsyncIterator[Any]:
-        async with transaction(self, *options) as opened:
+    async def lost(self: Any, *options: Any, **named: Any) -> AsyncIterator[Any]:
+        async with transaction(self, *options, **named) as opened:
             yield opened
         raise StateUnavailable("lost", 1.0)
 

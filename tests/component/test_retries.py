@@ -1,14 +1,17 @@
 """Requests that are sent again, with and without a Redis between two replicas."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from redis import Redis
 
 from api.state import retries as module
-from api.state.retries import Claim, Retries
+from api.state.retries import Claim, Held, Hold, Retries
 from api.state.volatile import Volatile
 from tests.component.forgetful import ForgetfulRedis
+
+ONE, OTHER = Claim("f", "resp_1"), Claim("f", "resp_2")
 
 
 @pytest.fixture
@@ -17,57 +20,98 @@ async def replicas(forgetful: ForgetfulRedis) -> AsyncIterator[list[Retries]]:
     reached = [Volatile(), Volatile()]
     for volatile in reached:
         volatile.reach(forgetful.url)
-    yield [Retries(volatile) for volatile in reached]
-    for volatile in reached:
+    made = [Retries(volatile, str) for volatile in reached]
+    yield made
+    for retries, volatile in zip(made, reached, strict=True):
+        await retries.settled()
         await volatile.close()
 
 
-async def test_retry_finds_the_response_at_another_replica(replicas):
+def done(error: Exception | None = None) -> "asyncio.Future[None]":
+    """An admission that has ended."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ended.set_result(None) if error is None else ended.set_exception(error)
+    return ended
+
+
+async def admitted(retries: Retries, name: str, claim: Claim, tenant: str = "alice") -> None:
+    hold = await retries.claim(tenant, name, claim)
+    assert isinstance(hold, Hold)
+    hold.settle(done())
+    await retries.settled()
+
+
+async def test_name_belongs_to_who_was_first_at_every_replica(replicas):
     first, other = replicas
-    await first.remember("alice", "f", "resp_1")
-    assert await other.running("alice", "f") == "resp_1"
-    assert await other.running("alice", "g") is None
-    assert await other.running("bob", "f") is None
+    await admitted(first, "k", ONE)
+    for retries in replicas:
+        assert await retries.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
+    await admitted(other, "K" * 10_000, OTHER)
+    await admitted(other, "k", OTHER, tenant="bob")
+
+
+async def test_name_of_a_request_that_is_being_admitted_is_not_free(replicas):
+    first, other = replicas
+    hold = await first.claim("alice", "k", ONE)
+    assert isinstance(hold, Hold)
+    for retries in replicas:
+        assert await retries.claim("alice", "k", OTHER) == Held(ONE, is_admitted=False)
+    hold.settle(done(ValueError()))
+    await first.settled()
+    await admitted(other, "k", OTHER)
 
 
 async def test_request_that_is_sent_again_on_purpose_counts_from_then_on(replicas):
     first, other = replicas
-    await first.remember("alice", "f", "resp_1")
-    await other.remember("alice", "f", "resp_2")
-    assert await first.running("alice", "f") == "resp_2"
+    earlier = await first.take("alice", "f", ONE)
+    (await other.take("alice", "f", OTHER)).settle(done())
+    earlier.settle(done())
+    for retries in replicas:
+        await retries.settled()
+    assert await first.claim("alice", "f", Claim("f", "resp_3")) == Held(OTHER, is_admitted=True)
+
+
+async def test_name_of_a_response_that_is_gone_is_taken_by_one(replicas):
+    first, other = replicas
+    await admitted(first, "k", ONE)
+    assert isinstance(await other.claim("alice", "k", OTHER, gone=ONE), Hold)
+    third = Claim("f", "resp_3")
+    assert await first.claim("alice", "k", third, gone=ONE) == Held(OTHER, is_admitted=False)
 
 
 async def test_one_replica_knows_its_own_while_redis_is_away(replicas, forgetful):
-    first, other = replicas
-    await first.remember("alice", "f", "resp_1")
+    first = replicas[0]
+    await admitted(first, "k", ONE)
     forgetful.kill()
-    assert await first.running("alice", "f") == "resp_1"
-    assert await other.running("alice", "f") is None
-    assert await first.claim("alice", "k", Claim("f", "resp_1")) == Claim("f", "resp_1")
-    assert await first.claim("alice", "k", Claim("g", "resp_2")) == Claim("f", "resp_1")
+    assert await first.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
+    await admitted(first, "another", OTHER)
+    assert await first.claim("alice", "another", ONE) == Held(OTHER, is_admitted=True)
 
 
-async def test_key_belongs_to_who_was_first(replicas):
+async def test_what_redis_forgets_its_owner_tells_it_again(replicas, forgetful):
     first, other = replicas
-    assert await first.claim("alice", "k", Claim("f", "resp_1")) == Claim("f", "resp_1")
-    assert await other.claim("alice", "k", Claim("f", "resp_2")) == Claim("f", "resp_1")
-    assert await other.claim("alice", "k", Claim("g", "resp_3")) == Claim("f", "resp_1")
-    assert await first.claim("alice", "k", Claim("g", "resp_3")) == Claim("f", "resp_1")
-    assert await other.claim("bob", "k", Claim("g", "resp_3")) == Claim("g", "resp_3")
-    assert await other.claim("alice", "K" * 10_000, Claim("g", "resp_3")) == Claim("g", "resp_3")
-
-
-async def test_key_of_a_refused_request_is_free_again(replicas):
-    first, other = replicas
-    refused, next_one = Claim("f", "resp_1"), Claim("f", "resp_2")
-    await first.claim("alice", "k", refused)
-    assert await other.claim("alice", "k", next_one) == refused
-    await other.claim_anew("alice", "k", next_one)
-    assert await first.claim("alice", "k", refused) == next_one
-
-
-async def test_all_of_it_is_forgotten_in_time(replicas, forgetful):
-    await replicas[0].remember("alice", "f", "resp_1")
-    await replicas[0].claim("alice", "k", Claim("f", "resp_1"))
+    await admitted(first, "k", ONE)
     with Redis.from_url(forgetful.url) as client:
-        assert [client.ttl(key) for key in client.scan_iter()] == [module.KEPT_S] * 2
+        client.flushall()
+    assert await first.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
+    assert await other.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
+
+
+async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_replica(replicas, monkeypatch):
+    monkeypatch.setattr(module, "LEASE_S", 0.2)
+    first, other = replicas
+    hold = await first.claim("alice", "k", ONE)
+    assert isinstance(hold, Hold)
+    await asyncio.sleep(0.5)  # much longer than a lease
+    assert await other.claim("alice", "k", OTHER) == Held(ONE, is_admitted=False)
+    hold._renewal.cancel()  # its replica is killed
+    await asyncio.sleep(0.3)
+    assert isinstance(await other.claim("alice", "k", OTHER), Hold)
+
+
+async def test_all_of_it_is_forgotten_in_time_and_says_nothing_of_the_request(replicas, forgetful):
+    await admitted(replicas[0], "k", ONE)
+    await replicas[0].take("alice", "j", OTHER)
+    with Redis.from_url(forgetful.url) as client:
+        lasts = {name: client.ttl(f"baton:request:alice:{name}") for name in "kj"}
+    assert lasts == {"k": module.KEPT_S, "j": int(module.LEASE_S)}

@@ -223,7 +223,8 @@ async def test_without_search_no_words_are_kept(said, client, postgres, tmp_path
 async def relevant(state: ChatState, conversation: str, text: str, limit: int = 10, **options: Any) -> list[str]:
     await state.stores.search.catch_up()
     items = await state.stores.search.relevant("alice", conversation, text, limit, **options)
-    return [item["content"][0]["text"] for item in items]
+    found = [await state.stores.conversations.item("alice", conversation, item) for item in items]
+    return [item["content"][0]["text"] for item in found]
 
 
 async def test_relevant_messages_share_the_words_that_few_others_have(state):
@@ -263,20 +264,6 @@ async def test_messages_whose_key_is_destroyed_are_passed_over(said, client, pos
     conversation = await said(client, "dog")
     assert await found(client, "canary") == []
     assert await found(client, "dog") == [conversation]
-
-
-async def test_what_was_said_before_there_was_search_is_found(said, client, postgres, tmp_path):
-    conversation = await said(client, "canary")
-    with psycopg.connect(postgres) as connection:
-        connection.execute("DROP TABLE item_words; DROP INDEX conversations_by_age, responses_alone_by_age")
-        connection.execute("ALTER TABLE conversations DROP COLUMN title, DROP COLUMN title_key_version")
-        connection.execute("DELETE FROM schema_migrations WHERE name = '0005_search'")
-    migrated = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path)))
-    await migrated.look()
-    await migrated.stores.search.catch_up()
-    async with clients_of(migrated, FakeFrontend()) as clients:
-        assert await found(clients("sk-alice"), "canary") == [conversation]
-    await migrated.close()
 
 
 async def test_only_the_newest_messages_are_compared(state, monkeypatch):

@@ -147,3 +147,17 @@ def test_model_folder_of_the_repository_is_found_wherever_it_is():
 def test_config_survives_the_wire():
     config = a_config(engine={"dtype": "bfloat16"}, ingress={"allow_path_header": True})
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=AppConfig) == config
+
+
+@pytest.mark.parametrize("name", ["alice", "0123456789abcde", "0123456789ABCDEF", "anonymous\n", ""])
+def test_tenant_whose_name_is_none_is_refused_at_the_start(name):
+    with pytest.raises(ValueError, match="tenants"):
+        a_config(state={"tenants": {name: {"retention_days": 1}}})
+
+
+def test_what_is_not_said_of_a_tenant_is_as_of_all():
+    config = a_config(
+        state={"max_tenant_bytes": 2048, "retention_days": 5, "tenants": {"anonymous": {"max_bytes": None}}}
+    ).state
+    assert (config.max_bytes_of("anonymous"), config.retention_days_of("anonymous")) == (None, 5)
+    assert (config.max_bytes_of("f" * 16), config.retention_days_of("f" * 16)) == (2048, 5)

@@ -21,23 +21,43 @@ RETURNING id, metadata, body, key_version
 DELETE FROM chat_completions WHERE tenant_id = %(tenant)s AND id = %(id)s RETURNING id
 
 -- name: list_newest_first
-SELECT id, metadata, body, key_version FROM chat_completions
-WHERE tenant_id = %(tenant)s
-  AND (%(model)s::text IS NULL OR model = %(model)s)
-  AND (%(end_user)s::text IS NULL OR end_user = %(end_user)s)
-  AND metadata @> %(metadata)s
-  AND (%(after)s::text IS NULL
-       OR (created_at, id) < (SELECT created_at, id FROM chat_completions WHERE tenant_id = %(tenant)s AND id = %(after)s))
+-- As many as are asked for, and have no more bytes, but for the first
+SELECT id, metadata, body, key_version, number
+FROM (
+  SELECT *, sum(octet_length(body)) OVER (ORDER BY created_at DESC, id DESC) AS total, count(*) OVER () AS number
+  FROM (
+    SELECT id, metadata, body, key_version, created_at
+    FROM chat_completions
+    WHERE tenant_id = %(tenant)s
+      AND (%(model)s::text IS NULL OR model = %(model)s)
+      AND (%(end_user)s::text IS NULL OR end_user = %(end_user)s)
+      AND metadata @> %(metadata)s
+      AND (%(after)s::text IS NULL
+           OR (created_at, id) < (SELECT created_at, id FROM chat_completions WHERE tenant_id = %(tenant)s AND id = %(after)s))
+    ORDER BY created_at DESC, id DESC
+    LIMIT %(limit)s
+  ) AS page
+) AS measured
+WHERE total - octet_length(body) < %(max_bytes)s
 ORDER BY created_at DESC, id DESC
-LIMIT %(limit)s
 
 -- name: list_oldest_first
-SELECT id, metadata, body, key_version FROM chat_completions
-WHERE tenant_id = %(tenant)s
-  AND (%(model)s::text IS NULL OR model = %(model)s)
-  AND (%(end_user)s::text IS NULL OR end_user = %(end_user)s)
-  AND metadata @> %(metadata)s
-  AND (%(after)s::text IS NULL
-       OR (created_at, id) > (SELECT created_at, id FROM chat_completions WHERE tenant_id = %(tenant)s AND id = %(after)s))
+-- As many as are asked for, and have no more bytes, but for the first
+SELECT id, metadata, body, key_version, number
+FROM (
+  SELECT *, sum(octet_length(body)) OVER (ORDER BY created_at, id) AS total, count(*) OVER () AS number
+  FROM (
+    SELECT id, metadata, body, key_version, created_at
+    FROM chat_completions
+    WHERE tenant_id = %(tenant)s
+      AND (%(model)s::text IS NULL OR model = %(model)s)
+      AND (%(end_user)s::text IS NULL OR end_user = %(end_user)s)
+      AND metadata @> %(metadata)s
+      AND (%(after)s::text IS NULL
+           OR (created_at, id) > (SELECT created_at, id FROM chat_completions WHERE tenant_id = %(tenant)s AND id = %(after)s))
+    ORDER BY created_at, id
+    LIMIT %(limit)s
+  ) AS page
+) AS measured
+WHERE total - octet_length(body) < %(max_bytes)s
 ORDER BY created_at, id
-LIMIT %(limit)s

@@ -59,6 +59,6 @@ WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progre
 FOR UPDATE SKIP LOCKED
 
 -- name: give_up
-UPDATE responses SET status = 'failed', finished_at = now(), has_events = false
+UPDATE responses SET status = 'failed', finished_at = now(), has_events = false, event_bytes = 0
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND status IN ('queued', 'in_progress') AND lease_until < now()
 RETURNING id

@@ -1,7 +1,7 @@
 -- name: reserve_seqs
-UPDATE conversations SET next_seq = next_seq + %(number)s, updated_at = now()
+UPDATE conversations SET next_seq = next_seq + %(number)s, bytes = bytes + %(bytes)s, updated_at = now()
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
-RETURNING next_seq - %(number)s
+RETURNING next_seq - %(number)s AS first_seq, bytes
 
 -- name: add
 -- Search finds them when their words are known, a moment later

@@ -77,7 +77,7 @@ RETURNING c.tenant_id, '{}'::text[] AS scopes
 
 -- name: old_events
 WITH old AS (
-  UPDATE responses SET has_events = false
+  UPDATE responses SET has_events = false, event_bytes = 0
   WHERE (tenant_id, id) IN (
     SELECT tenant_id, id FROM responses
     WHERE finished_at < now() - %(keep_events)s::interval AND has_events

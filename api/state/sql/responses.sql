@@ -8,7 +8,10 @@ VALUES
 
 -- name: finish
 UPDATE responses
-SET status = %(status)s, outcome = %(outcome)s, last_number = %(last_number)s, finished_at = now()
+SET status = %(status)s, outcome = %(outcome)s, last_number = %(last_number)s, finished_at = now(),
+  event_bytes = (
+    SELECT coalesce(sum(octet_length(e.events)), 0) FROM response_events e
+    WHERE e.tenant_id = %(tenant)s AND e.response_id = %(id)s)
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: next_position
@@ -77,17 +80,37 @@ ORDER BY position
 SELECT id FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND id = %(item)s AND NOT is_output
 
 -- name: input_newest_first
-SELECT id, status, body, key_version FROM items
-WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND NOT is_output
-  AND (%(after)s::text IS NULL
-       OR position < (SELECT position FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND id = %(after)s))
+-- As many as are asked for, and have no more bytes, but for the first
+SELECT id, status, body, key_version, number
+FROM (
+  SELECT *, sum(octet_length(body)) OVER (ORDER BY position DESC) AS total, count(*) OVER () AS number
+  FROM (
+    SELECT id, status, body, key_version, position
+    FROM items
+    WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND NOT is_output
+      AND (%(after)s::text IS NULL
+           OR position < (SELECT position FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND id = %(after)s))
+    ORDER BY position DESC
+    LIMIT %(limit)s
+  ) AS page
+) AS measured
+WHERE %(max_bytes)s::bigint IS NULL OR total - octet_length(body) < %(max_bytes)s
 ORDER BY position DESC
-LIMIT %(limit)s
 
 -- name: input_oldest_first
-SELECT id, status, body, key_version FROM items
-WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND NOT is_output
-  AND (%(after)s::text IS NULL
-       OR position > (SELECT position FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND id = %(after)s))
+-- As many as are asked for, and have no more bytes, but for the first
+SELECT id, status, body, key_version, number
+FROM (
+  SELECT *, sum(octet_length(body)) OVER (ORDER BY position) AS total, count(*) OVER () AS number
+  FROM (
+    SELECT id, status, body, key_version, position
+    FROM items
+    WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND NOT is_output
+      AND (%(after)s::text IS NULL
+           OR position > (SELECT position FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND id = %(after)s))
+    ORDER BY position
+    LIMIT %(limit)s
+  ) AS page
+) AS measured
+WHERE %(max_bytes)s::bigint IS NULL OR total - octet_length(body) < %(max_bytes)s
 ORDER BY position
-LIMIT %(limit)s

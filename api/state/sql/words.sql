@@ -4,14 +4,26 @@ SELECT to_tsvector(nullif(%(language)s, '')::regconfig, text)::text AS vector
 FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number)
 ORDER BY number
 
+-- name: limit_time
+-- Of each statement of this transaction from here on
+SELECT set_config('statement_timeout', %(milliseconds)s, true)
+
 -- name: behind
--- Whose words are not known yet, or those of another language than is wanted now
+-- Whose words are not known yet, or those of another language than is wanted now; no more bytes, but for the first
 SELECT w.tenant_id, i.id, i.status, i.body, i.key_version
 FROM item_words w JOIN items i ON i.tenant_id = w.tenant_id AND i.id = w.item_id
 WHERE (w.tenant_id, w.item_id) IN (
-  (SELECT tenant_id, item_id FROM item_words WHERE language < %(language)s ORDER BY language LIMIT %(limit)s)
-  UNION ALL
-  (SELECT tenant_id, item_id FROM item_words WHERE language > %(language)s ORDER BY language LIMIT %(limit)s))
+  SELECT tenant_id, item_id FROM (
+    SELECT b.tenant_id, b.item_id,
+      sum(octet_length(i.body)) OVER (ROWS UNBOUNDED PRECEDING) - octet_length(i.body) AS bytes_before
+    FROM (
+      (SELECT tenant_id, item_id FROM item_words WHERE language < %(language)s ORDER BY language LIMIT %(limit)s)
+      UNION ALL
+      (SELECT tenant_id, item_id FROM item_words WHERE language > %(language)s ORDER BY language LIMIT %(limit)s)
+    ) AS b JOIN items i ON i.tenant_id = b.tenant_id AND i.id = b.item_id
+    LIMIT %(limit)s
+  ) AS measured
+  WHERE bytes_before < %(max_bytes)s)
 FOR UPDATE OF w SKIP LOCKED
 
 -- name: catch_up
@@ -27,24 +39,34 @@ SELECT query::text, querytree(query) NOT IN ('', 'T') AS has_words
 FROM websearch_to_tsquery(%(language)s::regconfig, %(text)s) AS query
 
 -- name: find
--- Conversations by their best message
-WITH found AS (
-  SELECT DISTINCT ON (i.conversation_id) i.conversation_id, w.item_id, ts_rank_cd(w.words, %(words)s::tsquery, 1) AS rank
+-- Conversations by their best message, of the newest that match
+WITH newest AS MATERIALIZED (
+  SELECT i.conversation_id, i.seq, w.item_id
   FROM item_words w JOIN items i ON i.tenant_id = w.tenant_id AND i.id = w.item_id
   WHERE w.tenant_id = %(tenant)s AND w.words @@ %(words)s::tsquery AND i.superseded_at IS NULL
-  ORDER BY i.conversation_id, rank DESC, i.seq
+  ORDER BY i.created_at DESC, i.seq DESC
+  LIMIT %(ranked)s
+), found AS (
+  SELECT DISTINCT ON (n.conversation_id) n.conversation_id, n.item_id, ts_rank_cd(w.words, %(words)s::tsquery, 1) AS rank
+  FROM newest n JOIN item_words w ON w.tenant_id = %(tenant)s AND w.item_id = n.item_id
+  ORDER BY n.conversation_id, rank DESC, n.seq
+), page AS (
+  SELECT c.id, c.created_at, c.updated_at, c.end_user, c.metadata, c.title, c.title_key_version, f.rank, f.item_id
+  FROM found f JOIN conversations c ON c.tenant_id = %(tenant)s AND c.id = f.conversation_id
+  WHERE c.deleted_at IS NULL
+    AND (%(end_user)s::text IS NULL OR c.end_user = %(end_user)s)
+    AND c.metadata @> %(metadata)s
+    AND (%(after)s::text IS NULL
+         OR (f.rank, c.id) < (
+           coalesce(%(rank)s::float4, (SELECT rank FROM found WHERE conversation_id = %(after)s)), %(after)s))
+  ORDER BY f.rank DESC, c.id DESC
+  LIMIT %(limit)s
+), measured AS (
+  SELECT p.*, i.status AS item_status, i.body AS item_body, i.key_version AS item_key_version,
+    sum(octet_length(i.body)) OVER (ORDER BY p.rank DESC, p.id DESC) AS total, count(*) OVER () AS number
+  FROM page p JOIN items i ON i.tenant_id = %(tenant)s AND i.id = p.item_id
 )
-SELECT c.id, c.created_at, c.updated_at, c.end_user, c.metadata, c.title, c.title_key_version,
-  i.id AS item_id, i.status AS item_status, i.body AS item_body, i.key_version AS item_key_version
-FROM found f
-JOIN conversations c ON c.tenant_id = %(tenant)s AND c.id = f.conversation_id
-JOIN items i ON i.tenant_id = %(tenant)s AND i.id = f.item_id
-WHERE c.deleted_at IS NULL
-  AND (%(end_user)s::text IS NULL OR c.end_user = %(end_user)s)
-  AND c.metadata @> %(metadata)s
-  AND (%(after)s::text IS NULL OR (f.rank, c.id) < (SELECT rank, conversation_id FROM found WHERE conversation_id = %(after)s))
-ORDER BY f.rank DESC, c.id DESC
-LIMIT %(limit)s
+SELECT * FROM measured WHERE total - octet_length(item_body) < %(max_bytes)s ORDER BY rank DESC, id DESC
 
 -- name: marked
 SELECT ts_headline(
@@ -74,6 +96,4 @@ WITH messages AS MATERIALIZED (
   ORDER BY relevance DESC, m.seq DESC
   LIMIT %(limit)s
 )
-SELECT i.id, i.status, i.body, i.key_version
-FROM best b JOIN items i ON i.tenant_id = %(tenant)s AND i.id = b.id
-ORDER BY b.relevance DESC, b.seq DESC
+SELECT id FROM best ORDER BY relevance DESC, seq DESC

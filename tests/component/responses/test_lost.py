@@ -142,7 +142,7 @@ async def test_response_that_cannot_be_read_keeps_no_other_from_ending(client, c
 
 
 @pytest.mark.usefixtures("has_short_leases")
-async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(client, model, postgres):
+async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(client, clients, model, postgres):
     model.may_go_on.clear()
     response, _ = await cut_after(client, 3)
     with psycopg.connect(postgres) as connection:
@@ -156,7 +156,8 @@ async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(client, 
             return found
 
         connection.execute("LOCK TABLE conversations")
-        waiting = [asyncio.create_task(client.conversations.retrieve("conv_x")) for _ in range(20)]
+        several = [client, clients("sk-bob")]  # no tenant has more than half of the connections
+        waiting = [asyncio.create_task(one.conversations.retrieve("conv_x")) for one in several * 10]
         await until(lambda: seen()[0] == StateConfig().max_connections)
         _, lease = seen()
         await until(lambda: seen()[1] != lease)

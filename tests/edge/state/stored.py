@@ -15,9 +15,9 @@ TEXTS = {
 """The sealed columns of each table."""
 
 
-def rows(url: str, query: str, values: Any = None) -> list[tuple[Any, ...]]:
+def rows(url: str, query: str, values: Any = None, tenant: str = "*") -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SELECT set_config('app.tenant_id', '*', false)")
+        connection.execute("SELECT set_config('app.tenant_id', %s, false)", [tenant])
         done = connection.execute(query, values)
         return done.fetchall() if done.description else []
 

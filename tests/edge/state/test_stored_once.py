@@ -1,21 +1,19 @@
 """Each text is stored once, and clients see the bytes that they always saw."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import msgspec
 import psycopg
 import pytest
-from api.wire.tenants import tenant_of_key
 
+from api.identity.tenants import tenant_of_key
 from api.responses.short_events import whole
 from api.state.chat_state import ChatState
 from api.state.response_events import Batch, events_of
 from api.state.responses import RUNNING
 from tests.component.responses.streams import resumed
-from tests.component.surface import an_app
 from tests.edge.state.blocking import longest_block
 from tests.edge.state.stored import num_bytes, rows
 
@@ -29,14 +27,6 @@ async def over(state: ChatState, response: str) -> None:
             return
         await asyncio.sleep(0.01)
     raise TimeoutError
-
-
-@pytest.fixture
-async def http(state: ChatState, model: Any) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=an_app(model, state=state), raise_app_exceptions=False)
-    headers = {"authorization": "Bearer sk-alice"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://baton", timeout=60, headers=headers) as made:
-        yield made
 
 
 async def test_long_instructions_are_stored_once_and_hold_nobody_up(http, state, postgres):

@@ -1,0 +1,30 @@
+-- What is made of what was said does not outlive it.
+
+-- The items that a title was made of; NULL for one that a client has set
+ALTER TABLE conversations ADD COLUMN title_of text[];
+
+-- Nobody knows which of those that are there were made: they go with what they would have been made of, the first message
+-- of the user and the first one of the assistant
+ALTER TABLE conversations NO FORCE ROW LEVEL SECURITY;
+UPDATE conversations c SET title_of = ARRAY(
+  SELECT DISTINCT ON (i.role) i.id FROM items i
+  WHERE i.tenant_id = c.tenant_id AND i.conversation_id = c.id AND i.type = 'message' AND i.role IN ('user', 'assistant')
+  ORDER BY i.role, i.seq)
+WHERE title IS NOT NULL;
+ALTER TABLE conversations FORCE ROW LEVEL SECURITY;
+
+-- Summaries of what followed a response may tell of it: they leave with it
+CREATE INDEX responses_that_follow ON responses (tenant_id, previous_response_id) WHERE previous_response_id IS NOT NULL;
+
+CREATE FUNCTION baton_responses_gone() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  WITH RECURSIVE followers AS (
+    SELECT r.tenant_id, r.id FROM responses r JOIN gone g ON r.tenant_id = g.tenant_id AND r.previous_response_id = g.id
+    UNION
+    SELECT r.tenant_id, r.id FROM responses r JOIN followers f ON r.tenant_id = f.tenant_id AND r.previous_response_id = f.id
+  )
+  DELETE FROM items i USING followers f WHERE i.tenant_id = f.tenant_id AND i.response_id = f.id AND i.covers IS NOT NULL;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER responses_gone AFTER DELETE ON responses REFERENCING OLD TABLE AS gone
+  FOR EACH STATEMENT EXECUTE FUNCTION baton_responses_gone();
