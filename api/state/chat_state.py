@@ -89,6 +89,10 @@ class ChatState:
         """Whether conversations without a title get one."""
         return self._config.titles
 
+    @property
+    def max_item_bytes(self) -> int:
+        return self._config.max_item_bytes
+
     async def close(self) -> None:
         if self._stores is not None:
             await self._stores.log_writer.close()
