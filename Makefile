@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak fuzz lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-placement bench-context bench-chat-state demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,24 +31,27 @@ compile: $(STAMP) ## make machine code of what decides, which the Scheduler then
 serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
-test: $(STAMP) compile lint iptables ## all tests, on real engines, but for the long ones below
+test: $(STAMP) compile lint network-tools ## all tests, on real engines, but for the long ones below
 	$(BIN)/python -m pytest
 
 test-fast: $(STAMP) ## unit and component tests: seconds
 	$(BIN)/python -m pytest tests/unit tests/component tests/edge --ignore tests/edge/live tests/test_architecture.py
 
-drills: $(STAMP) compile iptables ## every fault at every moment of a request's life: a quarter of an hour; writes docs/drills.md
+drills: $(STAMP) compile network-tools ## every fault at every moment of a request's life: a quarter of an hour; writes docs/drills.md
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
 soak: $(STAMP) compile ## 2,000 requests, some aborted, and a worker killed each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
 
-# The drills cut the network with it
-.PHONY: iptables
-iptables:
-	@PATH="$$PATH:/usr/sbin:/sbin"; command -v iptables >/dev/null || { \
-	  echo "Installing the Debian package iptables, with which the drills cut the network"; \
-	  apt-get update -qq && apt-get install -qq -y iptables || { echo "iptables is needed"; exit 1; }; }
+fuzz: $(STAMP) ## bytes of strangers at every socket and route, for minutes: BATON_FUZZ_MINUTES per test
+	$(BIN)/python -m pytest tests/edge -m fuzz -o log_cli=true -o log_cli_level=INFO
+
+# The drills cut the network with iptables, and make nodes of network namespaces with ip
+.PHONY: network-tools
+network-tools:
+	@PATH="$$PATH:/usr/sbin:/sbin"; command -v iptables >/dev/null && command -v ip >/dev/null || { \
+	  echo "Installing the Debian packages iptables and iproute2, with which the drills change the network"; \
+	  apt-get update -qq && apt-get install -qq -y iptables iproute2 || { echo "iptables and ip are needed"; exit 1; }; }
 
 lint: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/ruff format --check .

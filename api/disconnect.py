@@ -1,57 +1,49 @@
-"""A client that leaves cancels the task that answers it, at whatever it is. ASGI servers only say so on `receive`."""
+"""One request and its answer, as ASGI exchanges them.
+
+A client that leaves cancels the task that answers it, at whatever it is: ASGI servers only say so on `receive`. And
+every answer, whoever gives it, has the same headers added.
+"""
 
 import asyncio
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Send
+
+Headers = list[tuple[bytes, bytes]]
 
 
-class CancelledByDisconnect:
-    """ASGI middleware."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        exchange = _Exchange(receive, send, task)
-        try:
-            await self._app(scope, exchange.receive, exchange.send)
-        except asyncio.CancelledError:
-            if not exchange.client_left:
-                raise
-            task.uncancel()
-        finally:
-            exchange.close()
-
-
-class _Exchange:
-    """One request and its answer."""
-
-    def __init__(self, receive: Receive, send: Send, task: asyncio.Task[None]) -> None:
+class Exchange:
+    def __init__(self, receive: Receive, send: Send, headers: Headers) -> None:
+        """`headers`: of the answer, where it does not have them by itself."""
         self._receive = receive
         self._send = send
-        self._task = task
+        self._headers = headers
+        self._task = asyncio.current_task()
         self._watching: asyncio.Task[None] | None = None
-        self._is_answered = False
+        self._is_answered = self._is_told = False
+        self.is_started = False
+        """The answer has its status."""
         self.client_left = False
 
+    def watch(self) -> None:
+        """From when its body has been read on, the client may leave."""
+        self._watching = asyncio.create_task(self._watch())
+
     async def receive(self) -> Message:
+        """The body has been read, and is in the scope. Then comes the end, which also follows a complete answer."""
+        if not self._is_told:
+            self._is_told = True
+            return {"type": "http.request", "body": b"", "more_body": False}
         if self._watching is not None:
             await asyncio.shield(self._watching)
-            return {"type": "http.disconnect"}
-        message = await self._receive()
-        if message["type"] == "http.disconnect":  # while it was sending its request
-            self.client_left = True
-            raise asyncio.CancelledError
-        if message["type"] == "http.request" and not message.get("more_body"):
-            self._watching = asyncio.create_task(self._watch())
-        return message
+        return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         if self.client_left:  # vLLM's code answers a cancellation with an error of its own
             return
-        if message["type"] == "http.response.body" and not message.get("more_body"):
+        if message["type"] == "http.response.start":
+            self.is_started = True
+            message = {**message, "headers": self._with_ours(list(message.get("headers", ())))}
+        elif not message.get("more_body"):
             self._is_answered = True
         await self._send(message)
 
@@ -59,8 +51,13 @@ class _Exchange:
         if self._watching is not None:
             self._watching.cancel()
 
+    def _with_ours(self, headers: Headers) -> Headers:
+        theirs = {name for name, _ in headers}
+        return headers + [header for header in self._headers if header[0] not in theirs]
+
     async def _watch(self) -> None:
-        await self._receive()  # the body is read: the next message is the end, which also follows a complete answer
-        if not self._is_answered:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass  # the end of a request that had no body
+        if not self._is_answered and self._task is not None:
             self.client_left = True
             self._task.cancel()

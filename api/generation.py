@@ -15,10 +15,13 @@ from vllm.exceptions import GenerationError, VLLMClientError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.structured_output.request import get_structured_output_key
 
+from api.structured.compilers import Compilers
 from api.vllm_errors import serving_error
+from cluster import metrics
 from cluster.block_hashes import BlockHasher
-from cluster.errors import ServingError
+from cluster.errors import ConstraintFailed, InvalidRequest, ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
 from cluster.types import (
     GenerateRequest,
@@ -60,6 +63,15 @@ class Call:
 CALL: ContextVar[Call] = ContextVar("call")
 
 
+def constraint_in(params: Any) -> tuple[str, str]:
+    """Its kind, as vLLM names it in lower case, and its text. Raises InvalidRequest."""
+    try:
+        kind, spec = get_structured_output_key(params)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"structured_outputs: {error}", "structured_outputs", "invalid_value") from error
+    return kind.name.lower(), spec
+
+
 class Generation:
     """One rendered prompt, and the session that answers it. Whoever consumes it consumes it once."""
 
@@ -94,20 +106,24 @@ class Generation:
         return request
 
     async def deltas(
-        self, request: EngineCoreRequest, hasher: BlockHasher, start_session: SessionFactory
+        self, request: EngineCoreRequest, hasher: BlockHasher, compilers: Compilers, start_session: SessionFactory
     ) -> AsyncGenerator[TokenDelta, None]:
         """What the workers generate for the processed request. Raises GenerationError, and says why in the call."""
         call = self._call
-        generate = self._to_generate_request(request)
-        block_hashes = await hasher.of_prompt(generate.prompt_token_ids, generate.cache_salt)
-        session = start_session(generate, msgspec.structs.replace(call.terms, block_hashes=block_hashes))
         try:
+            if (constraint := request.params.structured_outputs) is not None:
+                await compilers.check(*constraint_in(constraint), call.tenant)
+            generate = self._to_generate_request(request)
+            block_hashes = await hasher.of_prompt(generate.prompt_token_ids, generate.cache_salt)
+            session = start_session(generate, msgspec.structs.replace(call.terms, block_hashes=block_hashes))
             async with aclosing(session.run()) as deltas:
                 async for delta in deltas:
                     call.placement = session.placement
                     call.prompt_sources = call.prompt_sources or delta.prompt_sources
                     yield delta
         except ServingError as error:
+            if isinstance(error, ConstraintFailed):
+                metrics.CONSTRAINTS.labels("ended").inc()
             call.error = error
             raise GenerationError(str(error)) from error
 

@@ -6,52 +6,62 @@ interfaces.
 """
 
 import asyncio
+import logging
+import math
+import resource
 import socket
+from functools import partial
 
 import uvicorn
-from starlette.datastructures import QueryParams
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from api.wire.errors import error_response
-from api.wire.query import flag_in
+from api.server.protocol import Gatekeeper, GuardedProtocol
 from cluster.config.ingress import IngressConfig
-from cluster.errors import InvalidRequest, Overloaded
 
-STREAMED_AGAIN = "/v1/responses/"
-"""What a GET may stream."""
-KEEP_ALIVE_S = 75
-"""Longer than the idle timeout of common load balancers (60 s), which would else send into a closing connection."""
+logger = logging.getLogger("baton.ingress")
+
 BIND_TIMEOUT_S = 10.0
 """A replica that this one replaces may still be finishing its streams."""
 BIND_RETRY_S = 0.2
-RETRY_AFTER_S = 1.0
 BACKLOG = 2048
 SEND_BUFFER_BYTES = 128 << 10
 """Of a connection. The kernel would by itself take megabytes, and a client that reads nothing be noticed late."""
+MAX_SWEEP_S = 1.0
+SWEEPS = 5
+"""Connections are looked at so often in the shortest time that they have. More often costs CPU, less often lets them
+live longer than that.
+"""
+OTHER_FILES = 1024
+"""What the process opens beside the connections of clients, at most."""
 
 
 class HttpListener:
-    def __init__(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    def __init__(self, server: uvicorn.Server, serving: asyncio.Task[None], gatekeeper: Gatekeeper) -> None:
         self._server = server
         self._serving = serving
+        self.gatekeeper = gatekeeper
+        self._sweeping = asyncio.create_task(_sweep(gatekeeper))
 
     @classmethod
     async def start(cls, app: ASGIApp, config: IngressConfig) -> "HttpListener":
         """Raises OSError when the address cannot be listened on."""
         listening = await _bound(config)
+        _allow_files(config.max_connections + OTHER_FILES)
+        gatekeeper = Gatekeeper(config)
         server = uvicorn.Server(
             uvicorn.Config(
-                _Limited(app, config.max_ongoing_requests),
-                http="httptools",
+                app,
+                http=partial(GuardedProtocol, gatekeeper),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
+                proxy_headers=False,
+                timeout_keep_alive=math.ceil(config.idle_timeout_s),
             )
         )
-        return cls(server, asyncio.create_task(server.serve(sockets=[listening])))
+        return cls(server, asyncio.create_task(server.serve(sockets=[listening])), gatekeeper)
 
     def check_health(self) -> None:
         """Raises when nobody listens any more."""
@@ -62,42 +72,27 @@ class HttpListener:
         """Take no more connections and wait for the open requests."""
         self._server.should_exit = True
         await self._serving
+        self._sweeping.cancel()
 
 
-class _Limited:
-    """Answers 503 instead of taking more than so many POST requests and streams at a time. A full replica is a healthy
-    one: what asks for its health or metrics gets an answer.
-    """
-
-    def __init__(self, app: ASGIApp, max_open: int) -> None:
-        self._app = app
-        self._max_open = max_open
-        self._num_open = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _is_counted(scope):
-            await self._app(scope, receive, send)
-            return
-        if self._num_open >= self._max_open:
-            refused = Overloaded(f"this ingress replica has {self._max_open} open requests", RETRY_AFTER_S)
-            await error_response(refused)(scope, receive, send)
-            return
-        self._num_open += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._num_open -= 1
+async def _sweep(gatekeeper: Gatekeeper) -> None:
+    config, loop = gatekeeper.config, asyncio.get_running_loop()
+    interval_s = min(MAX_SWEEP_S, config.header_timeout_s / SWEEPS, config.idle_timeout_s / SWEEPS)
+    while True:
+        await asyncio.sleep(interval_s)
+        gatekeeper.sweep(loop.time())
 
 
-def _is_counted(scope: Scope) -> bool:
-    if scope.get("method") == "POST":
-        return True
-    if not str(scope.get("path", "")).startswith(STREAMED_AGAIN):
-        return False
-    try:
-        return flag_in(QueryParams(scope.get("query_string", b"")), "stream")
-    except InvalidRequest:  # which it is told by whoever reads it
-        return False
+def _allow_files(number: int) -> None:
+    """A process without file descriptors accepts no connection, whoever holds them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < number:
+        logger.warning(
+            "only %d files may be open: ingress.max_connections needs %d (ulimit -n), or must be lower", allowed, number
+        )
 
 
 async def _bound(config: IngressConfig) -> socket.socket:

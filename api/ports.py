@@ -2,7 +2,6 @@
 
 from typing import Protocol
 
-from cluster.metrics import Scrape
 from cluster.reports import ClusterView, QueuedRequest
 
 
@@ -15,6 +14,6 @@ class ClusterPort(Protocol):
         """Who waits for a placement, in the order in which they are served. Raises ServingError."""
         ...
 
-    async def scrape(self) -> list[Scrape]:
-        """The metrics of every process that answers in time."""
+    async def metrics_page(self) -> bytes:
+        """Prometheus text of every process that answers in time."""
         ...

@@ -21,7 +21,10 @@ from vllm.v1.serial_utils import MsgpackDecoder
 
 from api.generation import CALL, Generation, SessionFactory
 from api.quick_rendering import quicken
+from api.structured.compilers import Compilers
+from api.structured.tokens import tokens_of
 from cluster.block_hashes import BlockHasher
+from cluster.config.structured_output import StructuredOutputConfig
 from cluster.types import TokenDelta
 
 DETOKENIZER_CONTEXT = 32
@@ -33,12 +36,22 @@ class RemoteEngine:
 
     errored = False
 
-    def __init__(self, arguments: argparse.Namespace, hasher: BlockHasher, start_session: SessionFactory) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        hasher: BlockHasher,
+        start_session: SessionFactory,
+        constraints: StructuredOutputConfig,
+    ) -> None:
         self.vllm_config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
         self.model_config = self.vllm_config.model_config
         self.renderer = renderer_from_config(self.vllm_config)
         quicken(self.renderer)
         self.input_processor = InputProcessor(self.vllm_config, self.renderer)
+        # vLLM would parse constraints here, on the event loop: the compilers try them elsewhere.
+        self.input_processor.structured_outputs_config = None
+        self.compilers = Compilers(constraints, self._tokens)
+        self._has_tags = constraints.allow_grammars or arguments.tool_call_parser is not None
         self._outputs = OutputProcessor(self.renderer.tokenizer, log_stats=False)
         self._hasher = hasher
         self._start_session = start_session
@@ -73,7 +86,11 @@ class RemoteEngine:
     def prepare(self, generation: Generation) -> tuple[EngineCoreRequest, AsyncGenerator[TokenDelta, None]]:
         """The generation as the engine's processor has it, and what the workers answer. Raises GenerationError."""
         request = generation.processed(self.input_processor)
-        return request, generation.deltas(request, self._hasher, self._start_session)
+        return request, generation.deltas(request, self._hasher, self.compilers, self._start_session)
+
+    def _tokens(self) -> dict[str, Any]:
+        vocab_size = int(self.model_config.get_vocab_size())
+        return tokens_of(self.renderer.get_tokenizer(), vocab_size, self._has_tags)
 
     def detokenizer(self, request: EngineCoreRequest) -> IncrementalDetokenizer:
         """A detokenizer that knows the end of the prompt: given all of it, it decodes all of it at the first token."""

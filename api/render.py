@@ -22,6 +22,7 @@ from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMClientError
+from vllm.renderers.chat_utils import has_non_text_content
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from api.generation import CALL, Call, SessionFactory
@@ -30,6 +31,8 @@ from api.remote_engine import RemoteEngine
 from api.text_streams import TextChat, TextCompletion
 from api.vllm_errors import error_of_response, serving_error
 from api.wire.fields import check_fields
+from api.wire.requests import in_checking_thread
+from api.wire.validation import FailFast, first_error
 from cluster.block_hashes import BlockHasher
 from cluster.config.application import AppConfig
 from cluster.config.repository import resolve_model
@@ -44,6 +47,18 @@ class _Counted(ChatCompletionRequest):
 
     def build_tok_params(self, model_config: Any) -> Any:
         return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=None, max_output_tokens=0)
+
+
+_CHAT: FailFast[ChatCompletionRequest] = FailFast(ChatCompletionRequest)
+_COUNTED: FailFast[_Counted] = FailFast(_Counted)
+_TEXT: FailFast[CompletionRequest] = FailFast(CompletionRequest)
+
+MANY_MESSAGES = 200
+"""Validating so many takes up to 3 ms, for which the event loop may be blocked."""
+MESSAGES_AT_A_TIME = 1024
+"""Validating so many takes up to 12 ms, in which nothing else of the process runs."""
+MANY_TOKENS = 20_000
+"""Validating so many takes up to 2 ms."""
 
 
 class Frontend:
@@ -72,17 +87,19 @@ class Frontend:
 
     async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
         """Raises ServingError (InvalidRequest for bad input)."""
-        request = _validated(ChatCompletionRequest, body)
+        request = await _validated_chat(_CHAT, body)
         return await self._answer(self._chat.create_chat_completion, request, call)
 
     async def completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
         """Raises ServingError (InvalidRequest for bad input)."""
-        request = _validated(CompletionRequest, body)
+        request = (
+            await in_checking_thread(lambda: _validated(_TEXT, body)) if _is_long(body) else _validated(_TEXT, body)
+        )
         return await self._answer(self._completion.create_completion, request, call)
 
     async def count_tokens(self, body: Any) -> int:
         """Of the prompt of a chat completion, even if it is too long for the model. Raises ServingError."""
-        request = _validated(_Counted, body)
+        request = await _validated_chat(_COUNTED, body)
         try:
             rendered = await self._chat.render_chat_request(request)
         except (VLLMClientError, GracefulHTTPError, ValueError, TypeError) as error:
@@ -121,7 +138,7 @@ class Frontend:
 async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
     """vLLM's serving objects as its own server builds them, over the cluster."""
     arguments = _arguments(config)
-    engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session)
+    engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session, config.ingress.structured_output)
     state = State()
     await init_app_state(cast(EngineClient, engine), state, arguments, ("generate",))
     return state
@@ -139,6 +156,7 @@ def _arguments(config: AppConfig) -> argparse.Namespace:
         "enable_auto_tool_choice": ingress.tool_call_parser is not None,
         "chat_template": ingress.chat_template,
         "enable_prompt_tokens_details": True,
+        "limit_mm_per_prompt": dict.fromkeys(("image", "video", "audio"), 0),  # what slips through is not fetched
     }
     if ingress.reasoning_parser is not None:
         settings["reasoning_parser"] = ingress.reasoning_parser
@@ -148,13 +166,40 @@ def _arguments(config: AppConfig) -> argparse.Namespace:
     return arguments
 
 
-def _validated(model: type[BaseModel], body: Any) -> Any:
-    """The body as vLLM's request model, with nothing in it that a client may not set."""
+async def _validated_chat(model: FailFast[Any], body: Any) -> Any:
+    """Raises InvalidRequest."""
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if isinstance(messages, list) and len(messages) > MANY_MESSAGES:
+        return await in_checking_thread(lambda: _validated_in_pieces(model, body))
+    return _validated(model, body)
+
+
+def _validated_in_pieces(model: FailFast[Any], body: dict[str, Any]) -> Any:
+    """A few messages at a time. Raises InvalidRequest."""
+    messages, size = body["messages"], MESSAGES_AT_A_TIME
+    request = _validated(model, {**body, "messages": messages[:size]})
+    for start in range(size, len(messages), size):
+        request.messages += _validated(model, {"messages": messages[start : start + size]}, start).messages
+    return request
+
+
+def _is_long(body: Any) -> bool:
+    """The prompt of a text completion has many token ids."""
+    prompt = body.get("prompt") if isinstance(body, dict) else None
+    return isinstance(prompt, list) and sum(len(ids) if isinstance(ids, list) else 1 for ids in prompt) > MANY_TOKENS
+
+
+def _validated(model: FailFast[Any], body: Any, first_message: int = 0) -> Any:
+    """The body as vLLM's request model, with nothing in it that a client may not set. `first_message`: the number of
+    the first of its messages. Raises InvalidRequest.
+    """
     try:
-        return model.model_validate(check_fields(body, frozenset(model.model_fields)))
+        present = check_fields(body, model.fields)
+        _check_media(present.get("messages"), first_message)
+        return model.validate(present)
     except ValidationError as error:
-        first = error.errors()[0]
-        param = _path_in(body, first["loc"])
+        first = first_error(error)
+        param = _path_in(body, first["loc"], first_message)
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         raise InvalidRequest(f"{first['msg']} (at {param or 'the request'})", param, code) from error
     except VLLMClientError as error:
@@ -163,13 +208,27 @@ def _validated(model: type[BaseModel], body: Any) -> Any:
         raise InvalidRequest(f"a field of the request has a wrong type ({error})", None, "invalid_type") from error
 
 
-def _path_in(body: Any, loc: tuple[int | str, ...]) -> str | None:
+def _check_media(messages: Any, first_message: int) -> None:
+    """Before anything is fetched: vLLM's renderer downloads what a URL names. Raises InvalidRequest."""
+    if has_non_text_content(messages):
+        number = first_message + next(
+            number for number, message in enumerate(messages) if has_non_text_content([message])
+        )
+        raise InvalidRequest(
+            "this service takes text only: no images, audio, video or embeddings",
+            f"messages.{number}.content",
+            "unsupported_value",
+        )
+
+
+def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str | None:
     """Where pydantic found an error, without the names that it gives to the branches of a union."""
-    path, last = [], len(loc) - 1
+    path: list[str] = []
+    last = len(loc) - 1
     for i, part in enumerate(loc):
         is_there = part in body if isinstance(body, dict) else isinstance(body, list) and isinstance(part, int)
         if is_there:
-            path.append(str(part))
+            path.append(str(part + first_message if path == ["messages"] and isinstance(part, int) else part))
             body = body[part]
         elif i == last and isinstance(body, dict):  # a missing field
             path.append(str(part))

@@ -69,7 +69,7 @@ def a_report(worker: str, links: list[str]) -> WorkerReport:
     return WorkerReport(
         worker=WorkerId(worker),
         pool=pool,
-        address=Address("host", 1, "secret"),
+        address=Address("host", 1, "70726f63657373"),
         load=WorkerLoad(),
         max_requests=512,
         shape=EngineShape(

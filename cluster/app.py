@@ -19,7 +19,7 @@ from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
 
 _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
-"""Serve logs each call between deployments; the ingress's access log is enough."""
+"""Serve logs each call between deployments, and each scrape is one. Clients do not call through Serve."""
 
 MAX_N = 128
 """Sequences that one request may ask for (`n`), as OpenAI has it."""
@@ -51,6 +51,7 @@ def _ingress(config: AppConfig) -> serve.Deployment:
     return serve.deployment(Ingress).options(
         num_replicas=config.ingress.replicas,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        logging_config=_QUIET,
         ray_actor_options={"num_cpus": config.ingress.cpus, "runtime_env": {"env_vars": environment}},
     )
 

@@ -3,12 +3,11 @@ the end of either side noticed at once. A side that lives but says nothing, not 
 
 Serve's handles find and heal processes, but a call through them costs over a millisecond of CPU and a streamed item
 some hundred microseconds; here a message costs about ten. A frame is its length (4 bytes, big-endian) and a MessagePack
-array [kind, call id, method, body]. Whoever connects must know the secret in the address, which only the cluster's own
-calls hand out.
+array [kind, call id, method, body]. Both sides prove first that they know the application's secret
+(cluster/rpc/handshake.py).
 """
 
 import asyncio
-import hmac
 import itertools
 import logging
 import secrets
@@ -22,6 +21,9 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from cluster.errors import ErrorMessage, ServingError
+from cluster.rpc.handshake import PROCESS_BYTES, Refused
+from cluster.rpc.proving import UnprovedConnections, listen, prove
+from cluster.rpc.secret import cluster_secret
 from cluster.types import Address
 
 logger = logging.getLogger("baton.channel")
@@ -30,12 +32,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 MAX_FRAME_BYTES = 1 << 28
-MAX_HELLO_BYTES = 1 << 10
-"""Before the secret has been said, nothing longer than this is waited for."""
 CLOSE_TIMEOUT_S = 3.0
 """For what has been said to go out."""
-CONNECT_TIMEOUT_S = 3.0
-"""For whoever connects, and for the hello of whoever has connected."""
 
 PING_INTERVAL_S = 1.0
 SILENT_INTERVALS, PATIENT_INTERVALS = 4, 12
@@ -68,7 +66,6 @@ class ConnectionLost(ConnectionError):
 
 
 class _Kind(IntEnum):
-    HELLO = 0
     CALL = 1
     RESULT = 2
     FAILURE = 3
@@ -87,7 +84,6 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_frame = msgspec.msgpack.Decoder(_Frame).decode
-_decode_secret = msgspec.msgpack.Decoder(str).decode
 _decode_failure = msgspec.msgpack.Decoder(ErrorMessage).decode
 
 
@@ -138,13 +134,10 @@ class Service:
 class Connection(asyncio.Protocol):
     """One side of a connection. Made by `connect` and by `Listener`."""
 
-    def __init__(self, service: Service, secret: str | None = None, open_ones: set["Connection"] | None = None) -> None:
-        """`secret`: what the other side must say first (None: nothing, we have connected to it). `open_ones`: where
-        this connection is listed while it is open.
-        """
+    def __init__(self, service: Service, open_ones: set["Connection"] | None = None) -> None:
+        """`open_ones`: where this connection is listed while it is open. None: we have connected to the other side."""
         self._service = service
-        self._awaited_secret = secret
-        self._was_connected_to = secret is not None
+        self._was_connected_to = open_ones is not None
         self._open_ones = set() if open_ones is None else open_ones
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
@@ -186,9 +179,6 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def say_hello(self, secret: str) -> None:
-        self._send(_Kind.HELLO, 0, "", secret)
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._open_ones.add(self)
@@ -197,8 +187,6 @@ class Connection(asyncio.Protocol):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
             stream.setsockopt(socket.IPPROTO_TCP, option, value)
-        if self._awaited_secret is not None:
-            asyncio.get_running_loop().call_later(CONNECT_TIMEOUT_S, self._close_strangers)
         asyncio.get_running_loop().call_later(PING_INTERVAL_S, self._listen_for_life)
 
     def data_received(self, data: bytes) -> None:
@@ -207,7 +195,7 @@ class Connection(asyncio.Protocol):
         try:
             while self.is_open and (frame := self._next_frame()) is not None:
                 self._take(_decode_frame(frame))
-        except (msgspec.MsgspecError, KeyError, PermissionError, OverflowError) as error:
+        except (msgspec.MsgspecError, KeyError, ValueError, OverflowError, RecursionError) as error:
             logger.warning("closing a connection that does not speak the protocol: %r", error)
             self.close()
 
@@ -232,7 +220,7 @@ class Connection(asyncio.Protocol):
         if len(self._received) < _LENGTH.size:
             return None
         (size,) = _LENGTH.unpack_from(self._received)
-        if size > (MAX_FRAME_BYTES if self._awaited_secret is None else MAX_HELLO_BYTES):
+        if size > MAX_FRAME_BYTES:
             raise OverflowError(f"a frame of {size} bytes")
         end = _LENGTH.size + size
         if len(self._received) < end:
@@ -243,9 +231,6 @@ class Connection(asyncio.Protocol):
         return frame
 
     def _take(self, frame: _Frame) -> None:
-        if self._awaited_secret is not None:
-            self._check_hello(frame)
-            return
         match frame.kind:
             case _Kind.POST:
                 self._service.take(self, frame.method, frame.body)
@@ -262,8 +247,6 @@ class Connection(asyncio.Protocol):
                 self._write(_PONG)
             case _Kind.PONG:
                 pass
-            case _:
-                raise PermissionError("a second hello")
 
     def _listen_for_life(self) -> None:
         if self._transport is None or not self.is_open:
@@ -280,17 +263,6 @@ class Connection(asyncio.Protocol):
             self._write(_PING)
         asyncio.get_running_loop().call_later(PING_INTERVAL_S, self._listen_for_life)
 
-    def _close_strangers(self) -> None:
-        if self._awaited_secret is not None:
-            self.close()
-
-    def _check_hello(self, frame: _Frame) -> None:
-        if frame.kind is not _Kind.HELLO or not hmac.compare_digest(
-            _decode_secret(frame.body).encode(), str(self._awaited_secret).encode()
-        ):
-            raise PermissionError("a connection without the secret")
-        self._awaited_secret = None
-
     def _settle(self, frame: _Frame) -> None:
         answer, decode_result = self._waiting.pop(frame.call_id, (None, None))
         if answer is None or decode_result is None or answer.done():
@@ -300,7 +272,7 @@ class Connection(asyncio.Protocol):
                 answer.set_result(decode_result(frame.body))
             else:
                 answer.set_exception(_decode_failure(frame.body).to_error())
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        except Exception as error:  # whatever it is, the caller must not wait for ever
             answer.set_exception(ServingError(f"the answer of a call cannot be read: {error!r}"))
 
     async def _answer(self, call: _Frame) -> None:
@@ -354,25 +326,32 @@ def _encoded_failure(call: _Frame, error: ServingError) -> bytes:
 class Listener:
     """Takes the connections of other processes."""
 
-    def __init__(self, server: asyncio.Server, address: Address, connections: set[Connection]) -> None:
+    def __init__(
+        self,
+        server: asyncio.Server,
+        address: Address,
+        unproved: UnprovedConnections,
+        connections: set[Connection],
+    ) -> None:
         self._server = server
+        self._unproved = unproved
         self._connections = connections
         self.address = address
 
     @classmethod
     async def start(cls, host: str, service: Service) -> "Listener":
         """Listen on a free port of `host`, an address of this machine that the other nodes reach."""
-        secret = secrets.token_hex(16)
+        process = secrets.token_hex(PROCESS_BYTES)
+        unproved = UnprovedConnections()
         connections: set[Connection] = set()
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(service, secret, connections), host, 0
-        )
+        server = await listen(host, cluster_secret(), process, unproved, lambda: Connection(service, connections))
         port = server.sockets[0].getsockname()[1]
-        return cls(server, Address(host, port, secret), connections)
+        return cls(server, Address(host, port, process), unproved, connections)
 
     async def close(self) -> None:
         """What has been said still goes out, to whoever reads it."""
         self._server.close()
+        self._unproved.close()
         for connection in list(self._connections):
             connection.close()
         with suppress(TimeoutError):
@@ -382,16 +361,11 @@ class Listener:
 
 
 async def connect(address: Address, service: Service) -> Connection:
-    """Raises ConnectionLost."""
+    """Raises ConnectionLost, also where the other side is not the process of the address."""
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(service), address.host, address.port
-            )
-    except (OSError, TimeoutError) as error:
+        return await prove(address.host, address.port, cluster_secret(), address.process, lambda: Connection(service))
+    except (OSError, TimeoutError, Refused) as error:
         raise ConnectionLost(f"cannot connect to {address.host}:{address.port}: {error!r}") from error
-    connection.say_hello(address.secret)
-    return connection
 
 
 def _ignore(connection: Connection) -> None:

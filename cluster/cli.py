@@ -161,6 +161,15 @@ def _require_free(host: str, port: int) -> None:
             ) from error
 
 
+def private(file: Path) -> Path:
+    """The same file, which nobody but its user can read, wherever it is made. An error in a log may quote a request."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.chmod(0o700)
+    file.touch(mode=0o600)
+    file.chmod(0o600)  # of one that an earlier version has made
+    return file
+
+
 class Service:
     """`serve run` and everything it starts, again and again until the user stops it."""
 
@@ -179,9 +188,9 @@ class Service:
     def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stopping.set())
-        self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        log_file = private(self._log_file)
         print(f"Starting Baton with model {self._model} (log: {LOG_FILE})", flush=True)
-        with self._log_file.open("wb") as log:
+        with log_file.open("wb") as log:
             try:
                 while (ended := self._run_once(log)) is not None:
                     print(f"\nbaton: {ended} has ended. Starting the service anew", file=sys.stderr, flush=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import yaml
 
+from api.identity.tenants import tenant_of_key
 from api.state.administration import Administration
 from api.state.chat_state import ChatState
 from api.state.master_keys import KEY_VARIABLE, master_key
 from api.state.sealing import LocalMasterKey
-from api.wire.tenants import tenant_of_key
 from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig

@@ -98,6 +98,8 @@ class Engine:
         self.transfers = self._steps.transfers
         with named_while_starting(engine_id):
             self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[lambda *_: self._steps])
+        # The ingress has tried each constraint; vLLM would do so once more here, between the tokens of all requests.
+        self._llm.input_processor.structured_outputs_config = None
         hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
         self._reaping: set[asyncio.Future[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)

@@ -13,7 +13,8 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from vllm.v1.serial_utils import MsgpackEncoder
 
-from cluster.errors import InvalidRequest
+from cluster.engine_core.grammar_budget import GrammarEnd
+from cluster.errors import ConstraintFailed, InvalidRequest
 from cluster.feed import DeltaSink
 from cluster.types import (
     FinishReason,
@@ -25,6 +26,15 @@ from kvtransfer.lease import LeaseId
 
 ITL_STEPS = 16
 """One engine step in so many is observed for the engine's inter-token latency."""
+
+
+GRAMMAR_ENDS: dict[object, str] = {
+    GrammarEnd.TOO_SLOW.value: "the answer was ended: following its schema or grammar takes too long per token",
+    GrammarEnd.TOO_COMPLEX.value: "the answer was ended: its schema or grammar allows too many things at once",
+    GrammarEnd.NOT_COMPILED.value: "the schema or grammar of the answer could not be compiled",
+    GrammarEnd.COMPILED_TOO_LATE.value: "the schema or grammar of the answer could not be compiled in time",
+}
+"""What a client is told, by the stop reason of the engine's last output."""
 
 
 class Running:
@@ -155,7 +165,10 @@ class TokenTap(OutputProcessor):
                 delta = _to_delta(index, output, running)
                 if delta.prompt_sources is not None and self._hooks is not None:
                     self._hooks.on_prompt(delta.prompt_sources)
-                self._put(running, delta)
+                if (end := GRAMMAR_ENDS.get(delta.stop_reason)) is not None:
+                    running.sink.fail(ConstraintFailed(end))  # its reader stops the other sequences
+                else:
+                    self._put(running, delta)
             elif output.kv_transfer_params is not None and self._hooks is not None:
                 self._hooks.on_orphan(LeaseId(output.request_id))
             if (

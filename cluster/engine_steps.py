@@ -9,6 +9,8 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from cluster.reports import StepSample, WorkerLoad
+from cluster.rpc import strangers
+from cluster.rpc.strangers import STRANGERS
 from cluster.step_samples import MAX_SAMPLES, samples_in
 from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
 from kvtransfer.telemetry import PullLog, TransferLog
@@ -51,6 +53,7 @@ class EngineSteps(StatLoggerBase):
         self.transfers.record(nixl)
         self.pulls.record(nixl)
         self._samples.extend(samples_in(nixl))
+        STRANGERS.add(nixl.get(strangers.STATS_KEY, ()))
         if ended := ended_leases(nixl):
             self._on_ended_leases(ended)
 

@@ -32,6 +32,13 @@ class InvalidRequest(ServingError):
         self.code = code
 
 
+class ConstraintFailed(InvalidRequest):
+    """The answer could not be held to its schema, regular expression or grammar; it would be so on every worker."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param, code or "structured_output_failed")
+
+
 class NotFound(InvalidRequest):
     """There is no such thing here."""
 
@@ -48,6 +55,48 @@ class RequestTooLarge(InvalidRequest):
     """The request body is too large."""
 
     http_status = 413
+
+
+class Unauthorized(InvalidRequest):
+    """The credential of the request cannot be used."""
+
+    http_status = 401
+
+
+class Forbidden(InvalidRequest):
+    """Who asks may not ask this."""
+
+    http_status = 403
+
+
+class Misdirected(InvalidRequest):
+    """The request is for another host."""
+
+    http_status = 421
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The request body is not JSON."""
+
+    http_status = 415
+
+
+class RequestTimedOut(InvalidRequest):
+    """The request was not sent in time."""
+
+    http_status = 408
+
+
+class UrlTooLong(InvalidRequest):
+    """The URL of the request is too long."""
+
+    http_status = 414
+
+
+class HeadersTooLarge(InvalidRequest):
+    """The headers of the request are too large."""
+
+    http_status = 431
 
 
 class Overloaded(ServingError):
@@ -125,11 +174,20 @@ _BY_NAME: dict[str, type[ServingError]] = {
     for kind in (
         ServingError,
         InvalidRequest,
+        ConstraintFailed,
         NotFound,
         Conflict,
         RequestTooLarge,
+        Unauthorized,
+        Forbidden,
+        Misdirected,
+        UnsupportedMediaType,
+        RequestTimedOut,
+        UrlTooLong,
+        HeadersTooLarge,
         Overloaded,
         TooManyRequests,
+        StillAdmitting,
         StateUnavailable,
         WorkerFailed,
         WorkerUnreachable,
@@ -153,4 +211,8 @@ class ErrorMessage(msgspec.Struct, frozen=True, array_like=True):
         return cls(type(error).__name__, list(error.args))
 
     def to_error(self) -> ServingError:
-        return _BY_NAME[self.name](*self.args)
+        """Never raises: who waits for an answer must get one, also from a process that says what we do not know."""
+        try:
+            return _BY_NAME[self.name](*self.args)
+        except (KeyError, TypeError, ValueError):
+            return ServingError(f"the other process failed in a way that this one does not know: {self.name}")

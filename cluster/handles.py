@@ -2,24 +2,34 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from ray import serve
 from ray.exceptions import RayError
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from cluster.channel import ConnectionLost
-from cluster.metrics import Scrape
+from cluster.metrics import Scrape, render
 from cluster.peers import SchedulerPeer
 from cluster.reports import ClusterView, QueuedRequest
+from cluster.rpc.secret import establish_secret
+from cluster.rpc.shared_answer import SharedAnswer
 from cluster.scheduling import Scheduling
 from cluster.types import Address, WorkerId
 
 logger = logging.getLogger("baton.handles")
 
 _BROADCAST_TIMEOUT_S = 5.0
+_VIEW_MAX_AGE_S = 0.25
+"""How old a view of the cluster or of the queue may be that is given to clients, in seconds. As long as workers take
+between two reports: longer shows what is no more, shorter lets who asks all the time cost the Scheduler more.
+"""
+_SECRETS_NAMESPACE = b"baton_secrets"
+"""Of Ray's key-value store: one key per application."""
 
 
 class ClusterHandle:
@@ -29,23 +39,41 @@ class ClusterHandle:
     loop until they answer. A handle that is made broadcasts without either.
     """
 
-    def __init__(self, scheduling: Scheduling, scheduler: SchedulerPeer, deployments: list[DeploymentHandle]) -> None:
-        self._scheduling = scheduling
-        self._scheduler = scheduler
+    def __init__(
+        self,
+        scheduling: Scheduling,
+        scheduler: SchedulerPeer,
+        deployments: list[DeploymentHandle],
+        metrics_max_age_s: float,
+    ) -> None:
         own = serve.get_replica_context()
         ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
         self._deployments = [handle.options() for handle in (ingress, *deployments)]  # which connects it
+        self._view = SharedAnswer(scheduling.view, _VIEW_MAX_AGE_S)
+        self._queue = SharedAnswer(scheduler.queue, _VIEW_MAX_AGE_S)
+        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), metrics_max_age_s)
 
     async def view(self) -> ClusterView:
-        return await self._scheduling.view()
+        return await self._view.get()
 
     async def queue(self) -> list[QueuedRequest]:
-        return await self._scheduler.queue()
+        return await self._queue.get()
 
-    async def scrape(self) -> list[Scrape]:
-        """The metrics of every deployment whose replicas answer in time."""
-        answers = await asyncio.gather(*(_scrape_all(handle) for handle in self._deployments))
-        return [scrape for answer in answers for scrape in answer]
+    async def metrics_page(self) -> bytes:
+        return await self._metrics_page.get()
+
+
+async def metrics_page_of(deployments: Sequence[DeploymentHandle]) -> bytes:
+    """The metrics of every replica that answers in time, and of how many there are none."""
+    answers = await asyncio.gather(*(_broadcast(handle, "scrape") for handle in deployments))
+    num_missing = {}
+    for handle, replicas in zip(deployments, answers, strict=True):
+        missing = [repr(answer) for answer in replicas if not isinstance(answer, Scrape)]
+        if missing:
+            logger.warning("no metrics of %d replicas of %s: %s", len(missing), handle.deployment_name, missing)
+        num_missing[handle.deployment_name] = len(missing)
+    scrapes = [answer for replicas in answers for answer in replicas if isinstance(answer, Scrape)]
+    return await asyncio.to_thread(render, scrapes, num_missing)
 
 
 async def scheduler_address(scheduler: DeploymentHandle) -> Address:
@@ -56,6 +84,21 @@ async def scheduler_address(scheduler: DeploymentHandle) -> Address:
         if isinstance(answer, Address):
             return answer
     raise ConnectionLost("there is no Scheduler")
+
+
+def join_cluster() -> None:
+    """Give this process the secret of its application. To be called before it listens, connects, or starts an engine.
+
+    Where the operator has not set a secret, Ray's own key-value store keeps one. Whoever may speak to Ray can read it
+    there, and could run code in the cluster without it.
+    """
+    application = serve.get_replica_context().app_name
+
+    def keep_first(proposed: str) -> str:
+        _internal_kv_put(application, proposed, overwrite=False, namespace=_SECRETS_NAMESPACE)
+        return str(_internal_kv_get(application, namespace=_SECRETS_NAMESPACE), "ascii")
+
+    establish_secret(keep_first)
 
 
 def own_worker_id() -> WorkerId:
@@ -72,19 +115,11 @@ def own_node_ip() -> str:
     return str(get_node_ip_address())
 
 
-async def _scrape_all(handle: DeploymentHandle) -> list[Scrape]:
-    answers = await _broadcast(handle, "scrape")
-    if not all(isinstance(answer, Scrape) for answer in answers):
-        missing = [type(answer).__name__ for answer in answers if not isinstance(answer, Scrape)]
-        logger.warning("no metrics of %d replicas of %s: %s", len(missing), handle.deployment_name, missing)
-    return [answer for answer in answers if isinstance(answer, Scrape)]
-
-
 async def _broadcast(handle: DeploymentHandle, method: str) -> list[Any]:
-    """What each replica of a deployment answers, errors included; empty when there is none."""
+    """What each replica of a deployment answers, errors included; one error where the deployment does not answer."""
     try:
         return list(
             await handle.broadcast(method).results_async(timeout_s=_BROADCAST_TIMEOUT_S, return_exceptions=True)
         )
-    except (TimeoutError, RayError, RayServeException):
-        return []
+    except (TimeoutError, RayError, RayServeException) as error:
+        return [error]

@@ -40,7 +40,8 @@ class LocalPostgres:
     def start(self) -> str:
         """Attach, and have it running; takes seconds the first time. Returns its URL. Raises ServiceFailed."""
         try:
-            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            # The server may run as another user, who has to get through
+            self._folder.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._forget_strangers()
             with _ONE_AT_A_TIME:
                 server = get_server(self._folder)

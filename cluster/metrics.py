@@ -4,13 +4,14 @@ Each process counts in its own prometheus registry, where vLLM's engine metrics 
 registries of all replicas when it is scraped, adds the labels `deployment` and `replica`, and renders one text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cluster.reports import ClusterView
+from cluster.rpc.strangers import STRANGERS
 from cluster.types import Placement, Rejection
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -18,6 +19,17 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 _LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 REQUESTS = Counter("baton_requests", "Requests closed, by where they ran and how they ended.", ["path", "outcome"])
+HTTP_REFUSALS = Counter(
+    "baton_http_refusals",
+    "Requests and connections that an ingress replica refused before any route saw them, by the code of the error.",
+    ["code"],
+)
+CONSTRAINTS = Counter(
+    "baton_constraints",
+    "Schemas, regular expressions and grammars of requests: compiled, invalid or too costly when they were tried, and "
+    "answers that were ended for theirs.",
+    ["result"],
+)
 PROMPT_TOKENS = Counter(
     "baton_prompt_tokens", "Prompt tokens that an engine started from, by where their KV came from.", ["pool", "source"]
 )
@@ -109,6 +121,23 @@ LINK_BANDWIDTH = Gauge(
 )
 
 
+class _StrangersCollector:
+    """Strangers are counted where no framework is known."""
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "baton_strangers",
+            "Connections and messages that were dropped because whoever sent them did not belong to the cluster.",
+            labels=["socket", "reason"],
+        )
+        for (socket, reason), number in STRANGERS.counts().items():
+            family.add_metric([socket, reason], number)
+        return iter([family])
+
+
+REGISTRY.register(_StrangersCollector())
+
+
 def set_link_speeds(view: ClusterView) -> None:
     """Those of pairs that are gone go with them."""
     LINK_LATENCY.clear()
@@ -160,14 +189,18 @@ def scrape(deployment: str, replica: str) -> Scrape:
     return Scrape(deployment, replica, families)
 
 
-def render(scrapes: Iterable[Scrape]) -> bytes:
-    """Prometheus text of all processes. Families of one name are merged, told apart by `deployment` and `replica`."""
-    return generate_latest(_Merged(scrapes))
+def render(scrapes: Iterable[Scrape], num_missing: Mapping[str, int] | None = None) -> bytes:
+    """Prometheus text of all processes. Families of one name are merged, told apart by `deployment` and `replica`.
+
+    `num_missing`: by deployment, how many of its replicas are not among the scrapes.
+    """
+    return generate_latest(_Merged(scrapes, num_missing or {}))
 
 
 class _Merged:
-    def __init__(self, scrapes: Iterable[Scrape]) -> None:
+    def __init__(self, scrapes: Iterable[Scrape], num_missing: Mapping[str, int]) -> None:
         self._scrapes = scrapes
+        self._num_missing = num_missing
 
     def collect(self) -> Iterator[Metric]:
         merged: dict[str, Metric] = {}
@@ -177,4 +210,17 @@ class _Merged:
                 metric = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
                     metric.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
+        if self._num_missing:
+            merged["baton_scrape_missing"] = self._missing()
         return iter(merged.values())
+
+    def _missing(self) -> Metric:
+        family = GaugeMetricFamily(
+            "baton_scrape_missing",
+            "Replicas whose metrics this page lacks because they did not answer in time; 1 where it is not known how "
+            "many a deployment has.",
+            labels=["deployment"],
+        )
+        for deployment, number in self._num_missing.items():
+            family.add_metric([deployment], number)
+        return family

@@ -3,7 +3,8 @@
 A request waits for a Scheduler that has just gone, for PATIENCE_S at most; once it has been away for longer, nobody
 waits. It is away when its connection is lost (a process that hangs loses it after some seconds, cluster/channel.py) and
 back when it has told us of the workers: its successor must first hear from them. As long as it is there its answer is
-waited for, because it may have the request queue. A Scheduler that is slow is not away.
+waited for, because it may have the request queue. A Scheduler that is slow is not away. Where no worker is known
+either, a request waits for the Scheduler as long as its class may wait for a worker (`Objective.outage_wait_s`).
 
 What sessions tell is posted at once, never waited for, and kept until the Scheduler has it
 (cluster/clients/scheduler_outbox.py); the open requests are listed now and then.
@@ -68,9 +69,16 @@ class Scheduling:
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         self._outbox.asks(request)
+        began_at = _now()
         answer = await self._ask(request)
-        if answer is None:
-            answer = self._last_resort.place(request)
+        while answer is None:
+            if (waits_s := began_at + self._last_resort.outage_wait_s(request) - _now()) > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(waits_s):
+                        await self._is_back.wait()
+                answer = await self._ask(request)
+            else:
+                answer = self._last_resort.place(request)
         if isinstance(answer, Placement):
             self._last_resort.placed(request.request_id, answer.generating)
         return answer
@@ -109,7 +117,7 @@ class Scheduling:
     def _on_connected(self, connection: Connection, address: Address) -> None:
         """The first that the Scheduler hears: the order is what makes the list of open requests exact."""
         self._connection = connection
-        open_requests, kept = self._outbox.connected(address.secret)
+        open_requests, kept = self._outbox.connected(address.process)
         with suppress(ConnectionLost):
             connection.post(OPEN_REQUESTS, open_requests)
             for message in kept:

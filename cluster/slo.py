@@ -27,6 +27,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
     tpot_s: Seconds
     """Mean time between two tokens."""
+    outage_wait_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
+    """How long a request may wait for a worker while none lives, in seconds; a stream that has begun, too. Shorter
+    refuses what the restart of a worker would have served, longer keeps clients waiting for one that does not come.
+    """
 
     def resolve(self, isolated_prefill_s: float, ttft_s: float | None = None, tpot_s: float | None = None) -> Slo:
         """The SLO of one request whose prompt takes so long alone. Its own wishes may only tighten it."""
@@ -42,11 +46,11 @@ class SloConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     an idle worker can meet makes every request of its class bad, and refusals many.
     """
 
-    interactive: Objective = Objective(ttft_s=0.5, ttft_per_prefill=2.0, tpot_s=0.03)
+    interactive: Objective = Objective(ttft_s=0.5, ttft_per_prefill=2.0, tpot_s=0.03, outage_wait_s=10.0)
     """Somebody waits for each word: voice, completion while typing. Tokens come at 33 a second."""
-    standard: Objective = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
+    standard: Objective = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05, outage_wait_s=60.0)
     """Somebody reads along. 20 tokens a second are faster than anybody reads."""
-    batch: Objective = Objective(ttft_s=30.0, ttft_per_prefill=10.0, tpot_s=0.2)
+    batch: Objective = Objective(ttft_s=30.0, ttft_per_prefill=10.0, tpot_s=0.2, outage_wait_s=600.0)
     """Nobody waits for a single answer."""
 
     def of(self, slo_class: SloClass) -> Objective:

@@ -150,11 +150,10 @@ class Address(msgspec.Struct, frozen=True):
 
     host: str
     port: int
-    secret: str
-    """New per process: what a connection must say first."""
-
-    def __repr__(self) -> str:
-        return f"Address({self.host}:{self.port})"
+    process: str
+    """The random id of the process, in hexadecimal and public: another process that has taken the port since is refused
+    by it.
+    """
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
-from cluster.handles import own_node_ip, own_rank, own_worker_id
+from cluster.handles import join_cluster, own_node_ip, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
 from cluster.observability.logging import set_up_logging
 from cluster.peers import SchedulerPeer
@@ -45,6 +45,7 @@ class Worker:
 
     def __init__(self, pool: Pool, config: PoolConfig, scheduler: SchedulerPeer) -> None:
         set_up_logging()
+        join_cluster()
         self.id = own_worker_id()
         self.service = Service()
         """What the other processes may ask of this worker; filled by its deployment before `start`."""

@@ -1,10 +1,12 @@
 """The NIXL connector that the engines load (`kv_connector_module_path`), in every process of an engine.
 
-It is vLLM's own pull connector with four additions. On a prefill engine, leases can be ended at once and extended, and
+It is vLLM's own pull connector with five additions. On a prefill engine, leases can be ended at once and extended, and
 each end is told (`ended_leases`). On a decode engine, a pull counts only until its deadline: blocks that arrive later
 may already hold another prompt, so they are computed instead. And a decode engine takes a prompt that is longer than
 the hand-over: the first token, which the prefill engine has sampled, follows the prompt. And every engine says how long
-its steps and pulls take (`HandoffStats`).
+its steps and pulls take (`HandoffStats`). Engines ask each other for their NIXL metadata on connections that prove
+themselves (kvtransfer/side_channel.py). With the connector of an engine's core comes the guard of what constraints of
+requests cost it (cluster/engine_core/grammar_guard.py).
 
 Importing this module additionally makes the engine's process behave on a shared host: the process ends with the worker
 that owns it, it logs as the worker does, NIXL's progress thread sleeps between polls instead of spinning on a core (CPU
@@ -20,27 +22,37 @@ import sys
 import time
 from typing import Any, cast
 
+import msgspec
 import nixl._api
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker as nixl_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlBaseConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 from vllm.platforms import current_platform
+from vllm.utils.system_utils import set_ulimit
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
+from cluster.config.structured_output import GrammarBudgetConfig
+from cluster.engine_core.grammar_budget import GrammarBudget
+from cluster.engine_core.grammar_guard import install
 from cluster.observability.logging import set_up_logging
+from cluster.rpc import strangers
+from cluster.rpc.strangers import STRANGERS
 from cluster.step_samples import STATS_KEY, StepSampler
+from kvtransfer import side_channel
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key
 from kvtransfer.telemetry import PULLS_KEY
+from kvtransfer.tiers import GRAMMARS
 
 logger = logging.getLogger("baton.connector")
 
@@ -62,6 +74,8 @@ class NixlConnector(NixlPullConnector):
         NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)  # the parent's would make its own parts
         if role == KVConnectorRole.SCHEDULER:
             self.connector_scheduler = HandoffScheduler(vllm_config, self.engine_id, kv_cache_config)
+            settings = vllm_config.kv_transfer_config.kv_connector_extra_config[GRAMMARS]
+            install(GrammarBudget.of(msgspec.convert(settings, GrammarBudgetConfig)))
         else:
             self.connector_worker = LeasingWorker(vllm_config, self.engine_id, kv_cache_config)
 
@@ -76,7 +90,7 @@ class NixlConnector(NixlPullConnector):
         return super().get_kv_connector_stats()
 
 
-_OUR_KEYS = (*map(stats_key, LeaseEnd), PULLS_KEY, STATS_KEY)
+_OUR_KEYS = (*map(stats_key, LeaseEnd), PULLS_KEY, STATS_KEY, strangers.STATS_KEY)
 
 
 class HandoffStats(NixlKVConnectorStats):
@@ -104,7 +118,7 @@ class HandoffScheduler(NixlPullConnectorScheduler):
         would start for ever: the engine ends.
         """
         try:
-            NixlPullConnectorScheduler._nixl_handshake_listener(*arguments)
+            side_channel.listen(*arguments)
         except BaseException:
             logger.exception("nobody can connect to this engine: it ends")
             os._exit(1)
@@ -113,11 +127,12 @@ class HandoffScheduler(NixlPullConnectorScheduler):
         """A step is done."""
         now = time.monotonic()
         self._steps.done(now)
-        samples = self._steps.take(now)
-        if samples is None:
+        samples, dropped = self._steps.take(now), STRANGERS.take()
+        if samples is None and not dropped:
             return None
         stats = HandoffStats()
-        stats.data[STATS_KEY] = samples
+        stats.data[STATS_KEY] = samples or []
+        stats.data[strangers.STATS_KEY] = list(dropped)
         return stats
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
@@ -297,8 +312,10 @@ def _share_the_cpu() -> None:
     type(current_platform).discover_numa_topology = classmethod(lambda cls: [])
 
 
+nixl_worker.zmq_ctx = side_channel.connected
 if _worker := multiprocessing.parent_process():  # this is the engine's process
     _end_with(_worker)
     set_up_logging()
+    set_ulimit()  # each connection of a stranger holds a file descriptor until it is dropped
 if current_platform.is_cpu():
     _share_the_cpu()

@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import Any
 
+import msgspec
+
 from cluster.config.pools import DiskTierConfig, PoolConfig
 from cluster.types import Pool
 from kvtransfer.lease import engine_lease_s
@@ -19,6 +21,9 @@ GIB = 1 << 30
 
 DISK_SUBFOLDER = "baton-kv"
 """All that Baton writes to, and deletes from, a disk tier's path is below it."""
+
+GRAMMARS = "baton_grammars"
+"""Of the connector's settings: what requests' grammars may cost the engine, whose core has no other configuration."""
 
 _KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
 
@@ -32,7 +37,10 @@ def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine
         "kv_connector_module_path": "kvtransfer.connector",
         "kv_role": _KV_ROLES[pool],
         "kv_buffer_device": device.value,
-        "kv_connector_extra_config": {"kv_lease_duration": engine_lease_s(config.kv_lease_s)},
+        "kv_connector_extra_config": {
+            "kv_lease_duration": engine_lease_s(config.kv_lease_s),
+            GRAMMARS: msgspec.to_builtins(config.grammars),
+        },
     }
     engine = {"engine_id": engine_id, "kv_load_failure_policy": "recompute"}
     if config.tiers.dram_gib is None:

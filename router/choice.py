@@ -89,7 +89,16 @@ Policy = Callable[[Ask, Candidates, LatencyModels], Choice | None]
 class Roster:
     """The live workers by pool. Looked through anew every ROSTER_AGE_S, not for every request."""
 
-    __slots__ = ("decodes", "made_at", "prefills", "roomy_until", "silent_decodes", "silent_prefills", "stale_share")
+    __slots__ = (
+        "decodes",
+        "is_anybody",
+        "made_at",
+        "prefills",
+        "roomy_until",
+        "silent_decodes",
+        "silent_prefills",
+        "stale_share",
+    )
 
     def __init__(self, fresh: list[WorkerState], silent: list[WorkerState], made_at: float, roomy_until: int) -> None:
         """`silent`: those that have missed reports. `roomy_until`: before this turn nobody is full."""
@@ -100,6 +109,7 @@ class Roster:
         """Those that report as they should; those that do not where there are no others."""
         self.decodes = _of_pool(Pool.DECODE, fresh) or self.silent_decodes
         num_live = len(fresh) + len(silent)
+        self.is_anybody = num_live > 0
         self.stale_share = 1.0 - len(fresh) / num_live if num_live else 0.0
         """Of the live workers, that have missed reports."""
         self.made_at = made_at

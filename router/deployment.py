@@ -5,7 +5,7 @@ import logging
 
 from cluster import compiled, metrics
 from cluster.channel import Listener
-from cluster.handles import own_node_ip, own_worker_id
+from cluster.handles import join_cluster, own_node_ip, own_worker_id
 from cluster.observability.logging import set_up_logging
 from cluster.slo import SloConfig
 from cluster.types import Address
@@ -21,6 +21,7 @@ class Scheduler:
         set_up_logging()
         if not compiled.is_in_use():
             logger.warning("placements are decided by the sources: what `baton compile` makes is several times as fast")
+        join_cluster()
         self._state = RouterState(slo)
         service = SchedulerService(self._state).service
         self._listener = await Listener.start(own_node_ip(), service)

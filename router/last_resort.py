@@ -50,6 +50,10 @@ class LastResort:
             if not self._num_open[worker]:
                 del self._num_open[worker]
 
+    def outage_wait_s(self, request: PlacementRequest) -> float:
+        """How long the request may wait for a Scheduler that knows a worker: no time where one is known here."""
+        return 0.0 if self.workers else self._slo.of(request.slo_class).outage_wait_s
+
     def place(self, request: PlacementRequest) -> Placement | Rejection:
         usable = [w for w in self.workers if w.worker not in request.excluded]
         paths = (Path.DECODE, Path.PREFILL) if request.path is None else (request.path,)

@@ -2,6 +2,8 @@
 
 from typing import Final, final
 
+import msgspec
+
 from cluster.types import IngressId, PlacementRequest, RequestId
 from router.admission import band
 
@@ -13,18 +15,38 @@ LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 class Waiting:
     """One request that waits."""
 
-    __slots__ = ("gives_up_at", "ingress", "request", "since", "try_at", "ttft_s")
+    __slots__ = ("age_s", "asked_at", "gives_up_at", "ingress", "is_outage", "request", "since", "try_at", "ttft_s")
 
     def __init__(self, request: PlacementRequest, ingress: IngressId | None, now: float) -> None:
         self.request = request
         self.ingress = ingress
+        self.asked_at = now
         self.since = now
+        """Since when its time to the first token counts for admission: `asked_at`, or when an outage was over."""
+        self.age_s = request.age_s
+        """What it had waited until `since`."""
+        self.is_outage = False
+        """It waits because no worker lives."""
         self.gives_up_at = now
         """When its objective cannot be met any more. Known once it has been considered."""
         self.ttft_s = 1.0
         """Its TTFT objective."""
         self.try_at = now
         """When it is worth another look."""
+
+    def outlast(self, until: float) -> None:
+        """No worker lives: it waits for one to come."""
+        self.is_outage = True
+        self.gives_up_at = until
+
+    def begin_anew(self, now: float) -> None:
+        """An outage is over. For admission it comes only now, as all do that have waited for the end: who would have
+        met an objective by now is no longer the question. A worker that it failed on is another one, or has recovered.
+        """
+        self.is_outage = False
+        self.since, self.age_s = now, 0.0
+        if self.request.excluded:
+            self.request = msgspec.structs.replace(self.request, excluded=frozenset())
 
     def look_later(self, now: float) -> None:
         """It could not be let in: look again after a small part of the time that it has left."""

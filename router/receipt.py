@@ -30,6 +30,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt's full KV blocks (cluster/block_hashes.py)."""
     path: Path | None = None
     """Forces where it runs; None lets the Scheduler decide."""
+    http_request: str = ""
+    """The `x-request-id` of the HTTP request that asked for it, by which its client knows it."""
 
 
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,8 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt on the prefill worker of path P->D."""
     sources: PromptTokenSources | None
     """Of the prompt on the worker that generated, and of what had been generated before it took over."""
+    http_request: str = ""
+    """The `x-request-id` of the HTTP request that asked for it; empty where Baton did by itself."""
 
     @property
     def path(self) -> Path | None:

@@ -333,6 +333,7 @@ class Session:
             tpot_s=self._timing.tpot_s,
             prefill_sources=self._prefill_sources,
             sources=self._sources,
+            http_request=self._terms.http_request,
         )
 
 

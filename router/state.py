@@ -237,6 +237,10 @@ class RouterState:
         """None: it has to wait."""
         if now - self._roster.made_at > ROSTER_AGE_S:
             self._roster = roster_of(self._live(now), now, self._turn)
+        if not self._roster.is_anybody and not self._admits_all:
+            return self._outlast(waiting, now)
+        if waiting.is_outage:
+            waiting.begin_anew(now)
         ask = self._ask(waiting, now)
         candidates = self._candidates(ask, now)
         choice = self._policy(ask, candidates, self.models)
@@ -250,12 +254,18 @@ class RouterState:
             return self._charge(ask, choice, waiting.ingress)
         self._contended_at = now
         waiting.ttft_s = ask.slo.ttft_s
-        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.request.age_s - _least_prefill_s(ask, candidates)
+        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.age_s - _least_prefill_s(ask, candidates)
         if now >= waiting.gives_up_at:
             return self._refusal(ask, choice, waiting, "its SLO cannot be met")
         if len(self._queue) >= MAX_QUEUE:
             return self._refusal(ask, choice, waiting, "too many requests wait")
         return None
+
+    def _outlast(self, waiting: Waiting, now: float) -> Rejection | None:
+        """No worker lives. None: the request waits for one, as long as its class may."""
+        has_room = waiting.is_outage or len(self._queue) < MAX_QUEUE
+        waiting.outlast(waiting.asked_at + self._slo.of(waiting.request.slo_class).outage_wait_s)
+        return None if has_room and now < waiting.gives_up_at else self._nobody(waiting.request)
 
     def _candidates(self, ask: Ask, now: float) -> Candidates:
         suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
@@ -268,7 +278,7 @@ class RouterState:
         isolated_s = self._isolated_prefill_s(request.num_prompt_tokens) if objective.ttft_per_prefill else 0.0
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
-        age_s = request.age_s + now - waiting.since
+        age_s = waiting.age_s + now - waiting.since
         return Ask(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
 
     def _others(self, request: PlacementRequest, isolated_s: float, now: float) -> Others:
@@ -334,7 +344,7 @@ class RouterState:
             request_id=waiting.request.request_id,
             slo_class=waiting.request.slo_class,
             num_before=num_before,
-            waited_s=now - waiting.since,
+            waited_s=now - waiting.asked_at,
             wait_s=self._wait_s(ask, choice, num_before),
             gives_up_s=max(0.0, waiting.gives_up_at - now),
         )

@@ -4,11 +4,18 @@ from collections.abc import Iterator
 import pytest
 
 from cluster import compiled
+from cluster.rpc.secret import SECRET_VARIABLE
 from tests.conformance.watch import RECORD
 
 NUM_SHOWN = 10
 
 os.environ.setdefault(compiled.SWITCH, "1")  # what is tested are the sources; 0 tests what they are compiled to
+
+
+@pytest.fixture(autouse=True)
+def belongs_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process that Baton has started; a service that a test starts makes a secret of its own."""
+    monkeypatch.setenv(SECRET_VARIABLE, "a secret that only the tests know")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import msgspec
 
 from api.state.chat_completions import ChatCompletion
 from api.state.items import too_large
-from api.wire.depth import check_depth
 from api.wire.pages import metadata_of, user_of
 from cluster.errors import InvalidRequest
 
@@ -39,8 +38,6 @@ class StoredRequest:
         """`max_bytes`: that may be kept of it. Raises InvalidRequest for what cannot be stored; everything else is
         checked when it is answered.
         """
-        for name in (*_SHOWN, "messages"):
-            check_depth(body.get(name), name)
         self.metadata = metadata_of(body.get("metadata"))
         self.body = body
         self.hides_usage = False

@@ -1,11 +1,12 @@
 """POST /v1/responses: what a client may say, and the response object that it gets back. Pure."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from api.state.responses import Asked
-from api.wire.depth import check_depth
 from api.wire.items import Item, items_of
 from api.wire.pages import metadata_of
+from api.wire.slo import slo_class_of, tier_of
 from cluster.errors import InvalidRequest
 
 MAX_INPUT_ITEMS = 10_000
@@ -27,6 +28,8 @@ KNOWN = frozenset(
         "parallel_tool_calls",
         "previous_response_id",
         "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
         "reasoning",
         "safety_identifier",
         "service_tier",
@@ -45,6 +48,25 @@ KNOWN = frozenset(
 )
 
 
+INCLUDABLE = frozenset(
+    {
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "message.output_text.logprobs",
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""OpenAI's values of `include`. Only logprobs are there to include; clients ask for the others whoever serves them."""
+
+_TOOL_CHOICES = ("none", "auto", "required")
+
+_SUMMARIES_OF_REASONING = ("summary", "generate_summary")
+"""The reasoning itself is in the response, so that there is nothing to sum up."""
+
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(
         (
@@ -52,6 +74,7 @@ _TYPES: dict[str, Any] = {
             "model",
             "previous_response_id",
             "prompt_cache_key",
+            "prompt_cache_retention",
             "safety_identifier",
             "service_tier",
             "truncation",
@@ -62,7 +85,7 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("background", "store", "stream", "parallel_tool_calls"), bool),
     **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), int),
     **dict.fromkeys(("temperature", "top_p"), (int, float)),
-    **dict.fromkeys(("text", "reasoning", "stream_options", "metadata"), dict),
+    **dict.fromkeys(("text", "reasoning", "stream_options", "metadata", "prompt_cache_options"), dict),
     **dict.fromkeys(("tools", "include", "context_management"), list),
     "tool_choice": (str, dict),
 }
@@ -94,9 +117,6 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
             not isinstance(given[name], kinds) or isinstance(given[name], bool) is not (kinds is bool)
         ):
             raise InvalidRequest(f"{name} has a wrong type", name, "invalid_type")
-    for name, value in given.items():
-        if name != "input":  # whose items are checked one by one
-            check_depth(value, name)
     if "model" not in given:
         raise InvalidRequest("model is missing", "model", "missing_required_parameter")
     conversation, previous = _conversation(given.get("conversation")), given.get("previous_response_id")
@@ -104,6 +124,9 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
         raise InvalidRequest(
             "a response follows a conversation or a previous response, not both", "conversation", "invalid_value"
         )
+    _check_tool_choice(given.get("tool_choice", "auto"))
+    _check_include(given.get("include", ()))
+    _check_reasoning(given.get("reasoning", {}))
     truncation, threshold = _truncation(given, default_truncation)
     if given.get("background") and not given.get("store", True):
         raise InvalidRequest("a response in the background must be stored", "background", "invalid_value")
@@ -166,7 +189,7 @@ def response_of(request: ResponseRequest, response_id: str, created_at: int) -> 
         "prompt_cache_key": body.get("prompt_cache_key"),
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
         "safety_identifier": body.get("safety_identifier"),
-        "service_tier": body.get("service_tier", "default"),
+        "service_tier": tier_of(slo_class_of(body)),
         "store": request.is_stored,
         "temperature": body.get("temperature", 1.0),
         "text": {"format": (body.get("text") or {}).get("format") or {"type": "text"}},
@@ -184,6 +207,34 @@ def _input(value: Any) -> list[Item]:
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
     return items_of(value, "input", MAX_INPUT_ITEMS)
+
+
+def _check_tool_choice(choice: Any) -> None:
+    """Raises InvalidRequest. A tool by its name is for those to judge who know the tools."""
+    if isinstance(choice, str) and choice not in _TOOL_CHOICES:
+        raise InvalidRequest(
+            "tool_choice must be 'none', 'auto', 'required' or a function", "tool_choice", "invalid_value"
+        )
+
+
+def _check_include(wanted: Sequence[Any]) -> None:
+    """Raises InvalidRequest. Of tools that are not here, and of encryption, there is nothing to include."""
+    for number, name in enumerate(wanted):
+        if name not in INCLUDABLE:
+            raise InvalidRequest(
+                f"include may have {', '.join(sorted(INCLUDABLE))}", f"include[{number}]", "invalid_value"
+            )
+
+
+def _check_reasoning(reasoning: dict[str, Any]) -> None:
+    """Raises InvalidRequest."""
+    for name, value in reasoning.items():
+        if name not in ("effort", *_SUMMARIES_OF_REASONING):
+            raise InvalidRequest(f"reasoning.{name} is not supported", f"reasoning.{name}", "unsupported_parameter")
+        if name in _SUMMARIES_OF_REASONING and value not in (None, "auto", "concise", "detailed"):
+            raise InvalidRequest(
+                f"reasoning.{name} must be 'auto', 'concise' or 'detailed'", f"reasoning.{name}", "invalid_value"
+            )
 
 
 def _truncation(given: dict[str, Any], default: str) -> tuple[str, int | None]:

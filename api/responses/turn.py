@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -86,6 +86,11 @@ class Turn:
             self._tell(self._writer.queue())
         self._task = asyncio.create_task(self._run(means, history, items, call))
         return self._task
+
+    def when_over(self, do: Callable[[], None]) -> None:
+        """Once it has been started."""
+        assert self._task is not None
+        self._task.add_done_callback(lambda _: do())
 
     def leave(self) -> None:
         """Its client is gone. A turn that is kept goes on without it."""

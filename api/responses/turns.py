@@ -8,40 +8,55 @@ from typing import Any
 from api.generation import Call
 from api.responses.request import ResponseRequest, response_of
 from api.responses.turn import Means, Turn
+from api.server.capacity import Capacity, Units
 from api.state.chat_state import ChatState
 from api.state.history import History
 from api.state.items import Item, refers, with_ids
 from api.state.responses import Admission, Admitted, Responses
-from cluster.errors import StateUnavailable
+from cluster.errors import StateUnavailable, TooManyRequests
 
 WITHDRAW_INTERVAL_S = 1.0
 WITHDRAWALS = 20
 """Then its lease has run out."""
+BACKGROUND_RETRY_AFTER_S = 10.0
+"""A response takes seconds to minutes."""
 NOTHING = History([], {}, [])
 
 Settle = Callable[[asyncio.Future[Turn]], None]
 
 
 class Turns:
-    def __init__(self, means: Means, state: ChatState) -> None:
+    def __init__(self, means: Means, state: ChatState, background: Capacity) -> None:
+        """`background`: of responses that nobody waits for."""
         self._means = means
         self._state = state
+        self._background = background
         self._running: dict[tuple[str, str], Turn] = {}
         """Those that are kept, by tenant and id."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(
-        self, tenant: str, request: ResponseRequest, call: Call, response: str, settle: Settle | None = None
+        self,
+        tenant: str,
+        request: ResponseRequest,
+        call: Call,
+        response: str,
+        units: Units,
+        settle: Settle | None = None,
     ) -> Turn:
         """The user's turn is durable when this returns, if it is to be stored. `tenant`: as the state knows it;
-        `response`: the id that it gets; `settle`: called when it is known whether there will be a turn, whether or not
-        its client is still there.
+        `response`: the id that it gets; `units`: what the HTTP request holds, which the turn holds as long as it
+        goes on; `settle`: called when it is known whether there will be a turn, whether or not its client is still
+        there.
 
         Raises:
             NotFound, Conflict: of the conversation, the previous response, or an item that the input refers to.
             StateUnavailable: it needs what is remembered.
+            TooManyRequests: it is in the background, where enough are.
         """
+        held = self._in_background(tenant) if request.is_background else units.share()
         starting = asyncio.create_task(self._start(tenant, request, call, response))  # all of it, or nothing
+        starting.add_done_callback(lambda started: _release_after(started, held))
         self._keep(starting)
         if settle is not None:
             starting.add_done_callback(settle)
@@ -59,6 +74,18 @@ class Turns:
         """Wait for the turns whose clients have left."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _in_background(self, tenant: str) -> Units:
+        """Raises TooManyRequests."""
+        held = self._background.acquire(1, tenant)
+        if held is None:
+            raise TooManyRequests(
+                f"{self._background.num_held} responses run in the background of this ingress replica, "
+                f"{self._background.of_tenant(tenant)} of them yours: at most {self._background.most} may, and "
+                f"{self._background.most_per_tenant} of one API key",
+                BACKGROUND_RETRY_AFTER_S,
+            )
+        return held
 
     async def _start(self, tenant: str, request: ResponseRequest, call: Call, response_id: str) -> Turn:
         response = response_of(request, response_id, int(time.time()))
@@ -114,3 +141,11 @@ def _leave(starting: "asyncio.Task[Turn]") -> None:
     """The client of a turn has left while it was admitted."""
     if not starting.cancelled() and starting.exception() is None:
         starting.result().leave()
+
+
+def _release_after(starting: "asyncio.Task[Turn]", held: Units) -> None:
+    """Its turn is over, or there will be none."""
+    if starting.cancelled() or starting.exception() is not None:
+        held.release()
+    else:
+        starting.result().when_over(held.release)

@@ -6,7 +6,12 @@ import msgspec
 from fastapi import Request
 
 from api.generation import Call
-from api.wire.requests import tenant_of
+from api.identity.tenants import tenant_of
+from api.server.edge import hold_more
+from api.server.request_id import REQUEST_ID
+from api.wire.bounds import check_sequences
+from api.wire.constraints import check_constraints
+from api.wire.requests import checked
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of
 from cluster.errors import InvalidRequest
 from cluster.types import Path, Prediction, Slo
@@ -29,11 +34,25 @@ def call_of(request: Request, body: Any) -> Call:
     call = Call(
         tenant=tenant_of(request),
         path=_forced_path(request),
+        http_request=REQUEST_ID.get(),
         ttft_s=seconds_of(request.headers, TTFT_HEADER),
         tpot_s=seconds_of(request.headers, TPOT_HEADER),
     )
     call.terms = msgspec.structs.replace(call.terms, slo_class=slo_class_of(body))
     return call
+
+
+async def check_constraints_of(request: Request, body: Any) -> None:
+    """What the body asks of structured output. Raises InvalidRequest."""
+    config = request.app.state.structured_output
+    await checked(request, None, lambda: check_constraints(body, config))
+
+
+def hold_sequences(request: Request, body: Any) -> None:
+    """A request that asks for several holds so much of the replica's capacity. Raises InvalidRequest, Overloaded."""
+    number = check_sequences(body, request.app.state.max_sequences)
+    if number > 1:
+        hold_more(request.scope, number - 1)
 
 
 def headers_of(call: Call) -> dict[str, str]:

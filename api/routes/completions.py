@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse
 from api.completions.keeper import Keeping
 from api.completions.request import wants_store
 from api.generation import Call
+from api.identity.tenants import tenant_in_state
 from api.render import Frames
-from api.routes.calls import call_of, headers_of
-from api.routes.conversations import tenant_in_state
+from api.routes.calls import call_of, check_constraints_of, headers_of, hold_sequences
 from api.vllm_errors import error_in_frame
 from api.wire.bodies import public
 from api.wire.event_stream import EventStream
@@ -23,6 +23,8 @@ Answer = Callable[[Any, Call], Awaitable[dict[str, Any] | Frames]]
 
 async def create_chat_completion(request: Request) -> Response:
     body = await json_of(request)
+    await check_constraints_of(request, body)
+    hold_sequences(request, body)
     call = call_of(request, body)
     keeping = None
     if wants_store(body):
@@ -32,6 +34,8 @@ async def create_chat_completion(request: Request) -> Response:
 
 async def create_completion(request: Request) -> Response:
     body = await json_of(request)
+    await check_constraints_of(request, body)
+    hold_sequences(request, body)
     return await _answered(request, body, call_of(request, body), request.app.state.frontend.completion)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from api.identity.tenants import tenant_in_state
 from api.routes.copies import answer_or_copy, first_page
 from api.state.cache import ReadCache
 from api.state.chat_state import ChatState
@@ -11,13 +12,10 @@ from api.state.conversations import Conversation, Conversations
 from api.state.search import Match
 from api.wire.items import items_of
 from api.wire.pages import Part, listed, metadata_in, metadata_of, page_of, title_of, user_of
-from api.wire.requests import checked, object_of, tenant_of
+from api.wire.requests import checked, object_of
 from cluster.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/conversations")
-
-NO_KEY = "anonymous"
-"""The tenant of those who send no API key."""
 
 
 @router.post("")
@@ -120,10 +118,6 @@ def _state(request: Request) -> ChatState:
 
 def _cache(request: Request) -> ReadCache:
     return _state(request).cache
-
-
-def tenant_in_state(request: Request) -> str:
-    return tenant_of(request) or NO_KEY
 
 
 def _shown(conversation: Conversation) -> dict[str, Any]:

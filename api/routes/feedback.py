@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from api.routes.conversations import tenant_in_state
+from api.identity.tenants import tenant_in_state
 from api.state.chat_state import ChatState
 from api.state.feedback import Feedback, FeedbackStore
 from api.wire.feedback import KNOWN, opinion_of, rating_of

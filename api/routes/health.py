@@ -1,17 +1,33 @@
 """GET /healthz, /readyz and /metrics."""
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from cluster import metrics
+from api.server.capacity import Capacity, Standstill
 
 router = APIRouter()
 
 
-@router.get("/healthz")
-async def healthz() -> dict[str, str]:
-    """This ingress replica answers."""
-    return {"status": "ok"}
+STANDSTILL_S = 10.0
+"""A replica that has been full for so long without one of its requests ending refuses everybody. Sooner would take out
+replicas that are only busy, all at the same time.
+"""
+
+
+@router.api_route("/healthz", methods=["GET", "HEAD"])
+async def healthz(request: Request) -> Response:
+    """This ingress replica answers, and takes requests."""
+    capacity: Capacity = request.app.state.capacity
+    standstill: Standstill = request.app.state.standstill
+    stands_still = standstill.lasts_s(asyncio.get_running_loop().time()) > STANDSTILL_S
+    body = {
+        "status": "full" if stands_still else "ok",
+        "open_sequences": capacity.num_held,
+        "max_ongoing_requests": capacity.most,
+    }
+    return JSONResponse(body, status_code=503 if stands_still else 200)
 
 
 @router.get("/readyz")
@@ -30,4 +46,4 @@ async def readyz(request: Request) -> Response:
 @router.get("/metrics")
 async def scrape(request: Request) -> Response:
     """Prometheus text for the whole application."""
-    return Response(metrics.render(await request.app.state.cluster.scrape()), media_type="text/plain; version=0.0.4")
+    return Response(await request.app.state.cluster.metrics_page(), media_type="text/plain; version=0.0.4")

@@ -7,13 +7,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from api.identity.tenants import tenant_in_state
 from api.responses.attempts import attempt_of, found_for
 from api.responses.kept import cancelled, resumed
 from api.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_again, request_of
 from api.responses.turn import Turn
-from api.routes.calls import call_of, headers_of
-from api.routes.conversations import tenant_in_state
+from api.routes.calls import call_of, check_constraints_of, headers_of
 from api.routes.copies import answer_or_copy, first_page
+from api.server.edge import UNITS
 from api.state.chat_state import ChatState
 from api.state.items import new_id
 from api.state.responses import Responses
@@ -32,6 +33,7 @@ router = APIRouter(prefix="/v1/responses")
 @router.post("")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
+    await check_constraints_of(request, body)
     truncation = request.app.state.context.config.default_truncation
     wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))
     return await _answer_once(request, wanted, body)
@@ -61,6 +63,7 @@ async def cancel(request: Request, response: str) -> dict[str, Any]:
 async def regenerate(request: Request, response: str) -> Response:
     """A sibling: the same input, answered anew. In a conversation it takes the place of the turn and what follows."""
     overrides = await object_of(request, OVERRIDES)
+    await check_constraints_of(request, overrides)
     tenant, store = tenant_in_state(request), _store(request)
     asked, truncation = await store.asked(tenant, response), request.app.state.context.config.default_truncation
     wanted = await checked(request, asked.items, lambda: request_again(asked, overrides, truncation))
@@ -103,7 +106,8 @@ async def _answer(request: Request, wanted: ResponseRequest, response: str, hold
     try:
         call = call_of(request, wanted.body)
         settle = None if hold is None else hold.settle
-        turn = await request.app.state.turns.start(tenant_in_state(request), wanted, call, response, settle)
+        tenant, units = tenant_in_state(request), request.scope[UNITS]
+        turn = await request.app.state.turns.start(tenant, wanted, call, response, units, settle)
     except ServingError:
         if hold is not None:
             hold.refuse()

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from api.completions.messages import listed_messages
-from api.routes.conversations import tenant_in_state
+from api.identity.tenants import tenant_in_state
 from api.state.chat_completions import ChatCompletions
 from api.state.chat_state import ChatState
 from api.wire.pages import listed, metadata_in, metadata_of, page_of, part_of

@@ -72,7 +72,7 @@ class LocalMasterKey:
     @classmethod
     def in_file(cls, path: Path) -> "LocalMasterKey":
         """Made at the first start. Whoever loses it loses the conversations. Raises OSError, ValueError."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)  # the services beside it may have users of their own
         if not path.exists():
             with NamedTemporaryFile(dir=path.parent) as made:  # which nobody else may read
                 made.write(os.urandom(KEY_BYTES))

@@ -8,6 +8,21 @@ MAX_DEPTH = 64
 """Of what a client sends, a JSON schema say."""
 
 
+_OF_ITEMS = frozenset({"input", "items"})
+"""Fields whose entries are told apart."""
+
+
+def check_depths(body: Any) -> None:
+    """Of a request. Raises InvalidRequest with the field that is nested too deeply."""
+    fields = body.items() if isinstance(body, dict) else [("the request body", body)]
+    for name, value in fields:
+        if name in _OF_ITEMS and isinstance(value, list):
+            for number, item in enumerate(value):
+                check_depth(item, f"{name}[{number}]")
+        else:
+            check_depth(value, name)
+
+
 def check_depth(value: Any, param: str) -> None:
     """Raises InvalidRequest."""
     level = [value] if isinstance(value, dict | list) else []

@@ -5,16 +5,31 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from cluster.errors import Overloaded, ServingError
+from cluster.errors import Overloaded, ServingError, Unauthorized
+
+MAX_MESSAGE, MAX_PARAM = 2000, 200
+"""Characters. An error may repeat what the client has sent, which may be megabytes."""
 
 
 def error_body(error: ServingError) -> dict[str, Any]:
     """All four keys, always: clients read each."""
+    message, param = _shortened(str(error), MAX_MESSAGE), error.param and _shortened(error.param, MAX_PARAM)
     return {
-        "error": {"message": str(error), "type": error.error_type, "param": error.param, "code": error.code},
+        "error": {"message": message, "type": error.error_type, "param": param, "code": error.code},
     }
 
 
 def error_response(error: ServingError) -> JSONResponse:
-    headers = {"retry-after": str(max(1, math.ceil(error.retry_after_s)))} if isinstance(error, Overloaded) else None
-    return JSONResponse(error_body(error), status_code=error.http_status, headers=headers)
+    return JSONResponse(error_body(error), status_code=error.http_status, headers=error_headers(error))
+
+
+def error_headers(error: ServingError) -> dict[str, str]:
+    if isinstance(error, Overloaded):
+        return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+    if isinstance(error, Unauthorized):
+        return {"www-authenticate": "Bearer"}
+    return {}
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -30,7 +30,6 @@ PRIVILEGED = frozenset(
 WITHOUT_EFFECT = frozenset(
     {
         "metadata",
-        "moderation",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -38,13 +37,26 @@ WITHOUT_EFFECT = frozenset(
         "service_tier",
         "store",
         "user",
-        "verbosity",
     }
 )
 """OpenAI's fields that do not change the answer here; accepted, so that off-the-shelf clients work."""
 
-UNSUPPORTED = frozenset({"audio", "function_call", "functions", "prediction", "use_beam_search", "web_search_options"})
+UNSUPPORTED = frozenset(
+    {
+        "audio",
+        "function_call",
+        "functions",
+        "moderation",
+        "prediction",
+        "use_beam_search",
+        "web_search_options",
+    }
+)
 """OpenAI's fields that would change the answer, and that are not served: refused rather than silently ignored."""
+
+
+ONLY: dict[str, Any] = {"modalities": ["text"], "verbosity": "medium"}
+"""OpenAI's fields of which one value is served: the one that they have where they are absent."""
 
 
 def check_fields(body: Any, known: frozenset[str]) -> dict[str, Any]:
@@ -59,12 +71,16 @@ def check_fields(body: Any, known: frozenset[str]) -> dict[str, Any]:
     for name in present:
         if name in PRIVILEGED:
             raise InvalidRequest(f"'{name}' cannot be set by clients", name, "unsupported_parameter")
-        if name in UNSUPPORTED or (name == "modalities" and present[name] != ["text"]):
+        if name in UNSUPPORTED:
             raise InvalidRequest(f"'{name}' is not supported", name, "unsupported_parameter")
-        if name not in known and name != "modalities":
+        if name in ONLY and present[name] != ONLY[name]:
+            raise InvalidRequest(f"{name} must be {ONLY[name]!r}", name, "unsupported_value")
+        if name not in known and name not in ONLY:
             raise InvalidRequest(f"unknown parameter: '{name}'", name, "unknown_parameter")
-    present.pop("modalities", None)
+    for name in ONLY:
+        present.pop(name, None)
     _check_template_kwargs(present.get("chat_template_kwargs"))
+    _check_tool_choice(present.get("tool_choice"))
     return present
 
 
@@ -72,4 +88,11 @@ def _check_template_kwargs(kwargs: Any) -> None:
     if isinstance(kwargs, dict) and "chat_template" in kwargs:
         raise InvalidRequest(
             "'chat_template' cannot be set by clients", "chat_template_kwargs.chat_template", "unsupported_parameter"
+        )
+
+
+def _check_tool_choice(choice: Any) -> None:
+    if isinstance(choice, dict) and choice.get("type", "function") != "function":
+        raise InvalidRequest(
+            "tool_choice must be 'none', 'auto', 'required' or a function", "tool_choice", "unsupported_value"
         )

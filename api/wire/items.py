@@ -16,7 +16,7 @@ from openai.types.responses import (
 from openai.types.responses.response_input_item import FunctionCallOutput, ItemReference
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from api.wire.depth import check_depth
+from api.wire.validation import FailFast, first_error
 from cluster.errors import InvalidRequest
 
 MAX_ITEMS = 20
@@ -26,22 +26,24 @@ MAX_PARTS = 2000
 
 Item = dict[str, Any]
 
-_MODELS: dict[str, type[BaseModel]] = {
-    "message": EasyInputMessage,
-    "function_call": ResponseFunctionToolCall,
-    "function_call_output": FunctionCallOutput,
-    "reasoning": ResponseReasoningItem,
-    "compaction": ResponseCompactionItemParam,
-    "item_reference": ItemReference,
+_MODELS: dict[str, FailFast[BaseModel]] = {
+    "message": FailFast(EasyInputMessage),
+    "function_call": FailFast(ResponseFunctionToolCall),
+    "function_call_output": FailFast(FunctionCallOutput),
+    "reasoning": FailFast(ResponseReasoningItem),
+    "compaction": FailFast(ResponseCompactionItemParam),
+    "item_reference": FailFast(ItemReference),
 }
 _LISTS = ("content", "output", "summary")
 """Fields that may have parts."""
 _STATUS = ("in_progress", "completed", "incomplete")
-_INPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
-    list[Annotated[ResponseInputText | ResponseInputImage | ResponseInputFile, Field(discriminator="type")]]
+_INPUT_PARTS: FailFast[Any] = FailFast(
+    TypeAdapter(
+        list[Annotated[ResponseInputText | ResponseInputImage | ResponseInputFile, Field(discriminator="type")]]
+    )
 )
-_OUTPUT_PARTS: TypeAdapter[Any] = TypeAdapter(
-    list[Annotated[ResponseOutputText | ResponseOutputRefusal, Field(discriminator="type")]]
+_OUTPUT_PARTS: FailFast[Any] = FailFast(
+    TypeAdapter(list[Annotated[ResponseOutputText | ResponseOutputRefusal, Field(discriminator="type")]])
 )
 
 
@@ -69,7 +71,7 @@ def _item(value: Any, param: str) -> Item:
     _check_size(value, param)
     if kind == "message":
         return _message(value, param)
-    item = _checked(_MODELS[kind].model_validate, {**value, "type": kind}, param)
+    item = _checked(_MODELS[kind].validate, {**value, "type": kind}, param)
     return {"status": "completed"} | _without_nulls(item) | {"type": kind}  # a status of null is dropped
 
 
@@ -80,7 +82,6 @@ def _check_size(value: Item, param: str) -> None:
             raise InvalidRequest(
                 f"{name} has {len(parts)} parts, and may have {MAX_PARTS}", f"{param}.{name}", "array_above_max_length"
             )
-    check_depth(value, param)
 
 
 def _message(value: Item, param: str) -> Item:
@@ -90,8 +91,8 @@ def _message(value: Item, param: str) -> Item:
         content = [{"type": "output_text" if by_assistant else "input_text", "text": content}]
     if by_assistant and isinstance(content, list):
         content = [{"annotations": [], "logprobs": [], **part} if _is_text(part) else part for part in content]
-    parts = _checked((_OUTPUT_PARTS if by_assistant else _INPUT_PARTS).validate_python, content, f"{param}.content")
-    shell = _checked(EasyInputMessage.model_validate, {"role": role, "content": ""}, param)
+    parts = _checked((_OUTPUT_PARTS if by_assistant else _INPUT_PARTS).validate, content, f"{param}.content")
+    shell = _checked(_MODELS["message"].validate, {"role": role, "content": ""}, param)
     return {
         "type": "message",
         "role": shell.role,
@@ -108,7 +109,7 @@ def _checked(validate: Any, value: Any, param: str) -> Any:
     try:
         return validate(value, extra="ignore")
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = first_error(error)
         path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         raise InvalidRequest(f"{first['msg']} (at {param}{path})", f"{param}{path}", code) from error

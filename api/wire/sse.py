@@ -15,7 +15,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
+    "cache-control": "no-cache, no-store",
     "x-accel-buffering": "no",
 }
 """Proxies between us and the client must neither store nor hold back frames."""

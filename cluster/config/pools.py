@@ -5,8 +5,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.config.structured_output import GrammarBudgetConfig
 from cluster.config.units import Count
 from cluster.reports import Transport
+from cluster.rpc.secret import SECRET_VARIABLE
 
 BLOCK_HASH_ALGORITHM = "sha256"
 """vLLM's `prefix_caching_hash_algo`, of the engines and of the ingress. Gives the same in all processes of one version
@@ -103,3 +105,11 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     go on elsewhere where they can), longer makes updates slow.
     """
     tiers: TiersConfig = TiersConfig()
+    grammars: GrammarBudgetConfig = GrammarBudgetConfig()
+
+    def __post_init__(self) -> None:
+        if SECRET_VARIABLE in self.env:
+            raise ValueError(
+                f"{SECRET_VARIABLE} would be readable in Ray's dashboard here, and unknown to the other processes: set "
+                "it in the environment of every node, before Ray starts there"
+            )

@@ -22,20 +22,29 @@ NO_REQUEST = "-"
 """What stands for the request's id in records that no filter has given one."""
 
 
-def set_up_logging(filters: Sequence[logging.Filter] = ()) -> None:
+def set_up_logging(filters: Sequence[logging.Filter] = (), libraries: Sequence[str] = ()) -> None:
     """To be called in each process before an engine's configuration is made and before NIXL is imported. A second call
-    replaces what the first one made. The filters see every record of Baton's loggers, and may add `request_id` to it.
+    replaces what the first one made. The filters see every record of Baton's loggers, and of the loggers of
+    `libraries`, and may add `request_id` to it.
     """
     configuring: Any = logging.config
     configuring.dictConfigClass = _AddingConfigurator
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(FORMAT, defaults={"request_id": NO_REQUEST}))
+    handler.setFormatter(_OneLine(FORMAT, defaults={"request_id": NO_REQUEST}))
     for one in filters:
         handler.addFilter(one)
-    logger = logging.getLogger(ROOT_LOGGER)
-    logger.handlers = [handler]
-    logger.propagate = False
-    logger.setLevel(min(LEAST_LEVEL, _level()))
+    for name in (ROOT_LOGGER, *libraries):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+    logging.getLogger(ROOT_LOGGER).setLevel(min(LEAST_LEVEL, _level()))
+
+
+class _OneLine(logging.Formatter):
+    """A message is one line, whatever a client has put into it. A traceback follows it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
+        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
 
 
 def _level() -> int:

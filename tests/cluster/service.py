@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import psutil
@@ -34,9 +34,15 @@ CHANGES: dict[str, Any] = {
         "allow_path_header": True,
         "verified_share": 1.0,
         "keep_receipts": 10,
+        # A figure is read before and after what is tested
+        "metrics_max_age_s": 0,
         # A client that reads nothing shall lose its request before the demo model's longest answer ends by itself
         "max_unread_tokens": 500,
+        # What it costs the others is tested on engines (tests/edge/live/test_grammars.py)
+        "structured_output": {"allow_grammars": True},
     },
+    # Two engines start on two cores
+    "slo": {"standard": {"outage_wait_s": 150}},
     # Small enough for a test to evict everything from it
     "decode": {"engine": {"kv_cache_memory_bytes": 32 << 20}},
 }
@@ -45,6 +51,8 @@ CHANGES: dict[str, Any] = {
 
 class Service:
     """`baton serve` with conf/local.yaml and a few changes to its `args`."""
+
+    host = "127.0.0.1"
 
     def __init__(self, folder: Path, changes: dict[str, Any]) -> None:
         config = yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())
@@ -56,7 +64,7 @@ class Service:
         self._config = config
         self._num_engines = args["prefill"]["replicas"] + args["decode"]["replicas"]
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{self.host}:{self.port}"
         self.log = folder / "baton.log"
         command = [
             str(Path(sys.executable).with_name("baton")),
@@ -67,7 +75,7 @@ class Service:
         ]
         environment = os.environ | {compiled.SWITCH: "0"}  # what its users run
         with self.log.open("wb") as log:
-            self._process = psutil.Popen(command, cwd=REPO_ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            self._process = self._start(command, environment, log)
         self._http = watched(httpx.Client(base_url=self.url, timeout=30))
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -82,7 +90,7 @@ class Service:
     def stop(self) -> list[psutil.Process]:
         """Ctrl-C. Returns what is left of everything that it had started."""
         self._http.close()
-        family = self._process.children(recursive=True)
+        family = self._family()
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=30)
         _, left = psutil.wait_procs(family, timeout=5)
@@ -103,8 +111,15 @@ class Service:
             for replica in deployment["replicas"]
         }
 
+    def _start(self, command: list[str], environment: dict[str, str], log: IO[bytes]) -> psutil.Popen:
+        return psutil.Popen(command, cwd=REPO_ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    def _family(self) -> list[psutil.Process]:
+        """All that it has started and that has made no session of its own."""
+        return self._process.children(recursive=True)
+
     def _of_serve(self, method: str, **arguments: Any) -> httpx.Response:
-        (dashboard,) = [p for p in self._process.children(recursive=True) if _runs(p, "dashboard.py")]
+        (dashboard,) = self.ray_processes("dashboard.py")
         (port,) = {
             c.laddr.port
             for c in dashboard.net_connections()
@@ -132,7 +147,11 @@ class Service:
 
     def processes(self, name: str) -> list[psutil.Process]:
         """The processes of a deployment's replicas."""
-        return [p for p in self._process.children(recursive=True) if _is(p, name)]
+        return [p for p in self._family() if _is(p, name)]
+
+    def ray_processes(self, script: str) -> list[psutil.Process]:
+        """Those of Ray's own that run a script of that name."""
+        return [p for p in self._family() if _runs(p, script)]
 
     def postgres(self) -> list[psutil.Process]:
         """All processes of its PostgreSQL."""

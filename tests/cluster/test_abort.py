@@ -61,7 +61,15 @@ async def test_leaving_before_the_first_token_frees_both_engines(
 async def _send(service: Service, body: dict[str, object]) -> asyncio.StreamWriter:
     _, writer = await asyncio.open_connection("127.0.0.1", service.port)
     payload = json.dumps(body).encode()
-    head = ["POST /v1/completions HTTP/1.1", "Host: x", "x-baton-path: P->D", f"Content-Length: {len(payload)}", "", ""]
+    head = [
+        "POST /v1/completions HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        "x-baton-path: P->D",
+        f"Content-Length: {len(payload)}",
+        "",
+        "",
+    ]
     writer.write("\r\n".join(head).encode() + payload)
     await writer.drain()
     return writer

@@ -250,7 +250,8 @@ def test_service_tier_and_headers_say_how_a_request_is_served(
     (receipt,) = service.get("/baton/receipts?last=1").json()["receipts"]
     assert receipt["request_id"] == answer.id
     assert (receipt["result"], receipt["slo_class"], receipt["placement"]["path"]) == ("good", "batch", "P->D")
-    assert 0 < receipt["tpot_s"] < receipt["ttft_s"] < 20
+    assert 0 < receipt["ttft_s"] < 20
+    assert 0 < receipt["tpot_s"] < 0.15
     assert receipt["sources"]["pulled"] > 0
 
 

@@ -37,7 +37,14 @@ def _ask_without_reading(service: Service, model: str) -> socket.socket:
     body = json.dumps(
         {"model": model, "prompt": "Once", "stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True}
     ).encode()
-    head = ["POST /v1/completions HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", "", ""]
+    head = [
+        "POST /v1/completions HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "",
+        "",
+    ]
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect(("127.0.0.1", service.port))

@@ -19,7 +19,7 @@ from api.state.volatile import Volatile
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
-from cluster.metrics import Family, Sample, Scrape
+from cluster.metrics import Family, Sample, Scrape, render
 from cluster.reports import (
     ClusterView,
     LinkSpeed,
@@ -111,8 +111,8 @@ class FakeCluster:
             )
         ]
 
-    async def scrape(self) -> list[Scrape]:
-        return self.scrapes
+    async def metrics_page(self) -> bytes:
+        return render(self.scrapes)
 
 
 def a_placement(path: Path, **fields: Any) -> Placement:
@@ -163,6 +163,7 @@ def an_app(
     **config: Any,
 ) -> FastAPI:
     """`config`: of the ingress."""
+    config.setdefault("allowed_hosts", ["*"])
     state = state or StateAway()
     context = context or ContextManager(frontend, lambda: state.stores.context, ContextConfig())
     return build_http_app(
@@ -172,7 +173,9 @@ def an_app(
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    return watched(httpx.AsyncClient(transport=transport, base_url="http://baton"), invented(app.state.frontend))
+    headers = {"content-type": "application/json"}  # of bodies that a test has written by itself
+    client = httpx.AsyncClient(transport=transport, base_url="http://baton", headers=headers)
+    return watched(client, invented(app.state.frontend))
 
 
 def invented(frontend: FakeFrontend | Frontend) -> frozenset[str]:

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import pytest
 
 from cluster.channel import Connection, ConnectionLost, Listener, Method, Service, connect
 from cluster.errors import InvalidRequest, Overloaded, ServingError
+from cluster.rpc.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
+from cluster.rpc.secret import SECRET_VARIABLE, cluster_secret
 from cluster.types import Address
 
 DOUBLE = Method[int, int]("double", int, int)
@@ -86,6 +88,19 @@ async def linked(server: Server, client: Service | None = None) -> AsyncIterator
         await asyncio.wait_for(server.lost.wait(), 5)
 
 
+async def heard_by_stranger(listener: Listener, said: bytes) -> bytes:
+    """Until the listener closes the connection."""
+    reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
+    writer.write(said)
+    heard = bytearray()
+    with suppress(ConnectionError):
+        async with asyncio.timeout(5):
+            while data := await reader.read(1 << 16):
+                heard += data
+    writer.close()
+    return bytes(heard)
+
+
 async def test_many_calls_side_by_side_get_their_own_answers():
     async with linked(Server()) as (_, connection):
         answers = await asyncio.gather(*(connection.call(DOUBLE, n) for n in range(500)))
@@ -149,11 +164,9 @@ async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch):
 
 
 async def test_stranger_that_says_nothing_is_closed(monkeypatch):
-    monkeypatch.setattr("cluster.channel.CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("cluster.rpc.proving.UNPROVED_TIMEOUT_S", 0.1)
     async with linked(Server()) as (listener, connection):
-        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        writer.close()
+        assert len(await heard_by_stranger(listener, b"")) == GREETING_BYTES
         assert await connection.call(DOUBLE, 2) == 4
 
 
@@ -198,13 +211,23 @@ async def test_nobody_listening_is_a_lost_connection():
         await connect(listener.address, Service())
 
 
-async def test_connection_without_the_secret_is_closed_and_gets_no_answer(caplog):
-    server = Server()
-    listener = await Listener.start("127.0.0.1", server)
-    stranger = await connect(msgspec.structs.replace(listener.address, secret="guess"), Service())
-    with pytest.raises(ConnectionLost):
-        await asyncio.wait_for(stranger.call(DOUBLE, 2), 5)
-    assert "without the secret" in caplog.text
+async def test_process_without_the_secret_is_refused_and_knows_why(monkeypatch, caplog):
+    monkeypatch.setattr("cluster.rpc.strangers.LOG_INTERVAL_S", 0.0)
+    monkeypatch.setenv(SECRET_VARIABLE, "o" * 40)
+    listener = await Listener.start("127.0.0.1", Server())
+    monkeypatch.setenv(SECRET_VARIABLE, "p" * 40)
+    with pytest.raises(ConnectionLost, match="same secret"):
+        await connect(listener.address, Service())
+    await listener.close()
+    assert "at the channel: wrong_proof" in caplog.text
+    assert f"at the peer: refused, 127.0.0.1:{listener.address.port}" in caplog.text
+
+
+async def test_process_that_has_taken_the_port_of_another_is_not_taken_for_it():
+    listener = await Listener.start("127.0.0.1", Server())
+    former = msgspec.structs.replace(listener.address, process="00" * PROCESS_BYTES)
+    with pytest.raises(ConnectionLost, match="another process"):
+        await connect(former, Service())
     await listener.close()
 
 
@@ -220,10 +243,7 @@ async def test_connection_without_the_secret_is_closed_and_gets_no_answer(caplog
 )
 async def test_garbage_closes_the_connection_and_nothing_else(garbage):
     async with linked(Server()) as (listener, connection):
-        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
-        writer.write(garbage)
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        writer.close()
+        assert len(await heard_by_stranger(listener, garbage)) == GREETING_BYTES
         assert await connection.call(DOUBLE, 2) == 4
 
 
@@ -250,19 +270,23 @@ async def test_sender_is_told_when_the_other_side_stops_reading_and_when_it_read
     assert len(server.notes) == sent
 
 
-async def test_each_process_has_a_secret_of_its_own():
+async def test_each_process_has_an_id_of_its_own():
     one, two = [await Listener.start("127.0.0.1", Service()) for _ in range(2)]
-    assert one.address.secret != two.address.secret
-    assert isinstance(one.address, Address)
+    assert one.address.process != two.address.process
     await one.close()
     await two.close()
 
 
 async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch, caplog):
     monkeypatch.setattr("cluster.channel.PING_INTERVAL_S", 0.02)
-    closed = asyncio.Event()
+    process, closed = "00" * PROCESS_BYTES, asyncio.Event()
 
     async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handshake = ListenerHandshake(cluster_secret(), process, bytes(NONCE_BYTES))
+        writer.write(handshake.greeting())
+        while (proof := handshake.take(await reader.read(1 << 16))) is None:
+            pass
+        writer.write(proof)
         while await reader.read(1 << 16):
             pass
         writer.close()
@@ -270,12 +294,29 @@ async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch
 
     async with await asyncio.start_server(says_nothing, "127.0.0.1", 0) as mute:
         host, port = mute.sockets[0].getsockname()
-        connection = await connect(Address(host, port, "secret"), Service())
+        connection = await connect(Address(host, port, process), Service())
         with pytest.raises(ConnectionLost):
             async with asyncio.timeout(5):
                 await connection.call(DOUBLE, 1)
         await asyncio.wait_for(closed.wait(), 5)
     assert "says nothing" in caplog.text
+
+
+async def test_listener_that_never_proves_itself_is_given_up(monkeypatch):
+    monkeypatch.setattr("cluster.rpc.proving.PROOF_TIMEOUT_S", 0.1)
+    left = asyncio.Event()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        left.set()
+
+    async with await asyncio.start_server(says_nothing, "127.0.0.1", 0) as mute:
+        host, port = mute.sockets[0].getsockname()
+        with pytest.raises(ConnectionLost):
+            await connect(Address(host, port, "00" * PROCESS_BYTES), Service())
+        await asyncio.wait_for(left.wait(), 5)
 
 
 async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch):

@@ -8,7 +8,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
-from cluster.errors import InvalidRequest
+from cluster.errors import ConstraintFailed, InvalidRequest, WorkerFailed
 from cluster.types import (
     FinishReason,
     PromptTokenSources,
@@ -174,3 +174,12 @@ def test_id_that_is_running_is_refused():
     tapped.add("a")
     with pytest.raises(InvalidRequest, match="already running"):
         tapped.add("a")
+
+
+def test_request_whose_grammar_was_ended_fails_for_good_and_stays_until_its_reader_stops_it():
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    tapped.step(output("a", 1, finish_reason=EngineFinishReason.ERROR, stop_reason="baton: grammar too slow"))
+    assert isinstance(sink.error, ConstraintFailed) and not isinstance(sink.error, WorkerFailed)
+    assert sink.error.http_status == 400
+    assert tapped.tap.find("a") is not None

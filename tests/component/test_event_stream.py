@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from api.disconnect import CancelledByDisconnect
+from api.server.capacity import Capacity
+from api.server.edge import Edge
 from api.wire.event_stream import EventStream
+from cluster.config.ingress import IngressConfig
 from cluster.errors import Overloaded, ServingError
 
 DONE = "data: [DONE]\n\n"
@@ -83,7 +85,9 @@ class Client:
             await receive()
             await stream(scope, receive, send)
 
-        await CancelledByDisconnect(app)({"type": "http"}, self.receive, self.send)
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/", "headers": headers}
+        await Edge(app, IngressConfig(), Capacity(1))(scope, self.receive, self.send)
         return self
 
     @property
@@ -127,9 +131,11 @@ async def test_stream_is_its_frames_and_one_terminal_frame(steps, text):
 
 async def test_status_comes_with_the_stream_s_headers():
     headers = dict((await taken(TEXT)).messages[0]["headers"])
+    assert headers.pop(b"x-request-id").startswith(b"req_")
     assert headers == {
         b"content-type": b"text/event-stream; charset=utf-8",
-        b"cache-control": b"no-cache",
+        b"cache-control": b"no-cache, no-store",
+        b"x-content-type-options": b"nosniff",
         b"x-accel-buffering": b"no",
         b"x-baton-path": b"D",
     }

@@ -58,7 +58,7 @@ def error_of(response) -> dict[str, Any]:
 
 async def test_ingress_that_answers_is_alive():
     response = await asked("GET", "/healthz")
-    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    assert (response.status_code, response.json()["status"]) == (200, "ok")
 
 
 @pytest.mark.parametrize(("connected", "status"), [(True, 200), (False, 503)])
@@ -151,7 +151,7 @@ async def test_body_that_is_not_json_is_refused(url, body):
     assert (response.status_code, error_of(response)["code"]) == (400, "invalid_json")
 
 
-@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 100_000], ids=["not UTF-8", "too deep"])
+@pytest.mark.parametrize("body", [b'"\xff"', b"[" * 10_000], ids=["not UTF-8", "too deep"])
 async def test_body_that_cannot_be_read_is_refused(body):
     response = await asked("POST", CHAT, content=body)
     assert (response.status_code, error_of(response)["code"]) == (400, "invalid_json")
@@ -216,7 +216,7 @@ async def test_stream_is_server_sent_events_byte_for_byte(url):
     response = await posted(FakeFrontend([FRAME, FRAME, DONE]), url)
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-cache", "no")
+    assert (response.headers["cache-control"], response.headers["x-accel-buffering"]) == ("no-cache, no-store", "no")
     assert response.text == SHOWN + SHOWN + DONE
 
 
@@ -433,7 +433,8 @@ class Client:
 
 async def asked_by(client: Client, frontend: FakeFrontend) -> None:
     asgi = {"version": "3.0", "spec_version": "2.3"}  # uvicorn's, and so Serve's
-    scope = {"type": "http", "asgi": asgi, "method": "POST", "path": CHAT, "query_string": b"", "headers": []}
+    headers = [(b"host", b"baton"), (b"content-type", b"application/json"), (b"content-length", b"2")]
+    scope = {"type": "http", "asgi": asgi, "method": "POST", "path": CHAT, "query_string": b"", "headers": headers}
     await an_app(frontend)(scope, client.receive, client.send)
 
 

@@ -200,7 +200,7 @@ async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch
     monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.3)
     peer = SchedulerPeer(FakeScheduler().address)
     report = WorkerReport(
-        worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
+        worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "70"), load=WorkerLoad(), max_requests=8
     )
     with pytest.raises(WorkerUnreachable):
         await peer.report(report)
@@ -211,7 +211,7 @@ async def test_report_and_its_reply_survive_the_wire():
     report = WorkerReport(
         worker=WORKER,
         pool=Pool.DECODE,
-        address=Address("h", 1, "s"),
+        address=Address("h", 1, "70"),
         load=WorkerLoad(),
         max_requests=8,
         links={WORKER: LinkSpeed(0.001, 1e9)},
@@ -242,7 +242,7 @@ async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatc
     messages = [KvEvents(WORKER, 1, True, True, []), KvEvents(WORKER, 2, False, False, changes)]
     await peer.send_kv_events(messages)
     report = WorkerReport(
-        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "s"), load=WorkerLoad(), max_requests=8
+        worker=WORKER, pool=Pool.DECODE, address=Address("h", 1, "70"), load=WorkerLoad(), max_requests=8
     )
     await peer.report(report)
     assert scheduler.kv_events == messages

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 
+from api.identity.tenants import tenant_of_key
 from api.state import database, purges
 from api.state.chat_state import ChatState
 from api.state.purges import PURGED_AT_ONCE
-from api.wire.tenants import tenant_of_key
 from cluster.config.state import StateConfig, TenantStateConfig
 from tests.component.answering import Model
 from tests.component.remembering import ClientOf, clients_of

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -30,11 +31,13 @@ from cluster.types import (
     RequestClosed,
     RequestId,
     SchedulerEvent,
+    SloClass,
     WorkerId,
 )
 from router.last_resort import LastResort
 
 PATIENCE_S, GRACE_S = 0.2, 0.3
+SLO = SloConfig(interactive=msgspec.structs.replace(SloConfig().interactive, outage_wait_s=0.5))
 R = RequestId("r")
 REQUEST = PlacementRequest(request_id=R, num_prompt_tokens=1)
 PLACED = Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="by the Scheduler")
@@ -93,14 +96,14 @@ class FakeScheduler:
         return ClusterView(workers=self.workers)
 
     async def _locate(self, worker: WorkerId) -> Address | None:
-        return Address("127.0.0.1", 1, "secret")
+        return Address("127.0.0.1", 1, "70726f63657373")
 
 
 class Stage:
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
         peer = SchedulerPeer(self.scheduler.address)
-        self.scheduling = Scheduling(peer, Peers(peer), LastResort(SloConfig()))
+        self.scheduling = Scheduling(peer, Peers(peer), LastResort(SLO))
 
     async def settled(self) -> None:
         """The Scheduler has been looked at."""
@@ -236,10 +239,18 @@ async def test_workers_are_known_again_as_soon_as_a_successor_knows_them(stage):
     await until(lambda: bool(stage.scheduling._last_resort.workers))
 
 
-async def test_without_any_word_of_the_scheduler_requests_are_refused(stage):
-    refused = await stage.scheduling.place(REQUEST)
+async def test_without_any_word_of_the_scheduler_a_request_waits_as_long_as_its_class_may(stage):
+    refused = await stage.scheduling.place(msgspec.structs.replace(REQUEST, slo_class=SloClass.INTERACTIVE))
     assert isinstance(refused, Rejection)
     assert "away" in refused.why
+
+
+async def test_request_that_came_before_the_first_scheduler_is_placed_by_it(stage):
+    placing = asyncio.create_task(stage.scheduling.place(REQUEST))
+    await asyncio.wait([placing], timeout=2 * PATIENCE_S)
+    assert not placing.done()
+    await stage.scheduler.start()
+    assert by_whom(await placing) == "the Scheduler"
 
 
 async def test_request_is_closed_whether_or_not_the_scheduler_hears_it(stage):

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.channel import Connection, Listener, Method, Service, connect
-from cluster.errors import ClientTooSlow, InvalidRequest, ServingError, WorkerUnreachable
+from cluster.errors import ClientTooSlow, ErrorMessage, InvalidRequest, ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
+from cluster.protocol import STREAM_FAILED, StreamFailed
 from cluster.types import (
     FinishReason,
     GenerateRequest,
@@ -332,3 +333,17 @@ async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_
             if isinstance(request.error, WorkerUnreachable):
                 assert stream in run.orphaned
         assert (cluster.engine.sinks, num_open(cluster.streams)) == ({}, 0)
+
+
+async def test_stream_that_fails_in_a_way_that_nobody_here_knows_does_not_wait_for_ever():
+    """Its worker may be of a newer version."""
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await cluster.settle()
+        (writer,) = cluster.streams._writers.values()
+        (stream,) = writer.streams
+        writer._connection.post(STREAM_FAILED, StreamFailed(stream, ErrorMessage("OfANewerVersion", ["no"])))
+        async with asyncio.timeout(5):
+            await request.reading
+        assert type(request.error) is ServingError

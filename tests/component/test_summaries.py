@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 from openai import AsyncOpenAI
 
+from api.identity.tenants import tenant_of_key
 from api.state.chat_state import ChatState
 from api.state.context_store import ContextStore
 from api.state.items import Coverage
 from api.state.sealing import TenantKeys
-from api.wire.tenants import tenant_of_key
 from cluster.errors import StateUnavailable
 from tests.component.answering import Model
 from tests.component.remembering import clients_of

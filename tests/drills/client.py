@@ -38,8 +38,8 @@ class Seen:
 class Client:
     """Connected on construction; asks once."""
 
-    def __init__(self, port: int, timeout_s: float) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+    def __init__(self, port: int, timeout_s: float, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection((host, port), timeout=timeout_s)
         self.seen = Seen()
         self._litany: Litany | None = None
         self._num_tokens = 0
@@ -117,7 +117,8 @@ class Client:
         payload = json.dumps(body).encode()
         head = [
             "POST /v1/completions HTTP/1.1",
-            "Host: x",
+            "Host: localhost",
+            "Content-Type: application/json",
             "x-baton-path: P->D",
             f"Content-Length: {len(payload)}",
             "",

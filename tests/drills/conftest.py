@@ -11,6 +11,7 @@ from tests.drills.fleet import DECODE, PREFILL, Fleet
 from tests.drills.matrix import NUM_REPLICAS, SERVICE
 
 MEASURED = pytest.StashKey[list[Measured]]()
+PLANE_MEASURED = pytest.StashKey[list[report.PlaneMeasured]]()
 START_TIMEOUT_S = 480.0
 """Twice the processes that the cluster tests start, on the same cores."""
 WHOLE_WITHIN_S = 120.0
@@ -23,15 +24,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[MEASURED] = []
+    config.stash[PLANE_MEASURED] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    rows = config.stash.get(MEASURED, [])
-    if rows:
-        terminalreporter.section("drills")
-        terminalreporter.write_line(report.table(rows))
-    if rows and (target := config.getoption("--drills-report", default=None)):
-        report.write(target, rows)
+    target = config.getoption("--drills-report", default=None)
+    measured, plane_measured = config.stash.get(MEASURED, []), config.stash.get(PLANE_MEASURED, [])
+    tables = {
+        "drills": report.table(measured) if measured else "",
+        "control plane": report.plane_table(plane_measured) if plane_measured else "",
+    }
+    for mark, rows in tables.items():
+        if rows:
+            terminalreporter.section(mark)
+            terminalreporter.write_line(rows)
+        if rows and target:
+            report.write(target, mark, rows)
 
 
 class Range:
@@ -81,3 +89,8 @@ def fleet(drill_range: Range) -> Fleet:
 @pytest.fixture
 def all_measured(request: pytest.FixtureRequest) -> list[Measured]:
     return request.config.stash.setdefault(MEASURED, [])
+
+
+@pytest.fixture
+def plane_measured(request: pytest.FixtureRequest) -> list[report.PlaneMeasured]:
+    return request.config.stash.setdefault(PLANE_MEASURED, [])

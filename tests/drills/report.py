@@ -2,6 +2,7 @@
 
 import os
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -20,11 +21,31 @@ HEADER = [
     "whole again after",
 ]
 
+PLANE_HEADER = ["fault", "the clients see", "longest silence", "replicas lost", "whole again after"]
+
+
+@dataclass(frozen=True)
+class PlaneMeasured:
+    """One drill of the control plane."""
+
+    fault: str
+    outcomes: dict[str, int]
+    silence_s: float
+    num_lost: int
+    whole_s: float
+
 
 def table(rows: list[Measured]) -> str:
+    return _aligned([HEADER, *(_cells(row) for row in rows)])
+
+
+def plane_table(rows: list[PlaneMeasured]) -> str:
+    return _aligned([PLANE_HEADER, *(_plane_cells(row) for row in rows)])
+
+
+def _aligned(cells: list[list[str]]) -> str:
     """Markdown, aligned for the terminal."""
-    cells = [HEADER, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(HEADER))]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = [" | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
     rule = "|".join("-" * (width + 2) for width in widths)
     return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
@@ -35,13 +56,13 @@ def line(row: Measured) -> str:
     return "; ".join(f"{name}: {text}" for name, text in zip(HEADER, _cells(row), strict=True))
 
 
-def write(file: Path, rows: list[Measured]) -> None:
+def write(file: Path, mark: str, rows: str) -> None:
     """Replace what stands between the two marks of the document."""
-    begin, end = "<!-- drills: begin -->", "<!-- drills: end -->"
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
     text = file.read_text()
     before, rest = text.split(begin)
     _, after = rest.split(end)
-    file.write_text(f"{before}{begin}\n{machine()}\n\n{table(rows)}\n{end}{after}")
+    file.write_text(f"{before}{begin}\n{machine()}\n\n{rows}\n{end}{after}")
 
 
 def machine() -> str:
@@ -67,6 +88,11 @@ def _cells(row: Measured) -> list[str]:
         row.leases_ended,
         _seconds(row.whole_s),
     ]
+
+
+def _plane_cells(row: PlaneMeasured) -> list[str]:
+    seen = ", ".join(f"{number} {outcome}" for outcome, number in row.outcomes.items())
+    return [row.fault, seen, _seconds(row.silence_s), str(row.num_lost), _seconds(row.whole_s)]
 
 
 def _slowest(row: Measured, pool: str) -> float | None:

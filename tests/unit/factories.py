@@ -40,7 +40,7 @@ def a_placement_request(request_id: str = "r", **fields: Any) -> PlacementReques
 
 
 def an_address(host: str = "p0") -> Address:
-    return Address(host, 1, "secret")
+    return Address(host, 1, "70726f63657373")
 
 
 def a_prefill_report(worker: str = "p0") -> WorkerReport:

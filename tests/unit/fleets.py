@@ -37,7 +37,7 @@ def a_report(worker: str, links: dict[str, LinkSpeed | None] | None = None, **lo
     return WorkerReport(
         worker=WorkerId(worker),
         pool=pool,
-        address=Address(worker, 1, "secret"),
+        address=Address(worker, 1, "70726f63657373"),
         load=WorkerLoad(**load),
         max_requests=2000,
         shape=EngineShape(

@@ -58,6 +58,10 @@ def test_serve_config_of_the_repository_is_valid(file):
             r"path must be absolute, .* at `\$\.decode\.tiers\.disk`",
         ),
         (
+            {"prefill": {"env": {"BATON_CLUSTER_SECRET": "sesame"}}},
+            r"BATON_CLUSTER_SECRET would be readable in Ray's dashboard.* - at `\$\.prefill`",
+        ),
+        (
             {"prefill": {"tiers": {"disk": {"path": "/kv", "gib": 1}}}},
             r"disk needs dram_gib: .* at `\$\.prefill\.tiers`",
         ),

@@ -5,14 +5,23 @@ from cluster import errors
 from cluster.errors import (
     ClientTooSlow,
     Conflict,
+    ConstraintFailed,
     ErrorMessage,
+    Forbidden,
+    HeadersTooLarge,
     InvalidRequest,
+    Misdirected,
     NotFound,
     Overloaded,
+    RequestTimedOut,
     RequestTooLarge,
     ServingError,
     StateUnavailable,
+    StillAdmitting,
     TooManyRequests,
+    Unauthorized,
+    UnsupportedMediaType,
+    UrlTooLong,
     WorkerFailed,
 )
 
@@ -20,10 +29,19 @@ INSTANCES = [
     ServingError("out of luck"),
     InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
     NotFound("no such model", "model", "model_not_found"),
+    ConstraintFailed("the answer was ended: following its schema takes too long per token"),
     Conflict("another response is being generated", "conversation", "conversation_locked"),
     RequestTooLarge("the request body has more than 5 bytes", None, "request_too_large"),
+    Unauthorized("the API key is malformed", None, "invalid_api_key"),
+    Forbidden("this origin may not ask", None, "origin_not_allowed"),
+    Misdirected("this host is not served here", None, "host_not_allowed"),
+    UnsupportedMediaType("the body must be JSON", None, "unsupported_media_type"),
+    RequestTimedOut("the body came too slowly", None, "request_timeout"),
+    UrlTooLong("the URL has more than 5 bytes", None, "url_too_long"),
+    HeadersTooLarge("the headers have more than 5 bytes", None, "headers_too_large"),
     Overloaded("no decode worker can be reached", 2.5),
     TooManyRequests("the queue is longer than the objective", 2.5),
+    StillAdmitting("another try of the same request is being admitted", 1.0),
     StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
     *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
@@ -54,5 +72,13 @@ def test_message_is_all_that_an_error_shows():
 def test_only_the_client_s_own_faults_are_client_errors():
     for kind in KINDS:
         is_the_clients = issubclass(kind, InvalidRequest | ClientTooSlow)
-        assert (kind.http_status < 500) == (is_the_clients or kind is TooManyRequests)
-        assert (kind.error_type == "invalid_request_error") == is_the_clients
+        comes_again = kind in (TooManyRequests, StillAdmitting)
+        assert (kind.http_status < 500) == (is_the_clients or comes_again)
+        assert (kind.error_type == "invalid_request_error") == (is_the_clients or kind is StillAdmitting)
+
+
+@pytest.mark.parametrize(
+    "message", [ErrorMessage("OfANewerVersion", ["no"]), ErrorMessage("Overloaded", []), ErrorMessage("", [1, 2, 3])]
+)
+def test_error_that_is_not_known_here_is_an_error_all_the_same(message):
+    assert type(message.to_error()) is ServingError

@@ -3,7 +3,15 @@ from contextlib import aclosing
 
 import pytest
 
-from cluster.errors import GenerationFailed, InvalidRequest, Overloaded, PrefillFailed, WorkerBusy, WorkerUnreachable
+from cluster.errors import (
+    ConstraintFailed,
+    GenerationFailed,
+    InvalidRequest,
+    Overloaded,
+    PrefillFailed,
+    WorkerBusy,
+    WorkerUnreachable,
+)
 from cluster.types import (
     FirstToken,
     Outcome,
@@ -97,8 +105,9 @@ async def test_failure_before_the_first_token_is_tried_elsewhere(prefill, decode
 
 async def test_served_request_is_closed_with_its_receipt():
     cluster = FakeCluster()
-    await read(cluster.session(a_request(prompt_token_ids=[1, 2]), slo_class=SloClass.BATCH))
+    await read(cluster.session(a_request(prompt_token_ids=[1, 2]), slo_class=SloClass.BATCH, http_request="of-client"))
     (receipt,) = cluster.observer.receipts
+    assert receipt.http_request == "of-client"
     assert (receipt.path, receipt.placement, receipt.outcome) == (PAIR, cluster.scheduler.answers[0], Outcome.FINISHED)
     assert (receipt.num_prompt_tokens, receipt.num_output_tokens, receipt.num_attempts) == (2, 3, 1)
     assert receipt.prefill_sources == PromptTokenSources(3, 1, 0)
@@ -238,6 +247,15 @@ async def test_request_that_the_engine_refuses_is_not_tried_elsewhere():
     with pytest.raises(InvalidRequest):
         await read(cluster.session(a_request()))
     assert cluster.prefill.called == ["p0"]
+    cluster.check_settled()
+
+
+@pytest.mark.parametrize("fails", ["fails_before", "fails_after"])
+async def test_answer_that_cannot_be_held_to_its_schema_is_not_tried_elsewhere(fails):
+    cluster = FakeCluster(decode=FakeDecode(**{fails: {"d0": ConstraintFailed("too slow"), "d1": AssertionError()}}))
+    with pytest.raises(ConstraintFailed):
+        await read(cluster.session(a_request()))
+    assert cluster.scheduler.lost == []
     cluster.check_settled()
 
 

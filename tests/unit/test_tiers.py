@@ -3,7 +3,7 @@ import pytest
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
 from cluster.types import Pool
 from kvtransfer.lease import engine_lease_s
-from kvtransfer.tiers import GIB, kv_transfer_arguments
+from kvtransfer.tiers import GIB, GRAMMARS, kv_transfer_arguments
 from kvtransfer.topology import Device
 
 NONE = TiersConfig()
@@ -27,7 +27,10 @@ def test_pool_without_tiers_has_nixl_alone():
         "kv_buffer_device": "cuda",
         "kv_load_failure_policy": "recompute",
         "engine_id": "engine-1",
-        "kv_connector_extra_config": {"kv_lease_duration": engine_lease_s(12)},
+        "kv_connector_extra_config": {
+            "kv_lease_duration": engine_lease_s(12),
+            GRAMMARS: {"step_ms": 20.0, "burst_ms": 100.0, "compile_timeout_s": 30.0},
+        },
     }
 
 

@@ -68,7 +68,7 @@ class SchedulerProcess:
                 WorkerReport(
                     worker=WorkerId("d0"),
                     pool=Pool.DECODE,
-                    address=Address("127.0.0.1", 1, "secret"),
+                    address=Address("127.0.0.1", 1, "70726f63657373"),
                     load=WorkerLoad(),
                     max_requests=MAX_REQUESTS,
                 )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.completions import keeper
-from api.wire.tenants import tenant_of_key
+from api.identity.tenants import tenant_of_key
 from tests.component.test_stored_completions import Model
 
 KILO = 1 << 10

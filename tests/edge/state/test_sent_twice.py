@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
+from api.identity.tenants import tenant_of_key
 from api.responses import attempts
 from api.responses.attempts import Attempt, found_for
 from api.state.response_events import Standing
 from api.state.retries import Hold, Retries
 from api.state.volatile import Volatile
 from api.wire.fingerprint import fingerprint
-from api.wire.tenants import tenant_of_key
 from cluster.errors import StillAdmitting
 
 BODY = {"model": "m", "input": "pay once"}

@@ -1,0 +1,1 @@
+"""What stands between a connection and a route: who may ask, how much, how long, and what every answer says."""

@@ -1,0 +1,99 @@
+"""Request bodies, read before anything is done for the request.
+
+A client may take its time over a long prompt, at a minimum rate; memory is counted as it is filled. A request that is
+not all here takes nobody's turn: only then does it count as open (api/server/edge.py).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.types import Message, Receive
+
+from api.server.byte_budget import ByteBudget, Share
+from api.server.head import Head
+from cluster.config.ingress import IngressConfig
+from cluster.errors import RequestTimedOut, RequestTooLarge
+
+GRACE_S = 10.0
+"""What a body has beside the time that its bytes may take: a lost packet is sent again within seconds. More lets silent
+senders keep their connections longer.
+"""
+
+
+class ClientLeft(Exception):
+    """While it was sending its request."""
+
+
+class Body:
+    """As routes read it (ReadBody, api/wire/requests.py)."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._bytes = b""
+
+    def put(self, read: bytes) -> None:
+        self._bytes = read
+
+    def take(self) -> bytes:
+        taken, self._bytes = self._bytes, b""
+        return taken
+
+    def add(self, number: int) -> None:
+        """So many bytes of it are in memory. Raises Overloaded."""
+        self._share.add(number)
+
+    def add_values(self, number: int) -> None:
+        self._share.add_values(number)
+
+    def release(self) -> None:
+        self._share.release()
+
+
+class Bodies:
+    """Those that one ingress replica reads."""
+
+    def __init__(self, config: IngressConfig) -> None:
+        self.budget = ByteBudget(config.max_bodies_bytes)
+        self._max_bytes = config.max_body_bytes
+        self._bytes_per_s = config.min_body_bytes_per_s
+
+    def new(self) -> Body:
+        return Body(Share(self.budget))
+
+    async def read_into(self, body: Body, head: Head, receive: Receive) -> None:
+        """Raises RequestTooLarge, RequestTimedOut, Overloaded, ClientLeft."""
+        self._check_size(head.body_bytes)
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        try:
+            async with asyncio.timeout(GRACE_S) as deadline:
+                message = await _part(receive)
+                read: bytes | bytearray = message.get("body", b"")
+                self._count(body, len(read), len(read))
+                if message.get("more_body"):
+                    read = bytearray(read)
+                while message.get("more_body"):
+                    deadline.reschedule(began_at + GRACE_S + len(read) / self._bytes_per_s)
+                    message = await _part(receive)
+                    read += message.get("body", b"")
+                    self._count(body, len(message.get("body", b"")), len(read))
+        except TimeoutError as error:
+            raise RequestTimedOut(
+                f"the request body came at less than {self._bytes_per_s} bytes/s", None, "request_timeout"
+            ) from error
+        body.put(bytes(read))
+
+    def _count(self, body: Body, number: int, total: int) -> None:
+        self._check_size(total)
+        body.add(number)
+
+    def _check_size(self, number: int) -> None:
+        if number > self._max_bytes:
+            raise RequestTooLarge(f"the request body has more than {self._max_bytes} bytes", None, "request_too_large")
+
+
+async def _part(receive: Callable[[], Awaitable[Message]]) -> Message:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    return message

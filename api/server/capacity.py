@@ -1,0 +1,89 @@
+"""How much runs at once, in all and of one tenant. Arithmetic: nothing here waits."""
+
+
+class Capacity:
+    def __init__(self, most: int, most_per_tenant: int | None = None) -> None:
+        self.most = most
+        self.most_per_tenant = most_per_tenant
+        self.num_held = 0
+        self.num_given_back = 0
+        """Since the start. While it stands still, nothing ends."""
+        self._by_tenant: dict[str, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_held >= self.most
+
+    def acquire(self, number: int = 1, tenant: str = "") -> "Units | None":
+        """None where so many are not free."""
+        units = Units(self, tenant)
+        return units if units.grow(number) else None
+
+    def of_tenant(self, tenant: str) -> int:
+        return self._by_tenant.get(tenant, 0)
+
+    def _take(self, number: int, tenant: str) -> bool:
+        of_tenant = self.of_tenant(tenant) + number
+        if self.num_held + number > self.most:
+            return False
+        if self.most_per_tenant is not None:
+            if of_tenant > self.most_per_tenant:
+                return False
+            self._by_tenant[tenant] = of_tenant
+        self.num_held += number
+        return True
+
+    def _give_back(self, number: int, tenant: str) -> None:
+        self.num_held -= number
+        self.num_given_back += number
+        if self.most_per_tenant is not None:
+            left = self._by_tenant[tenant] - number
+            if left:
+                self._by_tenant[tenant] = left
+            else:
+                del self._by_tenant[tenant]
+
+
+class Standstill:
+    """How long a capacity that is full has given nothing back, as far as whoever looks can tell."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._since: float | None = None
+        self._num_given_back = 0
+
+    def lasts_s(self, now: float) -> float:
+        """Since the first look that found it so."""
+        capacity = self._capacity
+        if not capacity.is_full:
+            self._since = None
+        elif self._since is None or capacity.num_given_back != self._num_given_back:
+            self._since, self._num_given_back = now, capacity.num_given_back
+        return 0.0 if self._since is None else now - self._since
+
+
+class Units:
+    """What one request holds. They are free again when everybody who shares them has released them."""
+
+    def __init__(self, capacity: Capacity, tenant: str) -> None:
+        self.capacity = capacity
+        self._tenant = tenant
+        self._number = 0
+        self._num_holders = 1
+
+    def grow(self, number: int) -> bool:
+        """False, and nothing is taken, where so many more are not free."""
+        if not self.capacity._take(number, self._tenant):
+            return False
+        self._number += number
+        return True
+
+    def share(self) -> "Units":
+        """One more has to release them."""
+        self._num_holders += 1
+        return self
+
+    def release(self) -> None:
+        self._num_holders -= 1
+        if self._num_holders == 0:
+            self.capacity._give_back(self._number, self._tenant)

@@ -1,0 +1,173 @@
+"""The way of every HTTP request to its route: named, checked, read and counted, in this order.
+
+What can be judged by the headers is refused before the body is read. A body is read before the request counts as open:
+slow senders take nobody's turn. Whatever happens, the answer is in OpenAI's shape and names the request.
+"""
+
+import asyncio
+import logging
+import socket
+
+from starlette.datastructures import QueryParams
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.disconnect import Exchange
+from api.identity.credentials import key_of
+from api.identity.tenants import TENANT, tenant_of_key
+from api.server.bodies import Bodies, ClientLeft
+from api.server.browser import OriginRule, check_content_type, check_upgrade
+from api.server.capacity import Capacity, Units
+from api.server.head import Head, check_repeated, head_of
+from api.server.hosts import HostRule
+from api.server.request_id import HEADER, REQUEST_ID, request_id_of
+from api.wire.errors import error_response
+from api.wire.query import flag_in
+from api.wire.requests import BODY
+from cluster import metrics
+from cluster.config.ingress import IngressConfig
+from cluster.errors import InvalidRequest, Misdirected, Overloaded, ServingError
+
+logger = logging.getLogger("baton.ingress")
+
+UNITS = "baton.units"
+"""Where the scope of a request has what it holds of the replica's capacity."""
+STREAMED_AGAIN = "/v1/responses/"
+"""What a GET may stream."""
+HAS_TENANTS = "/v1/"
+"""Routes below it know whose request it is."""
+RETRY_AFTER_S = 1.0
+_ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+"""Browsers take an answer for what it says it is, and nobody keeps a copy of it."""
+_EXPOSED = ["retry-after", "x-request-id", "x-baton-path", "x-baton-slo", "x-baton-predicted", "x-baton-prompt-tokens"]
+_PREFLIGHT_S = 600
+
+
+class Edge:
+    """ASGI middleware, around everything else."""
+
+    def __init__(self, app: ASGIApp, config: IngressConfig, capacity: Capacity) -> None:
+        """`capacity`: of requests."""
+        self._app = app
+        self._hosts = HostRule(config.allowed_hosts, config.host, socket.gethostname())
+        self._origins = OriginRule(config.cors_origins)
+        self._bodies = Bodies(config)
+        self._capacity = capacity
+        self._with_cors = CORSMiddleware(
+            self._admitted,
+            allow_origins=[origin.lower() for origin in config.cors_origins],
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED,
+            max_age=_PREFLIGHT_S,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+        head = head_of(scope["headers"])
+        request_id = request_id_of(head.request_id)
+        token = REQUEST_ID.set(request_id)
+        exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *_ALWAYS])
+        scope["baton.exchange"], scope["baton.head"] = exchange, head
+        try:
+            self._check_sender(scope, head)
+            is_foreign = head.origin is not None and self._origins.is_listed(head.origin)
+            await (self._with_cors if is_foreign else self._admitted)(scope, receive, exchange.send)
+        except ServingError as error:
+            metrics.HTTP_REFUSALS.labels(error.code or "").inc()
+            await error_response(error)(scope, receive, exchange.send)
+        finally:
+            exchange.close()
+            REQUEST_ID.reset(token)
+
+    def _check_sender(self, scope: Scope, head: Head) -> None:
+        """Raises InvalidRequest, Misdirected, Forbidden."""
+        check_repeated(scope["headers"])
+        if head.host is None:
+            if scope.get("http_version") != "1.0":
+                raise InvalidRequest("the header Host is missing", None, "missing_host")
+        elif not self._hosts.allows(head.host):
+            name = head.host.decode("latin-1")
+            raise Misdirected(
+                f"{name!r} is not served here, unless the operator lists it in ingress.allowed_hosts",
+                None,
+                "host_not_allowed",
+            )
+        if head.origin is not None:
+            self._origins.check(head.origin, head.host or b"")
+        check_upgrade(head.upgrade)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`receive`: of the server. What goes wrong is answered here, so that pages of listed origins can read it."""
+        exchange: Exchange = scope["baton.exchange"]
+        body = scope[BODY] = self._bodies.new()
+        units: Units | None = None
+        try:
+            head: Head = scope["baton.head"]
+            _identify(scope)
+            if head.has_body:
+                check_content_type(head.content_type)
+                await self._bodies.read_into(body, head, receive)
+            exchange.watch()
+            if _is_counted(scope):
+                units = scope[UNITS] = self._unit()
+            await self._app(scope, exchange.receive, send)
+        except ClientLeft:
+            pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not exchange.client_left or task is None:
+                raise
+            task.uncancel()
+        except ServingError as error:
+            metrics.HTTP_REFUSALS.labels(error.code or "").inc()
+            await error_response(error)(scope, receive, send)
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            if exchange.is_started:
+                raise
+            await error_response(ServingError("the server failed on this request"))(scope, receive, send)
+        finally:
+            body.release()
+            if units is not None:
+                units.release()
+
+    def _unit(self) -> Units:
+        """Raises Overloaded."""
+        units = self._capacity.acquire()
+        if units is None:
+            raise full(self._capacity)
+        return units
+
+
+def hold_more(scope: Scope, number: int) -> None:
+    """Of the replica's capacity, for what turned out to be more than one. Raises Overloaded."""
+    units: Units = scope[UNITS]
+    if not units.grow(number):
+        raise full(units.capacity)
+
+
+def full(capacity: Capacity) -> Overloaded:
+    return Overloaded(
+        f"this ingress replica has {capacity.num_held} open sequences, and takes {capacity.most}", RETRY_AFTER_S
+    )
+
+
+def _identify(scope: Scope) -> None:
+    """Raises Unauthorized."""
+    if scope["path"].startswith(HAS_TENANTS):
+        key = key_of(scope["headers"])
+        scope.setdefault("state", {})[TENANT] = "" if key is None else tenant_of_key(key)
+
+
+def _is_counted(scope: Scope) -> bool:
+    """What takes long: a POST, or a stream that is read again. A full replica is a healthy one, and says so."""
+    if scope["method"] == "POST":
+        return True
+    if not scope["path"].startswith(STREAMED_AGAIN):
+        return False
+    try:
+        return flag_in(QueryParams(scope.get("query_string", b"")), "stream")
+    except InvalidRequest:  # which it is told by whoever reads it
+        return False

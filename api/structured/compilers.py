@@ -1,0 +1,197 @@
+"""Tries each new constraint of a request in a process of its own before an engine sees it.
+
+A compilation cannot be stopped within a process, and one in an engine's core takes CPU time and memory from all its
+requests. So a few processes compile first (api/structured/trial.py). One that takes too long or too much ends with its
+process, which is replaced, and the request is refused. Verdicts are remembered. Several requests with one new
+constraint wait for the same trial; it goes on when they leave, so that coming again is no way to start another.
+
+A tenant has at most all processes but one, and its constraints wait in line before them: however many it sends, one
+process is left to all others.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from cluster import metrics
+from cluster.config.structured_output import StructuredOutputConfig
+from cluster.errors import InvalidRequest, ServingError, TooManyRequests
+
+logger = logging.getLogger("baton.compilers")
+
+MAX_VERDICTS = 4096
+"""Remembered. More takes memory (100 bytes each), fewer tries a constraint anew that comes seldom."""
+WALL_FACTOR, WALL_S = 10.0, 5.0
+"""A trial has its CPU time, and on a machine that is busy so many times that, and so many seconds to begin."""
+START_S, ENDING_S = 60.0, 1.0
+"""How long a process may take to start, and to be gone after it has closed its output."""
+RETRY_AFTER_S = 2.0
+
+
+class Compilers:
+    def __init__(self, config: StructuredOutputConfig, tokens: Callable[[], dict[str, Any]]) -> None:
+        """`tokens` gives what a trial needs of the tokenizer; it takes a second, and is called in a thread, once."""
+        self._config = config
+        self._tokens = tokens
+        self._setup: asyncio.Future[bytes] | None = None
+        self._verdicts: OrderedDict[bytes, str | None] = OrderedDict()
+        self._trials: dict[bytes, asyncio.Task[str | None]] = {}
+        self._idle: list[_Trial] = []
+        self._free = asyncio.Semaphore(config.compilers)
+        self._tenants: dict[str, _Tenant] = {}
+        self.num_killed = 0
+
+    async def check(self, kind: str, spec: str, tenant: str) -> None:
+        """Raises InvalidRequest where the constraint is wrong or costs too much, TooManyRequests where too many of the
+        tenant wait.
+        """
+        key = hashlib.blake2b(f"{kind}\n{spec}".encode(errors="surrogatepass"), digest_size=16).digest()
+        if key in self._verdicts:
+            self._verdicts.move_to_end(key)
+            verdict = self._verdicts[key]
+        else:
+            verdict = await asyncio.shield(self._trials.get(key) or self._begin(key, kind, spec, tenant))
+        if verdict is not None:
+            raise InvalidRequest(verdict, _PARAMS.get(kind, kind), "invalid_value")
+
+    async def close(self) -> None:
+        for task in self._trials.values():
+            task.cancel()
+        await asyncio.gather(*self._trials.values(), return_exceptions=True)
+        while self._idle:
+            await self._idle.pop().end()
+
+    def _begin(self, key: bytes, kind: str, spec: str, tenant: str) -> "asyncio.Task[str | None]":
+        share = self._tenants.get(tenant)
+        if share is None:
+            share = self._tenants[tenant] = _Tenant(self._config.compilers - 1)
+        if share.num_waiting >= self._config.max_waiting:
+            raise TooManyRequests("too many new schemas and grammars wait to be compiled", RETRY_AFTER_S)
+        share.num_waiting += 1
+        task = asyncio.create_task(self._tried(key, kind, spec, share))
+        self._trials[key] = task
+        task.add_done_callback(lambda done: self._ended(key, tenant, done))
+        return task
+
+    def _ended(self, key: bytes, tenant: str, task: "asyncio.Task[str | None]") -> None:
+        del self._trials[key]
+        share = self._tenants[tenant]
+        share.num_waiting -= 1
+        if not share.num_waiting:
+            del self._tenants[tenant]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("a constraint could not be tried: %r", error)
+
+    async def _tried(self, key: bytes, kind: str, spec: str, share: "_Tenant") -> str | None:
+        async with share.running, self._free:
+            trial = self._idle.pop() if self._idle else await _Trial.start(await self._shared_setup())
+            try:
+                verdict = await trial.verdict(kind, spec, WALL_S + WALL_FACTOR * self._config.compile_s)
+            finally:
+                if trial.is_alive:
+                    self._idle.append(trial)
+                else:
+                    self.num_killed += 1
+                    await trial.end()
+        metrics.CONSTRAINTS.labels(trial.result).inc()
+        self._verdicts[key] = verdict
+        if len(self._verdicts) > MAX_VERDICTS:
+            self._verdicts.popitem(last=False)
+        return verdict
+
+    async def _shared_setup(self) -> bytes:
+        if self._setup is None:
+            self._setup = asyncio.ensure_future(asyncio.to_thread(self._made_setup))
+        return await asyncio.shield(self._setup)
+
+    def _made_setup(self) -> bytes:
+        limits = {
+            "compile_s": self._config.compile_s,
+            "memory_bytes": self._config.compile_memory_mib << 20,
+        }
+        return json.dumps(self._tokens() | limits).encode() + b"\n"
+
+
+_PARAMS = {"json": "response_format", "json_object": "response_format", "structural_tag": "tools"}
+"""The parameter that a constraint of this kind comes from; the others are named alike."""
+
+
+_OUT_OF_MEMORY = frozenset({-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL})
+"""How a process ends that gets no memory. One that has had its CPU time gets SIGPROF."""
+
+
+class _Tenant:
+    def __init__(self, most: int) -> None:
+        self.running = asyncio.Semaphore(most)
+        self.num_waiting = 0
+
+
+class _Trial:
+    """One process. Used for one constraint at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.is_alive = True
+        self.result = ""
+        """Of the last constraint, as it is counted."""
+
+    @classmethod
+    async def start(cls, setup: bytes) -> "_Trial":
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "api.structured.trial",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAYON_NUM_THREADS": "1"},
+        )
+        trial = cls(process)
+        if not await trial._answer_to(setup, START_S):
+            await trial.end()
+            raise ServingError("the process that compiles schemas and grammars cannot be started")
+        return trial
+
+    async def verdict(self, kind: str, spec: str, wall_s: float) -> str | None:
+        """What is wrong with the constraint, in words for the client. None: nothing."""
+        self.is_alive = False  # until it has answered, whoever may cancel this
+        answer = await self._answer_to(json.dumps([kind, spec]).encode() + b"\n", wall_s)
+        if answer:
+            self.is_alive = True
+            error: str | None = json.loads(answer)
+            self.result = "compiled" if error is None else "invalid"
+            return None if error is None else f"the schema, regular expression or grammar is invalid: {error}"
+        await self.end()
+        self.result = "too_costly"
+        is_too_large = self._process.returncode in _OUT_OF_MEMORY
+        how = "too much memory" if is_too_large else "too long"
+        return f"the schema, regular expression or grammar takes {how} to compile"
+
+    async def end(self) -> None:
+        """After it has ended by itself, or by force."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.0 if self.is_alive else ENDING_S):
+                await self._process.wait()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    async def _answer_to(self, message: bytes, wall_s: float) -> bytes:
+        """Empty where it has ended, or does not answer in time."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        try:
+            async with asyncio.timeout(wall_s):
+                stdin.write(message)
+                await stdin.drain()
+                return await stdout.readline()
+        except (TimeoutError, ConnectionError):
+            return b""

@@ -1,0 +1,79 @@
+"""A process that compiles constraints as an engine would, so that one which takes too long or too much costs this
+process alone: the kernel ends it (`SIGPROF` after so much CPU time, refused memory after so many bytes).
+
+Reads lines of JSON: what it needs of the tokenizer first, then one constraint after the other. Each is answered with a
+line, and a line before them says that it is ready. It knows neither vLLM nor the service: it starts in 0.3 s and takes
+30 MiB beside its tokenizer. Run by api/structured/compilers.py.
+"""
+
+import json
+import resource
+import signal
+import sys
+from typing import Any
+
+import llguidance
+
+from cluster.engine_core import guidance
+from cluster.engine_core.tag_schemas import bounded_tag
+
+TAG = "structural_tag"
+
+
+class Trial:
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._compile_s = float(setup["compile_s"])
+        self._memory_bytes = int(setup["memory_bytes"])
+        self._tokenizer = llguidance.LLTokenizer(setup["tokenizer"], n_vocab=setup["n_vocab"], eos_token=setup["eos"])
+        self._tag_tokens: str = setup["tag_tokens"]
+        self._tags: Any = None
+
+    def answer(self, kind: str, spec: str) -> str | None:
+        """What is wrong with the constraint; None: nothing."""
+        if kind == TAG and self._tags is None:
+            self._tags = _tag_compiler(self._tag_tokens)
+        self._limit()
+        try:
+            if kind == TAG:
+                self._tags.compile_structural_tag(bounded_tag(spec))
+            else:
+                guidance.matcher(self._tokenizer, guidance.serialized(kind, spec))
+        except Exception as error:  # the libraries raise what they like
+            return str(error)[:300] or type(error).__name__
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        return None
+
+    def _limit(self) -> None:
+        most = _address_space() + self._memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        signal.setitimer(signal.ITIMER_PROF, self._compile_s)
+
+
+def _tag_compiler(tokens: str) -> Any:
+    import xgrammar  # takes 1 s and 250 MiB, which most services never need here
+
+    return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.deserialize_json(tokens), max_threads=1, cache_enabled=False)
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service ends it, by closing its input
+    trial = Trial(json.loads(sys.stdin.buffer.readline()))
+    _say(None)  # it is ready
+    for line in sys.stdin.buffer:
+        _say(trial.answer(*json.loads(line)))
+
+
+def _say(answer: str | None) -> None:
+    sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What a request's grammar may cost its engine, and how it ends where it costs more. Pure.
+
+All requests of an engine wait for each other's grammars: they are followed between the steps, in the engine's only
+thread. So each request has an allowance of CPU time. It begins with a burst. With each token it grows, up to the burst
+again, by an equal share of what grammars may add to a step. A request that has overdrawn it is ended.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from cluster.config.structured_output import GrammarBudgetConfig
+
+MIN_SHARERS = 8
+"""Requests that a step's budget is divided by at least: one alone may not take all of it."""
+
+
+class GrammarEnd(StrEnum):
+    """Why a grammar has ended its request. Travels as the stop reason of the engine's output."""
+
+    TOO_SLOW = "baton: grammar too slow"
+    TOO_COMPLEX = "baton: grammar too complex"
+    """It has passed a limit of the parser, which no longer knows what may follow."""
+    NOT_COMPILED = "baton: grammar not compiled"
+    COMPILED_TOO_LATE = "baton: grammar compiled too late"
+
+
+class GrammarBudget(msgspec.Struct, frozen=True):
+    """Of one engine, in seconds of CPU time."""
+
+    step_s: float
+    burst_s: float
+    compile_timeout_s: float
+
+    @classmethod
+    def of(cls, config: GrammarBudgetConfig) -> "GrammarBudget":
+        return cls(config.step_ms / 1000, config.burst_ms / 1000, config.compile_timeout_s)
+
+    def share_s(self, num_requests: int) -> float:
+        """What one of so many requests with grammars may take per token."""
+        return self.step_s / max(num_requests, MIN_SHARERS)
+
+
+class Allowance:
+    """Of one request, in seconds of CPU time."""
+
+    __slots__ = ("_burst_s", "_left_s")
+
+    def __init__(self, burst_s: float) -> None:
+        self._burst_s = self._left_s = burst_s
+
+    @property
+    def is_overdrawn(self) -> bool:
+        return self._left_s < 0.0
+
+    def spend(self, seconds: float) -> None:
+        self._left_s -= seconds
+
+    def earn(self, seconds: float) -> None:
+        """What is overdrawn stays so."""
+        if not self.is_overdrawn:
+            self._left_s = min(self._burst_s, self._left_s + seconds)

@@ -1,0 +1,183 @@
+"""What the engine's core does for constraints, so that one that is slow ends its own request and holds up no other.
+
+Installed in vLLM's structured output manager when the connector is made (kvtransfer/connector.py). A constraint that is
+not compiled in time, does not compile, passes a limit of its parser or takes more CPU time than its request has, ends
+the request after the token of the current step: vLLM ends a request whose grammar refuses a token, and the reason
+travels as the stop reason of that output (cluster/engine_outputs.py makes an error of it).
+"""
+
+import logging
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+
+from cluster.engine_core.grammar_backend import BoundedGrammar, GrammarBackend
+from cluster.engine_core.grammar_budget import Allowance, GrammarBudget, GrammarEnd
+
+logger = logging.getLogger("baton.grammars")
+
+_FULL_MASK = -1
+"""All bits of a word of the mask: every token is allowed."""
+
+_accept_tokens = StructuredOutputManager.accept_tokens
+_grammar_bitmask = StructuredOutputManager.grammar_bitmask
+
+
+def install(budget: GrammarBudget) -> None:
+    """For all managers of this process: an engine's core has one. May be called again."""
+    guard = GrammarGuard(budget)
+
+    def accept_tokens(manager: Any, request: Request, new_token_ids: list[int]) -> bool:
+        if _accept_tokens(manager, request, new_token_ids):
+            return True
+        request.stop_reason = guard.why_ended(request)
+        return False
+
+    def grammar_bitmask(manager: Any, requests: Any, request_ids: list[str], drafts: Any) -> Any:
+        guard.num_requests = len(request_ids)
+        return _grammar_bitmask(manager, requests, request_ids, drafts)
+
+    StructuredOutputManager.grammar_init = guard.begin
+    StructuredOutputManager.accept_tokens = accept_tokens
+    StructuredOutputManager.grammar_bitmask = grammar_bitmask
+
+
+class GrammarGuard:
+    def __init__(self, budget: GrammarBudget) -> None:
+        self.budget = budget
+        self.num_requests = 1
+        """With a constraint, in the step that is being prepared."""
+
+    @property
+    def begin(self) -> Any:
+        """What vLLM's manager does for a new request. It runs in the thread that reads requests."""
+
+        def grammar_init(manager: Any, request: Request) -> None:
+            if request.structured_output_request is None:
+                return
+            if manager.backend is None:
+                vocab_size = manager.vllm_config.model_config.get_vocab_size()
+                manager.backend = GrammarBackend(manager.vllm_config, manager.tokenizer, vocab_size)
+            compiling = Compiling(time.monotonic() + self.budget.compile_timeout_s)
+            request.structured_output_request.grammar = compiling
+            manager.executor.submit(self._compile, manager.backend, request, compiling)
+
+        return grammar_init
+
+    def why_ended(self, request: Request) -> str | None:
+        """None: the grammar has refused a token that it had allowed, which is a fault of the engine's."""
+        grammar = request.structured_output_request.grammar
+        end = grammar.end if isinstance(grammar, MeteredGrammar | FailedGrammar) else None
+        if end is not None:
+            logger.warning("request %s was ended: %s", request.request_id, end.value)
+            return end.value
+        return None
+
+    def _compile(self, backend: GrammarBackend, request: Request, compiling: "Compiling") -> None:
+        if request.is_finished() or compiling.is_late:
+            compiling.set_result(FailedGrammar(GrammarEnd.COMPILED_TOO_LATE))
+            return
+        try:
+            kind, spec = request.structured_output_request.structured_output_key
+            stop_token_ids = request.sampling_params.all_stop_token_ids
+            grammar = backend.compile_grammar(kind, spec, stop_token_ids)
+        except Exception as error:
+            logger.warning("the grammar of request %s: %s", request.request_id, str(error)[:200])
+            compiling.set_result(FailedGrammar(GrammarEnd.NOT_COMPILED))
+        else:
+            compiling.set_result(MeteredGrammar(grammar, self))
+
+
+class Compiling(Future[StructuredOutputGrammar]):
+    """A grammar that is awaited until a deadline. One that is late has failed, even if it comes."""
+
+    def __init__(self, due: float) -> None:
+        super().__init__()
+        self._due = due
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() > self._due
+
+    def done(self) -> bool:
+        return super().done() or self.is_late
+
+    def result(self, timeout: float | None = None) -> StructuredOutputGrammar:
+        if super().done():
+            return super().result(timeout)
+        return FailedGrammar(GrammarEnd.COMPILED_TOO_LATE)
+
+
+class MeteredGrammar(StructuredOutputGrammar):
+    """A grammar whose CPU time is counted, and that refuses the next token once it has taken too much."""
+
+    def __init__(self, grammar: StructuredOutputGrammar, guard: GrammarGuard) -> None:
+        self.end: GrammarEnd | None = None
+        self._grammar = grammar
+        self._guard = guard
+        self._allowance = Allowance(guard.budget.burst_s)
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        began_at = time.thread_time()
+        is_accepted = self._grammar.accept_tokens(request_id, tokens)
+        self._spend(began_at)
+        if isinstance(self._grammar, BoundedGrammar) and self._grammar.is_broken:
+            self.end = self.end or GrammarEnd.TOO_COMPLEX
+        self._allowance.earn(len(tokens) * self._guard.budget.share_s(self._guard.num_requests))
+        return bool(is_accepted) and self.end is None
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        began_at = time.thread_time()
+        valid: list[int] = self._grammar.validate_tokens(tokens)
+        self._spend(began_at)
+        return valid
+
+    def rollback(self, num_tokens: int) -> None:
+        began_at = time.thread_time()
+        self._grammar.rollback(num_tokens)
+        self._spend(began_at)
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        began_at = time.thread_time()
+        self._grammar.fill_bitmask(bitmask, batch_index)
+        self._spend(began_at)
+
+    def is_terminated(self) -> bool:
+        return bool(self._grammar.is_terminated())
+
+    def reset(self) -> None:
+        self._grammar.reset()
+
+    def _spend(self, began_at: float) -> None:
+        self._allowance.spend(time.thread_time() - began_at)
+        if self._allowance.is_overdrawn:
+            self.end = GrammarEnd.TOO_SLOW
+
+
+class FailedGrammar(StructuredOutputGrammar):
+    """Of a request that is to end: allows every token, and refuses the one that is chosen."""
+
+    def __init__(self, end: GrammarEnd) -> None:
+        self.end = end
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return False
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return []
+
+    def rollback(self, num_tokens: int) -> None:
+        pass
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        bitmask[batch_index].fill_(_FULL_MASK)
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def reset(self) -> None:
+        pass

@@ -1,0 +1,49 @@
+"""Structural tags without the keywords that xgrammar has no bounds for. Pure.
+
+A tag is what vLLM's tool parsers make of the tools of a request: the syntax of a model's calls around the schemas of
+their arguments. A keyword that is dropped is not enforced in arguments; everything else of the schema is.
+"""
+
+import json
+from typing import Any
+
+MAX_TAG_LENGTH = 1_000
+"""Of strings (characters) and arrays (items) whose length is enforced. xgrammar compiles for a second where it is
+20,000; smaller enforces less.
+"""
+
+_UNBOUNDED = ("pattern", "patternProperties")
+_LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+
+
+def bounded_tag(tag: str) -> str:
+    """Raises ValueError for what is not JSON."""
+    return json.dumps(_without_schemas(json.loads(tag)))
+
+
+def _without_schemas(value: Any) -> Any:
+    """The tag's own fields may be named as keywords are: only what is within a schema is changed."""
+    if isinstance(value, dict):
+        return {
+            name: _bounded(inner) if name in ("json_schema", "schema") else _without_schemas(inner)
+            for name, inner in value.items()
+        }
+    return [_without_schemas(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _bounded(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {name: _bounded_value(name, value) for name, value in schema.items() if not _is_dropped(name, value)}
+    return [_bounded(inner) for inner in schema] if isinstance(schema, list) else schema
+
+
+def _bounded_value(name: str, value: Any) -> Any:
+    if name == "properties" and isinstance(value, dict):  # whose names are no keywords
+        return {inner: _bounded(schema) for inner, schema in value.items()}
+    return value if name in ("enum", "const", "default", "examples") else _bounded(value)
+
+
+def _is_dropped(name: str, value: Any) -> bool:
+    if name in _LENGTHS:
+        return isinstance(value, int | float) and value > MAX_TAG_LENGTH
+    return name in _UNBOUNDED

@@ -1,0 +1,1 @@
+"""Connections between Baton's processes."""

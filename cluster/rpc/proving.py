@@ -1,0 +1,212 @@
+"""The start of a connection, until both sides have proved themselves (cluster/rpc/handshake.py). Then the connection's
+own protocol takes the transport over.
+
+Strangers get little: a connection that has not proved itself holds some hundred bytes for UNPROVED_TIMEOUT_S at most,
+and a listener has MAX_UNPROVED of them. What ends here is counted.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Generic, TypeVar, cast
+
+from cluster.rpc.handshake import NONCE_BYTES, ConnectorHandshake, ListenerHandshake, Refused
+from cluster.rpc.strangers import STRANGERS
+
+CONNECT_TIMEOUT_S = 3.0
+"""For connecting to another node, in seconds. Longer makes requests wait for a node that is gone, shorter gives up one
+that is slow.
+"""
+PROOF_TIMEOUT_S = 5.0
+"""How long a process that has connected waits for the proof of the listener, in seconds. Longer makes requests wait for
+a process that hangs, shorter gives up one that stands still for a moment.
+"""
+UNPROVED_TIMEOUT_S = 3.0
+"""How long a listener waits for the proof of who has connected, in seconds. Longer lets strangers hold connections for
+longer, shorter refuses peers that are slow for a moment.
+"""
+MAX_UNPROVED = 256
+"""Connections of one listener that have not proved themselves. More costs file descriptors, of which processes often
+have 1,024. Fewer lets a flood of strangers push peers out before they could answer: it must exceed
+ACCEPTED_PER_ROUND.
+"""
+ACCEPTED_PER_ROUND = 100
+"""Connections that a listener accepts in one round of the event loop. More delays what else the process does, fewer
+lets a flood fill the queue below.
+"""
+MAX_QUEUED = 4096
+"""Connections that the kernel keeps until they are accepted, of which it allows as many by default. Where the queue is
+full, who connects tries again after a second. More makes peers wait behind more strangers.
+"""
+
+SOCKET, PEER = "channel", "peer"
+"""Names for what strangers are counted at: who connects to this process, and who listens where it connects to."""
+_NO_STRANGERS = {"other_process", "ended"}
+"""What is found where a process has been replaced."""
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+class UnprovedConnections:
+    """Of one listener.
+
+    Where there are too many, the oldest one of the host with the most of them is closed. A peer answers the greeting
+    within one round trip, so what is oldest is hardly a peer; and a host that floods pushes out only its own.
+    """
+
+    def __init__(self) -> None:
+        self._by_host: dict[str, dict[_Unproved, None]] = {}
+        self._num = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def add(self, connection: "_Unproved") -> None:
+        self._by_host.setdefault(connection.host, {})[connection] = None
+        self._num += 1
+        if self._num > MAX_UNPROVED:
+            crowd = max(self._by_host.values(), key=len)
+            next(iter(crowd)).refuse("crowded_out")
+
+    def remove(self, connection: "_Unproved") -> None:
+        of_host = self._by_host.get(connection.host, {})
+        if connection in of_host:
+            del of_host[connection]
+            self._num -= 1
+            if not of_host:
+                del self._by_host[connection.host]
+
+    def close(self) -> None:
+        for of_host in list(self._by_host.values()):
+            for connection in list(of_host):
+                connection.abort()
+
+
+class _Unproved(asyncio.Protocol):
+    """The listener's side."""
+
+    def __init__(
+        self, handshake: ListenerHandshake, others: UnprovedConnections, proved: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self._handshake = handshake
+        self._others = others
+        self._proved = proved
+        self._is_over = False
+        self.host = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = transport.get_extra_info("peername")
+        self.host = str(self._peer[0]) if self._peer else ""
+        self._timeout = asyncio.get_running_loop().call_later(UNPROVED_TIMEOUT_S, self.refuse, "silent")
+        self._others.add(self)
+        if not self._is_over:
+            self._transport.write(self._handshake.greeting())
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        try:
+            proof = self._handshake.take(data)
+        except Refused as refused:
+            self.refuse(refused.reason)
+            return
+        if proof is not None:
+            self._transport.write(proof)
+            self._leave()
+            _hand_over(self._transport, self._proved())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_over:
+            self._leave()
+            STRANGERS.count(SOCKET, "gave_up", self._peer)
+
+    def refuse(self, reason: str) -> None:
+        STRANGERS.count(SOCKET, reason, self._peer)
+        self.abort()
+
+    def abort(self) -> None:
+        self._leave()
+        self._transport.abort()
+
+    def _leave(self) -> None:
+        self._is_over = True
+        self._timeout.cancel()
+        self._others.remove(self)
+
+
+class _Proving(asyncio.Protocol, Generic[P]):
+    """The connector's side. `outcome` is set when the listener has proved itself, or has not."""
+
+    def __init__(self, handshake: ConnectorHandshake, proved: Callable[[], P]) -> None:
+        self._handshake = handshake
+        self._proved = proved
+        self._has_answered = False
+        self.outcome: asyncio.Future[P] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.outcome.done():
+            return
+        try:
+            reply = self._handshake.take(data)
+        except Refused as refused:
+            self.outcome.set_exception(refused)
+            return
+        if reply:
+            self._has_answered = True
+            self._transport.write(reply)
+        if (rest := self._handshake.rest) is not None:
+            protocol = self._proved()
+            _hand_over(self._transport, protocol)
+            self.outcome.set_result(protocol)
+            if rest:
+                protocol.data_received(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.outcome.done():
+            return
+        if self._has_answered:
+            error = Refused("refused", "the other side refused our proof, or ended: do both know the same secret?")
+        else:
+            error = Refused("ended", "the other side ended")
+        self.outcome.set_exception(error)
+
+
+async def listen(
+    host: str, secret: bytes, process: str, unproved: UnprovedConnections, proved: Callable[[], asyncio.Protocol]
+) -> asyncio.Server:
+    """On a free port of `host`. `proved` makes the protocol that takes over."""
+    listening = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Unproved(ListenerHandshake(secret, process, secrets.token_bytes(NONCE_BYTES)), unproved, proved),
+        sock=listening,
+        backlog=ACCEPTED_PER_ROUND,
+    )
+    listening.listen(MAX_QUEUED)  # asyncio takes its `backlog` for both
+    return server
+
+
+async def prove(host: str, port: int, secret: bytes, process: str, proved: Callable[[], P]) -> P:
+    """Connect, and return the protocol that has taken over. Raises OSError, TimeoutError, or Refused."""
+    handshake = ConnectorHandshake(secret, process, secrets.token_bytes(NONCE_BYTES))
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        transport, proving = await asyncio.get_running_loop().create_connection(
+            lambda: _Proving(handshake, proved), host, port
+        )
+    try:
+        async with asyncio.timeout(PROOF_TIMEOUT_S):
+            return await proving.outcome
+    except BaseException as error:
+        transport.abort()
+        if isinstance(error, Refused) and error.reason not in _NO_STRANGERS:
+            STRANGERS.count(PEER, error.reason, f"{host}:{port}: {error}")
+        raise
+
+
+def _hand_over(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)

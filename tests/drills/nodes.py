@@ -1,0 +1,122 @@
+"""Nodes of a cluster on one machine: each has a network address, a process tree, a /tmp/ray and a /dev/shm of its own,
+and shares the machine's files. A node that is killed loses all its processes at once, as one that is switched off does.
+
+Linux namespaces make them, which takes root, util-linux (unshare, nsenter) and iproute2 (ip).
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from cluster.config.repository import REPO_ROOT
+from tests.cluster.service import wait_for
+
+BRIDGE = "baton-drill"
+SUBNET = "10.87.113"
+OWN = ("/tmp/ray", "/dev/shm")
+READY_S = 10.0
+INIT = "trap : TERM; mount -t proc proc /proc; sleep infinity & wait"
+"""The first process of a node: a shell, which reaps what others leave behind."""
+
+
+class Network:
+    """A bridge that all nodes and the machine itself are connected to."""
+
+    def __init__(self) -> None:
+        require_namespaces()
+        _remove(BRIDGE)  # what a drill that was killed has left
+        _ip("link", "add", BRIDGE, "type", "bridge")
+        _ip("addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)
+        _ip("link", "set", BRIDGE, "up")
+
+    def close(self) -> None:
+        _remove(BRIDGE)
+
+
+class Node:
+    def __init__(self, number: int) -> None:
+        """`number` makes the last byte of its address."""
+        self.address = f"{SUBNET}.{number}"
+        self._started: list[psutil.Popen] = []
+        self._link = f"{BRIDGE[:8]}-{number}"
+        for folder in OWN:
+            Path(folder).mkdir(exist_ok=True)
+        self._holder = psutil.Popen(
+            ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child", "sh", "-c", INIT]
+        )
+        wait_for(lambda: bool(self._holder.children()), READY_S, interval_s=0.01)
+        (self._first,) = self._holder.children()
+        self._namespace = _process_namespace(self._first.pid)
+        self._connect()
+        for folder in OWN:
+            self.command("mount", "-t", "tmpfs", "tmpfs", folder)
+
+    def start(self, command: list[str], environment: Mapping[str, str], log: IO[bytes]) -> psutil.Popen:
+        process = psutil.Popen(
+            [*self._enter, *command],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        self._started.append(process)
+        return process
+
+    def command(self, *command: str) -> None:
+        subprocess.run([*self._enter, *command], check=True, capture_output=True)
+
+    def processes(self) -> list[psutil.Process]:
+        """All that run on it."""
+        return [process for process in psutil.process_iter() if _process_namespace(process.pid) == self._namespace]
+
+    def kill(self) -> None:
+        """All its processes, at once."""
+        with suppress(psutil.NoSuchProcess):
+            self._holder.kill()
+        self._holder.wait(READY_S)
+        psutil.wait_procs([self._first, *self._started], READY_S)
+        _remove(self._link)
+
+    @property
+    def _enter(self) -> list[str]:
+        return ["nsenter", "-t", str(self._first.pid), "--net", "--pid", "--mount", "--uts", f"--wd={REPO_ROOT}"]
+
+    def _connect(self) -> None:
+        inside = "eth0"
+        _remove(self._link)
+        _ip("link", "add", self._link, "type", "veth", "peer", "name", inside, "netns", str(self._first.pid))
+        _ip("link", "set", self._link, "master", BRIDGE, "up")
+        for command in (
+            ("link", "set", "lo", "up"),
+            ("addr", "add", f"{self.address}/24", "dev", inside),
+            ("link", "set", inside, "up"),
+        ):
+            self.command("ip", *command)
+
+
+def require_namespaces() -> None:
+    for program in ("ip", "unshare", "nsenter"):
+        assert shutil.which(program), f"nodes on one machine need {program}: apt-get install iproute2 util-linux"
+    allowed = subprocess.run(["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "true"], capture_output=True)
+    assert allowed.returncode == 0, f"nodes on one machine need root: {allowed.stderr.decode()}"
+
+
+def _process_namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def _remove(link: str) -> None:
+    subprocess.run(["ip", "link", "del", link], capture_output=True)

@@ -1,0 +1,123 @@
+"""How much of each thing a request may have, and that what clients send passes."""
+
+import pytest
+
+from api.wire.bounds import (
+    LISTS,
+    MAX_COMPARED,
+    MAX_PARTS,
+    MAX_PATTERN,
+    OBJECTS,
+    TEXTS,
+    check_bounds,
+    check_sequences,
+    num_sequences,
+)
+from cluster.errors import InvalidRequest
+
+TEXT = {"type": "text", "text": "x"}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ENTRIES = {int: 1, str: "x", dict: {}, None: {}}
+
+
+def refused(body) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as error:
+        check_bounds(body)
+    return error.value
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_list_may_have_so_many_entries(name):
+    bound = LISTS[name]
+    check_bounds({name: [ENTRIES[bound.of]] * bound.most})
+    error = refused({name: [ENTRIES[bound.of]] * (bound.most + 1)})
+    assert (error.param, error.code) == (name, "array_above_max_length")
+    assert str(bound.most) in str(error)
+
+
+@pytest.mark.parametrize("name", [name for name, bound in LISTS.items() if bound.of is not None])
+def test_entry_of_another_type_is_refused_once(name):
+    assert refused({name: [None] * 3}).code == "invalid_type"
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_object_may_have_so_many_members(name):
+    check_bounds({name: {str(n): 1 for n in range(OBJECTS[name])}})
+    assert refused({name: {str(n): 1 for n in range(OBJECTS[name] + 1)}}).param == name
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_may_have_so_many_characters(name):
+    check_bounds({name: "x" * TEXTS[name]})
+    assert refused({name: "x" * (TEXTS[name] + 1)}).code == "string_above_max_length"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": [TEXT] * (MAX_PARTS // 2 + 1)}] * 2},
+        {"messages": [{"role": "assistant", "tool_calls": [CALL] * (MAX_PARTS // 2 + 1)}] * 2},
+        {"messages": [{"role": "developer", "content": "x", "tools": [{}] * 129}]},
+        {"messages": [dict.fromkeys(map(str, range(65)))]},
+        {"messages": [{"tool_calls": [{"function": {"name": "f", "arguments": "[" * 100}}]}]},
+        {"messages": [{"tool_calls": [{"function": {"name": "f", "arguments": "[" + "[]," * 70_000 + "1]"}}]}]},
+        {"tools": [{"type": "function", "function": {"name": "f" * 65}}]},
+        {"tools": [{"type": "function", "name": "f" * 65}]},
+        {"stop": ["x" * 1025]},
+        {"prompt": [1, "x"]},
+        {"prompt": [[1], ["x"]]},
+        {"prompt": [True]},
+        {"prompt": [-1]},
+        {"prompt": [[-1]]},
+        {"documents": [dict.fromkeys(map(str, range(33)))]},
+        {"repetition_detection": {"max_pattern_size": MAX_PATTERN + 1, "min_count": 2}},
+        {"repetition_detection": {"max_pattern_size": 10**9, "min_count": 2}},
+        {"repetition_detection": {"max_pattern_size": MAX_PATTERN, "min_count": MAX_COMPARED}},
+    ],
+)
+def test_what_is_bounded_together_or_within_is_refused(body):
+    refused(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {},
+        {"messages": 1, "tools": 1, "prompt": 1, "stop": 1, "documents": 1, "logit_bias": [], "model": []},
+        {"messages": [1, None, {"content": 1, "tool_calls": [1, {"function": 1}]}], "tools": [1, {"function": 1}]},
+        {"prompt": ["a", "b"]},
+        {"prompt": [[1, 2], [3]]},
+        {"prompt": []},
+        {"stop": "x"},
+        {"repetition_detection": {"max_pattern_size": 20, "min_count": 4}},
+    ],
+)
+def test_what_is_of_another_type_is_left_to_who_knows_it(body):
+    check_bounds(body)
+    assert num_sequences(body) >= 1
+
+
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        ({}, 1),
+        ({"n": 3}, 3),
+        ({"prompt": "a", "n": 2}, 2),
+        ({"prompt": ["a", "b"], "n": 2}, 4),
+        ({"prompt": [1, 2, 3], "n": 2}, 2),
+        ({"prompt": [[1], [2], [3]], "n": 2}, 6),
+        ({"n": -5}, 1),
+        ({"n": True}, 1),
+    ],
+)
+def test_sequences_are_n_of_each_prompt(body, number):
+    assert check_sequences(body, 6) == number
+
+
+@pytest.mark.parametrize(("body", "param"), [({"n": 7}, "n"), ({"prompt": ["a"] * 7}, "prompt")])
+def test_too_many_sequences_are_refused_with_the_number_that_may_be(body, param):
+    with pytest.raises(InvalidRequest, match="may ask for 6") as error:
+        check_sequences(body, 6)
+    assert error.value.param == param

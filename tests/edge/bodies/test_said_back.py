@@ -1,0 +1,56 @@
+"""What a request asks for is done, or refused, and what is said of it is true."""
+
+import stat
+
+import pytest
+
+from api.responses.request import request_of, response_of
+from api.wire.fields import check_fields
+from cluster.cli import private
+from cluster.errors import InvalidRequest
+
+ASKED = {"model": "m", "input": "Hello"}
+KNOWN = frozenset({"model", "tool_choice", "verbosity"})
+
+
+@pytest.mark.parametrize(("asked", "said"), [("auto", "default"), (None, "default"), ("flex", "flex")])
+def test_tier_is_said_that_was_used(asked, said):
+    response = response_of(request_of(ASKED | {"service_tier": asked}), "resp_1", 0)
+    assert response["service_tier"] == said
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ({"include": ["nonsense"]}, "include[0]"),
+        ({"include": [1]}, "include[0]"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
+        ({"reasoning": {"budget": 1}}, "reasoning.budget"),
+        ({"tool_choice": "message"}, "tool_choice"),
+    ],
+)
+def test_what_a_response_cannot_do_is_refused(field, param):
+    with pytest.raises(InvalidRequest) as error:
+        request_of(ASKED | field)
+    assert error.value.param == param
+
+
+@pytest.mark.parametrize("field", [{"include": ["reasoning.encrypted_content"]}, {"reasoning": {"summary": "auto"}}])
+def test_what_common_clients_always_ask_for_passes(field):
+    assert request_of(ASKED | field).body.keys() >= field.keys()
+
+
+def test_what_a_chat_cannot_do_is_refused():
+    for field in ({"verbosity": "low"}, {"moderation": {}}, {"tool_choice": {"type": "allowed_tools"}}):
+        with pytest.raises(InvalidRequest) as error:
+            check_fields({"model": "m"} | field, KNOWN)
+        assert error.value.param == next(iter(field))
+    assert check_fields({"model": "m", "verbosity": "medium"}, KNOWN) == {"model": "m"}
+
+
+def test_log_is_for_its_user_alone(tmp_path):
+    file = tmp_path / "logs" / "serve.log"
+    file.parent.mkdir()
+    file.touch(mode=0o644)  # by an earlier version
+    assert private(file) == file
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]

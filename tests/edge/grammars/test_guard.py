@@ -1,0 +1,215 @@
+"""In an engine's core: a constraint that is slow, late or too much for its parser ends its own request and says why."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.tokenizers import get_tokenizer
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+from vllm.v1.structured_output.request import StructuredOutputRequest
+
+from cluster.config.repository import REPO_ROOT
+from cluster.engine_core.grammar_backend import GrammarBackend
+from cluster.engine_core.grammar_budget import Allowance, GrammarBudget, GrammarEnd
+from cluster.engine_core.grammar_guard import FailedGrammar, GrammarGuard, MeteredGrammar
+from tests.edge.grammars.inputs import HONEST, RECURSIVE_SUM, TWELVE_FOLD, mutual
+
+BUDGET = GrammarBudget(step_s=0.02, burst_s=0.1, compile_timeout_s=30.0)
+GUARD = GrammarGuard(BUDGET)
+VOCAB = 2048
+END_OF_TEXT = 0
+
+
+class Burning(StructuredOutputGrammar):
+    """Takes so much CPU time for each token."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.num_rolled_back = 0
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        until = time.thread_time() + self._seconds
+        while time.thread_time() < until:
+            pass
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        self.accept_tokens("", tokens)
+        return tokens
+
+    def rollback(self, num_tokens: int) -> None:
+        self.accept_tokens("", [])
+        self.num_rolled_back += num_tokens
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        self.accept_tokens("", [])
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def reset(self) -> None:
+        pass
+
+
+class Waiting:
+    """A backend that compiles when it is told to."""
+
+    def __init__(self) -> None:
+        self.num_compiled = 0
+
+    def compile_grammar(self, kind: Any, spec: str, stop_token_ids: Any = None) -> StructuredOutputGrammar:
+        self.num_compiled += 1
+        raise ValueError("nothing of this can be compiled")
+
+
+class Manager:
+    """What the guard reads of vLLM's."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.executor = ThreadPoolExecutor(1)
+
+
+class FakeRequest:
+    request_id = "r"
+    stop_reason = None
+
+    def __init__(self, *, is_over: bool = False) -> None:
+        self._is_over = is_over
+        self.sampling_params = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "integer"}))
+        self.structured_output_request = StructuredOutputRequest.from_sampling_params(self.sampling_params)
+
+    def is_finished(self) -> bool:
+        return self._is_over
+
+
+@pytest.fixture(scope="module")
+def backend() -> GrammarBackend:
+    options = SimpleNamespace(disable_any_whitespace=False, disable_additional_properties=False)
+    config = SimpleNamespace(structured_outputs_config=options, model_config=None, speculative_config=None)
+    return GrammarBackend(config, get_tokenizer(str(REPO_ROOT / "conf/models/baton-demo")), VOCAB)
+
+
+def metered(backend: GrammarBackend, **constraint: Any) -> MeteredGrammar:
+    request = StructuredOutputRequest(StructuredOutputsParams(**constraint))
+    return MeteredGrammar(backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD)
+
+
+def allowed_by(grammar: StructuredOutputGrammar, mask: torch.Tensor) -> list[int]:
+    grammar.fill_bitmask(mask, 0)
+    bits = (mask[0].unsqueeze(1) >> torch.arange(32, dtype=torch.int32)) & 1
+    return [token for token, bit in enumerate(bits.flatten().tolist()) if bit]
+
+
+def test_grammar_that_is_cheap_enough_is_never_ended():
+    grammar = MeteredGrammar(Burning(0.0005), GUARD)
+    assert all(grammar.accept_tokens("r", [1]) for _ in range(400))
+
+
+def test_one_slow_step_ends_the_request():
+    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD)
+    grammar.fill_bitmask(None, 0)
+    assert not grammar.accept_tokens("r", [1])
+    assert grammar.end is GrammarEnd.TOO_SLOW
+
+
+def test_many_steps_that_are_slower_than_the_share_end_the_request():
+    grammar = MeteredGrammar(Burning(0.01), GUARD)
+    accepted = [grammar.accept_tokens("r", [1]) for _ in range(20)]
+    assert accepted == sorted(accepted, reverse=True)
+    assert accepted[0] and not accepted[-1]
+
+
+@pytest.mark.parametrize("use", [lambda grammar: grammar.rollback(1), lambda grammar: grammar.validate_tokens([1])])
+def test_speculative_decoding_counts_too(use):
+    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD)
+    use(grammar)
+    assert not grammar.accept_tokens("r", [1])
+
+
+def test_share_is_smaller_the_more_requests_have_grammars():
+    assert BUDGET.share_s(1) == BUDGET.share_s(8) == 2 * BUDGET.share_s(16)
+
+
+def test_allowance_never_grows_beyond_the_burst():
+    allowance = Allowance(1.0)
+    for _ in range(100):
+        allowance.earn(1.0)
+    allowance.spend(1.5)
+    assert allowance.is_overdrawn
+    allowance.earn(10.0)
+    assert allowance.is_overdrawn
+
+
+def test_constraint_that_does_not_compile_fails_its_request_with_the_reason():
+    request, manager = FakeRequest(), Manager(Waiting())
+    GUARD.begin(manager, request)
+    manager.executor.shutdown(wait=True)
+    grammar = request.structured_output_request.grammar
+    assert isinstance(grammar, FailedGrammar)
+    assert not grammar.accept_tokens("r", [1])
+    assert GUARD.why_ended(request) == GrammarEnd.NOT_COMPILED
+
+
+def test_constraint_that_waits_too_long_to_be_compiled_fails_its_request_and_is_not_compiled():
+    late = GrammarGuard(GrammarBudget(step_s=0.02, burst_s=0.1, compile_timeout_s=-1.0))
+    request, backend = FakeRequest(), Waiting()
+    manager = Manager(backend)
+    late.begin(manager, request)
+    assert request.structured_output_request.is_grammar_ready
+    manager.executor.shutdown(wait=True)
+    assert late.why_ended(request) == GrammarEnd.COMPILED_TOO_LATE
+    assert backend.num_compiled == 0
+
+
+def test_constraint_of_a_request_that_was_aborted_is_not_compiled():
+    backend = Waiting()
+    manager = Manager(backend)
+    GUARD.begin(manager, FakeRequest(is_over=True))
+    manager.executor.shutdown(wait=True)
+    assert backend.num_compiled == 0
+
+
+def test_failed_grammar_allows_every_token_until_its_request_ends(backend):
+    mask = torch.zeros_like(backend.allocate_token_bitmask(1))
+    assert allowed_by(FailedGrammar(GrammarEnd.NOT_COMPILED), mask) == list(range(VOCAB))
+
+
+@pytest.mark.parametrize("schema", HONEST.values(), ids=HONEST)
+def test_honest_schema_is_followed(backend, schema):
+    grammar = metered(backend, json=schema)
+    mask = backend.allocate_token_bitmask(1)
+    allowed = allowed_by(grammar, mask)
+    assert allowed and len(allowed) < VOCAB
+    assert grammar.accept_tokens("r", allowed[-1:])
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"grammar": RECURSIVE_SUM},
+        {"grammar": TWELVE_FOLD},
+        {"regex": "((a+)+)+b"},
+        {"regex": "(([a-z]{1,50}){1,50}){1,50}"},
+        {"regex": "(.*a.{200})*"},
+        {"json": mutual(90)},
+    ],
+    ids=str,
+)
+def test_bomb_ends_its_request_before_it_costs_much(backend, constraint):
+    grammar = metered(backend, **constraint)
+    mask = backend.allocate_token_bitmask(1)
+    began_at, num_tokens = time.thread_time(), 0
+    for _ in range(300):
+        allowed = [token for token in allowed_by(grammar, mask) if token != END_OF_TEXT]
+        if not allowed or not grammar.accept_tokens("r", [allowed[num_tokens % len(allowed)]]):
+            break
+        num_tokens += 1
+    spent_s = time.thread_time() - began_at
+    bound_s = BUDGET.burst_s + (num_tokens + 1) * BUDGET.share_s(1)
+    assert grammar.end in (None, GrammarEnd.TOO_SLOW, GrammarEnd.TOO_COMPLEX)
+    assert spent_s < bound_s + 0.001 * (num_tokens + 1) + 0.3, f"{spent_s:.2f} s for {num_tokens} tokens"

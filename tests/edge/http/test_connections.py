@@ -1,0 +1,40 @@
+"""How many connections there may be, and which of them have to go."""
+
+from tests.edge.http.wire import GET, listening, post
+
+
+async def test_one_address_may_have_so_many():
+    async with listening(max_connections_per_address=3) as wire:
+        held = [await wire.connection() for _ in range(3)]
+        for connection in held:
+            assert (await connection.asked(GET)).status == 200
+        one_more = await wire.connection()
+        answer = await one_more.answer()
+        assert (answer.status, answer.code) == (503, "engine_overloaded")
+        assert int(answer.headers["retry-after"]) >= 1
+        held[0].writer.close()
+        await held[0].writer.wait_closed()
+        assert (await held[1].asked(GET)).status == 200
+        assert (await wire.asked(GET)).status == 200
+
+
+async def test_idle_connections_make_room_for_new_ones():
+    async with listening(max_connections=8) as wire:
+        oldest, *others = [await wire.connection() for _ in range(8)]
+        for connection in others:
+            assert (await connection.asked(GET)).status == 200
+        assert (await wire.asked(GET)).status == 200
+        assert await oldest.is_closed()
+        assert (await others[-1].asked(GET)).status == 200
+
+
+async def test_requests_that_are_being_answered_are_not_driven_out():
+    async with listening(max_connections=8) as wire:
+        wire.app.may_answer.clear()
+        busy = [await wire.connection() for _ in range(8)]
+        for connection in busy:
+            await connection.send(post(b"{}"))
+        refused = await (await wire.connection()).answer()
+        assert (refused.status, refused.code) == (503, "engine_overloaded")
+        wire.app.may_answer.set()
+        assert [(await connection.answer()).status for connection in busy] == [200] * 8

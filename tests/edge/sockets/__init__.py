@@ -1,0 +1,1 @@
+"""Bytes of strangers at the sockets of Baton's processes."""

@@ -1,0 +1,123 @@
+"""What strangers say at the channel's listener, and an honest peer beside them."""
+
+import asyncio
+import os
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from cluster.channel import Listener, Method, Service, connect
+from cluster.rpc.handshake import GREETING_BYTES, MAGIC, NONCE_BYTES, PROOF_BYTES, VERSION
+
+ECHO = Method[bytes, bytes]("echo", bytes, bytes)
+HEAD = MAGIC + bytes([VERSION])
+CLOSED_WITHIN_S = 30.0
+PATIENCE_S = 1.0
+TICK_S = 0.02
+HANGS_AFTER_S = 30.0
+FUZZ_MINUTES = float(os.environ.get("BATON_FUZZ_MINUTES", "2"))
+"""How long each test of `make fuzz` goes on, about."""
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def nested(depth: int) -> bytes:
+    return framed(b"\x91" * depth + b"\x00")
+
+
+frames = st.one_of(
+    st.integers(1, 50_000).map(nested),
+    st.tuples(st.integers(0, 9), st.integers(0, 3), st.text(max_size=9), st.binary(max_size=99)).map(
+        lambda fields: framed(msgspec.msgpack.encode(fields))
+    ),
+    st.integers(0, 2**32 - 1).map(lambda size: struct.pack(">I", size)),
+)
+sayings = st.one_of(
+    st.binary(max_size=2000),
+    frames,
+    st.binary(max_size=NONCE_BYTES + PROOF_BYTES + 40).map(HEAD.__add__),
+    st.just(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    st.integers(1, 1 << 20).map(lambda size: b"\0" * size),
+)
+
+
+class Echo(Service):
+    """Keeps what reaches a handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_asked = 0
+        self.on_call(ECHO, self._echo)
+
+    async def _echo(self, said: bytes) -> bytes:
+        self.num_asked += 1
+        return said
+
+
+@asynccontextmanager
+async def listening(service: Service | None = None) -> AsyncIterator[Listener]:
+    listener = await Listener.start("127.0.0.1", service or Echo())
+    try:
+        yield listener
+    finally:
+        await listener.close()
+
+
+async def say(listener: Listener, parts: list[bytes]) -> bytes:
+    """As a stranger, until the listener closes the connection. Returns what was heard."""
+    reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
+    heard = bytearray()
+    try:
+        with suppress(ConnectionError):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            writer.write_eof()
+            async with asyncio.timeout(CLOSED_WITHIN_S):
+                while data := await reader.read(1 << 16):
+                    heard += data
+    finally:
+        writer.transport.abort()
+    assert len(heard) in (0, GREETING_BYTES)
+    return bytes(heard)
+
+
+class Patience:
+    """What is inside must not take longer than a second, for which other programs did not have the processor.
+
+    A wait is counted in ticks of the event loop, and work in the time of this process: strangers, listener and peer all
+    run in it.
+    """
+
+    async def __aenter__(self) -> None:
+        self._num_ticks = 0
+        self._began_at = time.process_time()
+        self._ticking = asyncio.create_task(self._tick())
+        self._hang = asyncio.timeout(HANGS_AFTER_S)
+        await self._hang.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._ticking.cancel()
+        await self._hang.__aexit__(*raised)
+        assert self._num_ticks * TICK_S < PATIENCE_S
+        assert time.process_time() - self._began_at < PATIENCE_S
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._num_ticks += 1
+
+
+async def ask_as_a_new_peer(listener: Listener) -> None:
+    """Connect, ask, leave, all of it soon."""
+    async with Patience():
+        connection = await connect(listener.address, Service())
+        assert await connection.call(ECHO, b"hello") == b"hello"
+        connection.close()

@@ -1,0 +1,157 @@
+"""The handshake without a network: only who knows the secret comes through, and no bytes of anybody break it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.rpc.handshake import (
+    ANSWER_BYTES,
+    GREETING_BYTES,
+    MAGIC,
+    NONCE_BYTES,
+    PROCESS_BYTES,
+    PROOF_BYTES,
+    VERSION,
+    ConnectorHandshake,
+    ListenerHandshake,
+    Refused,
+)
+
+SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
+PROCESS = "70" * PROCESS_BYTES
+nonces = st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES)
+cuts = st.lists(st.integers(1, 60), max_size=6)
+
+
+def a_listener(secret: bytes = SECRET, process: str = PROCESS, nonce: bytes = b"l" * NONCE_BYTES) -> ListenerHandshake:
+    return ListenerHandshake(secret, process, nonce)
+
+
+def a_connector(
+    secret: bytes = SECRET, process: str = PROCESS, nonce: bytes = b"c" * NONCE_BYTES
+) -> ConnectorHandshake:
+    return ConnectorHandshake(secret, process, nonce)
+
+
+def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
+    """As a network may deliver it."""
+    parts = []
+    for size in sizes:
+        parts.append(data[:size])
+        data = data[size:]
+    return [part for part in [*parts, data] if part]
+
+
+@given(nonces, nonces, st.binary(max_size=50), cuts, cuts, cuts)
+def test_two_that_know_the_secret_prove_themselves_however_the_bytes_are_cut(ours, theirs, rest, one, two, three):
+    listener, connector = a_listener(nonce=ours), a_connector(nonce=theirs)
+    answer = b"".join(connector.take(part) for part in pieces(listener.greeting(), one))
+    proof = [listener.take(part) for part in pieces(answer, two)]
+    assert proof[:-1] == [None] * (len(proof) - 1)
+    assert connector.rest is None
+    parts = pieces(proof[-1] + rest, three)
+    before = b""
+    for part in parts:
+        if connector.rest is None:
+            assert connector.take(part) == b""
+        else:
+            before += part
+    assert connector.rest + before == rest
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_listener_refuses_every_stranger_and_keeps_little_of_what_it_says(said):
+    listener = a_listener()
+    num_kept = 0
+    for data in said:
+        num_kept += len(data)
+        try:
+            assert listener.take(data) is None
+        except Refused:
+            return
+        assert num_kept <= ANSWER_BYTES
+
+
+@given(st.binary(min_size=PROOF_BYTES, max_size=PROOF_BYTES), nonces)
+def test_listener_refuses_a_proof_that_was_guessed(proof, nonce):
+    with pytest.raises(Refused) as refused:
+        a_listener().take(MAGIC + bytes([VERSION]) + nonce + proof)
+    assert refused.value.reason == "wrong_proof"
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_connector_trusts_no_stranger_that_listens(said):
+    connector = a_connector()
+    try:
+        for data in said:
+            connector.take(data)
+    except Refused:
+        pass
+    assert connector.rest is None
+
+
+def answer_to(listener: ListenerHandshake, connector: ConnectorHandshake) -> bytes:
+    return connector.take(listener.greeting())
+
+
+def test_other_secret_is_refused_by_the_listener():
+    listener = a_listener()
+    with pytest.raises(Refused) as refused:
+        listener.take(answer_to(listener, a_connector(OTHER_SECRET)))
+    assert refused.value.reason == "wrong_proof"
+
+
+def test_listener_that_does_not_know_the_secret_is_refused():
+    connector = a_connector()
+    connector.take(a_listener(OTHER_SECRET).greeting())
+    with pytest.raises(Refused) as refused:
+        connector.take(bytes(PROOF_BYTES))
+    assert refused.value.reason == "wrong_proof"
+
+
+def test_proof_of_one_connection_is_worth_nothing_on_another():
+    answer = answer_to(a_listener(nonce=b"1" * NONCE_BYTES), a_connector())
+    with pytest.raises(Refused):
+        a_listener(nonce=b"2" * NONCE_BYTES).take(answer)
+
+
+def test_proof_to_one_process_is_worth_nothing_to_another():
+    other = "71" * PROCESS_BYTES
+    answer = answer_to(a_listener(process=other), a_connector(process=other))
+    with pytest.raises(Refused):
+        a_listener().take(answer)
+
+
+def test_connector_s_own_proof_sent_back_to_it_proves_nothing():
+    connector = a_connector()
+    answer = answer_to(a_listener(), connector)
+    with pytest.raises(Refused):
+        connector.take(answer[-PROOF_BYTES:])
+
+
+def test_other_process_at_the_address_is_refused_before_anything_is_proved_to_it():
+    with pytest.raises(Refused, match="another process") as refused:
+        a_connector().take(a_listener(process="71" * PROCESS_BYTES).greeting())
+    assert refused.value.reason == "other_process"
+
+
+def test_both_sides_say_when_their_versions_differ():
+    newer = MAGIC + bytes([VERSION + 1])
+    for side in (a_listener(), a_connector()):
+        with pytest.raises(Refused, match=f"version {VERSION + 1} of the protocol, this one {VERSION}"):
+            side.take(newer + bytes(100))
+
+
+def test_more_than_an_answer_is_refused_though_the_answer_is_right():
+    listener = a_listener()
+    with pytest.raises(Refused):
+        listener.take(answer_to(listener, a_connector()) + b"x")
+
+
+def test_secret_is_in_nothing_that_is_sent():
+    listener, connector = a_listener(), a_connector()
+    answer = answer_to(listener, connector)
+    proof = listener.take(answer)
+    assert proof is not None
+    assert (len(listener.greeting()), len(answer)) == (GREETING_BYTES, ANSWER_BYTES)
+    assert SECRET not in listener.greeting() + answer + proof
