@@ -182,6 +182,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """False where vLLM cannot take the prompt's KV from another engine (n > 1, prompt logprobs)."""
     excluded: frozenset[WorkerId] = frozenset()
     """Workers that this request already failed on."""
+    lost: frozenset[WorkerId] = frozenset()
+    """Of these, the ones that died, hung or could not be reached."""
     path: Path | None = None
     """Forces a path (operator's debugging header)."""
 

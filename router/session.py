@@ -89,6 +89,9 @@ class Session:
         self._verifies = verifies and request.is_verifiable
         self._deadline = Deadline(first_token_timeout_s)
         self._excluded: frozenset[WorkerId] = frozenset()
+        """Workers that failed it."""
+        self._lost: frozenset[WorkerId] = frozenset()
+        """Of these, the ones that died, hung or could not be reached."""
         self._placement: Placement | None = None
         self._is_charged = False
         """The Scheduler may have charged the request, even if its answer never came."""
@@ -146,6 +149,7 @@ class Session:
             except WorkerFailed as error:
                 failure = error
                 if isinstance(failure, WorkerUnreachable):
+                    self._lost |= {WorkerId(failure.worker)}
                     self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
                 if self._num_output_tokens and not self._request.is_resumable:
                     raise
@@ -183,6 +187,7 @@ class Session:
             age_s=self._timing.age_s(now()),
             can_hand_over=request.num_sequences == 1 and not request.needs_prompt_logprobs,
             excluded=self._excluded,
+            lost=self._lost,
             path=terms.path if failure is None else None,
         )
 

@@ -237,7 +237,7 @@ class RouterState:
         """None: it has to wait."""
         if now - self._roster.made_at > ROSTER_AGE_S:
             self._roster = roster_of(self._live(now), now, self._turn)
-        if not self._roster.is_anybody and not self._admits_all:
+        if self._is_outage(waiting, now) and not self._admits_all:
             return self._outlast(waiting, now)
         if waiting.is_outage:
             waiting.begin_anew(now)
@@ -260,6 +260,22 @@ class RouterState:
         if len(self._queue) >= MAX_QUEUE:
             return self._refusal(ask, choice, waiting, "too many requests wait")
         return None
+
+    def _is_outage(self, waiting: Waiting, now: float) -> bool:
+        """No worker lives, or none that the request was not lost with. Those that report for longer than the dead
+        are taken for living have recovered.
+        """
+        if not self._roster.is_anybody:
+            return True
+        if not waiting.request.lost:
+            return False
+        workers = [*self._roster.prefills, *self._roster.decodes]
+        if not waiting.request.excluded.issuperset([worker.worker for worker in workers]):
+            return False
+        if now - waiting.asked_at <= REPORT_TIMEOUT_S:
+            return True
+        waiting.forgive()
+        return False
 
     def _outlast(self, waiting: Waiting, now: float) -> Rejection | None:
         """No worker lives. None: the request waits for one, as long as its class may."""
