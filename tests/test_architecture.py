@@ -56,6 +56,7 @@ PURE = (
     "router/receipt.py",
     "router/timing.py",
     "kvtransfer/handoff.py",
+    "kvtransfer/notifications.py",
     "kvtransfer/lease.py",
     "kvtransfer/verify.py",
     "kvtransfer/link_speed.py",
