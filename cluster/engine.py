@@ -215,11 +215,14 @@ class Engine:
             return None
         handoff = KVHandoff.from_engine(self._worker, running.kv_transfer_params)
         # One token was asked for, so the engine always finds the end of the length.
-        is_last = num_left == 1 or len(request.prompt_token_ids) + 1 >= self._max_model_len
+        num_prompt = len(request.prompt_token_ids)
+        is_last = num_left == 1 or num_prompt + 1 >= self._max_model_len
         first = merged(deltas)
-        if first.finish_reason is FinishReason.LENGTH and not is_last:
+        result = PrefillResult(handoff=handoff, first=first)
+        if first.finish_reason is FinishReason.LENGTH and not (is_last and result.follows(num_prompt)):
             first = msgspec.structs.replace(first, finish_reason=None)
-        return PrefillResult(handoff=handoff, first=first), running.finished_at
+            result = msgspec.structs.replace(result, first=first)
+        return result, running.finished_at
 
     async def start(
         self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0

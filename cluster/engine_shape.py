@@ -19,7 +19,14 @@ def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:
         max_step_tokens=scheduling.max_num_batched_tokens,
         max_decoding=scheduling.max_num_seqs,
         kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
+        leaves_tokens=_leaves_tokens(config),
     )
+
+
+def _leaves_tokens(config: Any) -> bool:
+    """As vLLM's NIXL connector decides it (`_prefill_backoff`), as far as the configuration tells."""
+    model = config.model_config
+    return bool(model.is_hybrid or model.is_attention_free or config.num_prefill_lookahead_tokens > 1)
 
 
 def _kv_bytes_per_token(model: Any, cache: Any) -> int:

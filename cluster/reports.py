@@ -43,6 +43,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     max_decoding: int = 256
     """vLLM's max_num_seqs."""
     kv_bytes_per_token: int = 0
+    leaves_tokens: bool = False
+    """As a prefill engine it leaves the last prompt tokens to the decode engine: it gives no first token."""
 
 
 class StepSample(msgspec.Struct, frozen=True, array_like=True):

@@ -124,6 +124,17 @@ class HandoffScheduler(NixlPullConnectorScheduler):
             logger.exception("nobody can connect to this engine: it ends")
             os._exit(1)
 
+    def _truncate_request_for_prefill(self, request: Request) -> None:
+        """vLLM leaves the last prompt tokens to the decode engine. What is sampled before them is nobody's token, so it
+        must not end the request: without its end by length there would be no hand-over.
+        """
+        num_prompt = request.num_prompt_tokens
+        super()._truncate_request_for_prefill(request)
+        params = request.sampling_params
+        if request.num_prompt_tokens < num_prompt and params is not None:
+            params.stop_token_ids = []
+            params._eos_token_id = None
+
     def step_stats(self) -> KVConnectorStats | None:
         """A step is done."""
         now = time.monotonic()

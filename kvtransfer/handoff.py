@@ -85,9 +85,13 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     last one.
     """
     first: TokenDelta
-    """The token that follows the prompt, as the prefill engine sampled it; with a finish reason where no other can
-    follow.
-    """
+    """The token that follows what the prefill engine computed; with a finish reason where no other can follow."""
+
+    def follows(self, num_prompt: int) -> bool:
+        """Whether `first` is the token after a prompt of so many tokens. Of some models vLLM's prefill side leaves the
+        last prompt tokens to the decode side (hybrid ones, several MTP modules): then it follows an earlier one.
+        """
+        return self.handoff is None or self.handoff.num_tokens >= num_prompt
 
 
 def prompt_digest(token_ids: Sequence[int]) -> bytes:

@@ -182,7 +182,7 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
     )
     workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
     held = Times(done_s + gap_s, 0.0, step_s, decode.duty)
-    if not ask.has_early_token:
+    if not ask.has_early_token or prefill.worker.leaves_tokens:
         return _priced(ask, workers, held, harm, models)
     at_once = _priced(ask, workers, Times(done_s, gap_s, step_s, decode.duty), harm, models)
     if gap_s < SHORT_GAP * ask.slo_tpot_s * (ask.outputs[0] - 1.0) or at_once.risk < WORTH_HOLDING:

@@ -48,6 +48,7 @@ class WorkerState:
         "kv_capacity",
         "kv_reserved",
         "last_step_s",
+        "leaves_tokens",
         "link_free_at",
         "links",
         "max_step_tokens",
@@ -86,6 +87,7 @@ class WorkerState:
         self.link_free_at = now
         """When the hand-overs that are charged to it will have passed its link."""
         self.room: int = report.max_requests
+        self.leaves_tokens: bool = report.shape.leaves_tokens
         """Requests that may be charged to it."""
         self.num_unknown = 0
         """Requests that it reports and nobody here has placed."""

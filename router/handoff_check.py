@@ -1,8 +1,8 @@
 """One hand-over, checked while it is used: does the decode engine see what the prefill engine computed?
 
 Where the first token is the decode engine's, the prefill engine has reported its own most likely first tokens. Where it
-is the prefill engine's, that engine is asked what follows it: one step, mostly from its cache, while the blocks are
-pulled.
+is the prefill engine's, or where that engine has not computed the whole prompt, it is asked what follows: one step,
+mostly from its cache, while the blocks are pulled.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class HandoffCheck:
         """`request` as the decode engine gets it."""
         self._reference: asyncio.Task[list[TokenLogprob] | None] | None = None
         self._known = prefilled.first.top_logprobs
-        if request.is_resumable:
+        if request.is_resumable or not prefilled.follows(len(request.prompt_token_ids)):
             request = msgspec.structs.replace(request, request_id=RequestId(f"{request.request_id}-check"))
             self._reference = asyncio.create_task(_asked(prefill, request, engines))
 

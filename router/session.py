@@ -219,7 +219,7 @@ class Session:
             if placement.prefill is not None and placement.decode is not None:
                 prefilled = await self._in_time(self._prefill(placement.prefill, request))
                 self._ports.scheduler.tell(PrefillDone(request_id=self._request.request_id))
-                if request.is_resumable:
+                if request.is_resumable and prefilled.follows(len(request.prompt_token_ids)):
                     held = self._as_released(prefilled.first, None)
                     if prefilled.handoff is None or self._hold_s(placement) <= 0.0:
                         yield held

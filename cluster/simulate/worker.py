@@ -97,7 +97,7 @@ class Run(EngineRequest):
 
 
 def hand_over(run: Run, worker: WorkerId) -> KVHandoff:
-    return KVHandoff(worker=worker, params={_RUN: run})
+    return KVHandoff(worker=worker, params={_RUN: run, "remote_num_tokens": run.num_prompt})
 
 
 def kept_by(handoff: KVHandoff) -> Run:

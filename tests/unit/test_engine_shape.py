@@ -6,12 +6,22 @@ from cluster.engine_shape import shape_of
 from cluster.types import Pool
 
 
-def a_config(*, use_mla: bool = False, cache_dtype: str = "auto", num_gpu_blocks: int | None = 100) -> SimpleNamespace:
+def a_config(
+    *,
+    use_mla: bool = False,
+    cache_dtype: str = "auto",
+    num_gpu_blocks: int | None = 100,
+    is_hybrid: bool = False,
+    lookahead: int = 0,
+) -> SimpleNamespace:
     """Llama-3.1-8B."""
     return SimpleNamespace(
+        num_prefill_lookahead_tokens=lookahead,
         model_config=SimpleNamespace(
             dtype=SimpleNamespace(itemsize=2),
             use_mla=use_mla,
+            is_hybrid=is_hybrid,
+            is_attention_free=False,
             get_total_num_hidden_layers=lambda: 32,
             get_total_num_kv_heads=lambda: 8,
             get_head_size=lambda: 128,
@@ -40,3 +50,11 @@ def test_mla_keeps_one_latent_per_layer():
 
 def test_capacity_that_the_engine_does_not_say_is_not_known():
     assert shape_of(a_config(num_gpu_blocks=None), Pool.DECODE).kv_capacity_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("is_hybrid", "lookahead", "leaves_tokens"),
+    [(False, 0, False), (False, 1, False), (True, 0, True), (False, 2, True)],
+)
+def test_engine_whose_prefill_stops_early_says_so(is_hybrid, lookahead, leaves_tokens):
+    assert shape_of(a_config(is_hybrid=is_hybrid, lookahead=lookahead), Pool.PREFILL).leaves_tokens is leaves_tokens
