@@ -101,14 +101,15 @@ async def scheduler_address(scheduler: DeploymentHandle) -> Address:
 
 
 async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str | None) -> None:
-    """To be called before a worker loads its engine. Raises OutOfReach; returns where nobody can tell as yet."""
+    """To be called before a worker loads its engine. Raises RuntimeError where it cannot reach the
+    Scheduler from its node; returns where nobody can tell as yet."""
     if host is None or not is_loopback(own_interface_of(host).host):
         return
     for _ in range(_SCHEDULER_ATTEMPTS):
         try:
             await scheduler_address(scheduler)
-        except OutOfReach:
-            raise
+        except OutOfReach as error:
+            raise RuntimeError(str(error)) from error
         except ConnectionLost:
             await asyncio.sleep(_SCHEDULER_INTERVAL_S)
         else:
