@@ -2,7 +2,8 @@
 
 `baton serve` is `serve run` with a face: it applies --port and --model to the Serve config, shows progress while the
 engines start, says when the service is ready, and stops everything it started on Ctrl-C. `baton probe` asks a running
-service how its workers are linked. `baton tenant` names the tenant of an API key. `baton compile` makes machine code of
+service how its workers are linked. `baton tenant` names the tenant of an API key,
+and tends its key; `baton state` tends the master key. `baton compile` makes machine code of
 what decides.
 """
 
@@ -26,8 +27,7 @@ from typing import Any, BinaryIO
 import msgspec
 import yaml
 
-from api.identity.tenants import tenant_of_key
-from cluster import compiler
+from cluster import cli_state, compiler
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import LOOPBACK, is_loopback
 from cluster.config.repository import REPO_ROOT
@@ -80,12 +80,7 @@ def main() -> None:
     probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (%(default)s)")
     probe.add_argument("--json", action="store_true", help="print what GET /baton/links answers")
     probe.set_defaults(run=_probe)
-    tenant = commands.add_parser(
-        "tenant",
-        help="show what the tenant of an API key is called",
-        description="Reads an API key from standard input, and prints its tenant's name in `state.tenants`.",
-    )
-    tenant.set_defaults(run=_tenant)
+    cli_state.add_parsers(commands)
     compiler.add_parser(commands)
     simulate.add_parser(commands)
     arguments = parser.parse_args()
@@ -125,15 +120,6 @@ def _probe(arguments: argparse.Namespace) -> int:
         return 1
     print(json.dumps(json.loads(body), indent=2) if arguments.json else render(table))
     return 0 if any(link.is_proved for link in table.links) else 1
-
-
-def _tenant(arguments: argparse.Namespace) -> int:
-    key = sys.stdin.readline().strip()
-    if not key:
-        print("baton: there is no API key on standard input", file=sys.stderr)
-        return 2
-    print(tenant_of_key(key))
-    return 0
 
 
 def configured(config: dict[str, Any], port: int | None, model: str | None) -> dict[str, Any]:

@@ -51,6 +51,7 @@ from cluster.step_samples import STATS_KEY, StepSampler
 from kvtransfer import side_channel
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key
+from kvtransfer.notifications import is_understood
 from kvtransfer.telemetry import PULLS_KEY
 from kvtransfer.tiers import GRAMMARS
 
@@ -157,9 +158,12 @@ class HandoffScheduler(NixlPullConnectorScheduler):
 
 
 class LeasingWorker(NixlPullConnectorWorker):
+    nixl_wrapper: Any
+
     def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self.xfer_stats = HandoffStats()
+        self.nixl_wrapper = _CheckedAgent(self.nixl_wrapper)
         self._ending: set[str] = set()
         self._deadlines: dict[str, float] = {}
         self._reading_since: dict[str, float] = {}
@@ -261,6 +265,25 @@ class LeasingWorker(NixlPullConnectorWorker):
     def _record(self, how: LeaseEnd, lease: str) -> None:
         if self.tp_rank == 0:
             self.xfer_stats.record(stats_key(how), lease)
+
+
+class _CheckedAgent:
+    """vLLM's NIXL agent, without the messages that vLLM would fail on."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        notifications = self._agent.get_new_notifs()
+        for messages in notifications.values():
+            understood = [message for message in messages if is_understood(message)]
+            for _ in range(len(messages) - len(understood)):
+                STRANGERS.count("nixl_notifications", "not_understood")
+            messages[:] = understood
+        return cast(dict[str, list[bytes]], notifications)
 
 
 class LeaseCalls:

@@ -41,12 +41,14 @@ class Waiting:
 
     def begin_anew(self, now: float) -> None:
         """An outage is over. For admission it comes only now, as all do that have waited for the end: who would have
-        met an objective by now is no longer the question. A worker that it failed on is another one, or has recovered.
+        met an objective by now is no longer the question.
         """
         self.is_outage = False
         self.since, self.age_s = now, 0.0
-        if self.request.excluded:
-            self.request = msgspec.structs.replace(self.request, excluded=frozenset())
+
+    def forgive(self) -> None:
+        """The workers that it was lost with have recovered."""
+        self.request = msgspec.structs.replace(self.request, excluded=frozenset(), lost=frozenset())
 
     def look_later(self, now: float) -> None:
         """It could not be let in: look again after a small part of the time that it has left."""

@@ -25,6 +25,7 @@ from cluster.types import (
     PrefillDone,
     Rejection,
     RequestClosed,
+    RequestCondemned,
     RequestId,
     SchedulerEvent,
     SloClass,
@@ -46,13 +47,14 @@ from router.outlook import CLASS_RANK, class_weight
 from router.output_lengths import OutputLengths
 from router.placement import goodput, holder_of
 from router.prefix_index import PrefixIndex
+from router.quarantine import Quarantine, quarantined
 from router.queue import Waiting, WaitingQueue
 from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
 
 REPORT_TIMEOUT_S: Final = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
 
-QUARANTINE_S: Final = 600.0
+PAIR_QUARANTINE_S: Final = 600.0
 """For a pair whose hand-over was wrong. The cause is a defect, of software or of hardware: time to look at it."""
 
 NO_WORKER_RETRY_S: Final = 5.0
@@ -84,6 +86,7 @@ class RouterState:
         self._charges = Charges(self._workers)
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
+        self._quarantine = Quarantine()
         self._queue = WaitingQueue()
         self._lengths = OutputLengths()
         self._shares = TenantShares()
@@ -107,7 +110,9 @@ class RouterState:
             case RequestClosed():
                 self._on_closed(event, now)
             case PairSuspected():
-                self._suspects[event.prefill, event.decode] = now + QUARANTINE_S
+                self._suspects[event.prefill, event.decode] = now + PAIR_QUARANTINE_S
+            case RequestCondemned():
+                self._quarantine.add(event.digest, event.worker, now)
             case _:
                 assert_never(event)
 
@@ -123,6 +128,8 @@ class RouterState:
         """Choose workers and charge the request to them. None: it waits, and `decide` gives the answer."""
         self._charges.release(request.request_id, now)
         self._queue.remove(request.request_id)
+        if self._quarantine.holds(request.digest, now):
+            return quarantined()
         waiting = Waiting(request, ingress, now)
         self._arrivals[request.slo_class].note(now)
         self._turns.offered(request.slo_class, now)
@@ -228,6 +235,7 @@ class RouterState:
         if made is None:
             return
         if event.num_output_tokens is not None:
+            self._quarantine.clear(made.digest)
             self._lengths.add((made.tenant, made.slo_class), round(event.num_output_tokens / made.num_sequences))
             if made.placement.predicted is not None:
                 self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
@@ -237,7 +245,7 @@ class RouterState:
         """None: it has to wait."""
         if now - self._roster.made_at > ROSTER_AGE_S:
             self._roster = roster_of(self._live(now), now, self._turn)
-        if not self._roster.is_anybody and not self._admits_all:
+        if self._is_outage(waiting, now) and not self._admits_all:
             return self._outlast(waiting, now)
         if waiting.is_outage:
             waiting.begin_anew(now)
@@ -260,6 +268,22 @@ class RouterState:
         if len(self._queue) >= MAX_QUEUE:
             return self._refusal(ask, choice, waiting, "too many requests wait")
         return None
+
+    def _is_outage(self, waiting: Waiting, now: float) -> bool:
+        """No worker lives, or none that the request was not lost with. Those that report for longer than the dead
+        are taken for living have recovered.
+        """
+        if not self._roster.is_anybody:
+            return True
+        if not waiting.request.lost:
+            return False
+        workers = [*self._roster.prefills, *self._roster.decodes]
+        if not waiting.request.excluded.issuperset([worker.worker for worker in workers]):
+            return False
+        if now - waiting.asked_at <= REPORT_TIMEOUT_S:
+            return True
+        waiting.forgive()
+        return False
 
     def _outlast(self, waiting: Waiting, now: float) -> Rejection | None:
         """No worker lives. None: the request waits for one, as long as its class may."""

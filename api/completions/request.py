@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from api.state.chat_completions import ChatCompletion
+from api.state.items import too_large
 from api.wire.pages import metadata_of, user_of
 from cluster.errors import InvalidRequest
 
@@ -33,8 +34,10 @@ def wants_store(body: Any) -> bool:
 
 
 class StoredRequest:
-    def __init__(self, body: Body, created_at: datetime) -> None:
-        """Raises InvalidRequest for what cannot be stored; everything else is checked when it is answered."""
+    def __init__(self, body: Body, created_at: datetime, max_bytes: int) -> None:
+        """`max_bytes`: that may be kept of it. Raises InvalidRequest for what cannot be stored; everything else is
+        checked when it is answered.
+        """
         self.metadata = metadata_of(body.get("metadata"))
         self.body = body
         self.hides_usage = False
@@ -42,6 +45,10 @@ class StoredRequest:
         self._user = user_of(body.get("user"))
         self._created_at = created_at
         self._messages = msgspec.json.encode(body.get("messages"))  # as they came: who answers may change them
+        self.num_bytes = len(self._messages) + len(msgspec.json.encode([body.get(name) for name in _SHOWN]))
+        """That are kept of it."""
+        if self.num_bytes > max_bytes:
+            raise too_large("messages", self.num_bytes, max_bytes)
         if body.get("stream") is True:
             self._ask_for_usage()
 

@@ -54,7 +54,7 @@ async def found_for(state: ChatState, tenant: str, attempt: Attempt, new: str) -
         Conflict: the key was used for another request; or another try is still being admitted.
         StateUnavailable: whether it is there cannot be told.
     """
-    claim = Claim(attempt.fingerprint, new)
+    claim = Claim(state.retries.hashed(attempt.fingerprint), new)
     if attempt.key is not None:
         return await _found_by_name(state, tenant, f"key {attempt.key}", claim, math.inf)
     name = f"request {attempt.fingerprint}"

@@ -105,8 +105,8 @@ async def _answer(request: Request, wanted: ResponseRequest, response: str, hold
     """`response`: its id. `hold`: of the name of this request."""
     try:
         call = call_of(request, wanted.body)
-        settle = None if hold is None else hold.settle
         tenant, units = tenant_in_state(request), request.scope[UNITS]
+        settle = None if hold is None else hold.settle
         turn = await request.app.state.turns.start(tenant, wanted, call, response, units, settle)
     except ServingError:
         if hold is not None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from api.responses.event_log import LogSpace
+from api.state.administration import Administration
 from api.state.cache import ReadCache
 from api.state.database import EVERY_TENANT, RETRY_AFTER_S, Database
 from api.state.master_keys import master_key
@@ -41,7 +42,7 @@ class ChatState:
         """Raises ValueError for a master key or a URL of Redis that is none, OSError where a key cannot be kept."""
         self._config = config
         folder = REPO_ROOT / config.data_dir
-        self._url = os.environ.get(URL_VARIABLE, config.database_url)
+        self._url = os.environ.get(URL_VARIABLE) or config.database_url  # one that is empty is as one that is not set
         self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
         self._keys = TenantKeys(master_key(config.master_key, folder))
         self._database: Database | None = None
@@ -60,7 +61,7 @@ class ChatState:
         self.tails = Tails(self._volatile)
         self.retries = Retries(self._volatile, self._keys.hashed)
         self.cache = ReadCache(self._volatile, self._keys, config.cache_s)
-        redis_url = os.environ.get(REDIS_URL_VARIABLE, config.redis_url)
+        redis_url = os.environ.get(REDIS_URL_VARIABLE) or config.redis_url
         self._local_redis = None if redis_url else LocalRedis(folder / REDIS_FOLDER)
         if redis_url:
             self._volatile.reach(redis_url)
@@ -88,6 +89,10 @@ class ChatState:
     def has_titles(self) -> bool:
         """Whether conversations without a title get one."""
         return self._config.titles
+
+    @property
+    def max_item_bytes(self) -> int:
+        return self._config.max_item_bytes
 
     async def close(self) -> None:
         if self._stores is not None:
@@ -144,6 +149,13 @@ class ChatState:
             stores.log_writer.start()
             self._is_ready.set()
         await self._database.probe()
+        async with self._writing.transaction(EVERY_TENANT) as transaction:
+            await self._keys.forget_destroyed(transaction)
+
+    def administration(self, tell: Callable[[str], None]) -> Administration:
+        """Of what `look` has reached."""
+        assert self._database is not None
+        return Administration(self._database, self._keys, self._volatile, tell)
 
     async def _check_master_key(self, database: Database) -> None:
         self._unreadable = None

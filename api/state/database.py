@@ -13,6 +13,7 @@ from typing import Any, LiteralString
 from psycopg import AsyncConnection, DataError, OperationalError
 from psycopg.errors import ForeignKeyViolation
 from psycopg.rows import DictRow, dict_row
+from psycopg.sql import Composed
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from api.state.postgres.shares import Shares
@@ -49,6 +50,7 @@ SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transactio
 _ENTER: LiteralString = "SELECT baton_enter(%(tenant)s, %(lock)s, %(adds)s, %(most)s, %(near)s) AS standing"
 
 Transaction = AsyncConnection[DictRow]
+Query = LiteralString | Composed
 
 
 GONE = frozenset(
@@ -204,9 +206,9 @@ def _away(error: Exception) -> StateUnavailable:
     return StateUnavailable("conversations cannot be reached now", RETRY_AFTER_S)
 
 
-async def fetch_all(transaction: Transaction, query: LiteralString, **values: Any) -> list[DictRow]:
+async def fetch_all(transaction: Transaction, query: Query, **values: Any) -> list[DictRow]:
     return await (await transaction.execute(query, values)).fetchall()
 
 
-async def fetch_one(transaction: Transaction, query: LiteralString, **values: Any) -> DictRow | None:
+async def fetch_one(transaction: Transaction, query: Query, **values: Any) -> DictRow | None:
     return await (await transaction.execute(query, values)).fetchone()

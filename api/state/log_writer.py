@@ -14,7 +14,7 @@ from api.state.responses import LEASE, RUNNING
 from api.state.sealing import TenantKey
 from api.state.tails import Batch as TailBatch
 from api.state.tails import Tails
-from cluster.errors import StateUnavailable
+from cluster.errors import Conflict, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
@@ -146,7 +146,10 @@ class LogWriter:
 
     async def _look_at(self, batch: Batch) -> None:
         """It was not written: it is over, or an earlier try has written it after all."""
-        standing = await self._events.standing(batch.tenant, batch.response)
+        try:
+            standing = await self._events.standing(batch.tenant, batch.response)
+        except Conflict:  # its tenant is being erased
+            standing = None
         if standing is None or standing.status not in RUNNING:
             self._heed(batch.response, {})
         else:

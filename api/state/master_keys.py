@@ -24,9 +24,11 @@ def master_key(factory: str | None, folder: Path) -> MasterKey:
     if given is None:
         return LocalMasterKey.in_file(folder / "master.key")
     try:
-        return LocalMasterKey(bytes.fromhex(given))
+        return LocalMasterKey(*map(bytes.fromhex, given.split(",")))
     except ValueError as error:
-        raise ValueError(f"{KEY_VARIABLE} must be 64 hexadecimal digits ({error})") from error
+        raise ValueError(
+            f"{KEY_VARIABLE} must be 64 hexadecimal digits, and those of keys from before behind a comma ({error})"
+        ) from error
 
 
 def _made_by(factory: str) -> MasterKey:

@@ -15,7 +15,7 @@ from api.state.queries import queries
 from api.state.response_events import Body, created_in, events_of
 from api.state.responses import LEASE, Ending, end_response
 from api.state.sealing import TenantKeys
-from cluster.errors import StateUnavailable
+from cluster.errors import Conflict, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
@@ -65,6 +65,8 @@ class Orphans:
             return await self._restored_and_ended(tenant, response)
         except StateUnavailable:
             raise
+        except Conflict:  # its tenant is being erased
+            return False
         except Exception:
             logger.exception("what response %s had told cannot be read: it ends without", response)
             async with self._database.transaction(tenant) as transaction:

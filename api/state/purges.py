@@ -17,6 +17,10 @@ from cluster.errors import StateUnavailable
 
 PURGES = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions", "old_events")
 """Of purges.sql, in this order."""
+FENCE = timedelta(minutes=15)
+"""After an erasure nothing is stored for the tenant for so long: longer than any replica keeps what PostgreSQL has not
+taken. Shorter could bring back what a replica that was cut off still has; longer keeps whoever has the API key waiting.
+"""
 KEEP_EVENTS = timedelta(hours=1)
 """Of responses that are over: so long their streams can be resumed."""
 PURGED_AT_ONCE = 50
@@ -42,6 +46,7 @@ class Purges:
         own = {"tenants": list(self._own), "keep_own": list(self._own.values())}
         async with self._database.transaction(EVERY_TENANT) as transaction:
             rows = await fetch_all(transaction, _SQL["retentions"], keep=self._retention, **own)
+            await transaction.execute(_SQL["lift_fences"], {"fence": FENCE})
         keep = {
             "keep_deleted": self._keep_deleted,
             "keep_events": KEEP_EVENTS,

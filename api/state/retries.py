@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     """Who has the name of a request, which is an idempotency key or made of all of it."""
 
     fingerprint: str
-    """Of the request that was first: of another one, the name is in conflict."""
+    """Of the request that was first, hashed: of another one, the name is in conflict."""
     response: str
 
 
@@ -66,7 +66,7 @@ class Retries:
     def __init__(self, volatile: Volatile, hashed: Hash) -> None:
         """`hashed`: of what clients say, with a key of Baton's. Who reads Redis cannot check guesses of it."""
         self._volatile = volatile
-        self._hashed = hashed
+        self.hashed = hashed
         self._own: TTLCache[str, Held] = TTLCache(MAX_HERE, KEPT_S)
         """By this replica."""
         self._seen: TLRUCache[str, Held] = TLRUCache(MAX_HERE, lambda _, held, now: now + held.lasts_s)
@@ -113,7 +113,7 @@ class Retries:
         return told
 
     def _key(self, tenant: str, name: str) -> str:
-        return f"baton:request:{tenant}:{self._hashed(name)}"
+        return f"baton:request:{tenant}:{self.hashed(name)}"
 
     def _becomes(self, key: str, claim: Claim, held: Held | None) -> None:
         """What this replica holds, where nobody has taken it away."""

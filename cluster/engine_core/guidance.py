@@ -29,17 +29,25 @@ def limits() -> llguidance.LLParserLimits:
     )
 
 
-def serialized(kind: str, spec: str, any_whitespace: bool = True) -> str:
+def serialized(kind: str, spec: str, is_spaced: bool = True) -> str:
     """A constraint in the form of llguidance. `kind`: as vLLM names it in lower case.
 
-    Keywords of JSON schemas that llguidance does not know are not enforced, and `oneOf` is as `anyOf`: both are what
-    clients have of other servers.
+    JSON is on one line, `is_spaced`: with a space after each comma and colon. Where whitespace is free, a small model
+    writes spaces until its tokens are used up. Keywords of schemas that llguidance does not know are not enforced, and
+    `oneOf` is as `anyOf`: both are what clients have of other servers.
 
     Raises ValueError.
     """
     if kind in ("json", "json_object"):
         schema = spec if kind == "json" else '{"type": "object"}'
-        defaults: Any = {"whitespace_flexible": any_whitespace, "lenient": True, "coerce_one_of": True}
+        space = " " if is_spaced else ""
+        defaults: Any = {
+            "whitespace_flexible": False,
+            "item_separator": f",{space}",
+            "key_separator": f":{space}",
+            "lenient": True,
+            "coerce_one_of": True,
+        }
         return str(llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=defaults))
     format_name: Any = kind
     return str(llguidance.grammar_from(format_name, spec))

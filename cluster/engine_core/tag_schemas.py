@@ -7,13 +7,17 @@ their arguments. A keyword that is dropped is not enforced in arguments; everyth
 import json
 from typing import Any
 
-MAX_TAG_LENGTH = 1_000
-"""Of strings (characters) and arrays (items) whose length is enforced. xgrammar compiles for a second where it is
-20,000; smaller enforces less.
+MAX_MIN_LENGTH = 1
+"""Of strings: that they are not empty. With 131,072 tokens in its vocabulary, xgrammar compiles 20 ms longer for each
+character that it must count.
 """
+MAX_ITEMS = 1_000
+"""Of arrays and objects, so far as their number is enforced. More makes compiling slower, fewer enforces less."""
 
-_UNBOUNDED = ("pattern", "patternProperties")
-_LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_DROPPED = ("pattern", "patternProperties", "maxLength")
+_MOST = {"minLength": MAX_MIN_LENGTH} | dict.fromkeys(
+    ("minItems", "maxItems", "minProperties", "maxProperties"), MAX_ITEMS
+)
 
 
 def bounded_tag(tag: str) -> str:
@@ -44,6 +48,4 @@ def _bounded_value(name: str, value: Any) -> Any:
 
 
 def _is_dropped(name: str, value: Any) -> bool:
-    if name in _LENGTHS:
-        return isinstance(value, int | float) and value > MAX_TAG_LENGTH
-    return name in _UNBOUNDED
+    return name in _DROPPED or (name in _MOST and isinstance(value, int | float) and value > _MOST[name])

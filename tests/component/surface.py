@@ -141,6 +141,7 @@ class StateAway:
     cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
     retries = Retries(Volatile(), str)
+    max_item_bytes = 10 << 20
     log_space = LogSpace(1 << 30, 1 << 20)
 
     @property

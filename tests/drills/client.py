@@ -40,6 +40,7 @@ class Client:
 
     def __init__(self, port: int, timeout_s: float, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
+        self._authority = f"{host}:{port}"
         self.seen = Seen()
         self._litany: Litany | None = None
         self._num_tokens = 0
@@ -117,7 +118,7 @@ class Client:
         payload = json.dumps(body).encode()
         head = [
             "POST /v1/completions HTTP/1.1",
-            "Host: localhost",
+            f"Host: {self._authority}",
             "Content-Type: application/json",
             "x-baton-path: P->D",
             f"Content-Length: {len(payload)}",

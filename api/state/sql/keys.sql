@@ -9,12 +9,18 @@ WHERE tenant_id = %(tenant)s AND wrapped_key IS NOT NULL
 ORDER BY version
 
 -- name: oldest
-SELECT wrapped_key FROM tenant_keys
+SELECT tenant_id, version, wrapped_key FROM tenant_keys
 WHERE wrapped_key IS NOT NULL
 ORDER BY created_at LIMIT 1
 
+-- name: destroyed
+-- Since then; and in any case when that is
+SELECT k.tenant_id, k.version, now() AS looked_at
+FROM (SELECT 1) AS one
+LEFT JOIN tenant_keys k ON k.destroyed_at > coalesce(%(since)s::timestamptz, now()) - %(margin)s::interval
+
 -- name: of_version
-SELECT wrapped_key FROM tenant_keys
+SELECT version, wrapped_key FROM tenant_keys
 WHERE tenant_id = %(tenant)s AND version = %(version)s AND wrapped_key IS NOT NULL
 
 -- name: add_tenant

@@ -11,6 +11,11 @@ FROM (
 ) AS all_tenants
 WHERE keep IS NOT NULL
 
+-- name: lift_fences
+-- Of tenants that were erased so long ago that no replica has anything of them any more
+UPDATE tenants SET erasing_since = NULL, erased_at = NULL
+WHERE erased_at < now() - %(fence)s::interval
+
 -- name: deleted_conversations
 DELETE FROM conversations
 WHERE (tenant_id, id) IN (

@@ -52,7 +52,8 @@ def test_stream_in_the_middle_goes_on_where_the_worker_that_it_was_lost_with_has
     state = RouterState()
     come_back(state, 0.0)
     lose_all(state, 0.0)
-    request = a_placement_request("r", num_output_tokens=5, excluded=frozenset({WorkerId("p0"), WorkerId("d0")}))
+    both = frozenset({WorkerId("p0"), WorkerId("d0")})
+    request = a_placement_request("r", num_output_tokens=5, excluded=both, lost=both)
     assert state.place(request, 1.0) is None
     come_back(state, 20.0)
     ((_, answer),) = state.decide(20.0)
@@ -113,3 +114,29 @@ def test_those_who_waited_are_all_answered_and_no_worker_gets_more_than_it_takes
     rooms = {worker.worker: worker.max_requests for worker in state.view(now).workers}
     assert placed
     assert all(count <= rooms[worker] for worker, count in placed.items())
+
+
+def test_worker_that_the_request_was_lost_with_and_that_seems_to_live_is_waited_for():
+    """Its last report came after the loss was told."""
+    state = RouterState()
+    come_back(state, 0.0)
+    both = frozenset({WorkerId("p0"), WorkerId("d0")})
+    request = a_placement_request("r", num_output_tokens=5, excluded=both, lost=both)
+    assert state.place(request, 1.0) is None
+    state.handle(a_prefill_report("p1"), 3.0)
+    ((_, answer),) = state.decide(3.0)
+    assert isinstance(answer, Placement)
+    assert answer.generating == "p1"
+
+
+def test_worker_that_goes_on_reporting_has_recovered():
+    state = RouterState()
+    both = frozenset({WorkerId("p0"), WorkerId("d0")})
+    come_back(state, 0.0)
+    assert state.place(a_placement_request("r", excluded=both, lost=both), 0.0) is None
+    for now in (2.0, 4.0, 6.0):
+        come_back(state, now)
+        assert state.decide(now) == []
+    come_back(state, 7.0)
+    ((_, answer),) = state.decide(7.0)
+    assert isinstance(answer, Placement)

@@ -54,7 +54,7 @@ async def test_constraint_that_compiles_too_long_is_refused_and_its_process_repl
 async def test_tag_of_a_tool_that_compiles_too_long_is_refused(compilers):
     with pytest.raises(InvalidRequest, match="to compile"):
         await compilers.check("structural_tag", tag_of(mutual(300)), "a")
-    await compilers.check("structural_tag", tag_of(HONEST["person"]), "a")
+    await compilers.check("structural_tag", tag_of(HONEST["tree"]), "a")
 
 
 async def test_constraint_that_takes_too_much_memory_is_refused():

@@ -119,9 +119,9 @@ WORDS += ["baton-demo", "", "a" * 3000, "\ud83d", "\0", "http://127.0.0.1:1/", "
 NUMBERS = [0, 1, -1, 2, 3.5, 1e308, -(2**63), 2**63, 2**200, float("nan"), float("inf")]
 FIELDS = """
     model messages prompt input role content type tools tool_choice n stop stream logit_bias temperature top_p
-    max_tokens min_tokens seed echo response_format metadata include reasoning text background conversation store items
-    function name arguments parameters tool_calls stream_options service_tier truncation previous_response_id bad_words
-    repetition_detection documents chat_template_kwargs url id
+    max_tokens min_tokens seed echo response_format metadata include reasoning text background conversation store
+    items function name arguments parameters tool_calls stream_options service_tier truncation previous_response_id
+    bad_words repetition_detection documents chat_template_kwargs url id
 """.split()  # noqa: SIM905
 """Without those of log probabilities, which the fake engines do not have."""
 PATH_PARAMETER = re.compile(r"\{\w+(:path)?\}")

@@ -12,8 +12,10 @@ from pydantic import BaseModel
 from tests.cluster.service import DECODE_PROCESS, Service
 from tests.edge.grammars.inputs import SLOW_TO_COMPILE, TWELVE_FOLD
 
-LONGEST_GAP_S = 1.0
-"""Between two tokens of an honest stream, on two cores that also compile."""
+LONGEST_GAP_S = 2.0
+"""Between two tokens of an honest stream. All bombs may take their burst of 0.1 s of CPU time in one step, on two cores
+that also start the processes that compile.
+"""
 NUM_TOKENS = 600
 NUM_BOMBS = 4
 

@@ -34,7 +34,7 @@ def test_streams_and_newcomers_outlive_both_engines(service: Service, client: op
         assert newcomer.usage and newcomer.usage.completion_tokens == 5
         for stream in streams:
             assert stream.wait_for_end(BACK_WITHIN_S)
-        assert [stream.outcome for stream in streams] == [ANSWERED] * NUM_STREAMS
+        assert [stream.outcome for stream in streams] == [ANSWERED] * NUM_STREAMS, [s.seen.error for s in streams]
     wait_for(service.is_idle, 30.0)
 
 

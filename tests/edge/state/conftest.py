@@ -64,7 +64,7 @@ async def http_of(model: TalkativeModel) -> AsyncIterator[HttpOf]:
 
     def of(state: ChatState, key: str = "sk-alice") -> httpx.AsyncClient:
         transport = httpx.ASGITransport(app=an_app(model, state=state), raise_app_exceptions=False)
-        headers = {"authorization": f"Bearer {key}"}
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         made.append(httpx.AsyncClient(transport=transport, base_url="http://baton", timeout=60, headers=headers))
         return made[-1]
 

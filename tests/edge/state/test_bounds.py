@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from api.wire.tenants import tenant_of_key
+from api.identity.tenants import tenant_of_key
 from tests.edge.state.blocking import longest_block
 from tests.edge.state.stored import rows
 

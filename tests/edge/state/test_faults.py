@@ -49,5 +49,8 @@ async def test_text_that_cannot_be_stored_is_the_clients_fault(http, state, meth
 async def test_halves_of_surrogate_pairs_are_the_clients_fault(http, state, field):
     half = r'"\ud800"'
     values = {"metadata": f'{{"a": {half}}}', "items": f'[{{"role": "user", "content": {half}}}]'}
-    answer = await http.post("/v1/conversations", content=f'{{"{field}": {values.get(field, half)}}}')
+    json_type = {"content-type": "application/json"}
+    answer = await http.post(
+        "/v1/conversations", content=f'{{"{field}": {values.get(field, half)}}}', headers=json_type
+    )
     assert answer.status_code == 400

@@ -1,6 +1,6 @@
 """What was made of what somebody has said does not outlive it."""
 
-from api.wire.tenants import tenant_of_key
+from api.identity.tenants import tenant_of_key
 
 ALICE = tenant_of_key("sk-alice")
 

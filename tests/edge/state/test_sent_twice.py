@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
 
+from api.identity.tenants import tenant_of_key
 from api.responses import attempts
 from api.responses.attempts import Attempt, found_for
-from api.state import retries as module
 from api.state.response_events import Standing
 from api.state.retries import Hold, Retries
 from api.state.volatile import Volatile
 from api.wire.fingerprint import fingerprint
-from api.wire.tenants import tenant_of_key
 from cluster.errors import StillAdmitting
 
 BODY = {"model": "m", "input": "pay once"}
@@ -120,12 +119,12 @@ steps = st.lists(
 @given(steps)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_at_most_one_try_is_answered_anew(redis, steps):
-    before = module.LEASE_S, attempts.WAIT_S, attempts.LOOK_INTERVAL_S
-    module.LEASE_S, attempts.WAIT_S, attempts.LOOK_INTERVAL_S = 0.06, 0.0, 0.001
+    before = attempts.WAIT_S, attempts.LOOK_INTERVAL_S
+    attempts.WAIT_S, attempts.LOOK_INTERVAL_S = 0.0, 0.001
     try:
         asyncio.run(tried(redis, steps))
     finally:
-        module.LEASE_S, attempts.WAIT_S, attempts.LOOK_INTERVAL_S = before
+        attempts.WAIT_S, attempts.LOOK_INTERVAL_S = before
 
 
 async def tried(url: str, steps: list[tuple[str, int]]) -> None:
@@ -152,7 +151,7 @@ async def tried(url: str, steps: list[tuple[str, int]]) -> None:
             if step == "die":
                 hold._renewal.cancel()
                 hold._retries._own.clear()
-                await asyncio.sleep(2 * module.LEASE_S)
+                await hold._retries._volatile.run(("DEL", hold._key))  # as when its lease has run out
                 continue
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if step == "admit":

@@ -35,7 +35,7 @@ async def test_long_instructions_are_stored_once_and_hold_nobody_up(http, state,
     asked = {"model": "m", "input": "Hello", "instructions": instructions, "tools": [tool], "background": True}
     body = msgspec.json.encode(asked)
     async with longest_block() as longest:
-        made = (await http.post("/v1/responses", content=body)).content
+        made = (await http.post("/v1/responses", content=body, headers={"content-type": "application/json"})).content
         response = made[made.index(b"resp_") :][:37].decode()
         await over(state, response)
         shown = (await http.get(f"/v1/responses/{response}")).content

@@ -1,0 +1,36 @@
+-- name: alone
+-- Nothing of the tenant goes on after this that has begun before
+SELECT set_config('app.tenant_id', %(tenant)s, true),
+  pg_advisory_xact_lock(hashtextextended('baton tenant ' || %(tenant)s, 0))
+
+-- name: tenant
+SELECT id FROM tenants WHERE id = %(tenant)s
+
+-- name: tenants
+SELECT id FROM tenants ORDER BY id
+
+-- name: begin_erasure
+UPDATE tenants SET erasing_since = coalesce(erasing_since, now()), erased_at = NULL
+WHERE id = %(tenant)s
+RETURNING id
+
+-- name: end_erasure
+UPDATE tenants SET erased_at = now() WHERE id = %(tenant)s
+
+-- name: destroy_keys
+UPDATE tenant_keys SET wrapped_key = NULL, destroyed_at = now()
+WHERE tenant_id = %(tenant)s AND wrapped_key IS NOT NULL AND (%(before)s::int IS NULL OR version < %(before)s)
+RETURNING version
+
+-- name: wrapped_keys
+SELECT tenant_id, version, wrapped_key FROM tenant_keys
+WHERE wrapped_key IS NOT NULL
+ORDER BY tenant_id, version
+
+-- name: rewrap
+UPDATE tenant_keys SET wrapped_key = %(wrapped_key)s, master_key = %(master_key)s
+WHERE tenant_id = %(tenant)s AND version = %(version)s AND wrapped_key = %(before)s
+
+-- name: forget_words
+-- They are hashed with the key of their item
+UPDATE item_words SET language = '', words = NULL WHERE tenant_id = %(tenant)s AND item_id = ANY (%(items)s)

@@ -1,0 +1,126 @@
+"""`baton tenant` and `baton state`: what the operator does with what is remembered, beside a running service or
+without one.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import yaml
+
+from api.identity.tenants import tenant_of_key
+from api.state.administration import Administration
+from api.state.chat_state import ChatState
+from api.state.master_keys import KEY_VARIABLE, master_key
+from api.state.sealing import LocalMasterKey
+from cluster.config.application import parse
+from cluster.config.repository import REPO_ROOT
+from cluster.config.state import StateConfig
+from cluster.errors import ServingError
+from cluster.services import ServiceFailed
+
+Work = Callable[[Administration], Awaitable[None]]
+
+
+def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    tenant = commands.add_parser(
+        "tenant",
+        help="show what the tenant of an API key is called; erase a tenant, or rotate its key",
+        description="Without a command: reads an API key from standard input, and prints its tenant's name in "
+        "`state.tenants`.",
+    )
+    tenant.set_defaults(run=_name)
+    of_tenant = tenant.add_subparsers(metavar="command")
+    erase = of_tenant.add_parser("erase", help="delete all that is stored for a tenant, and destroy its keys")
+    erase.add_argument("tenant", help="its name, as `baton tenant` prints it")
+    erase.add_argument("--yes", action="store_true", help="do not ask")
+    _add_conf(erase, _erase)
+    rotate = of_tenant.add_parser("rotate", help="seal what is stored for a tenant with a new key")
+    rotate.add_argument("tenant", nargs="?", help="its name (all of them)")
+    _add_conf(rotate, _rotate)
+    state = commands.add_parser("state", help="tend what is remembered")
+    of_state = state.add_subparsers(required=True, metavar="command")
+    master = of_state.add_parser(
+        "rotate-master-key",
+        help="wrap the keys of all tenants with a new master key",
+        description="A master key in a file is made anew, and the last one is kept behind it until the next rotation. "
+        f"One in {KEY_VARIABLE} is the operator's: put a new one in front of it, with a comma, in the environment of "
+        "every ingress and of this command, and take the old one away when this command is done.",
+    )
+    _add_conf(master, _rotate_master_key)
+
+
+def _add_conf(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    parser.add_argument("--conf", type=Path, default=Path("conf/local.yaml"), help="Serve config (%(default)s)")
+    parser.set_defaults(run=run)
+
+
+def _name(_: argparse.Namespace) -> int:
+    key = sys.stdin.readline().strip()
+    if not key:
+        print("baton: there is no API key on standard input", file=sys.stderr)
+        return 2
+    print(tenant_of_key(key))
+    return 0
+
+
+def _erase(arguments: argparse.Namespace) -> int:
+    tenant = arguments.tenant
+    if not arguments.yes:
+        print(f"All that is stored for tenant {tenant} will be gone for ever. Its name again, to go on: ", end="")
+        if sys.stdin.readline().strip() != tenant:
+            print("baton: nothing is erased", file=sys.stderr)
+            return 1
+
+    async def work(administration: Administration) -> None:
+        erased = await administration.erase(tenant)
+        print(f"Tenant {tenant} is erased: " + ", ".join(f"{number} of {place}" for place, number in erased.items()))
+
+    return _done(arguments, work)
+
+
+def _rotate(arguments: argparse.Namespace) -> int:
+    async def work(administration: Administration) -> None:
+        tenants = await administration.tenants() if arguments.tenant is None else [arguments.tenant]
+        for tenant in tenants:
+            destroyed = await administration.rotate(tenant)
+            print(f"Tenant {tenant} has a new key; destroyed are the versions {destroyed}")
+
+    return _done(arguments, work)
+
+
+def _rotate_master_key(arguments: argparse.Namespace) -> int:
+    async def work(administration: Administration) -> None:
+        print(f"{await administration.rewrap()} keys are wrapped with the new master key")
+
+    def prepare(config: StateConfig) -> None:
+        if config.master_key is None and KEY_VARIABLE not in os.environ:
+            made = master_key(None, REPO_ROOT / config.data_dir)
+            assert isinstance(made, LocalMasterKey)
+            made.rotate()
+
+    return _done(arguments, work, prepare)
+
+
+def _done(arguments: argparse.Namespace, work: Work, prepare: Callable[[StateConfig], None] = lambda _: None) -> int:
+    try:
+        config = parse(yaml.safe_load(arguments.conf.read_text())["applications"][0]["args"]).state
+        asyncio.run(_with_state(config, work, prepare))
+    except (OSError, ValueError, KeyError, RuntimeError, yaml.YAMLError, ServiceFailed, ServingError) as error:
+        print(f"baton: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _with_state(config: StateConfig, work: Work, prepare: Callable[[StateConfig], None]) -> None:
+    state = ChatState(config)
+    try:
+        await state.look()
+        await state.look_for_redis()
+        prepare(config)
+        await work(state.administration(print))
+    finally:
+        await state.close()

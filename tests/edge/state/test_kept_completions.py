@@ -1,0 +1,96 @@
+"""Whoever is told that a chat completion is stored finds it, whatever another tenant stores."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from api.completions import keeper
+from api.identity.tenants import tenant_of_key
+from tests.component.test_stored_completions import Model
+
+KILO = 1 << 10
+CHAT = "/v1/chat/completions"
+
+
+def asked(content: str = "Hello", **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": content}], "store": True, **fields}
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def greedy_is_slow(state, monkeypatch):
+    """PostgreSQL takes what alice stores when it may."""
+    store, may_go_on = state.stores.chat_completions, asyncio.Event()
+    add = store.add
+
+    async def slowly(tenant: str, completion: Any) -> None:
+        if tenant == tenant_of_key("sk-alice"):
+            await may_go_on.wait()
+        await add(tenant, completion)
+
+    monkeypatch.setattr(store, "add", slowly)
+    return may_go_on
+
+
+async def stored(http, **options: Any) -> int:
+    return len((await http.get(CHAT, **options)).json()["data"])
+
+
+async def test_tenant_that_fills_its_queue_is_told_so_and_the_others_are_stored(
+    http_of, model, state, monkeypatch, greedy_is_slow
+):
+    monkeypatch.setattr(keeper, "WRITTEN_WITHIN_S", 0.2)
+    monkeypatch.setattr(keeper, "MAX_WAITING_BYTES", 80 * KILO)
+    app = http_of(state)
+    bob = {"authorization": "Bearer sk-bob"}
+    answers = [await app.post(CHAT, json=asked("x" * 8 * KILO)) for _ in range(4)]
+    told = [answer.status_code for answer in answers]
+    assert told == [200, 200, 503, 503]
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert (await app.post(CHAT, json=asked("x" * 8 * KILO), headers=bob)).status_code == 200
+    assert await stored(app, headers=bob) == 1
+    greedy_is_slow.set()
+    await app._transport.app.state.keeper.drained()
+    assert await stored(app) == 2
+
+
+async def test_completion_that_waits_for_room_gets_it(http_of, model, state, monkeypatch, greedy_is_slow):
+    """It was generated before the queue was full."""
+    monkeypatch.setattr(keeper, "MAX_WAITING_BYTES", 80 * KILO)
+    app = http_of(state)
+    model.may_go_on.clear()
+    bodies = [asked("x" * 8 * KILO, stream=True) for _ in range(3)]
+    answers = [asyncio.create_task(app.post(CHAT, json=body)) for body in bodies]
+    await asyncio.wait(answers, timeout=0.2)  # all of them are being answered
+    assert len(model.bodies) == 3
+    model.may_go_on.set()
+    await asyncio.sleep(0.1)
+    greedy_is_slow.set()
+    for answer in answers:
+        assert "error" not in (await answer).text
+    assert await stored(app) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_completion_for_which_the_tenant_has_no_room_is_not_told_as_stored(
+    state, state_with, http_of, model, stream
+):
+    http = http_of(await state_with(max_tenant_bytes=KILO))
+    answer = await http.post(CHAT, json=asked("x" * 2 * KILO, stream=stream))
+    assert "storage_quota_exceeded" in answer.text
+    assert stream or answer.status_code == 400
+    assert await stored(http) == 0
+
+
+async def test_messages_that_are_too_large_to_store_are_refused_before_they_are_answered(
+    state, state_with, http_of, model
+):
+    http = http_of(await state_with(max_item_bytes=KILO))
+    answer = await http.post(CHAT, json=asked("x" * 2 * KILO))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+    assert model.bodies == []
