@@ -88,32 +88,38 @@ async def metrics_page_of(deployments: Sequence[DeploymentHandle]) -> bytes:
 
 
 async def scheduler_address(scheduler: DeploymentHandle) -> Address:
-    """Raises ConnectionLost while there is none. Asked by broadcast: a call would have Serve probe the replica first,
-    with a deadline that a busy machine misses.
+    """Raises ConnectionLost while there is none, or none that this node reaches. Asked by broadcast: a call would have
+    Serve probe the replica first, with a deadline that a busy machine misses.
     """
-    for answer in await _broadcast(scheduler, "address"):
-        if isinstance(answer, tuple):
-            address: Address
-            address, node = answer
-            require_reachable(address, node, own_node())
-            return address
-    raise ConnectionLost("there is no Scheduler")
+    return await _address_for(own_node(), scheduler)
 
 
-async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str | None) -> None:
-    """To be called before a worker loads its engine. Raises RuntimeError where it cannot reach the
-    Scheduler from its node; returns where nobody can tell as yet."""
-    if host is None or not is_loopback(own_interface_of(host).host):
+async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str, own: str) -> None:
+    """To be called before a worker loads its engine, which listens on `host` of the node `own`.
+
+    Raises RuntimeError where it cannot reach the Scheduler from its node. Returns where that cannot be told in time.
+    """
+    if not is_loopback(host):
         return
     for _ in range(_SCHEDULER_ATTEMPTS):
         try:
-            await scheduler_address(scheduler)
+            await _address_for(own, scheduler)
         except OutOfReach as error:
             raise RuntimeError(str(error)) from error
         except ConnectionLost:
             await asyncio.sleep(_SCHEDULER_INTERVAL_S)
         else:
             return
+
+
+async def _address_for(own: str, scheduler: DeploymentHandle) -> Address:
+    for answer in await _broadcast(scheduler, "address"):
+        if isinstance(answer, tuple):
+            address: Address
+            address, node = answer
+            require_reachable(address, node, own)
+            return address
+    raise ConnectionLost("there is no Scheduler")
 
 
 def require_reachable(address: Address, node: str, own: str) -> None:
