@@ -30,8 +30,12 @@ def build(args: dict[str, Any]) -> Application:
     """Raises ValueError for args that cluster/config refuses."""
     config = parse(args)
     scheduler = _scheduler(config)
-    prefill = _pool(PrefillWorker, config, config.prefill).bind(config.pool(config.prefill), scheduler)
-    decode = _pool(DecodeWorker, config, config.decode).bind(config.pool(config.decode), scheduler)
+    prefill = _pool(PrefillWorker, config, config.prefill).bind(
+        config.pool(config.prefill), config.internal_host, scheduler
+    )
+    decode = _pool(DecodeWorker, config, config.decode).bind(
+        config.pool(config.decode), config.internal_host, scheduler
+    )
     return _ingress(config).bind(config, scheduler, prefill, decode)
 
 
@@ -41,7 +45,7 @@ def _scheduler(config: AppConfig) -> Application:
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _process_environment(config)}},
     )
-    return deployment.bind(config.slo)
+    return deployment.bind(config.slo, config.internal_host)
 
 
 def _ingress(config: AppConfig) -> serve.Deployment:

@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,7 +28,8 @@ import msgspec
 import yaml
 
 from cluster import cli_state, compiler
-from cluster.config.application import parse
+from cluster.config.application import AppConfig, parse
+from cluster.config.network import LOOPBACK, is_loopback
 from cluster.config.repository import REPO_ROOT
 from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.local_redis import REDIS_FOLDER, LocalRedis
@@ -35,7 +37,7 @@ from cluster.serve_run import ServeRun
 from cluster.simulate import command as simulate
 from kvtransfer.link_table import LinkTable, render
 
-ALL_INTERFACES, LOOPBACK = "0.0.0.0", "127.0.0.1"
+ALL_INTERFACES = "0.0.0.0"
 LOG_FILE = Path(".baton/logs/serve.log")
 START_TIMEOUT_S = 1800.0
 """Loading a large model over a network file system takes this long at worst."""
@@ -49,6 +51,11 @@ _PROCESS_NAME = re.compile(r"(?m)^\x1b\[\d+m\(.*?\)\x1b\[0m ")
 """Ray's coloured prefix of a worker's line."""
 _ERROR = re.compile(r"(?m)^[\w.]+(?:Error|Exception): (?!Traceback).+(?:\n(?!Traceback|The above|  File|\s*$).+){0,4}")
 """The end of a traceback: the error, and what its message goes on with."""
+_OWN_CLUSTER = "local"
+_RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""With it Ray takes 127.0.0.1 for its node's address, and what Ray starts listens there. `ray.init` replaces a loopback
+address that it is given by the node's own.
+"""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The service is on this machine: no proxy of the environment."""
 
@@ -180,6 +187,7 @@ class Service:
         args = parse(config["applications"][0]["args"])
         self._model = args.model_name
         self._state = args.state
+        self._environment = ray_environment(args, os.environ)
         host = LOOPBACK if args.ingress.host == ALL_INTERFACES else args.ingress.host
         self._url = f"http://{host}:{args.ingress.port}"
         self._wanted = {"prefill_workers": args.prefill.replicas, "decode_workers": args.decode.replicas}
@@ -205,7 +213,7 @@ class Service:
     def _run_once(self, log: BinaryIO) -> str | None:
         """What has ended by itself after the service was ready; None where it was stopped, or did not start."""
         begins_at = log.seek(0, os.SEEK_END)
-        serve_run = ServeRun(self._command, REPO_ROOT, {**_environment(), **os.environ}, log)
+        serve_run = ServeRun(self._command, REPO_ROOT, self._environment, log)
         try:
             if self._wait_until_ready(serve_run, begins_at):
                 self._greet()
@@ -290,13 +298,18 @@ def _object(body: bytes) -> dict[str, Any]:
     return dict(json.loads(body)) if body.startswith(b"{") else {}
 
 
-def _environment() -> dict[str, str]:
-    """Defaults for `serve run`. RAY_ADDRESS: a cluster of its own, unless the operator names one."""
-    return {
-        "RAY_ADDRESS": "local",
+def ray_environment(config: AppConfig, operator: Mapping[str, str]) -> dict[str, str]:
+    """For `serve run`: what the operator has set, and defaults. RAY_ADDRESS: a cluster of its own, unless the operator
+    names one.
+    """
+    defaults = {
+        "RAY_ADDRESS": _OWN_CLUSTER,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's default, 15, is for batch work: whatever else runs would delay tokens
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # Serve's 0.1 burns 3 % of a core while nothing happens
         "PYTHONPATH": str(REPO_ROOT),
         "PYTHONUNBUFFERED": "1",
     }
+    if config.internal_host is not None and is_loopback(config.internal_host):
+        defaults |= _RAY_ON_LOOPBACK if operator.get("RAY_ADDRESS", _OWN_CLUSTER) == _OWN_CLUSTER else {}
+    return {**defaults, **operator}

@@ -34,6 +34,7 @@ from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy,
 from cluster.feed import DeltaSink, Feed, merged
 from cluster.kv_events import KvEventSockets
 from cluster.reports import StepSample, WorkerLoad
+from cluster.rpc.interface import Interface
 from cluster.sampling import decode_sampling_params, encode_sampling_params
 from cluster.types import (
     FinishReason,
@@ -67,7 +68,7 @@ class Engine:
         *,
         worker: WorkerId,
         rank: int,
-        node_ip: str,
+        interface: Interface,
         on_prompt: Callable[[PromptTokenSources], None],
         on_step: Callable[[], None],
         on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None],
@@ -77,8 +78,8 @@ class Engine:
         """
         self._worker = worker
         self._max_requests = config.max_ongoing_requests
-        self.transport = transport_of(config, _device())
-        self._side_channel = reserve_port(node_ip)
+        self.transport = transport_of(config, _device(), interface)
+        self._side_channel = reserve_port(interface.host)
         address = self._side_channel.getsockname()
         os.environ.update(environment_of(config, self.transport, _device(), rank, address))
         use_fixed_seed()

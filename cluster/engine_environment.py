@@ -8,6 +8,7 @@ import socket
 
 from cluster.config.pools import PoolConfig
 from cluster.reports import WorkerTransport
+from cluster.rpc.interface import Interface
 from kvtransfer import topology
 from kvtransfer.node import read_node
 from kvtransfer.topology import Device
@@ -15,9 +16,9 @@ from kvtransfer.topology import Device
 LOWEST_PORT, LOWEST_EPHEMERAL_PORT, PORT_ATTEMPTS = 20_000, 32_768, 100
 
 
-def transport_of(config: PoolConfig, device: Device) -> WorkerTransport:
+def transport_of(config: PoolConfig, device: Device, interface: Interface) -> WorkerTransport:
     operator = {name: value for name, value in {**os.environ, **config.env}.items() if name.startswith("UCX_")}
-    return topology.choose(read_node(device), config.transport, operator)
+    return topology.choose(read_node(device), config.transport, operator, interface.name)
 
 
 def environment_of(

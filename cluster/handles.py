@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ray import serve
+from ray import get_runtime_context, serve
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
 from ray.serve.exceptions import RayServeException
@@ -13,9 +13,11 @@ from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
 from cluster.channel import ConnectionLost
+from cluster.config.network import is_loopback
 from cluster.metrics import Scrape, render
 from cluster.peers import SchedulerPeer
 from cluster.reports import ClusterView, QueuedRequest
+from cluster.rpc.interface import Interface, own_interface
 from cluster.rpc.secret import establish_secret
 from cluster.rpc.shared_answer import SharedAnswer
 from cluster.scheduling import Scheduling
@@ -30,6 +32,15 @@ between two reports: longer shows what is no more, shorter lets who asks all the
 """
 _SECRETS_NAMESPACE = b"baton_secrets"
 """Of Ray's key-value store: one key per application."""
+
+_SCHEDULER_ATTEMPTS, _SCHEDULER_INTERVAL_S = 20, 0.5
+"""How often a worker on a loopback address asks for the Scheduler before it loads its engine, and how long it waits in
+between. More delays workers while there is no Scheduler; fewer lets a worker on a wrong node load its engine first.
+"""
+
+
+class OutOfReach(ConnectionLost):
+    """The other side listens where this node cannot connect."""
 
 
 class ClusterHandle:
@@ -77,13 +88,47 @@ async def metrics_page_of(deployments: Sequence[DeploymentHandle]) -> bytes:
 
 
 async def scheduler_address(scheduler: DeploymentHandle) -> Address:
-    """Raises ConnectionLost while there is none. Asked by broadcast: a call would have Serve probe the replica first,
-    with a deadline that a busy machine misses.
+    """Raises ConnectionLost while there is none, or none that this node reaches. Asked by broadcast: a call would have
+    Serve probe the replica first, with a deadline that a busy machine misses.
     """
+    return await _address_for(own_node(), scheduler)
+
+
+async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str, own: str) -> None:
+    """To be called before a worker loads its engine, which listens on `host` of the node `own`.
+
+    Raises RuntimeError where it cannot reach the Scheduler from its node. Returns where that cannot be told in time.
+    """
+    if not is_loopback(host):
+        return
+    for _ in range(_SCHEDULER_ATTEMPTS):
+        try:
+            await _address_for(own, scheduler)
+        except OutOfReach as error:
+            raise RuntimeError(str(error)) from error
+        except ConnectionLost:
+            await asyncio.sleep(_SCHEDULER_INTERVAL_S)
+        else:
+            return
+
+
+async def _address_for(own: str, scheduler: DeploymentHandle) -> Address:
     for answer in await _broadcast(scheduler, "address"):
-        if isinstance(answer, Address):
-            return answer
+        if isinstance(answer, tuple):
+            address: Address
+            address, node = answer
+            require_reachable(address, node, own)
+            return address
     raise ConnectionLost("there is no Scheduler")
+
+
+def require_reachable(address: Address, node: str, own: str) -> None:
+    """Raises OutOfReach for a process that listens on the loopback address of another node."""
+    if is_loopback(address.host) and node != own:
+        raise OutOfReach(
+            f"the Scheduler listens on {address.host} of node {node}, which this process on node {own} cannot reach: "
+            "set network.host to an interface by which the nodes reach each other, or keep the application on one node"
+        )
 
 
 def join_cluster() -> None:
@@ -111,8 +156,16 @@ def own_rank() -> int:
     return int(serve.get_replica_context().rank.rank)
 
 
-def own_node_ip() -> str:
-    return str(get_node_ip_address())
+def own_interface_of(host: str | None) -> Interface:
+    """What all sockets of this process for the rest of the cluster listen on, by the configuration: `host` is
+    AppConfig.internal_host. Raises ValueError where this node does not have it.
+    """
+    return own_interface(host, str(get_node_ip_address()))
+
+
+def own_node() -> str:
+    """Ray's id of this node."""
+    return str(get_runtime_context().get_node_id())
 
 
 async def _broadcast(handle: DeploymentHandle, method: str) -> list[Any]:

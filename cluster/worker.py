@@ -14,7 +14,7 @@ from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch
 from cluster.errors import ServingError
-from cluster.handles import join_cluster, own_node_ip, own_rank, own_worker_id
+from cluster.handles import join_cluster, own_interface_of, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
 from cluster.observability.logging import set_up_logging
 from cluster.peers import SchedulerPeer
@@ -43,7 +43,7 @@ progress older, shorter costs workers and the Scheduler CPU.
 class Worker:
     """One replica of a pool with its engine. Making one starts the engine, which blocks until it is loaded."""
 
-    def __init__(self, pool: Pool, config: PoolConfig, scheduler: SchedulerPeer) -> None:
+    def __init__(self, pool: Pool, config: PoolConfig, host: str | None, scheduler: SchedulerPeer) -> None:
         set_up_logging()
         join_cluster()
         self.id = own_worker_id()
@@ -60,12 +60,13 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         """Of the whole life of the worker: one that ends, ends it."""
         self._failure: str | None = None
+        self._interface = own_interface_of(host)
         self.engine = Engine(
             pool,
             config,
             worker=self.id,
             rank=own_rank(),
-            node_ip=own_node_ip(),
+            interface=self._interface,
             on_prompt=self._count_prompt,
             on_step=lambda: self.on_step(),
             on_ended_leases=lambda ended: self.on_ended_leases(ended),
@@ -86,7 +87,7 @@ class Worker:
         await self.engine.warm_up()
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
-        self._listener = await Listener.start(own_node_ip(), self.service)
+        self._listener = await Listener.start(self._interface.host, self.service)
         self._tasks = [
             asyncio.create_task(self._report_forever(self._listener.address)),
             asyncio.create_task(self._watch.run()),

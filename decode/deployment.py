@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 from cluster.channel import Connection
 from cluster.config.pools import PoolConfig
 from cluster.errors import ServingError
-from cluster.handles import scheduler_address
+from cluster.handles import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import Peers, PrefillPeers, SchedulerPeer
 from cluster.protocol import FORGET
@@ -26,9 +26,12 @@ logger = logging.getLogger("baton.decode")
 
 
 class DecodeWorker:
-    async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
+    ) -> None:
+        await require_reachable_scheduler(scheduler, own_interface_of(host).host, own_node())
         peer = SchedulerPeer(lambda: scheduler_address(scheduler))
-        self._worker = Worker(Pool.DECODE, config, peer)
+        self._worker = Worker(Pool.DECODE, config, host, peer)
         prefill = PrefillPeers(Peers(peer))
         engine = self._worker.engine
         self._puller = Puller(engine, prefill, self._worker.id, config.pull_timeout_s, self._suspect)

@@ -73,9 +73,12 @@ _WHY = {
 _RCACHE = Setting("UCX_RCACHE_MAX_UNRELEASED", "1024", "vLLM's default, which it cannot set once nixl is imported")
 
 
-def choose(node: Node, only: Transport | None, operator: Mapping[str, str]) -> WorkerTransport:
+def choose(
+    node: Node, only: Transport | None, operator: Mapping[str, str], interface: str | None = None
+) -> WorkerTransport:
     """The settings of every process of a worker, to be made before its engine starts. `only` is the one transport that
-    the operator asks for, None leaves the choice to Baton; `operator` is the UCX environment that is set already.
+    the operator asks for, None leaves the choice to Baton; `operator` is the UCX environment that is set already;
+    `interface` is the network interface that the processes of the cluster use, None where UCX is to choose.
 
     Raises:
         ValueError: the node cannot have the transport that is asked for.
@@ -84,7 +87,7 @@ def choose(node: Node, only: Transport | None, operator: Mapping[str, str]) -> W
     transports = tuple(t for t in Transport if _has(node, t)) if only is None else (only,)
     if "UCX_TLS" in operator:
         transports = ()
-    ours = (tls, *_PEER_LOSS, _RCACHE)
+    ours = (tls, *_net_devices(node, interface), *_PEER_LOSS, _RCACHE)
     theirs = tuple(Setting(name, value, "set by the operator") for name, value in sorted(operator.items()))
     settings = tuple(setting for setting in ours if setting.name not in operator)
     return WorkerTransport(transports=transports, settings=theirs + settings)
@@ -132,6 +135,14 @@ def _only(node: Node, transport: Transport) -> Setting:
     if not _has(node, transport):
         raise ValueError(f"transport {transport} is asked for, but this node has {_inventory(node)}")
     return Setting("UCX_TLS", _ONLY[node.device, transport], f"the pool's config asks for {transport}")
+
+
+def _net_devices(node: Node, interface: str | None) -> tuple[Setting, ...]:
+    """UCX listens on each interface that it may use."""
+    if interface is None:
+        return ()
+    devices = ",".join((interface, *(port.name for port in node.rdma_ports)))
+    return (Setting("UCX_NET_DEVICES", devices, "TCP on the interface of network.host, RDMA on every active port"),)
 
 
 def _inventory(node: Node) -> str:

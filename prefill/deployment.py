@@ -5,7 +5,7 @@ worker can.
 from ray.serve.handle import DeploymentHandle
 
 from cluster.config.pools import PoolConfig
-from cluster.handles import scheduler_address
+from cluster.handles import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.metrics import Scrape
 from cluster.peers import SchedulerPeer
 from cluster.types import Pool
@@ -15,8 +15,11 @@ from kvtransfer.lender import Lender
 
 
 class PrefillWorker:
-    async def __init__(self, config: PoolConfig, scheduler: DeploymentHandle) -> None:  # type: ignore[misc]
-        self._worker = Worker(Pool.PREFILL, config, SchedulerPeer(lambda: scheduler_address(scheduler)))
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
+    ) -> None:
+        await require_reachable_scheduler(scheduler, own_interface_of(host).host, own_node())
+        self._worker = Worker(Pool.PREFILL, config, host, SchedulerPeer(lambda: scheduler_address(scheduler)))
         self._lender = Lender(self._worker.engine, self._worker.service, config.kv_lease_s)
         self._worker.on_ended_leases = self._lender.on_ended
         self._streams = StepStreams(self._worker.engine, self._worker.service)

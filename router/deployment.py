@@ -5,7 +5,7 @@ import logging
 
 from cluster import compiled, metrics
 from cluster.channel import Listener
-from cluster.handles import join_cluster, own_node_ip, own_worker_id
+from cluster.handles import join_cluster, own_interface_of, own_node, own_worker_id
 from cluster.observability.logging import set_up_logging
 from cluster.slo import SloConfig
 from cluster.types import Address
@@ -17,18 +17,18 @@ logger = logging.getLogger("baton.scheduler")
 
 
 class Scheduler:
-    async def __init__(self, slo: SloConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, slo: SloConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
         set_up_logging()
         if not compiled.is_in_use():
             logger.warning("placements are decided by the sources: what `baton compile` makes is several times as fast")
         join_cluster()
         self._state = RouterState(slo)
         service = SchedulerService(self._state).service
-        self._listener = await Listener.start(own_node_ip(), service)
+        self._listener = await Listener.start(own_interface_of(host).host, service)
 
-    async def address(self) -> Address:
-        """Where the other processes talk to this one."""
-        return self._listener.address
+    async def address(self) -> tuple[Address, str]:
+        """Where the other processes talk to this one, and the node that this is."""
+        return self._listener.address, own_node()
 
     async def scrape(self) -> metrics.Scrape:
         view = self._state.view(asyncio.get_running_loop().time())

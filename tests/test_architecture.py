@@ -79,6 +79,7 @@ PURE = (
     "cluster/config/application.py",
     "cluster/config/context.py",
     "cluster/config/ingress.py",
+    "cluster/config/network.py",
     "cluster/config/pools.py",
     "cluster/config/repository.py",
     "cluster/config/state.py",

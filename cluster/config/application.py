@@ -11,6 +11,7 @@ import msgspec
 
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
+from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.state import StateConfig
 from cluster.slo import SloConfig
@@ -40,6 +41,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prefill: PoolConfig = PoolConfig()
     decode: PoolConfig = PoolConfig()
     ingress: IngressConfig = IngressConfig()
+    network: NetworkConfig = NetworkConfig()
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
     slo: SloConfig = SloConfig()
@@ -72,6 +74,13 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def block_size(self) -> int:
         """Tokens per KV block, as the ingress hashes prompts. A worker whose engine has chosen another size says so."""
         return int(self.engine.get("block_size", DEFAULT_BLOCK_SIZE))
+
+    @property
+    def internal_host(self) -> str | None:
+        """Where the processes listen for each other: an address, an interface, or None for each node's own address."""
+        if self.network.host is None and is_loopback(self.ingress.host):
+            return LOOPBACK
+        return self.network.host
 
     def pool(self, pool: PoolConfig) -> PoolConfig:
         """The pool's part with the shared engine arguments filled in."""

@@ -8,6 +8,7 @@ from cluster.config.application import parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import REPO_ROOT
 from cluster.engine import Engine
+from cluster.rpc.interface import Interface
 from cluster.types import Pool, WorkerId
 from kvtransfer.lease import LeaseEnd, LeaseId
 
@@ -22,7 +23,7 @@ def a_bare_engine(
         config,
         worker=WorkerId(pool),
         rank=0,
-        node_ip="127.0.0.1",
+        interface=Interface("127.0.0.1", "lo"),
         on_prompt=lambda sources: None,
         on_step=lambda: None,
         on_ended_leases=on_ended_leases,

@@ -153,6 +153,12 @@ class Service:
         """Those of Ray's own that run a script of that name."""
         return [p for p in self._family() if _runs(p, script)]
 
+    def all_processes(self) -> list[psutil.Process]:
+        """Also those that have made sessions of their own."""
+        servers = [p for p in psutil.process_iter() if _serves(p, self._data)]
+        started = [child for server in servers for child in server.children(recursive=True)]
+        return list({self._process, *self._family(), *servers, *started})
+
     def postgres(self) -> list[psutil.Process]:
         """All processes of its PostgreSQL."""
         (server,) = [p for p in psutil.process_iter() if p.name() == "postgres" and _serves(p, self._data)]

@@ -4,12 +4,15 @@ import pytest
 
 from cluster.config.pools import PoolConfig
 from cluster.engine_environment import environment_of, transport_of
+from cluster.rpc.interface import Interface
 from kvtransfer.topology import Device
 
 
 def environment(device: Device = Device.CPU, rank: int = 0, **settings: object) -> dict[str, str]:
     config = PoolConfig(engine={}, **settings)
-    return environment_of(config, transport_of(config, device), device, rank, ("127.0.0.1", 20_001))
+    return environment_of(
+        config, transport_of(config, device, Interface("127.0.0.1", "lo")), device, rank, ("127.0.0.1", 20_001)
+    )
 
 
 @pytest.mark.parametrize(("compiler", "is_disabled"), [("/usr/bin/g++", False), (None, True)])

@@ -1,0 +1,42 @@
+"""The section `network:`."""
+
+import re
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import msgspec
+
+LOOPBACK = "127.0.0.1"
+
+_INTERFACE = re.compile(r"[^\s/:]{1,15}")
+"""What Linux allows."""
+
+
+class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the processes of the application listen for each other. docs/network.md names every socket."""
+
+    host: str | None = None
+    """An IPv4 address of the node, or the name of a network interface, e.g. "eth1", which each node resolves for
+    itself. None: 127.0.0.1 where `ingress.host` is a loopback address, else the address by which Ray knows the node. An
+    interface that more machines reach lets more strangers try; with a loopback address all workers must be on one node.
+    """
+
+    def __post_init__(self) -> None:
+        if self.host is None:
+            return
+        address = _address(self.host)
+        if isinstance(address, IPv6Address) or (address is None and not _INTERFACE.fullmatch(self.host)):
+            raise ValueError(f"host: {self.host!r} is neither an IPv4 address nor the name of a network interface")
+        if address is not None and address.is_unspecified:
+            raise ValueError(f"host: {self.host!r} is no address at which other processes can connect")
+
+
+def is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
