@@ -37,6 +37,7 @@ MODULES = (
     "router.placement",
     "router.predictions",
     "router.prefix_index",
+    "router.quarantine",
     "router.queue",
     "router.retry",
     "router.rls",

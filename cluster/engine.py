@@ -30,7 +30,7 @@ from cluster.engine_environment import environment_of, reserve_port, transport_o
 from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_shape import shape_of
 from cluster.engine_steps import EngineSteps
-from cluster.errors import InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
+from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.feed import DeltaSink, Feed, merged
 from cluster.kv_events import KvEventSockets
 from cluster.reports import StepSample, WorkerLoad
@@ -100,7 +100,9 @@ class Engine:
             self._llm = TokenEngine.from_engine_args(arguments, stat_loggers=[lambda *_: self._steps])
         # The ingress has tried each constraint; vLLM would do so once more here, between the tokens of all requests.
         self._llm.input_processor.structured_outputs_config = None
-        hooks = TapHooks(on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._translated)
+        hooks = TapHooks(
+            on_prompt=on_prompt, on_step=on_step, on_orphan=self._reap_orphan, translated=self._failed_running
+        )
         self._reaping: set[asyncio.Future[None]] = set()
         self._tap = TokenTap.install(self._llm, hooks)
         self.shape = shape_of(self._llm.vllm_config, pool, *_names(config))
@@ -174,9 +176,9 @@ class Engine:
         await self._llm.engine_core.get_supported_tasks_async()
 
     async def give_up_running(self) -> None:
-        """The engine hangs: fail what runs on it with WorkerUnreachable, and have it aborted if the engine goes on."""
+        """The engine hangs: fail what runs on it with EngineLost, and have it aborted if the engine goes on."""
         for running in self._tap.running:
-            running.sink.fail(WorkerUnreachable(f"the engine of worker {self._worker} hangs", self._worker))
+            running.sink.fail(EngineLost(f"the engine of worker {self._worker} hangs", self._worker))
             await self.stop(RequestId(running.request_id))
 
     async def drained(self) -> None:
@@ -223,7 +225,7 @@ class Engine:
         self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0
     ) -> None:
         """Generate into `sink`, until every sequence has a finish reason or `stop` is called. The sink fails with
-        WorkerUnreachable when the engine dies. A pull that ends after `pull_deadline` (seconds of `time.monotonic`,
+        EngineLost when the engine dies. A pull that ends after `pull_deadline` (seconds of `time.monotonic`,
         needed with a hand-over) is not used.
 
         Raises:
@@ -345,6 +347,12 @@ class Engine:
             raise self._translated(error) from error
         running.engine_request_id = collector.request_id
         return running
+
+    def _failed_running(self, error: BaseException) -> BaseException:
+        """What an error of the engine is for a request that runs on it."""
+        if isinstance(error, EngineDeadError):
+            return EngineLost(f"the engine of worker {self._worker} died", self._worker)
+        return self._translated(error)
 
     def _translated(self, error: BaseException) -> BaseException:
         match error:

@@ -145,6 +145,10 @@ class WorkerUnreachable(WorkerFailed):
     """A worker died, or its engine did."""
 
 
+class EngineLost(WorkerUnreachable):
+    """The worker's engine died or hung while it had this request."""
+
+
 class WorkerBusy(WorkerFailed):
     """A worker has as many requests as it takes."""
 
@@ -159,6 +163,12 @@ class GenerationFailed(WorkerFailed):
 
 class HandoverMismatch(WorkerFailed):
     """The decode engine read other KV blocks than the prefill engine computed."""
+
+
+class RequestQuarantined(ServingError):
+    """Engines were lost with this request. It is not to be sent again."""
+
+    code = "request_quarantined"
 
 
 class ClientTooSlow(ServingError):
@@ -191,10 +201,12 @@ _BY_NAME: dict[str, type[ServingError]] = {
         StateUnavailable,
         WorkerFailed,
         WorkerUnreachable,
+        EngineLost,
         WorkerBusy,
         PrefillFailed,
         GenerationFailed,
         HandoverMismatch,
+        RequestQuarantined,
         ClientTooSlow,
     )
 }

@@ -28,9 +28,11 @@ from cluster.types import (
     PlacementRequest,
     Rejection,
     RequestClosed,
+    RequestCondemned,
     SchedulerEvent,
 )
 from router.last_resort import LastResort
+from router.quarantine import Quarantine, quarantined
 
 logger = logging.getLogger("baton.scheduling")
 
@@ -53,6 +55,8 @@ class Scheduling:
         self._peers = peers
         self._last_resort = last_resort
         self._outbox = Outbox(IngressId(secrets.token_hex(8)))
+        self._quarantine = Quarantine()
+        """Of this ingress's own requests, for the time when the Scheduler is away."""
         self._connection: Connection | None = None
         """Where events are posted. None: the Scheduler is away."""
         scheduler.on_connected = self._on_connected
@@ -77,6 +81,8 @@ class Scheduling:
                     async with asyncio.timeout(waits_s):
                         await self._is_back.wait()
                 answer = await self._ask(request)
+            elif self._quarantine.holds(request.digest, _now()):
+                answer = quarantined()
             else:
                 answer = self._last_resort.place(request)
         if isinstance(answer, Placement):
@@ -86,6 +92,8 @@ class Scheduling:
     def tell(self, event: SchedulerEvent) -> None:
         if isinstance(event, RequestClosed):
             self._last_resort.closed(event.request_id)
+        if isinstance(event, RequestCondemned):
+            self._quarantine.add(event.digest, event.worker, _now())
         message = self._outbox.put(event)
         if self._connection is not None:
             with suppress(ConnectionLost):  # it is said again on the next connection

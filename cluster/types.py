@@ -184,6 +184,10 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that this request already failed on."""
     lost: frozenset[WorkerId] = frozenset()
     """Of these, the ones that died, hung or could not be reached."""
+    num_engines_lost: int = 0
+    """That died or hung while they had the request."""
+    digest: bytes = b""
+    """Of what an engine computes for the request, its tenant included. Equal for one that is sent again."""
     path: Path | None = None
     """Forces a path (operator's debugging header)."""
 
@@ -251,6 +255,8 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
     is_overload: bool = False
     """The load is the reason. Otherwise there is no worker that could take it."""
+    is_quarantined: bool = False
+    """Engines were lost with the same request before. It is not to be sent again."""
 
 
 class PrefillDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -283,6 +289,14 @@ class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker: WorkerId
 
 
+class RequestCondemned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """So many engines were lost with a request that it is not to run again for a while."""
+
+    digest: bytes
+    worker: WorkerId
+    """The last of them."""
+
+
 class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A hand-over between two workers was wrong: no more of them for a while."""
 
@@ -290,7 +304,7 @@ class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     decode: WorkerId
 
 
-SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected
+SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected | RequestCondemned
 """What a session tells the Scheduler."""
 
 

@@ -23,8 +23,10 @@ class Charge:
     """One open request, as it is charged to its workers."""
 
     __slots__ = (
+        "digest",
         "first_at",
         "ingress",
+        "is_suspect",
         "joins_at",
         "kv_tokens",
         "lengths",
@@ -59,6 +61,9 @@ class Charge:
         self.slo_tpot_s: float = slo.tpot_s
         self.lengths = lengths
         self.tenant = ""
+        self.digest = b""
+        self.is_suspect = False
+        """An engine was lost with it before."""
         self.ingress: IngressId | None = None
         """The ingress process that asked for the placement. None in the simulator, where no ingress can be lost."""
         self.num_prompt = 0

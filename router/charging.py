@@ -30,6 +30,8 @@ def charge(ask: Ask, choice: Choice, models: LatencyModels, ingress: IngressId |
     request, now = ask.request, ask.now
     made = Charge(request.request_id, placement_of(ask, choice), ask.slo, request.slo_class, ask.lengths, now)
     made.tenant = request.tenant
+    made.digest = request.digest
+    made.is_suspect = request.num_engines_lost > 0
     made.ingress = ingress
     made.num_prompt = ask.num_prompt
     made.num_sequences = ask.num_sequences

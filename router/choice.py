@@ -154,5 +154,12 @@ def _usable(workers: list[WorkerState], ask: Ask, roster: Roster, turn: int) -> 
         usable = [worker for worker in usable if len(worker.charges) < worker.room]
     if excluded:
         usable = [worker for worker in usable if worker.worker not in excluded]
+    if ask.request.num_engines_lost:
+        usable = _without_suspects(usable) or usable
     start = turn % len(usable) if usable else 0
     return usable[start:] + usable[:start]
+
+
+def _without_suspects(workers: list[WorkerState]) -> list[WorkerState]:
+    """Of the requests that an engine was lost with, one may be the reason: the next engine is lost to it alone."""
+    return [worker for worker in workers if not any(made.is_suspect for made in worker.charges.values())]

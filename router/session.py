@@ -4,7 +4,7 @@ closes.
 The ladder on failure: another placement without the worker that failed (another prefill worker, then path D, then
 another decode worker, then path P), then refusal. It ends with the first released token, except for a resumable
 request: that goes on where it stood, with what it has generated as part of the prompt. A request whose first token has
-not come in time is refused.
+not come in time is refused, and one that MAX_ENGINES_LOST engines were lost with is ended for good.
 
 Invariants: every session is closed exactly once, whatever happens to the client or the workers; a granted hand-over is
 either given to one decode worker or withdrawn.
@@ -20,10 +20,12 @@ import msgspec
 
 from cluster.errors import (
     ClientTooSlow,
+    EngineLost,
     GenerationFailed,
     HandoverMismatch,
     Overloaded,
     PrefillFailed,
+    RequestQuarantined,
     TooManyRequests,
     WorkerFailed,
     WorkerUnreachable,
@@ -41,6 +43,7 @@ from cluster.types import (
     PromptTokenSources,
     Rejection,
     RequestClosed,
+    RequestCondemned,
     RequestId,
     TokenDelta,
     WorkerId,
@@ -51,7 +54,9 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.deadline import Deadline, now
 from router.handoff_check import HandoffCheck
 from router.ports import DecodePort, PrefillPort, SchedulerPort
+from router.quarantine import MAX_ENGINES_LOST
 from router.receipt import RequestObserver, RouteReceipt, Terms
+from router.request_digest import digest_of
 from router.timing import Timing
 
 T = TypeVar("T")
@@ -92,6 +97,8 @@ class Session:
         """Workers that failed it."""
         self._lost: frozenset[WorkerId] = frozenset()
         """Of these, the ones that died, hung or could not be reached."""
+        self._num_engines_lost = 0
+        self._digest = digest_of(request, self._terms.block_hashes)
         self._placement: Placement | None = None
         self._is_charged = False
         """The Scheduler may have charged the request, even if its answer never came."""
@@ -116,6 +123,7 @@ class Session:
             Overloaded: no worker can take the request (TooManyRequests: for their load), or none gave a token in time.
             InvalidRequest: the engine refused it.
             ClientTooSlow: whoever reads this lags too far behind.
+            RequestQuarantined: engines were lost with it.
             ServingError: no worker was left to try, or to go on with what had been released.
         """
         outcome = Outcome.FAILED
@@ -151,17 +159,28 @@ class Session:
                 if isinstance(failure, WorkerUnreachable):
                     self._lost |= {WorkerId(failure.worker)}
                     self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
+                if isinstance(failure, EngineLost):
+                    self._count_engine(WorkerId(failure.worker))
                 if self._num_output_tokens and not self._request.is_resumable:
                     raise
                 self._excluded |= {WorkerId(failure.worker)}
                 if self._released:
                     logger.warning("request %s goes on elsewhere: %s", self._request.request_id, failure)
 
+    def _count_engine(self, worker: WorkerId) -> None:
+        """Raises RequestQuarantined."""
+        self._num_engines_lost += 1
+        if self._num_engines_lost >= MAX_ENGINES_LOST:
+            self._ports.scheduler.tell(RequestCondemned(digest=self._digest, worker=worker))
+            raise RequestQuarantined(f"{self._num_engines_lost} engines were lost with this request")
+
     async def _place(self, failure: WorkerFailed | None) -> Placement:
         """`failure`: of the attempt before."""
         self._is_charged = True
         answer = await self._in_time(self._ports.scheduler.place(self._to_place(failure)))
         if isinstance(answer, Rejection):
+            if answer.is_quarantined:
+                raise RequestQuarantined(answer.why)
             if self._released and failure is not None:
                 raise failure
             kind = TooManyRequests if answer.is_overload else Overloaded
@@ -188,6 +207,8 @@ class Session:
             can_hand_over=request.num_sequences == 1 and not request.needs_prompt_logprobs,
             excluded=self._excluded,
             lost=self._lost,
+            num_engines_lost=self._num_engines_lost,
+            digest=self._digest,
             path=terms.path if failure is None else None,
         )
 

@@ -25,6 +25,7 @@ from cluster.types import (
     PrefillDone,
     Rejection,
     RequestClosed,
+    RequestCondemned,
     RequestId,
     SchedulerEvent,
     SloClass,
@@ -46,13 +47,14 @@ from router.outlook import CLASS_RANK, class_weight
 from router.output_lengths import OutputLengths
 from router.placement import goodput, holder_of
 from router.prefix_index import PrefixIndex
+from router.quarantine import Quarantine, quarantined
 from router.queue import Waiting, WaitingQueue
 from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
 
 REPORT_TIMEOUT_S: Final = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
 
-QUARANTINE_S: Final = 600.0
+PAIR_QUARANTINE_S: Final = 600.0
 """For a pair whose hand-over was wrong. The cause is a defect, of software or of hardware: time to look at it."""
 
 NO_WORKER_RETRY_S: Final = 5.0
@@ -84,6 +86,7 @@ class RouterState:
         self._charges = Charges(self._workers)
         self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
         """Pairs of prefill and decode workers, and until when they hand over nothing."""
+        self._quarantine = Quarantine()
         self._queue = WaitingQueue()
         self._lengths = OutputLengths()
         self._shares = TenantShares()
@@ -107,7 +110,9 @@ class RouterState:
             case RequestClosed():
                 self._on_closed(event, now)
             case PairSuspected():
-                self._suspects[event.prefill, event.decode] = now + QUARANTINE_S
+                self._suspects[event.prefill, event.decode] = now + PAIR_QUARANTINE_S
+            case RequestCondemned():
+                self._quarantine.add(event.digest, event.worker, now)
             case _:
                 assert_never(event)
 
@@ -123,6 +128,8 @@ class RouterState:
         """Choose workers and charge the request to them. None: it waits, and `decide` gives the answer."""
         self._charges.release(request.request_id, now)
         self._queue.remove(request.request_id)
+        if self._quarantine.holds(request.digest, now):
+            return quarantined()
         waiting = Waiting(request, ingress, now)
         self._arrivals[request.slo_class].note(now)
         self._turns.offered(request.slo_class, now)
@@ -228,6 +235,7 @@ class RouterState:
         if made is None:
             return
         if event.num_output_tokens is not None:
+            self._quarantine.clear(made.digest)
             self._lengths.add((made.tenant, made.slo_class), round(event.num_output_tokens / made.num_sequences))
             if made.placement.predicted is not None:
                 self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)

@@ -211,7 +211,11 @@ def _input(value: Any) -> list[Item]:
 
 def _check_tool_choice(choice: Any) -> None:
     """Raises InvalidRequest. A tool by its name is for those to judge who know the tools."""
-    if isinstance(choice, str) and choice not in _TOOL_CHOICES:
+    if isinstance(choice, dict):
+        is_one = choice.get("type") == "function" and isinstance(choice.get("name"), str)
+    else:
+        is_one = choice in _TOOL_CHOICES
+    if not is_one:
         raise InvalidRequest(
             "tool_choice must be 'none', 'auto', 'required' or a function", "tool_choice", "invalid_value"
         )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sized
 from typing import cast
 
-from cluster.errors import InvalidRequest, WorkerBusy, WorkerUnreachable
+from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
 from cluster.simulate.engine import Engine
 from cluster.simulate.engine_request import EngineRequest, Moment, Phase
 from cluster.simulate.setting import PoolSetting
@@ -182,7 +182,7 @@ class SimWorker:
         self._kept.clear()
         for run in self._runs:
             run.num_lost = self.engine.generated(run, now)
-            run.fail(WorkerUnreachable(f"worker {self.id} has died", self.id))
+            run.fail(EngineLost(f"the engine of worker {self.id} has died", self.id))
 
     def _advance(self) -> None:
         self._timer = None

@@ -15,6 +15,8 @@ from tests.cluster.service import DECODE_PROCESS, INGRESS_PROCESS, PREFILL_PROCE
 NUM_IN_FLIGHT = 6
 """Long prompts, so that some are in the prefill engine when it dies."""
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+INTERACTIVE_WAITS_S = 10.0
+"""`outage_wait_s` in conf/local.yaml."""
 ANSWERED_WITHIN_S = 5.0
 """Without the Scheduler: an ingress waits a second for it, and then chooses itself."""
 MAX_TOKENS = 3000
@@ -73,12 +75,17 @@ def test_stream_that_cannot_go_on_elsewhere_ends_with_an_error(
     wait_for(service.is_idle, timeout_s=40)
 
 
-def test_request_is_refused_while_no_worker_lives(service: Service, client: openai.OpenAI, model: str) -> None:
+def test_request_is_refused_once_no_worker_has_lived_for_as_long_as_its_class_waits(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    """Class interactive: its wait is shorter than an engine's start."""
     service.process(DECODE_PROCESS).kill()
     service.process(PREFILL_PROCESS).kill()
+    asked_at = time.monotonic()
     with pytest.raises(openai.InternalServerError) as refused:
-        _path_of_answer(client, model)
+        client.completions.create(model=model, prompt="Once", max_tokens=1, extra_body={"service_tier": "priority"})
     assert refused.value.status_code == 503
+    assert time.monotonic() - asked_at > INTERACTIVE_WAITS_S / 2
     assert int(refused.value.response.headers["retry-after"]) >= 1
     service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"

@@ -109,6 +109,9 @@ class Stage:
         """The Scheduler has been looked at."""
         await until(self.scheduling._is_back.is_set)
 
+    async def noticed_loss(self) -> None:
+        await until(lambda: not self.scheduling._is_back.is_set())
+
 
 @pytest_asyncio.fixture
 async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
@@ -283,6 +286,7 @@ async def test_successor_is_told_of_no_request_that_it_does_not_know(stage):
     await stage.scheduler.start()
     await stage.settled()
     await stage.scheduler.kill()
+    await stage.noticed_loss()
     stage.scheduling.tell(RequestClosed(request_id=R))
     await stage.scheduler.start()
     await stage.settled()
@@ -298,6 +302,7 @@ async def test_open_requests_are_listed_on_a_new_connection_before_anything_else
     assert stage.scheduler.listed[0] == []
     await stage.scheduling.place(REQUEST)
     await stage.scheduler.kill()
+    await stage.noticed_loss()
     await stage.scheduler.start()
     await stage.settled()
     assert stage.scheduler.listed[-1] == [R]

@@ -6,6 +6,7 @@ from cluster.errors import (
     ClientTooSlow,
     Conflict,
     ConstraintFailed,
+    EngineLost,
     ErrorMessage,
     Forbidden,
     HeadersTooLarge,
@@ -13,6 +14,7 @@ from cluster.errors import (
     Misdirected,
     NotFound,
     Overloaded,
+    RequestQuarantined,
     RequestTimedOut,
     RequestTooLarge,
     ServingError,
@@ -44,7 +46,8 @@ INSTANCES = [
     StillAdmitting("another try of the same request is being admitted", 1.0),
     StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
-    *(kind("worker w failed", "w") for kind in (WorkerFailed, *WorkerFailed.__subclasses__())),
+    RequestQuarantined("engines were lost with this request"),
+    *(kind("worker w failed", "w") for kind in (WorkerFailed, EngineLost, *WorkerFailed.__subclasses__())),
 ]
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServingError)]
 

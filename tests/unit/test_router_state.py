@@ -21,7 +21,7 @@ from cluster.types import (
     WorkerId,
     WorkerLost,
 )
-from router.state import QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
+from router.state import PAIR_QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -153,7 +153,7 @@ def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0")), now=0.0)
     is_used = []
-    for now in (1.0, QUARANTINE_S + 1):
+    for now in (1.0, PAIR_QUARANTINE_S + 1):
         for report in (a_prefill_report("p0"), a_decode_report("d0", "p0")):
             state.handle(report, now)
         is_used.append(isinstance(state.place(a_pair_request(), now), Placement))
@@ -211,7 +211,7 @@ class RouterStateMachine(RuleBasedStateMachine):
 
     @rule(prefill=st.sampled_from(PREFILLS), decode=st.sampled_from(DECODES))
     def suspect(self, prefill, decode):
-        self.suspects[prefill, decode] = self.now + QUARANTINE_S
+        self.suspects[prefill, decode] = self.now + PAIR_QUARANTINE_S
         self.state.handle(PairSuspected(prefill=prefill, decode=decode), self.now)
 
     @rule(

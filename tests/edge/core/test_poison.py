@@ -1,0 +1,185 @@
+"""A request that ends the engine it runs on takes two engines at most, and nobody else's request for long."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.errors import EngineLost, RequestQuarantined, WorkerUnreachable
+from cluster.types import (
+    Outcome,
+    Placement,
+    Rejection,
+    RequestClosed,
+    RequestCondemned,
+    RequestId,
+    WorkerId,
+)
+from router.quarantine import (
+    MANY,
+    MAX_ENGINES_LOST,
+    MAX_KEPT,
+    QUARANTINE_S,
+    SHORT_QUARANTINE_S,
+    Quarantine,
+)
+from router.request_digest import digest_of
+from router.state import RouterState
+from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, a_request
+from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakeScheduler
+from tests.unit.test_session import read, tokens
+
+EVERY_DECODE = [f"d{index}" for index in range(50)]
+
+
+def dies_on_every_engine(kind: type[WorkerUnreachable] = EngineLost) -> dict[str, Exception]:
+    prefills = [f"p{index}" for index in range(10)]
+    return {worker: kind(f"the engine of worker {worker} died", worker) for worker in EVERY_DECODE + prefills}
+
+
+@pytest.mark.parametrize("is_resumable", [True, False])
+async def test_one_request_takes_two_engines_of_fifty(is_resumable):
+    cluster = FakeCluster(FakeScheduler(num_decode=50), decode=FakeDecode(fails_before=dies_on_every_engine()))
+    session = cluster.session(a_request(is_resumable=is_resumable))
+    with pytest.raises(RequestQuarantined) as ended:
+        await read(session)
+    assert len(cluster.decode.given) == MAX_ENGINES_LOST
+    assert (ended.value.http_status, ended.value.code) == (500, "request_quarantined")
+    assert not hasattr(ended.value, "retry_after_s"), "it would be sent again"
+    assert cluster.observer.receipts[0].outcome is Outcome.FAILED
+    cluster.check_settled()
+
+
+async def test_request_that_is_sent_again_reaches_no_engine():
+    cluster = FakeCluster(FakeScheduler(num_decode=50), decode=FakeDecode(fails_before=dies_on_every_engine()))
+    with pytest.raises(RequestQuarantined):
+        await read(cluster.session(a_request()))
+    again = FakeCluster(cluster.scheduler)
+    with pytest.raises(RequestQuarantined):
+        await read(again.session(a_request(request_id="again")))
+    assert not again.decode.given and not again.prefill.called
+
+
+async def test_same_prompt_of_another_tenant_is_served():
+    cluster = FakeCluster(FakeScheduler(num_decode=50), decode=FakeDecode(fails_before=dies_on_every_engine()))
+    with pytest.raises(RequestQuarantined):
+        await read(cluster.session(a_request(cache_salt="one")))
+    other = FakeCluster(cluster.scheduler)
+    assert tokens(await read(other.session(a_request(request_id="other", cache_salt="two")))) == SERVED
+
+
+async def test_workers_that_are_gone_before_the_request_comes_are_not_its_fault():
+    """As when machines fail: nobody's request had them."""
+    gone = {worker: error for worker, error in dies_on_every_engine(WorkerUnreachable).items() if worker != "d7"}
+    cluster = FakeCluster(FakeScheduler(num_decode=8), decode=FakeDecode(fails_before=gone))
+    assert tokens(await read(cluster.session(a_request()))) == SERVED
+
+
+async def test_one_lost_engine_costs_a_request_nothing():
+    lost = {"d0": EngineLost("the engine of worker d0 died", "d0")}
+    cluster = FakeCluster(decode=FakeDecode(fails_before=lost))
+    assert tokens(await read(cluster.session(a_request(is_resumable=True)))) == SERVED
+
+
+# --- the Scheduler
+
+
+def a_state(number: int) -> RouterState:
+    state = RouterState()
+    for index in range(number):
+        state.handle(a_prefill_report(f"p{index}"), 0.0)
+    for index in range(number):
+        state.handle(a_decode_report(f"d{index}", " ".join(f"p{other}" for other in range(number))), 0.0)
+    return state
+
+
+def placed(state: RouterState, request_id: str, **fields: Any) -> Placement:
+    answer = state.place(a_placement_request(request_id, **fields), 0.0)
+    assert isinstance(answer, Placement)
+    return answer
+
+
+def test_those_that_were_lost_together_do_not_meet_again():
+    """So the next engine that the reason stops takes no other of them along."""
+    state = a_state(50)
+    suspects = [
+        placed(state, f"r{number}", num_output_tokens=1, num_engines_lost=1, digest=b"%d" % number)
+        for number in range(30)
+    ]
+    where = [worker for one in suspects for worker in {one.prefill, one.decode} - {None}]
+    assert len(set(where)) == len(where)
+
+
+def test_those_that_were_lost_together_share_workers_where_there_are_no_others():
+    state = a_state(1)
+    for number in range(10):
+        placed(state, f"r{number}", num_output_tokens=1, num_engines_lost=1)
+    state.validate()
+
+
+def test_request_that_finishes_somewhere_leaves_quarantine():
+    state = a_state(2)
+    placed(state, "runs", digest=b"digest")
+    state.handle(RequestCondemned(digest=b"digest", worker=WorkerId("d9")), 0.0)
+    assert isinstance(state.place(a_placement_request("again", digest=b"digest"), 0.0), Rejection)
+    state.handle(RequestClosed(request_id=RequestId("runs"), num_output_tokens=3), 0.0)
+    placed(state, "and again", digest=b"digest")
+
+
+def test_quarantine_ends():
+    state = a_state(2)
+    state.handle(RequestCondemned(digest=b"digest", worker=WorkerId("d9")), 0.0)
+    refused = state.place(a_placement_request("r", digest=b"digest"), QUARANTINE_S - 1.0)
+    assert isinstance(refused, Rejection) and refused.is_quarantined
+    placed_later = state.place(a_placement_request("r", digest=b"digest"), QUARANTINE_S)
+    assert not isinstance(placed_later, Rejection)
+
+
+# --- the quarantine
+
+
+def test_neighbours_of_the_reason_leave_quarantine_soon():
+    quarantine = Quarantine()
+    digests = [b"%d" % number for number in range(MANY)]
+    for digest in digests:
+        quarantine.add(digest, WorkerId("d0"), 0.0)
+    assert all(quarantine.holds(digest, SHORT_QUARANTINE_S - 1.0) for digest in digests)
+    assert not any(quarantine.holds(digest, SHORT_QUARANTINE_S) for digest in digests)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=2), st.sampled_from("ab"), st.floats(0, 2000)), max_size=50))
+def test_nobody_is_held_longer_than_said(added):
+    quarantine = Quarantine()
+    last: dict[bytes, float] = {}
+    for digest, worker, now in sorted(added, key=lambda one: one[2]):
+        quarantine.add(digest, WorkerId(worker), now)
+        last[digest] = now
+        assert quarantine.holds(digest, now)
+    end = max(last.values(), default=0.0) + QUARANTINE_S
+    assert not any(quarantine.holds(digest, end) for digest in last)
+
+
+def test_quarantine_is_bounded():
+    quarantine = Quarantine()
+    for number in range(2 * MAX_KEPT):
+        quarantine.add(b"%d" % number, WorkerId(f"w{number}"), 0.0)
+    assert len(quarantine) == MAX_KEPT
+
+
+# --- the digest
+
+
+@given(st.lists(st.integers(0, 200_000), max_size=40), st.binary(max_size=9), st.sampled_from([None, "one", "two"]))
+def test_digest_is_of_what_an_engine_computes(token_ids, params, salt):
+    fields: dict[str, Any] = {"prompt_token_ids": token_ids, "sampling_params": params, "cache_salt": salt}
+    one = digest_of(a_request(request_id="one", **fields), [])
+    assert one == digest_of(a_request(request_id="two", **fields), [])
+    for changed in (
+        {"prompt_token_ids": [*token_ids, 1]},
+        {"sampling_params": params + b"."},
+        {"cache_salt": "three"},
+        {"num_sequences": 7},
+    ):
+        assert one != digest_of(a_request(request_id="one", **{**fields, **changed}), [])
+    assert one != digest_of(a_request(request_id="one", **fields), [b"hash of a block"])
