@@ -46,6 +46,21 @@ def test_killed_controller_costs_no_request_and_no_replica(service: Service, mod
     assert {name for name in after if after[name] != before[name]} == {DECODE_PROCESS}
 
 
+def test_controller_killed_while_an_engine_starts_replaces_nobody_else(service: Service, model: str) -> None:
+    """The worker that starts may be replaced: Serve keeps none that its controller had not set up before it died."""
+    before = _processes(service)
+    with _stream(service, model, 33) as stream:
+        killed = service.process(DECODE_PROCESS)
+        killed.kill()
+        wait_for(lambda: any(p != killed for p in service.processes(DECODE_PROCESS)), RECOVERED_WITHIN_S)
+        _kill_controller(service)
+        assert stream.wait_for_end(ANSWERED_WITHIN_S)
+        assert stream.outcome == ANSWERED
+    service.wait_until_whole()
+    after = _processes(service)
+    assert {name for name in after if after[name] != before[name]} == {DECODE_PROCESS}
+
+
 def test_hung_controller_holds_up_neither_streams_nor_metrics(
     service: Service, client: openai.OpenAI, model: str
 ) -> None:
@@ -66,6 +81,22 @@ def test_hung_controller_holds_up_neither_streams_nor_metrics(
         assert stream.seen.longest_silence_s(hung_at) < SILENCE_S
         assert stream.wait_for_end(ANSWERED_WITHIN_S)
         assert stream.outcome == ANSWERED
+
+
+def test_killed_dashboard_costs_nothing(service: Service, model: str) -> None:
+    """The last test of this file: nobody replaces a dashboard, and others here ask it."""
+    before = _processes(service)
+    with _stream(service, model, 34) as stream:
+        (dashboard,) = service.ray_processes("dashboard.py")
+        for process in [dashboard, *dashboard.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        service.process(DECODE_PROCESS).kill()
+        assert stream.wait_for_end(ANSWERED_WITHIN_S)
+        assert stream.outcome == ANSWERED
+    service.wait_until_whole()
+    after = _processes(service)
+    assert {name for name in after if after[name] != before[name]} == {DECODE_PROCESS}
 
 
 @contextmanager
