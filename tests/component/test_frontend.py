@@ -193,6 +193,8 @@ async def test_tool_call_is_parsed_from_the_text(client, engines):
 class Notebook:
     """A state that keeps chat completions in memory."""
 
+    max_item_bytes = 1 << 20
+
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []
         self.stores = self
