@@ -148,7 +148,12 @@ class ChatState:
             self._stores = stores
             stores.log_writer.start()
             self._is_ready.set()
-        await self._database.probe()
+        try:
+            await self._database.probe()
+        except StateUnavailable:
+            for database in (self._database, self._writing):
+                await database.drop_broken()
+            raise
         async with self._writing.transaction(EVERY_TENANT) as transaction:
             await self._keys.forget_destroyed(transaction)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -112,6 +112,12 @@ class Database:
                 await self._probing.close()
                 self._probing = None
             raise _away(error) from error
+
+    async def drop_broken(self) -> None:
+        """Connections to a server that was lost, before a transaction gets one. Others take their place."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await self._pool.check()
 
     @asynccontextmanager
     async def transaction(

@@ -38,11 +38,11 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def lose(state: ChatState, postgres: str) -> None:
-    """The servers of all running responses."""
-    with psycopg.connect(postgres) as connection:
-        connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-        connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
-    for _ in range(1000):  # it passes over those that are just being written to
+    """The servers of all running responses. They live, and renew their leases meanwhile."""
+    for _ in range(1000):  # those that are just being written to are passed over
+        with psycopg.connect(postgres) as connection:
+            connection.execute("SELECT set_config('app.tenant_id', '*', true)")
+            connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
         if await state.stores.orphans.end():
             return
         await asyncio.sleep(0.01)
