@@ -1,24 +1,57 @@
-"""What can be struck of Ray on two nodes, as data: who is killed, and how long the service may take until it is whole
-again.
+"""What can be struck of Ray on two nodes, as data: who is killed, who of the replicas may be replaced, and how long the
+service may take until it is whole again.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.drills.two_nodes import TwoNodes
+import psutil
+
+from tests.cluster.service import DECODE_PROCESS, wait_for
+from tests.drills.two_nodes import RAYLET, TwoNodes
 
 AWAY_S = 10.0
-"""How long a GCS that was killed stays away."""
+"""How long a GCS that was killed stays away, and a controller hangs."""
+NOTICED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
 class PlaneFault:
     strike: Callable[[TwoNodes], None]
     """Returns when the fault is over and what the operator's supervisor restarts has been restarted."""
+    costs_other_node: bool = False
+    """The decode worker of the other node ends with it, and no other replica."""
     silence_s: float = 5.0
     """Longest time without a token for any stream."""
     whole_s: float = 120.0
+
+
+def _controller_killed_twice(service: TwoNodes) -> None:
+    for _ in range(2):
+        killed = service.controller()
+        killed.kill()
+        wait_for(lambda killed=killed: _successor(service, killed), NOTICED_WITHIN_S)
+
+
+def _controller_killed_while_engine_starts(service: TwoNodes) -> None:
+    (worker,) = _decodes_of_other(service)
+    worker.kill()
+    wait_for(lambda: any(p != worker for p in _decodes_of_other(service)), NOTICED_WITHIN_S)
+    service.controller().kill()
+
+
+def _controller_hangs(service: TwoNodes) -> None:
+    controller = service.controller()
+    controller.suspend()
+    try:
+        _pass(AWAY_S)
+    finally:
+        controller.resume()
+
+
+def _raylet_killed(service: TwoNodes) -> None:
+    _other_node_ends_with(service, [service.ray_process(service.other, RAYLET)])
 
 
 def _gcs_killed(service: TwoNodes) -> None:
@@ -30,9 +63,38 @@ def _gcs_killed(service: TwoNodes) -> None:
         service.restart_gcs()
 
 
+def _other_node_ends_with(service: TwoNodes, killed: list[psutil.Process]) -> None:
+    """Until its raylet has ended with them, and been started again."""
+    raylet = service.ray_process(service.other, RAYLET)
+    for process in killed:
+        process.kill()
+    wait_for(lambda: not _runs(raylet), NOTICED_WITHIN_S)
+    wait_for(lambda: not _decodes_of_other(service), NOTICED_WITHIN_S)
+    service.start_other()
+
+
 PLANE_FAULTS = {
+    "controller SIGKILL, twice": PlaneFault(_controller_killed_twice),
+    "controller SIGSTOP 10 s": PlaneFault(_controller_hangs),
+    "controller SIGKILL while an engine starts": PlaneFault(
+        _controller_killed_while_engine_starts, costs_other_node=True
+    ),
     "GCS SIGKILL, back after 10 s": PlaneFault(_gcs_killed),
+    "raylet of a decode worker SIGKILL": PlaneFault(_raylet_killed, costs_other_node=True),
 }
+
+
+def _successor(service: TwoNodes, killed: psutil.Process) -> bool:
+    return any(process != killed for process in service.controllers())
+
+
+def _decodes_of_other(service: TwoNodes) -> list[psutil.Process]:
+    on_node = service.other.processes()
+    return [process for process in service.processes(DECODE_PROCESS) if process in on_node]
+
+
+def _runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def _pass(seconds: float) -> None:

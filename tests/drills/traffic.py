@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from tests.drills.client import Client, Seen
 from tests.drills.litany import litany
@@ -44,6 +45,11 @@ class Traffic:
     @property
     def outcomes(self) -> Counter[str]:
         return Counter(answer.outcome for answer in self.answers)
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """What the service said to those that it refused."""
+        return [answer.seen.error for answer in self.answers if answer.seen.error is not None]
 
     def longest_silence_s(self, since: float) -> float:
         """Without a token for one of the streams, from that moment on."""

@@ -11,6 +11,7 @@ from typing import IO, Any
 import psutil
 
 from cluster.config.repository import REPO_ROOT
+from cluster.rpc.secret import SECRET_VARIABLE
 from tests.cluster.service import CONTROLLER_PROCESS, Service, wait_for
 from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet
 from tests.drills.nodes import Network, Node
@@ -105,6 +106,7 @@ class TwoNodes(Service):
     def _start_ray(self, node: Node, *arguments: str) -> None:
         environment = {
             **AUTHENTICATED,
+            SECRET_VARIABLE: "",  # the tests' own, which a node that is started again must not bring
             "PYTHONPATH": str(REPO_ROOT),
             "RAY_gcs_storage": "rocksdb",
             "RAY_gcs_storage_path": str(self._folder / "gcs"),
