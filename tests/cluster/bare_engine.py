@@ -9,6 +9,7 @@ from cluster.config.pools import PoolConfig
 from cluster.config.repository import REPO_ROOT
 from cluster.engine import Engine
 from cluster.rpc.interface import Interface
+from cluster.rpc.secret import establish_secret
 from cluster.types import Pool, WorkerId
 from kvtransfer.lease import LeaseEnd, LeaseId
 
@@ -18,6 +19,8 @@ CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["appl
 def a_bare_engine(
     pool: Pool, config: PoolConfig, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]
 ) -> Engine:
+    """To be called in a process of its own, which keeps the secret that its engines share."""
+    establish_secret(lambda proposed: proposed)
     return Engine(
         pool,
         config,
