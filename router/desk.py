@@ -26,7 +26,9 @@ class PlacementDesk:
         self._loop = asyncio.get_running_loop()
         self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}
         """Of those that wait."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._decides_at = float("inf")
+        """When the timer is due. uvloop's own handles do not say it."""
         self._decided_at = float("-inf")
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
@@ -84,13 +86,16 @@ class PlacementDesk:
         if not self._answers:
             return
         soon = self._decided_at + DECIDE_INTERVAL_S
-        if self._timer is None or self._timer.when() > soon:
+        if self._decides_at > soon:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(soon, self._decide)
+            self._decide_at(soon)
+
+    def _decide_at(self, at: float) -> None:
+        self._decides_at, self._timer = at, self._loop.call_at(at, self._decide)
 
     def _decide(self) -> None:
-        self._timer = None
+        self._timer, self._decides_at = None, float("inf")
         self._decided_at = now = self._loop.time()
         for request_id, answer in self.state.decide(now):
             waiting = self._answers.pop(request_id, None)
@@ -98,4 +103,4 @@ class PlacementDesk:
                 waiting.set_result(answer)
         next_at = self.state.next_decision_at()
         if self._answers and next_at is not None:
-            self._timer = self._loop.call_at(max(next_at, now + DECIDE_INTERVAL_S), self._decide)
+            self._decide_at(max(next_at, now + DECIDE_INTERVAL_S))
