@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
@@ -59,18 +60,25 @@ class FakeEngines:
         self.requests.append(request)
         self.block_hashes.append(terms.block_hashes)
         self.forced_paths.append(terms.path)
-        return FakeSession(self)
+        return FakeSession(self, self._deltas_of(request))
+
+    def _deltas_of(self, request: GenerateRequest) -> list[TokenDelta]:
+        """`deltas`. Where a test has told only those of the first sequence, the others say the same."""
+        if any(delta.sequence for delta in self.deltas):
+            return self.deltas
+        return [replace(delta, sequence=i) for i in range(request.num_sequences) for delta in self.deltas]
 
 
 class FakeSession:
     placement = a_placement(Path.PREFILL_DECODE)
 
-    def __init__(self, engines: FakeEngines) -> None:
+    def __init__(self, engines: FakeEngines, deltas: list[TokenDelta]) -> None:
         self._engines = engines
+        self._deltas = deltas
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         try:
-            for delta in self._engines.deltas:
+            for delta in self._deltas:
                 yield delta
             if self._engines.error is not None:
                 raise self._engines.error
