@@ -1,28 +1,33 @@
 """Any bytes at the HTTP listener, and any body at any route: a well-behaved client beside them is served at once."""
 
 import asyncio
+import gc
+import itertools
 import json
-import os
-import random
 import re
-import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
 
 import httpx
+import hypothesis
 import pytest
-import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.routing import Route
 
 from tests.component.fake_engines import FakeEngines
 from tests.component.surface import CHAT, COMPLETION, a_client, an_app
 from tests.edge.http.wire import GET, Wire, listening, post
+from tests.edge.sockets.strangers import FUZZ_MINUTES
 
-FUZZ_MINUTES = float(os.environ.get("BATON_FUZZ_MINUTES", "2"))
 PATIENCE_S = 1.0
 """A well-behaved client never waits longer."""
-GROWTH_BYTES = 4 << 20
+GROWTH_BYTES = 1 << 20
 """What Python's own caches may take more after the first hundreds of requests."""
+NUM_BEFORE_BASE = 20
+"""Rounds of strangers after which memory has its base: the caches of Python and of the listener are filled by then."""
 SEEDS = [
     GET,
     post(b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'),
@@ -35,36 +40,64 @@ SEEDS = [
 PIECES = [b"\r\n", b"\n", b"\0", b":", b"0", b" ", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"\xff"]
 PIECES += [b"Host: evil.example\r\n", b"Authorization: Basic x\r\n", b"a" * 5000, b"HTTP/9.9", b"%00", b"[" * 100]
 
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-def mutated(chance: random.Random) -> bytes:
-    if chance.random() < 0.1:
-        return chance.randbytes(chance.randrange(2000))
-    said = bytearray(b"".join(chance.choices(SEEDS, k=chance.randint(1, 4))))
-    for _ in range(chance.randrange(6)):
-        at = chance.randrange(len(said) + 1)
-        match chance.randrange(3):
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Runs on one event loop for all that hypothesis tries."""
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+def tried(num_examples: int, *, anew: bool) -> settings:
+    """`anew`: other examples at each run, and not the same ones."""
+    return settings(
+        max_examples=num_examples, deadline=None, derandomize=not anew, suppress_health_check=list(HealthCheck)
+    )
+
+
+class Stranger(NamedTuple):
+    parts: list[bytes]
+    """What it says, one write each."""
+    ends_its_side: bool
+    leaves_after_s: float
+
+
+@st.composite
+def requests_gone_wrong(draw: st.DrawFn) -> bytes:
+    said = bytearray(b"".join(draw(st.lists(st.sampled_from(SEEDS), min_size=1, max_size=4))))
+    for where, kind, piece, length in draw(
+        st.lists(st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(PIECES), st.integers(1, 20)), max_size=5)
+    ):
+        at = int(where * len(said))
+        match kind:
             case 0:
-                said[at:at] = chance.choice(PIECES)
+                said[at:at] = piece
             case 1:
-                del said[at : at + chance.randint(1, 20)]
+                del said[at : at + length]
             case 2:
-                said[at : at + 1] = chance.randbytes(1)
+                said[at : at + 1] = bytes([length * 12])
     return bytes(said)
 
 
-async def one_stranger(wire: Wire, chance: random.Random) -> None:
-    """Says it in pieces, and leaves in one way or the other."""
+@st.composite
+def stranger(draw: st.DrawFn) -> Stranger:
+    said = draw(st.one_of(requests_gone_wrong(), requests_gone_wrong(), st.binary(max_size=2000)))
+    cuts = sorted({int(where * len(said)) for where in draw(st.lists(st.floats(0, 1), max_size=4))} | {0, len(said)})
+    parts = [said[one:other] for one, other in itertools.pairwise(cuts)]
+    return Stranger(parts, draw(st.booleans()), draw(st.sampled_from([0.001, 0.05])))
+
+
+async def visited(wire: Wire, stranger: Stranger) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", wire.port)
-    said = mutated(chance)
     try:
-        while said:
-            size = chance.randint(1, len(said))
-            writer.write(said[:size])
+        for part in stranger.parts:
+            writer.write(part)
             await writer.drain()
-            said = said[size:]
-        if chance.random() < 0.5:
+        if stranger.ends_its_side:
             writer.write_eof()
-        answers = await asyncio.wait_for(reader.read(1 << 20), chance.choice([0.001, 0.05]))
+        answers = await asyncio.wait_for(reader.read(1 << 20), stranger.leaves_after_s)
         assert not answers.startswith((b"HTTP/1.1 500", b"HTTP/1.1 502", b"HTTP/1.1 504"))
     except (TimeoutError, ConnectionError):
         pass
@@ -78,40 +111,55 @@ async def well_behaved(wire: Wire) -> None:
     wire.close()
 
 
-async def strangers(seconds: float, seed: int) -> None:
-    chance = random.Random(seed)
+def allocated() -> int:
+    """Bytes that this process holds, without what hypothesis remembers of its examples."""
+    gc.collect()
+    others = [tracemalloc.Filter(False, path) for path in (hypothesis.__path__[0] + "/*", __file__)]
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(others).traces)
+
+
+def any_bytes_hurt_nobody(run: Run, limits: settings) -> None:
+    stack = AsyncExitStack()
     # Nothing that times out within the test: what a stranger has left must not hinder others
-    async with listening(max_ongoing_requests=4) as wire:
-        base, ends_at = 0, time.monotonic() + seconds
-        tracemalloc.start()
-        try:
-            while time.monotonic() < ends_at:
-                await asyncio.gather(*(one_stranger(wire, chance) for _ in range(20)), well_behaved(wire))
-                base = base or tracemalloc.get_traced_memory()[0]
-            assert tracemalloc.get_traced_memory()[0] < base + GROWTH_BYTES
-        finally:
-            tracemalloc.stop()
+    wire: Wire = run(stack.enter_async_context(listening(max_ongoing_requests=4)))
+    num_rounds, base = 0, 0
+
+    @limits
+    @given(st.lists(stranger(), min_size=1, max_size=20))
+    def nobody_is_hurt(strangers: list[Stranger]) -> None:
+        nonlocal num_rounds, base
+
+        async def meet() -> None:
+            await asyncio.gather(*(visited(wire, stranger) for stranger in strangers), well_behaved(wire))
+
+        run(meet())
+        num_rounds += 1
+        if num_rounds == NUM_BEFORE_BASE:
+            base = allocated()
+
+    async def all_have_left() -> None:
         async with asyncio.timeout(5):
             while wire.num_open:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # until the kernel has told of all who have left
+        await stack.aclose()
+
+    tracemalloc.start()
+    try:
+        nobody_is_hurt()
+        assert 0 < allocated() < base + GROWTH_BYTES
+    finally:
+        tracemalloc.stop()
+        run(all_have_left())
 
 
-@pytest.mark.parametrize("seed", range(2))
-async def test_any_bytes_at_the_listener_hurt_nobody(seed):
-    await strangers(3.0, seed)
+def test_any_bytes_at_the_listener_hurt_nobody(run):
+    any_bytes_hurt_nobody(run, tried(60, anew=False))
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(60 * FUZZ_MINUTES + 120)
-async def test_any_bytes_at_the_listener_for_minutes():
-    await strangers(60 * FUZZ_MINUTES, random.randrange(1 << 30))
-
-
-@pytest_asyncio.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    frontend = await FakeEngines().frontend(4096, tool_call_parser="hermes")
-    async with a_client(an_app(frontend)) as client:
-        yield client
+def test_any_bytes_at_the_listener_for_minutes(run):
+    any_bytes_hurt_nobody(run, tried(int(1000 * FUZZ_MINUTES), anew=True))
 
 
 WORDS = "user assistant tool system text function image_url auto none required json_schema message".split()  # noqa: SIM905
@@ -132,71 +180,91 @@ VALID = {
 }
 
 
-def a_value(chance: random.Random, depth: int = 0):
-    kind = chance.randrange(4 if depth > 4 else 6)
-    if kind == 0:
-        return chance.choice([None, True, False])
-    if kind == 1:
-        return chance.choice(NUMBERS)
-    if kind < 4:
-        return chance.choice(WORDS)
-    if kind == 4:
-        return [a_value(chance, depth + 1) for _ in range(chance.choice([0, 1, 2, 3]))]
-    return {chance.choice(FIELDS): a_value(chance, depth + 1) for _ in range(chance.randrange(5))}
+values = st.recursive(
+    st.one_of(st.sampled_from([None, True, False]), st.sampled_from(NUMBERS), st.sampled_from(WORDS)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4)),
+    max_leaves=12,
+)
 
 
-def a_body(chance: random.Random, path: str) -> bytes:
-    body = dict(VALID.get(path, {}))
-    for _ in range(chance.randint(1, 3)):
-        body[chance.choice(FIELDS)] = a_value(chance)
-    text = json.dumps(body if chance.random() < 0.95 else a_value(chance)).encode()
-    if chance.random() < 0.05:
-        text = text[: chance.randrange(len(text) + 1)]
-    return text
+@st.composite
+def bodies(draw: st.DrawFn, path: str) -> bytes:
+    """A valid body with some fields set to anything, now and then something else altogether, or cut off."""
+    body: Any = VALID.get(path, {}) | draw(st.dictionaries(st.sampled_from(FIELDS), values, min_size=1, max_size=3))
+    match draw(st.integers(0, 19)):
+        case 0:
+            return json.dumps(draw(values)).encode()
+        case 1:
+            text = json.dumps(body).encode()
+            return text[: int(draw(st.floats(0, 1)) * len(text))]
+        case _:
+            return json.dumps(body).encode()
+
+
+class Question(NamedTuple):
+    method: str
+    url: str
+    content: bytes | None
+
+
+@st.composite
+def questions(draw: st.DrawFn, routes: list[tuple[str, str]]) -> Question:
+    """Half of them at a route that asks the model."""
+    method, path = draw(st.one_of(st.sampled_from([("POST", path) for path in VALID]), st.sampled_from(routes)))
+    url = PATH_PARAMETER.sub(lambda _: draw(st.sampled_from(["x", "resp_1", "conv_1", "%00", "%F0%9F"])), path)
+    if method == "GET":
+        url += "?limit=" + draw(st.sampled_from(["", "0", "x", "999"]))
+    return Question(method, url, draw(bodies(path)) if method == "POST" else None)
 
 
 def routes_of(client: httpx.AsyncClient) -> list[tuple[str, str]]:
     routes = client._transport.app.routes  # type: ignore[attr-defined]
     found = [(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()]
-    return [(method, path) for method, path in found if method != "HEAD"]
+    return sorted((method, path) for method, path in found if method != "HEAD")
 
 
-async def bodies(client: httpx.AsyncClient, seconds: float, seed: int) -> None:
-    chance = random.Random(seed)
+def any_body_is_answered(run: Run, limits: settings) -> None:
+    stack = AsyncExitStack()
+
+    async def start() -> httpx.AsyncClient:
+        frontend = await FakeEngines().frontend(4096, tool_call_parser="hermes")
+        return await stack.enter_async_context(a_client(an_app(frontend)))
+
+    client: httpx.AsyncClient = run(start())
     routes = routes_of(client)
     assert len(routes) > 20
-    posts = [(method, path) for method, path in routes if method == "POST"]
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at:
-        method, path = chance.choice(posts if chance.random() < 0.8 else routes)
-        if chance.random() < 0.5:
-            method, path = "POST", chance.choice(list(VALID))
-        content = a_body(chance, path) if method == "POST" else None
-        url = PATH_PARAMETER.sub(lambda _: chance.choice(["x", "resp_1", "conv_1", "%00", "%F0%9F"]), path)
-        if method == "GET":
-            url += "?limit=" + chance.choice(["", "0", "x", "999"])
-        answer, healthy = await asyncio.gather(
-            client.request(method, url, content=content), asyncio.wait_for(client.get("/healthz"), PATIENCE_S)
-        )
-        assert healthy.status_code == 200
-        if answer.status_code >= 500:
-            assert (answer.status_code, "retry-after" in answer.headers) == (503, True), (
-                method,
-                url,
-                content,
-                answer.text,
+    statuses: set[int] = set()
+
+    @limits
+    @given(questions(routes))
+    def is_answered(question: Question) -> None:
+        async def ask() -> tuple[httpx.Response, httpx.Response]:
+            return await asyncio.gather(
+                client.request(question.method, question.url, content=question.content),
+                asyncio.wait_for(client.get("/healthz"), PATIENCE_S),
             )
+
+        answer, healthy = run(ask())
+        assert healthy.status_code == 200
         assert answer.headers["x-request-id"]
+        statuses.add(answer.status_code)
+        if answer.status_code >= 500:
+            assert (answer.status_code, "retry-after" in answer.headers) == (503, True), answer.text
+
+    try:
+        is_answered()
+        assert {200, 400, 404} <= statuses
+    finally:
+        run(stack.aclose())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.parametrize("seed", range(2))
-async def test_any_body_at_any_route_is_answered(client, seed):
-    await bodies(client, 8.0, seed)
+def test_any_body_at_any_route_is_answered(run):
+    any_body_is_answered(run, tried(1000, anew=False))
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(60 * FUZZ_MINUTES + 120)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-async def test_any_body_at_any_route_for_minutes(client):
-    await bodies(client, 60 * FUZZ_MINUTES, random.randrange(1 << 30))
+def test_any_body_at_any_route_for_minutes(run):
+    any_body_is_answered(run, tried(int(5000 * FUZZ_MINUTES), anew=True))

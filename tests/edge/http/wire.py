@@ -119,8 +119,8 @@ class Wire:
         return len(self.listener.gatekeeper.connections.open)
 
     def close(self) -> None:
-        for connection in self._open:
-            connection.writer.close()
+        while self._open:
+            self._open.pop().writer.close()
 
 
 @asynccontextmanager
