@@ -65,6 +65,10 @@ class ConnectionLost(ConnectionError):
     """The other side is gone, or was never reached."""
 
 
+class NobodyThere(ConnectionLost):
+    """The process of an address has ended: nobody listens there, or another process does."""
+
+
 class _Kind(IntEnum):
     CALL = 1
     RESULT = 2
@@ -361,11 +365,13 @@ class Listener:
 
 
 async def connect(address: Address, service: Service) -> Connection:
-    """Raises ConnectionLost, also where the other side is not the process of the address."""
+    """Raises ConnectionLost, NobodyThere where it is sure that the process of the address has ended."""
     try:
         return await prove(address.host, address.port, cluster_secret(), address.process, lambda: Connection(service))
-    except (OSError, TimeoutError, Refused) as error:
-        raise ConnectionLost(f"cannot connect to {address.host}:{address.port}: {error!r}") from error
+    except TimeoutError as error:
+        raise ConnectionLost(f"{address.host}:{address.port} does not answer") from error
+    except (OSError, Refused) as error:
+        raise NobodyThere(f"cannot connect to {address.host}:{address.port}: {error!r}") from error
 
 
 def _ignore(connection: Connection) -> None:

@@ -178,8 +178,15 @@ class Engine:
 
     async def give_up_running(self) -> None:
         """The engine hangs: fail what runs on it with EngineLost, and have it aborted if the engine goes on."""
+        await self._end_running(EngineLost(f"the engine of worker {self._worker} hangs", self._worker))
+
+    async def hand_back_running(self) -> None:
+        """The worker leaves: fail what runs on it with WorkerUnreachable."""
+        await self._end_running(WorkerUnreachable(f"worker {self._worker} leaves", self._worker))
+
+    async def _end_running(self, error: WorkerUnreachable) -> None:
         for running in self._tap.running:
-            running.sink.fail(EngineLost(f"the engine of worker {self._worker} hangs", self._worker))
+            running.sink.fail(error)
             await self.stop(RequestId(running.request_id))
 
     async def drained(self) -> None:

@@ -7,11 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from cluster.errors import WorkerUnreachable
+from cluster.types import WorkerId
+
 logger = logging.getLogger("baton.worker")
 
 ASK_INTERVAL_S = 1.0
 HANG_STALLS = 4
 """An engine that does not answer for so many times its stall timeout hangs for good."""
+HEALTH_INTERVAL_S = 0.1
+"""How late it is noticed, in seconds, that an engine has died while it was asked whether it lives."""
 
 
 class WatchedEngine(Protocol):
@@ -19,9 +24,28 @@ class WatchedEngine(Protocol):
         """Returns when the engine core answers: after the step that it is in."""
         ...
 
+    async def check_health(self) -> None:
+        """Raises when the engine core is gone."""
+        ...
+
     async def give_up_running(self) -> None:
         """Fail what runs on the engine, so that it is run elsewhere."""
         ...
+
+
+async def show_life(engine: WatchedEngine, stall_timeout_s: float, worker: WorkerId) -> None:
+    """Returns when the engine has answered. Raises WorkerUnreachable when it is dead or hangs."""
+    answer = asyncio.ensure_future(engine.answer())
+    try:
+        async with asyncio.timeout(stall_timeout_s):
+            while not answer.done():  # vLLM leaves the question open when its engine core dies meanwhile
+                await engine.check_health()
+                await asyncio.wait([answer], timeout=HEALTH_INTERVAL_S)
+            await answer
+    except Exception as error:
+        raise WorkerUnreachable(f"the engine of worker {worker} does not answer: {error!r}", worker) from error
+    finally:
+        answer.cancel()
 
 
 class EngineWatch:

@@ -146,7 +146,7 @@ class WorkerUnreachable(WorkerFailed):
 
 
 class EngineLost(WorkerUnreachable):
-    """The worker's engine died or hung while it had this request."""
+    """The worker died, or its engine died or hung, while it had this request."""
 
 
 class WorkerBusy(WorkerFailed):

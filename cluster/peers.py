@@ -9,9 +9,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
-from cluster.channel import Connection, ConnectionLost, Method, Service, connect
-from cluster.errors import Overloaded, WorkerFailed, WorkerUnreachable
+from cluster.channel import Connection, ConnectionLost, Method, NobodyThere, Service, connect
+from cluster.errors import EngineLost, Overloaded, WorkerFailed, WorkerUnreachable
 from cluster.protocol import (
+    ANSWER,
     EXTEND,
     FORGET,
     GIVE_BACK,
@@ -57,6 +58,11 @@ _SCHEDULER_TIMEOUT_S = 5.0
 _LEAVING_TIMEOUT_S = 0.5
 """How long a worker that leaves tries to say so, in seconds. Its reports end, so the Scheduler finds out anyway."""
 _SCHEDULER_RETRY_S = 0.1
+_GONE_TIMEOUT_S = 0.5
+"""How long a worker whose connection was lost has to show that it lives, in seconds. The port of a dead process refuses
+at once. Longer keeps the requests of a machine that is gone from their next worker, shorter takes no process for dead
+that is on a slow network.
+"""
 
 
 class SchedulerPeer:
@@ -137,6 +143,10 @@ class WorkerPeer:
         self._steps = steps
         self.connection = connection
 
+    async def show_life(self) -> None:
+        """Returns once the engine has answered. Raises ServingError."""
+        await self.call(ANSWER, None)
+
     async def call(self, method: Method[A, R], argument: A) -> R:
         """Raises ServingError."""
         try:
@@ -188,6 +198,20 @@ class Peers:
                 del self._links[worker]
             raise WorkerUnreachable(str(error), worker) from error
 
+    async def lost_with(self, worker: WorkerId) -> WorkerUnreachable:
+        """For a request that a worker had when its connection was lost: EngineLost where the worker has ended, and not
+        where this process, or the network, stood still for too long.
+        """
+        try:
+            async with asyncio.timeout(_GONE_TIMEOUT_S):
+                await self.to(worker)
+        except WorkerUnreachable as error:
+            if isinstance(error.__cause__, NobodyThere):
+                return EngineLost(f"worker {worker} died", worker)
+        except (Overloaded, TimeoutError):
+            pass
+        return WorkerUnreachable(f"the connection to worker {worker} was lost", worker)
+
     async def _connect(self, worker: WorkerId) -> WorkerPeer:
         try:
             address = self._addresses.get(worker) or await self._address_of(worker)
@@ -195,7 +219,7 @@ class Peers:
             raise Overloaded("the Scheduler is away", _SCHEDULER_TIMEOUT_S) from error
         if address is None:
             raise ConnectionLost(f"worker {worker} is not known to the Scheduler")
-        steps = StepReader(worker, self._max_unread_tokens)
+        steps = StepReader(worker, self.lost_with, self._max_unread_tokens)
         try:
             return WorkerPeer(worker, await connect(address, steps.service), steps)
         except ConnectionLost:
@@ -214,7 +238,13 @@ class PrefillPeers:
         self._peers = peers
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
-        return await (await self._peers.to(worker)).call(PREFILL, request)
+        peer = await self._peers.to(worker)
+        if request.is_suspect:
+            await peer.show_life()
+        try:
+            return await peer.connection.call(PREFILL, request)
+        except ConnectionLost as error:
+            raise await self._peers.lost_with(worker) from error
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
         """Without a connection there is nothing to withdraw: its end has withdrawn everything."""
@@ -240,16 +270,21 @@ class DecodePeers:
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
         peer = self._peers.connected(worker)
-        return peer.generate(request, handoff) if peer else self._connect_and_generate(worker, request, handoff)
+        if peer is None or request.is_suspect:
+            return self._reach_and_generate(worker, request, handoff)
+        return peer.generate(request, handoff)
 
     def distrust(self, worker: WorkerId) -> None:
         if peer := self._peers.connected(worker):
             peer.connection.post(FORGET, None)
 
-    async def _connect_and_generate(
+    async def _reach_and_generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        async with aclosing((await self._peers.to(worker)).generate(request, handoff)) as deltas:
+        peer = await self._peers.to(worker)
+        if request.is_suspect:
+            await peer.show_life()
+        async with aclosing(peer.generate(request, handoff)) as deltas:
             async for delta in deltas:
                 yield delta
 

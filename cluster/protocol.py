@@ -88,6 +88,8 @@ class StreamFailed(msgspec.Struct, frozen=True, array_like=True):
     error: ErrorMessage
 
 
+ANSWER = Method[None, None]("answer", None)
+"""Whether the engine of a worker lives: it answers after the step that it is in."""
 START = Method[Start, None]("start", Start)
 STOP = Method[int, None]("stop", int)
 """Nobody reads this stream any more."""

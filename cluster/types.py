@@ -92,6 +92,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The engine may be asked for its most likely tokens: no client has asked it for others."""
     is_verified: bool = False
     """The engine is to report its most likely first tokens, to be compared with another engine's."""
+    is_suspect: bool = False
+    """An engine was lost with it. It is given only to an engine that has just answered, so that the loss of that one,
+    too, is told from the loss of many engines at once.
+    """
     reasoning_ended: bool | None = None
     """Whether the prompt already closed its reasoning block: gates structured output (None: no reasoning parser)."""
     reasoning_parser_kwargs: dict[str, object] | None = None

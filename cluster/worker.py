@@ -12,12 +12,13 @@ from cluster import metrics
 from cluster.channel import Listener, Service
 from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
-from cluster.engine_watch import EngineWatch
+from cluster.engine_watch import EngineWatch, show_life
 from cluster.errors import ServingError
 from cluster.handles import join_cluster, own_interface_of, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
 from cluster.observability.logging import set_up_logging
 from cluster.peers import SchedulerPeer
+from cluster.protocol import ANSWER
 from cluster.reports import (
     LinkSpeed,
     ReportReply,
@@ -38,6 +39,10 @@ REPORT_INTERVAL_S = 0.25
 """What the Scheduler does not hear from the sessions it knows so late. Longer makes its picture of queues, memory and
 progress older, shorter costs workers and the Scheduler CPU.
 """
+LAST_WORDS_S = 2.0
+"""How long before Serve kills a worker that drains what still runs on it goes to other workers, in seconds. Longer cuts
+long answers earlier, shorter risks that they are taken for what the worker died of.
+"""
 
 
 class Worker:
@@ -55,6 +60,7 @@ class Worker:
         """The engine has freed the blocks of these leases."""
         self._pool = pool
         self._max_requests = config.max_ongoing_requests
+        self._drain_s = config.drain_s
         self._scheduler = scheduler
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,6 +77,7 @@ class Worker:
             on_step=lambda: self.on_step(),
             on_ended_leases=lambda ended: self.on_ended_leases(ended),
         )
+        self.service.on_call(ANSWER, lambda _: show_life(self.engine, config.stall_timeout_s, self.id))
         self._kv_events = KvEventFeed(self.id, self.engine.kv_events, scheduler.send_kv_events)
         self._watch = EngineWatch(self.engine, config.stall_timeout_s, self._say_lost)
 
@@ -118,14 +125,19 @@ class Worker:
         return metrics.scrape(self._pool, self.id)
 
     async def leave(self, *drained: Callable[[], Awaitable[None]]) -> None:
-        """Get no more requests, finish those that run, wait for what else has to be `drained`, in order, and stop.
-        Serve kills what takes longer than its grace time.
+        """Get no more requests, finish those that run, wait for what else has to be `drained`, in order, and stop. What
+        still runs shortly before Serve's grace time ends goes to other workers.
         """
         if self._tasks:
             for task in self._tasks:
                 task.cancel()
             await self._say_lost()
-        await self.engine.drained()
+        try:
+            async with asyncio.timeout(max(0.0, self._drain_s - LAST_WORDS_S)):
+                await self.engine.drained()
+        except TimeoutError:
+            logger.warning("requests still run after %g s of draining: they go on elsewhere", self._drain_s)
+            await self.engine.hand_back_running()
         for wait in drained:
             await wait()
         if self._listener is not None:

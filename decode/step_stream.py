@@ -9,7 +9,7 @@ belongs to it: the worker stops generating for a dead ingress replica, and the i
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
 from cluster.channel import Connection, ConnectionLost, Service
@@ -174,9 +174,17 @@ class _Sink:
 class StepReader:
     """The ingress's half, for one connection to a worker."""
 
-    def __init__(self, worker: WorkerId, max_unread_tokens: int | None = None) -> None:
-        """`max_unread_tokens`: how far the reader of a stream may lag before the stream fails (cluster/feed.py)."""
+    def __init__(
+        self,
+        worker: WorkerId,
+        lost_with: Callable[[WorkerId], Awaitable[WorkerUnreachable]],
+        max_unread_tokens: int | None = None,
+    ) -> None:
+        """`lost_with` says what became of a worker whose connection was lost while it had requests;
+        `max_unread_tokens`: how far the reader of a stream may lag before the stream fails (cluster/feed.py).
+        """
         self._worker = worker
+        self._lost_with = lost_with
         self._max_unread_tokens = max_unread_tokens
         self._feeds: dict[int, Feed] = {}
         self._numbers = itertools.count()
@@ -192,19 +200,23 @@ class StepReader:
         """Start a request and give its deltas. Closing it stops the request.
 
         Raises:
-            ServingError: as the worker says; WorkerUnreachable when it is gone; ClientTooSlow.
+            ServingError: as the worker says; WorkerUnreachable when it cannot be reached, EngineLost when it died while
+                it had the request; ClientTooSlow.
         """
         stream = next(self._numbers)
         feed = Feed(request.num_sequences, self._max_unread_tokens)
         feed.on_overflow = lambda: self._send_stop(connection, stream)
         self._feeds[stream] = feed
         try:
-            connection.post(START, Start(stream, request, handoff))
+            try:
+                connection.post(START, Start(stream, request, handoff))
+            except ConnectionLost as error:
+                raise WorkerUnreachable(f"worker {self._worker} is gone", self._worker) from error
             while batch := await feed.next():
                 for delta in batch:
                     yield delta
         except ConnectionLost as error:
-            raise self._lost() from error
+            raise await self._lost_with(self._worker) from error
         finally:
             del self._feeds[stream]
             if not feed.is_finished:
@@ -225,7 +237,4 @@ class StepReader:
 
     def _on_closed(self, connection: Connection) -> None:
         for feed in self._feeds.values():
-            feed.fail(self._lost())
-
-    def _lost(self) -> WorkerUnreachable:
-        return WorkerUnreachable(f"worker {self._worker} is gone", self._worker)
+            feed.fail(ConnectionLost(f"the connection to worker {self._worker} was lost"))

@@ -10,8 +10,8 @@ from typing import Final, final
 from cluster.types import Rejection, WorkerId
 
 MAX_ENGINES_LOST: Final = 2
-"""Engines that may be lost with one request before it had a token of theirs, and so many after. More let one request
-stop more of the fleet; with one, each request that shared an engine with the reason fails.
+"""Engines that may be lost with one request. More let one request stop more of the fleet; with one, each request that
+shared an engine with the reason fails.
 """
 QUARANTINE_S: Final = 600.0
 """How long a request is refused, in seconds. Longer keeps out a request that is harmless by now, shorter lets a client

@@ -97,10 +97,7 @@ class Session:
         """Workers that failed it."""
         self._lost: frozenset[WorkerId] = frozenset()
         """Of these, the ones that died, hung or could not be reached."""
-        self._engines_lost = {False: 0, True: 0}
-        """Before the request had a token of theirs, and after."""
-        self._has_token = False
-        """Of the engine that generates now."""
+        self._num_engines_lost = 0
         self._digest = digest_of(request, self._terms.block_hashes)
         self._placement: Placement | None = None
         self._is_charged = False
@@ -171,13 +168,11 @@ class Session:
                     logger.warning("request %s goes on elsewhere: %s", self._request.request_id, failure)
 
     def _count_engine(self, worker: WorkerId) -> None:
-        """Where engines die at once for another reason, a stream is lost with the one that it runs on, and placed on
-        one that is about to be found dead: these two losses are of different kinds. Raises RequestQuarantined.
-        """
-        self._engines_lost[self._has_token] += 1
-        if self._engines_lost[self._has_token] >= MAX_ENGINES_LOST:
+        """Raises RequestQuarantined."""
+        self._num_engines_lost += 1
+        if self._num_engines_lost >= MAX_ENGINES_LOST:
             self._ports.scheduler.tell(RequestCondemned(digest=self._digest, worker=worker))
-            raise RequestQuarantined(f"{sum(self._engines_lost.values())} engines were lost with this request")
+            raise RequestQuarantined(f"{self._num_engines_lost} engines were lost with this request")
 
     async def _place(self, failure: WorkerFailed | None) -> Placement:
         """`failure`: of the attempt before."""
@@ -212,14 +207,13 @@ class Session:
             can_hand_over=request.num_sequences == 1 and not request.needs_prompt_logprobs,
             excluded=self._excluded,
             lost=self._lost,
-            num_engines_lost=sum(self._engines_lost.values()),
+            num_engines_lost=self._num_engines_lost,
             digest=self._digest,
             path=terms.path if failure is None else None,
         )
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
         request = self._next_request(placement)
-        self._has_token = False
         prefilled, check, held = None, None, None
         try:
             if placement.prefill is not None and placement.decode is not None:
@@ -246,7 +240,6 @@ class Session:
                         first = await coming
                 if first is None:
                     return
-                self._has_token = True
                 self._ports.scheduler.tell(FirstToken(request_id=self._request.request_id))
                 self._withdraw()  # what the decode worker has not redeemed it does not want
                 if check is not None:
@@ -273,7 +266,10 @@ class Session:
         if self._released:
             request = request.after(self._released)
         is_verified = self._verifies and placement.path is Path.PREFILL_DECODE
-        return msgspec.structs.replace(request, is_verified=True) if is_verified else request
+        is_suspect = self._num_engines_lost > 0
+        if not is_verified and not is_suspect:
+            return request
+        return msgspec.structs.replace(request, is_verified=is_verified, is_suspect=is_suspect)
 
     async def _prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
         self._asked = (worker, request.request_id)

@@ -3,7 +3,9 @@ import asyncio
 import pytest
 
 from cluster import engine_watch
-from cluster.engine_watch import EngineWatch
+from cluster.engine_watch import EngineWatch, show_life
+from cluster.errors import WorkerUnreachable
+from cluster.types import WorkerId
 
 STALL_S = 0.05
 
@@ -11,12 +13,17 @@ STALL_S = 0.05
 class Engine:
     def __init__(self) -> None:
         self.answers = asyncio.Event()
+        self.is_dead = False
         self.num_given_up = 0
         self.num_stalls = 0
         self.stalled = asyncio.Event()
 
     async def answer(self) -> None:
         await self.answers.wait()
+
+    async def check_health(self) -> None:
+        if self.is_dead:
+            raise RuntimeError("the engine core is dead")
 
     async def give_up_running(self) -> None:
         self.num_given_up += 1
@@ -59,3 +66,21 @@ async def test_engine_that_hangs_for_good_ends_the_watch():
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(EngineWatch(engine, STALL_S, engine.on_stall).run(), 5)
     assert engine.num_given_up > 1
+
+
+async def test_engine_that_answers_has_shown_life():
+    engine = Engine()
+    engine.answers.set()
+    await show_life(engine, STALL_S, WorkerId("d0"))
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+async def test_engine_that_dies_or_hangs_while_it_is_asked_has_not(is_dead):
+    engine = Engine()
+    stall_s = 30.0 if is_dead else STALL_S
+    asked = asyncio.create_task(show_life(engine, stall_s, WorkerId("d0")))
+    await asyncio.sleep(0)
+    engine.is_dead = is_dead
+    with pytest.raises(WorkerUnreachable) as failed:
+        await asyncio.wait_for(asked, 5)
+    assert failed.value.worker == "d0"

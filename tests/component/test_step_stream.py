@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.channel import Connection, Listener, Method, Service, connect
-from cluster.errors import ClientTooSlow, ErrorMessage, InvalidRequest, ServingError, WorkerUnreachable
+from cluster.errors import ClientTooSlow, EngineLost, ErrorMessage, InvalidRequest, ServingError, WorkerUnreachable
 from cluster.feed import DeltaSink
 from cluster.protocol import STREAM_FAILED, StreamFailed
 from cluster.types import (
@@ -84,6 +84,10 @@ class Request:
         await asyncio.wait([self.reading])
 
 
+async def died_with_it(worker: WorkerId) -> WorkerUnreachable:
+    return EngineLost(f"worker {worker} died", worker)
+
+
 class Ingress:
     def __init__(self, reader: StepReader, connection: Connection) -> None:
         self.reader = reader
@@ -91,7 +95,7 @@ class Ingress:
 
     @classmethod
     async def join(cls, listener: Listener) -> "Ingress":
-        reader = StepReader(WorkerId("d0"), MAX_UNREAD)
+        reader = StepReader(WorkerId("d0"), died_with_it, MAX_UNREAD)
         return cls(reader, await connect(listener.address, reader.service))
 
     async def settle(self) -> None:

@@ -51,24 +51,27 @@ async def test_one_request_takes_two_engines_of_fifty(is_resumable):
     cluster.check_settled()
 
 
-async def test_one_stream_takes_three_engines_of_fifty():
-    """It has tokens of the first one. Sent again, it reaches none."""
+async def test_one_stream_takes_two_engines_of_fifty():
+    """It has tokens of the first one."""
     decode = FakeDecode(fails_before={w: e for w, e in dies_on_every_engine().items() if w != "d0"})
     decode.fails_after = dies_on_every_engine()
     cluster = FakeCluster(FakeScheduler(num_prefill=0, num_decode=50), decode=decode)
     with pytest.raises(RequestQuarantined):
         await read(cluster.session(a_request(is_resumable=True)))
-    assert len(cluster.decode.given) == MAX_ENGINES_LOST + 1
+    assert len(cluster.decode.given) == MAX_ENGINES_LOST
     cluster.check_settled()
 
 
 async def test_stream_outlives_two_engines_that_die_at_once():
-    """It runs on the first one, and is placed on the second one before anybody knows that this one is dead, too."""
-    gone = dies_on_every_engine()
-    decode = FakeDecode(fails_before={"d2": gone["d2"]}, fails_after={"d0": gone["d0"]})
+    """It runs on the first one, and is placed on the second one before anybody knows that this one is dead, too: that
+    is found out before the request is given to it.
+    """
+    was_dead = dies_on_every_engine(WorkerUnreachable)
+    decode = FakeDecode(fails_before={"d2": was_dead["d2"]}, fails_after={"d0": dies_on_every_engine()["d0"]})
     cluster = FakeCluster(FakeScheduler(num_prefill=0, num_decode=3), decode=decode)
     assert tokens(await read(cluster.session(a_request(is_resumable=True)))) == SERVED
     assert [worker for worker, _ in decode.given] == ["d0", "d2", "d1"]
+    assert [request.is_suspect for request in decode.requests] == [False, True, True]
     cluster.check_settled()
 
 
