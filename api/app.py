@@ -39,7 +39,7 @@ from cluster import metrics
 from cluster.config.application import AppConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
-from cluster.handles import ClusterHandle, join_cluster, own_worker_id, scheduler_address
+from cluster.handles import ClusterHandle, claim_state, join_cluster, own_worker_id, scheduler_address
 from cluster.observability.logging import set_up_logging
 from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.scheduling import Scheduling
@@ -119,6 +119,8 @@ class Ingress:
         frontend = await Frontend.start(config, self._start_session)
         set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # vLLM has configured its own logger by now
         self._state = ChatState(config.state)
+        if self._state.local is not None:
+            claim_state(is_new=self._state.local.is_new)
         self._state.start()
         self._context = ContextManager(
             frontend, lambda: self._state.stores.context, config.context, lambda: self._state.stores.search

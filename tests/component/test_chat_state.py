@@ -142,7 +142,7 @@ def test_variable_that_is_empty_overrides_nothing(tmp_path, monkeypatch):
     for variable in (chat_state.URL_VARIABLE, chat_state.REDIS_URL_VARIABLE):
         monkeypatch.setenv(variable, "")
     made = ChatState(StateConfig(database_url="postgresql://there", redis_url="redis://there", data_dir=str(tmp_path)))
-    assert (made._local, made._local_redis, made._url) == (None, None, "postgresql://there")
+    assert (made.local, made._local_redis, made._url) == (None, None, "postgresql://there")
 
 
 async def test_restart_keeps_the_conversations(tmp_path):
