@@ -19,8 +19,10 @@ from api.state.volatile import TIMEOUT_S, Volatile
 MAX_BATCHES = 1000
 """Kept of a response."""
 KEPT_S = 600
-MAX_LAG = 1000
-"""Batches that a follower may lag behind."""
+MAX_LAG_BYTES = 4 << 20
+"""That a follower may lag behind. More lets slow followers take the memory of a replica, less sends those of long log
+probabilities to PostgreSQL more often.
+"""
 SILENCE_S = 5.0
 """A tail that is silent for so long ends: its writer may have lost Redis, or be lost itself."""
 
@@ -40,8 +42,25 @@ class Batch(NamedTuple):
     sealed: bytes
 
 
-Queue = asyncio.Queue[bytes | None]
-"""Of a follower: batches, and None when there will be no more."""
+class Queue:
+    """Of a follower: batches, and None when there will be no more. What it has no room for is left out: its follower
+    finds the gap.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._num_bytes = 0
+
+    def put(self, batch: bytes | None) -> None:
+        num_bytes = len(batch or b"")
+        if batch is None or not self._num_bytes or self._num_bytes + num_bytes <= MAX_LAG_BYTES:
+            self._num_bytes += num_bytes
+            self._waiting.put_nowait(batch)
+
+    async def get(self) -> bytes | None:
+        batch = await self._waiting.get()
+        self._num_bytes -= len(batch or b"")
+        return batch
 
 
 class Tails:
@@ -101,7 +120,7 @@ class _Channels:
     @asynccontextmanager
     async def joined(self, name: str) -> AsyncIterator[Queue | None]:
         """What is published from now on; None when Redis is away."""
-        queue: Queue = asyncio.Queue(MAX_LAG)
+        queue = Queue()
         self._followers[name].add(queue)
         ear = self._opened()
         try:
@@ -190,8 +209,7 @@ class _Ear:
 
     def _pass_on(self, name: str, batch: bytes | None) -> None:
         for queue in self._followers.get(name, ()):
-            with suppress(asyncio.QueueFull):  # its follower finds a gap
-                queue.put_nowait(batch)
+            queue.put(batch)
 
 
 async def _next(queue: Queue) -> bytes | None:

@@ -84,7 +84,7 @@ class Service:
 
     def wait_until_whole(self) -> None:
         """Everybody whom a test has killed is replaced, the database too."""
-        wait_for(self.is_ready, RECOVERED_WITHIN_S, interval_s=0.5)
+        wait_for(lambda: self._has_workers() and self.is_ready(), RECOVERED_WITHIN_S, interval_s=0.5)
         wait_for(lambda: self.get("/v1/conversations").is_success, RECOVERED_WITHIN_S)
 
     def stop(self) -> list[psutil.Process]:
@@ -167,6 +167,10 @@ class Service:
     def redis(self) -> psutil.Process:
         (server,) = [p for p in psutil.process_iter() if p.name() == "redis-server" and _serves(p, self._data)]
         return server
+
+    def _has_workers(self) -> bool:
+        """Their processes at least: what is said of readiness may be a quarter of a second old."""
+        return len(self.processes(PREFILL_PROCESS)) + len(self.processes(DECODE_PROCESS)) >= self._num_engines
 
     def is_ready(self) -> bool:
         """Answers, and can hand over."""

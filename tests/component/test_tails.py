@@ -143,7 +143,7 @@ async def test_one_that_leaves_takes_nothing_from_the_others(writer, reader):
 
 
 async def test_follower_that_lags_too_far_behind_is_sent_back_to_postgresql(writer, reader, monkeypatch):
-    monkeypatch.setattr(module, "MAX_LAG", 3)
+    monkeypatch.setattr(module, "MAX_LAG_BYTES", 100)
     monkeypatch.setattr(module, "SILENCE_S", 0.5)
     async with aclosing(reader.follow("alice", "r", -1)) as batches:
         first = asyncio.create_task(anext(batches))

@@ -54,6 +54,10 @@ def _raylet_killed(service: TwoNodes) -> None:
     _other_node_ends_with(service, [service.ray_process(service.other, RAYLET)])
 
 
+def _agents_killed(service: TwoNodes) -> None:
+    _other_node_ends_with(service, service.agents(service.other))
+
+
 def _gcs_killed(service: TwoNodes) -> None:
     service.kill_gcs()
     try:
@@ -81,6 +85,7 @@ PLANE_FAULTS = {
     ),
     "GCS SIGKILL, back after 10 s": PlaneFault(_gcs_killed),
     "raylet of a decode worker SIGKILL": PlaneFault(_raylet_killed, costs_other_node=True),
+    "Ray's agents of a node SIGKILL": PlaneFault(_agents_killed, costs_other_node=True),
 }
 
 
