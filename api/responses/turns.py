@@ -10,7 +10,7 @@ from api.responses.request import ResponseRequest, response_of
 from api.responses.turn import Means, Turn
 from api.server.capacity import Capacity, Units
 from api.state.chat_state import ChatState
-from api.state.history import History
+from api.state.history import NOTHING
 from api.state.items import Item, refers, with_ids
 from api.state.responses import Admission, Admitted, Responses
 from cluster.errors import StateUnavailable, TooManyRequests
@@ -20,7 +20,6 @@ WITHDRAWALS = 20
 """Then its lease has run out."""
 BACKGROUND_RETRY_AFTER_S = 10.0
 """A response takes seconds to minutes."""
-NOTHING = History([], {}, [])
 
 Settle = Callable[[asyncio.Future[Turn]], None]
 

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request
 from api.context.manager import ContextManager
 from api.identity.tenants import tenant_in_state
 from api.responses.request import ResponseRequest, request_of
-from api.responses.turns import NOTHING, input_of
+from api.responses.turns import input_of
 from api.routes.calls import call_of
 from api.state.chat_state import ChatState
-from api.state.history import History
+from api.state.history import NOTHING, History
 from api.state.items import Item, new_id
 from api.wire.requests import checked, object_of
 

@@ -7,10 +7,11 @@ from psycopg.rows import DictRow
 from api.state.compactions import opened
 from api.state.conversations import found_conversation
 from api.state.database import Transaction, fetch_all, fetch_one
-from api.state.items import Coverage, Item, unsealed
+from api.state.history_space import Held, HistorySpace
+from api.state.items import Coverage, Item, Limits, unsealed
 from api.state.queries import queries
 from api.state.sealing import TenantKeys
-from cluster.errors import Conflict, NotFound
+from cluster.errors import Conflict, InvalidRequest, NotFound
 
 _SQL = queries("history.sql")
 
@@ -28,38 +29,68 @@ class History(NamedTuple):
     memories: dict[str, list[str]]
     """Ids of the items that a turn was reminded of, by the id of its last message from the user."""
     summaries: list[StoredSummary]
+    held: Held | None = None
+    """The memory that it takes."""
 
 
-async def history_of(
-    transaction: Transaction, keys: TenantKeys, tenant: str, conversation: str | None, previous: str | None
-) -> History:
-    """
-    Raises:
-        NotFound: no such conversation or previous response.
-        Conflict: the previous response is being generated.
-    """
-    if conversation is not None:
-        await found_conversation(transaction, tenant, conversation)
-        query, values = _SQL["of_conversation"], {"conversation": conversation}
-    elif previous is not None:
-        found = await fetch_one(transaction, _SQL["status"], tenant=tenant, id=previous)
-        if found is None:
-            raise NotFound(f"no response with id '{previous}'", "previous_response_id", "previous_response_not_found")
-        if found["status"] in ("queued", "in_progress"):
-            raise Conflict(
-                f"response '{previous}' is still being generated",
+NOTHING = History([], {}, [])
+
+
+class Histories:
+    def __init__(self, keys: TenantKeys, limits: Limits, space: HistorySpace) -> None:
+        self._keys = keys
+        self._limits = limits
+        self._space = space
+
+    async def of(
+        self, transaction: Transaction, tenant: str, conversation: str | None, previous: str | None
+    ) -> History:
+        """
+        Raises:
+            NotFound: no such conversation or previous response.
+            Conflict: the previous response is being generated.
+            InvalidRequest: the previous response follows more than a conversation may have.
+            TooManyRequests, Overloaded: there is no room for it in memory now.
+        """
+        if conversation is not None:
+            await found_conversation(transaction, tenant, conversation)
+            sizes = await fetch_all(transaction, _SQL["of_conversation"], tenant=tenant, conversation=conversation)
+        elif previous is not None:
+            await _require_over(transaction, tenant, previous)
+            most = self._limits.conversation_items
+            sizes = await fetch_all(transaction, _SQL["up_to"], tenant=tenant, id=previous, most=most)
+            self._check_length(previous, sizes)
+        else:
+            return NOTHING
+        held = self._space.hold(tenant, sum(row["num_bytes"] for row in sizes))
+        rows = await fetch_all(transaction, _SQL["items"], tenant=tenant, ids=[row["id"] for row in sizes])
+        items = await unsealed(await self._keys.of_rows(transaction, tenant, rows), rows)
+        return _history(rows, await opened(transaction, self._keys, tenant, items), held)
+
+    def _check_length(self, previous: str, sizes: list[DictRow]) -> None:
+        most, most_bytes = self._limits.conversation_items, self._limits.conversation_bytes
+        if len(sizes) > most or sum(row["num_bytes"] for row in sizes) > most_bytes:
+            raise InvalidRequest(
+                f"response '{previous}' follows too much: a turn may follow {most} items and {most_bytes} bytes. Begin "
+                "anew with a part of it, or with what POST /v1/responses/compact makes of it",
                 "previous_response_id",
-                "previous_response_in_progress",
+                "conversation_full",
             )
-        query, values = _SQL["up_to"], {"id": previous}
-    else:
-        return History([], {}, [])
-    rows = await fetch_all(transaction, query, tenant=tenant, **values)
-    items = await opened(transaction, keys, tenant, await unsealed(await keys.of_rows(transaction, tenant, rows), rows))
-    return _history(rows, items)
 
 
-def _history(rows: list[DictRow], all_items: list[dict[str, Any]]) -> History:
+async def _require_over(transaction: Transaction, tenant: str, previous: str) -> None:
+    found = await fetch_one(transaction, _SQL["status"], tenant=tenant, id=previous)
+    if found is None:
+        raise NotFound(f"no response with id '{previous}'", "previous_response_id", "previous_response_not_found")
+    if found["status"] in ("queued", "in_progress"):
+        raise Conflict(
+            f"response '{previous}' is still being generated",
+            "previous_response_id",
+            "previous_response_in_progress",
+        )
+
+
+def _history(rows: list[DictRow], all_items: list[dict[str, Any]], held: Held) -> History:
     items: list[Item] = []
     summaries: list[StoredSummary] = []
     memories: dict[str, tuple[str, list[str]]] = {}
@@ -71,4 +102,4 @@ def _history(rows: list[DictRow], all_items: list[dict[str, Any]]) -> History:
         items.append(item)
         if row["asked_by"] is not None and row["memory"]:
             memories[row["asked_by"]] = item["id"], row["memory"]
-    return History(items, dict(memories.values()), summaries)
+    return History(items, dict(memories.values()), summaries, held)

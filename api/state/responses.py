@@ -12,7 +12,8 @@ from psycopg.rows import DictRow
 from api.responses.short_events import Line
 from api.state.conversations import found_conversation
 from api.state.database import Database, Transaction, fetch_all, fetch_one
-from api.state.history import History, history_of
+from api.state.history import Histories, History
+from api.state.history_space import HistorySpace
 from api.state.items import ROW_BYTES, Item, Limits, Turn, append, packed, referred, too_large, unsealed
 from api.state.postgres.derived import lock_of_derived
 from api.state.postgres.parts import PAGE_BYTES, items_in
@@ -83,16 +84,17 @@ class Ending(NamedTuple):
 
 
 class Responses:
-    def __init__(self, database: Database, keys: TenantKeys, limits: Limits) -> None:
-        """`limits`: only the answer to a turn may be more."""
+    def __init__(self, database: Database, keys: TenantKeys, limits: Limits, space: HistorySpace) -> None:
+        """`limits`: only the answer to a turn may be more. `space`: for what turns follow."""
         self._database = database
         self._keys = keys
         self._limits = limits
+        self._histories = Histories(keys, limits, space)
 
     async def history(self, tenant: str, conversation: str | None, previous: str | None) -> History:
-        """What a turn follows. Raises NotFound, Conflict."""
+        """What a turn follows. Raises NotFound, Conflict, InvalidRequest, TooManyRequests, Overloaded."""
         async with self._database.transaction(tenant) as transaction:
-            return await history_of(transaction, self._keys, tenant, conversation, previous)
+            return await self._histories.of(transaction, tenant, conversation, previous)
 
     async def referred(self, tenant: str, items: list[Item]) -> list[Item]:
         """An input with what it refers to. Raises NotFound, InvalidRequest."""
@@ -105,6 +107,7 @@ class Responses:
         Raises:
             NotFound: no such conversation or previous response.
             InvalidRequest: the conversation is full, or the tenant's quota; or something in the turn is too large.
+            TooManyRequests, Overloaded: there is no room in memory for what it follows.
             Conflict: another turn is running on the conversation, or what was replaced is no part of it any more.
         """
         conversation, limits = turn.conversation, self._limits
@@ -118,7 +121,7 @@ class Responses:
                 await self._create(transaction, key, turn, texts)  # from here on the conversation is this turn's
                 if conversation is not None and turn.replaced is not None:
                     await _supersede(transaction, tenant, turn)
-                history = await history_of(transaction, self._keys, tenant, conversation, turn.previous)
+                history = await self._histories.of(transaction, tenant, conversation, turn.previous)
                 place = Turn(turn.created["id"], 0, is_output=False)
                 await append(transaction, key, added, conversation=conversation, turn=place, limits=limits)
                 return Admitted(history, key)

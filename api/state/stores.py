@@ -8,6 +8,7 @@ from api.state.context_store import ContextStore
 from api.state.conversations import Conversations
 from api.state.database import Database
 from api.state.feedback import FeedbackStore
+from api.state.history_space import HistorySpace
 from api.state.items import Limits
 from api.state.log_writer import LogWriter
 from api.state.orphans import Orphans
@@ -41,7 +42,7 @@ def stores_in(
     limits = Limits(config.max_item_bytes, config.max_conversation_items, config.max_conversation_bytes)
     return Stores(
         conversations=Conversations(database, keys, limits),
-        responses=Responses(database, keys, limits),
+        responses=Responses(database, keys, limits, HistorySpace(config.max_histories_bytes)),
         response_events=ResponseEvents(database, keys),
         log_writer=LogWriter(ResponseEvents(writing, keys), tails),
         orphans=Orphans(database, keys),

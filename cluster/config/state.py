@@ -69,6 +69,12 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of a conversation; what was replaced counts. What would exceed it is refused, but for the answer to a turn. With
     more, PostgreSQL reads longer for a turn of a long conversation; with less they end sooner.
     """
+    max_histories_bytes: Bytes = 512 << 20
+    """Of the conversations, or chains of `previous_response_id`, that the turns in progress of an ingress replica
+    follow, half of it for one tenant; they take about three times as much memory. One that is larger than all of it is
+    read alone. More lets few long conversations take the ingress's memory; less refuses turns in them, to be sent
+    again, when there are many at once.
+    """
     max_conversation_items: Count = 10_000
     """Of a conversation; those that were replaced count. What would exceed it is refused, but for the answer to a turn.
     Each turn reads what its conversation has: with more, long ones take the ingress and PostgreSQL longer, with less

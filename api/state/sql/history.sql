@@ -2,11 +2,10 @@
 SELECT status FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: of_conversation
-SELECT i.id, i.status, i.body, i.key_version, i.covers_through, i.covers,
-  CASE WHEN i.role = 'user' AND NOT i.is_output THEN i.response_id END AS asked_by, r.memory
-FROM items i LEFT JOIN responses r ON r.tenant_id = i.tenant_id AND r.id = i.response_id
-WHERE i.tenant_id = %(tenant)s AND i.conversation_id = %(conversation)s AND i.superseded_at IS NULL
-ORDER BY i.seq
+SELECT id, octet_length(body) AS num_bytes
+FROM items
+WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND superseded_at IS NULL
+ORDER BY seq
 
 -- name: up_to
 -- The turns before it, and what the first of them followed in its conversation
@@ -16,7 +15,7 @@ WITH RECURSIVE turns AS (
   UNION ALL
   SELECT r.id, r.previous_response_id, r.conversation_id, t.depth + 1
   FROM responses r JOIN turns t ON r.id = t.previous_response_id
-  WHERE r.tenant_id = %(tenant)s
+  WHERE r.tenant_id = %(tenant)s AND t.depth <= %(most)s
 ), first_turn AS (
   SELECT t.conversation_id, min(i.seq) AS seq
   FROM turns t JOIN items i ON i.tenant_id = %(tenant)s AND i.response_id = t.id
@@ -30,9 +29,15 @@ WITH RECURSIVE turns AS (
   SELECT i.id, 1, -t.depth, i.position
   FROM turns t JOIN items i ON i.tenant_id = %(tenant)s AND i.response_id = t.id
 )
+SELECT i.id, octet_length(i.body) AS num_bytes
+FROM history h JOIN items i ON i.tenant_id = %(tenant)s AND i.id = h.id
+ORDER BY h.part, h.turn, h.place
+LIMIT %(most)s + 1
+
+-- name: items
 SELECT i.id, i.status, i.body, i.key_version, i.covers_through, i.covers,
   CASE WHEN i.role = 'user' AND NOT i.is_output THEN i.response_id END AS asked_by, r.memory
-FROM history h
+FROM unnest(%(ids)s::text[]) WITH ORDINALITY AS h (id, place)
 JOIN items i ON i.tenant_id = %(tenant)s AND i.id = h.id
 LEFT JOIN responses r ON r.tenant_id = i.tenant_id AND r.id = i.response_id
-ORDER BY h.part, h.turn, h.place
+ORDER BY h.place
