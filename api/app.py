@@ -116,7 +116,7 @@ class Ingress:
         cluster = ClusterHandle(
             self._scheduling, scheduler_peer, [scheduler, prefill, decode], config.ingress.metrics_max_age_s
         )
-        frontend = await Frontend.start(config, self._start_session)
+        frontend = self._frontend = await Frontend.start(config, self._start_session)
         set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # vLLM has configured its own logger by now
         self._state = ChatState(config.state)
         if self._state.local is not None:
@@ -148,6 +148,7 @@ class Ingress:
             await self._titles.close()
             await self._context.close()
             self._scheduling.close()
+            await self._frontend.close()
             await self._state.close()
 
     def _start_session(self, request: GenerateRequest, terms: Terms) -> Session:

@@ -80,6 +80,11 @@ class Frontend:
             state.openai_serving_models,
         )
 
+    async def close(self) -> None:
+        """Nobody asks any more: the processes that try constraints end."""
+        engine: RemoteEngine = self._chat.engine_client
+        await engine.compilers.close()
+
     async def models(self) -> list[dict[str, Any]]:
         """The served models, as OpenAI's model objects plus vLLM's `max_model_len`."""
         cards = (await self._models.show_available_models()).data
