@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak fuzz lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -45,6 +45,11 @@ soak: $(STAMP) compile ## 2,000 requests, some aborted, and a worker killed each
 
 fuzz: $(STAMP) ## bytes of strangers at every socket and route, for minutes: BATON_FUZZ_MINUTES per test
 	$(BIN)/python -m pytest tests/edge -m fuzz -o log_cli=true -o log_cli_level=INFO
+
+browser: $(STAMP) ## pages of other sites in a real browser, beside a Baton on loopback: seconds
+	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \
+	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium || { echo "chromium is needed"; exit 1; }; }
+	$(BIN)/python -m pytest tests/edge/browser -m browser
 
 # The drills cut the network with iptables, and make nodes of network namespaces with ip
 .PHONY: network-tools
