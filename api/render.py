@@ -36,17 +36,28 @@ from api.wire.validation import FailFast, first_error
 from cluster.block_hashes import BlockHasher
 from cluster.config.application import AppConfig
 from cluster.config.repository import resolve_model
-from cluster.errors import InvalidRequest
+from cluster.errors import InvalidRequest, ServingError
 
 Frames = AsyncGenerator[str | bytes, None]
 """Of a stream: as vLLM writes them (str), or ready for the wire (bytes)."""
 
 
+COUNTED_WINDOWS = 8
+"""The tokens of a prompt are counted up to so many times what the model can read. More lets one question keep a thread
+busy for longer; fewer says of fewer prompts by how much they are too long.
+"""
+COUNTED_AT_A_TIME = 1 << 16
+"""Characters. The tokenizer's answer is put into Python lists while nothing else of the process runs: 5 ms for so many.
+More blocks the event loop for longer, fewer cuts more words in two, each of which counts as two tokens.
+"""
+
+
 class _Counted(ChatCompletionRequest):
-    """A request whose prompt may have any length."""
+    """A request whose prompt may be longer than the model can read."""
 
     def build_tok_params(self, model_config: Any) -> Any:
-        return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=None, max_output_tokens=0)
+        most = COUNTED_WINDOWS * model_config.max_model_len
+        return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=most, max_output_tokens=0)
 
 
 _CHAT: FailFast[ChatCompletionRequest] = FailFast(ChatCompletionRequest)
@@ -103,26 +114,30 @@ class Frontend:
         return await self._answer(self._completion.create_completion, request, call)
 
     async def count_tokens(self, body: Any) -> int:
-        """Of the prompt of a chat completion, even if it is too long for the model. Raises ServingError."""
+        """Of the prompt of a chat completion, even if it is too long for the model. Raises ServingError, InvalidRequest
+        for more than COUNTED_WINDOWS times too many.
+        """
         request = await _validated_chat(_COUNTED, body)
         try:
             rendered = await self._chat.render_chat_request(request)
         except (VLLMClientError, GracefulHTTPError, ValueError, TypeError) as error:
-            raise serving_error(error) from error
+            raise _uncounted(serving_error(error)) from error
         if isinstance(rendered, ErrorResponse):
-            raise error_of_response(rendered)
+            raise _uncounted(error_of_response(rendered))
         _, (prompt, *_) = rendered
         return len(prompt["prompt_token_ids"])
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each text, by itself."""
+        """The tokens of each text, by itself; of a long one nearly."""
         if sum(map(len, texts)) <= SHORT_CHARS:
             return self._counts(texts)
         return await asyncio.to_thread(self._counts, texts)
 
     def _counts(self, texts: Sequence[str]) -> list[int]:
         tokenizer = self._chat.renderer.get_tokenizer()
-        return [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+        return [
+            sum(len(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in _parts(text)) for text in texts
+        ]
 
     async def _answer(self, create: Callable[[Any], Any], request: Any, call: Call) -> dict[str, Any] | Frames:
         request.request_id = call.id
@@ -238,3 +253,17 @@ def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str |
         elif i == last and isinstance(body, dict):  # a missing field
             path.append(str(part))
     return ".".join(path) or None
+
+
+def _parts(text: str) -> list[str]:
+    return [text[start : start + COUNTED_AT_A_TIME] for start in range(0, len(text), COUNTED_AT_A_TIME)]
+
+
+def _uncounted(error: ServingError) -> ServingError:
+    if error.code != "context_length_exceeded":
+        return error
+    return InvalidRequest(
+        f"the prompt has more than {COUNTED_WINDOWS} times the tokens that the model can read: they are not counted",
+        "input",
+        error.code,
+    )

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from api.context.counting import TokenCounter
-from api.render import Frontend
+from api.render import COUNTED_WINDOWS, Frontend
 from api.responses.chat import chat_messages
-from cluster.errors import Overloaded, WorkerUnreachable
+from cluster.errors import InvalidRequest, Overloaded, WorkerUnreachable
 from cluster.sampling import decode_sampling_params
 from cluster.types import (
     FinishReason,
@@ -381,6 +381,10 @@ async def test_prompt_that_is_too_long_is_counted_all_the_same(started):
     counts = await started[1].count_texts(texts)
     body = {"model": "baton-demo", "messages": [{"role": "user", "content": texts[0]}]}
     assert await started[1].count_tokens(body) > counts[0] > 2 * MAX_MODEL_LEN > counts[1]
+    body = {"model": "baton-demo", "messages": [{"role": "user", "content": texts[0] * COUNTED_WINDOWS}]}
+    with pytest.raises(InvalidRequest) as refused:
+        await started[1].count_tokens(body)
+    assert refused.value.code == "context_length_exceeded"
 
 
 SAID = ["Where is Paris?", "", "\n", " a\n\n", "é 漢字 🦉", "one word after another " * 40, "\n\n\nnotes:\n- one\n"]

@@ -56,6 +56,8 @@ BODIES = {
     "prompts": (COMPLETION, body(prompt=["a"] * 300_000)),
     "wrong items": ("/v1/responses", body(input=[{}] * 9_000)),
     "wrong parts of items": ("/v1/responses", body(input=[{"role": "user", "content": [{}] * 2000}] * 20)),
+    "prompts of token ids": (COMPLETION, body(prompt=[[5] * 4000] * 120, max_tokens=1)),
+    "words to be counted": ("/v1/responses/input_tokens", body(input="word " * 3_000_000)),
     "metadata": ("/v1/responses", body(input="x", metadata={str(n): 1 for n in range(60_000)})),
 }
 
