@@ -387,7 +387,7 @@ async def test_prompt_that_is_too_long_is_counted_all_the_same(started):
     assert refused.value.code == "context_length_exceeded"
 
 
-SAID = ["Where is Paris?", "", "\n", " a\n\n", "é 漢字 🦉", "one word after another " * 40, "\n\n\nnotes:\n- one\n"]
+SAID = ["Where is Paris?", "", "\n", " a\n\n", "é 漢字 🦉", "one word after another " * 8, "\n\n\nnotes:\n- one\n"]
 
 
 @pytest.mark.parametrize("said", [[text] * 9 for text in SAID] + [SAID])
