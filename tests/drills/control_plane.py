@@ -1,4 +1,4 @@
-"""What can be struck of Ray on two nodes, as data: who is killed, who of the replicas may be replaced, and how long the
+"""What can be struck on two nodes, as data: who is killed or stopped, which replicas may be replaced, and how long the
 service may take until it is whole again.
 """
 
@@ -8,20 +8,36 @@ from dataclasses import dataclass
 
 import psutil
 
-from tests.cluster.service import DECODE_PROCESS, wait_for
+from tests.cluster.service import DECODE_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, wait_for
 from tests.drills.two_nodes import RAYLET, TwoNodes
 
 AWAY_S = 10.0
 """How long a GCS that was killed stays away, and a controller hangs."""
+SHORT_PAUSE_S, LONG_PAUSE_S = 1.0, 5.0
+"""How long the Scheduler stands still: less, and more, than an ingress waits for it before it places by itself."""
+ENGINES_BACK_WITHIN_S = 120.0
 NOTICED_WITHIN_S = 60.0
+
+
+def _no_replica(service: TwoNodes) -> set[psutil.Process]:
+    return set()
+
+
+def _decodes_of_other(service: TwoNodes) -> set[psutil.Process]:
+    on_node = service.other.processes()
+    return {process for process in service.processes(DECODE_PROCESS) if process in on_node}
+
+
+def _all_engines(service: TwoNodes) -> set[psutil.Process]:
+    return {process for name in (PREFILL_PROCESS, DECODE_PROCESS) for process in service.processes(name)}
 
 
 @dataclass(frozen=True)
 class PlaneFault:
     strike: Callable[[TwoNodes], None]
     """Returns when the fault is over and what the operator's supervisor restarts has been restarted."""
-    costs_other_node: bool = False
-    """The decode worker of the other node ends with it, and no other replica."""
+    costs: Callable[[TwoNodes], set[psutil.Process]] = _no_replica
+    """The replicas that end with it, as they are before."""
     silence_s: float = 5.0
     """Longest time without a token for any stream."""
     whole_s: float = 120.0
@@ -37,17 +53,27 @@ def _controller_killed_twice(service: TwoNodes) -> None:
 def _controller_killed_while_engine_starts(service: TwoNodes) -> None:
     (worker,) = _decodes_of_other(service)
     worker.kill()
-    wait_for(lambda: any(p != worker for p in _decodes_of_other(service)), NOTICED_WITHIN_S)
+    wait_for(lambda: _decodes_of_other(service) - {worker}, NOTICED_WITHIN_S)
     service.controller().kill()
 
 
 def _controller_hangs(service: TwoNodes) -> None:
-    controller = service.controller()
-    controller.suspend()
-    try:
-        _pass(AWAY_S)
-    finally:
-        controller.resume()
+    _stopped_for(AWAY_S, service.controller())
+
+
+def _scheduler_hangs(seconds: float) -> Callable[[TwoNodes], None]:
+    def strike(service: TwoNodes) -> None:
+        (scheduler,) = service.processes(SCHEDULER_PROCESS)
+        _stopped_for(seconds, scheduler)
+
+    return strike
+
+
+def _engines_killed(service: TwoNodes) -> None:
+    engines = _all_engines(service)
+    for process in engines:
+        process.kill()
+    wait_for(lambda: len(_all_engines(service) - engines) == len(engines), NOTICED_WITHIN_S)
 
 
 def _raylet_killed(service: TwoNodes) -> None:
@@ -81,11 +107,14 @@ PLANE_FAULTS = {
     "controller SIGKILL, twice": PlaneFault(_controller_killed_twice),
     "controller SIGSTOP 10 s": PlaneFault(_controller_hangs),
     "controller SIGKILL while an engine starts": PlaneFault(
-        _controller_killed_while_engine_starts, costs_other_node=True
+        _controller_killed_while_engine_starts, costs=_decodes_of_other
     ),
     "GCS SIGKILL, back after 10 s": PlaneFault(_gcs_killed),
-    "raylet of a decode worker SIGKILL": PlaneFault(_raylet_killed, costs_other_node=True),
-    "Ray's agents of a node SIGKILL": PlaneFault(_agents_killed, costs_other_node=True),
+    "raylet of a decode worker SIGKILL": PlaneFault(_raylet_killed, costs=_decodes_of_other),
+    "Ray's agents of a node SIGKILL": PlaneFault(_agents_killed, costs=_decodes_of_other),
+    "Scheduler SIGSTOP 1 s": PlaneFault(_scheduler_hangs(SHORT_PAUSE_S)),
+    "Scheduler SIGSTOP 5 s": PlaneFault(_scheduler_hangs(LONG_PAUSE_S), silence_s=LONG_PAUSE_S + 5.0),
+    "all engines SIGKILL": PlaneFault(_engines_killed, costs=_all_engines, silence_s=ENGINES_BACK_WITHIN_S),
 }
 
 
@@ -93,13 +122,16 @@ def _successor(service: TwoNodes, killed: psutil.Process) -> bool:
     return any(process != killed for process in service.controllers())
 
 
-def _decodes_of_other(service: TwoNodes) -> list[psutil.Process]:
-    on_node = service.other.processes()
-    return [process for process in service.processes(DECODE_PROCESS) if process in on_node]
-
-
 def _runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def _stopped_for(seconds: float, process: psutil.Process) -> None:
+    process.suspend()
+    try:
+        _pass(seconds)
+    finally:
+        process.resume()
 
 
 def _pass(seconds: float) -> None:

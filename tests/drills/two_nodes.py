@@ -28,6 +28,8 @@ CHANGES: dict[str, Any] = {
     "prefill": {"cpus": 0.2},
     # Without CPUs: the other node has none, so that nothing but a decode worker finds room there
     "decode": {"replicas": 2, "cpus": 0, "resources": {DECODE_PLACE: 1}},
+    # Three engines start at once on two cores
+    "slo": {"standard": {"outage_wait_s": 150}},
 }
 AUTHENTICATED = {"RAY_AUTH_MODE": "token"}
 """`ray start --head` demands a token where the machine has one; `ray start --address` sends it where it is told to."""
