@@ -52,7 +52,9 @@ class Gatekeeper:
     def sweep(self, now: float) -> None:
         """End what is late. Instead of a timer for each connection and request."""
         for protocol in [*self.connections.open, *self.ending]:
-            if protocol.deadline is not None and protocol.deadline <= now:
+            if protocol.unread_deadline is not None and protocol.unread_deadline <= now:
+                protocol.is_unread()
+            elif protocol.deadline is not None and protocol.deadline <= now:
                 protocol.is_late()
 
 
@@ -62,6 +64,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.logger = _quiet
         self.deadline: float | None = None
         """By the loop's clock; None while a request is being answered."""
+        self.unread_deadline: float | None = None
+        """The same, of a client that does not read what is written. None: it reads."""
         self._gatekeeper = gatekeeper
         self._config = gatekeeper.config
         self._in_head = True
@@ -162,6 +166,18 @@ class GuardedProtocol(HttpToolsProtocol):
             self.end()
         else:
             self._expect_within(LATE_BODY_S)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread_deadline = self.loop.time() + self._config.unread_timeout_s
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.unread_deadline = None
+
+    def is_unread(self) -> None:
+        metrics.HTTP_REFUSALS.labels("client_too_slow").inc()
+        self.transport.abort()
 
     def is_late(self) -> None:
         if self._is_ending:

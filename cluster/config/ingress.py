@@ -56,6 +56,10 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A request whose body comes more slowly, after ten seconds of grace, is ended with 408. More ends uploads over bad
     connections; less lets senders that hardly send keep their connections longer.
     """
+    unread_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 60.0
+    """A connection whose client reads nothing of its answer for so long is reset. Longer lets clients that do not read
+    keep what their requests hold; shorter resets those whose network is gone for a while.
+    """
     header_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
     """From the first byte of a request to the end of its headers. Longer lets connections that send nothing useful live
     longer; shorter ends requests over bad connections.

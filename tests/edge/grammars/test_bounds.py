@@ -1,5 +1,6 @@
 """What a request may ask of structured output is bounded before anything is made of it, on each surface alike."""
 
+import time
 from typing import Any
 
 import pytest
@@ -151,3 +152,11 @@ def test_nothing_but_a_refusal_comes_of_any_body(value, name):
             check_constraints(body, DEFAULT)
         except InvalidRequest as error:
             assert error.param
+
+
+@pytest.mark.parametrize("begun", ["{1,", "{", "{1 ", "{1,2"])
+def test_spaces_in_a_regular_expression_are_looked_at_once(begun):
+    """On the event loop. Looked at again from each place they take 76 ms of CPU time, and now 0.1 ms."""
+    began = time.thread_time()
+    check_constraints({"structured_outputs": {"regex": begun + " " * 4090}}, DEFAULT)
+    assert time.thread_time() - began < 0.02

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from tests.edge.http.wire import GET, listening, post
 
@@ -100,3 +101,42 @@ async def test_client_that_waits_with_its_body_is_refused_without_it():
         answer = await connection.answer()
         assert (answer.status, answer.code) == (413, "request_too_large")
         assert await connection.is_closed()
+
+
+class Talker:
+    """Answers with more than fits between it and its client, and learns how that ended."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+            for _ in range(64):
+                await send({"type": "http.response.body", "body": b"x" * (1 << 20), "more_body": True})
+        finally:
+            self.ended.set()
+
+
+async def test_client_that_reads_nothing_of_its_answer_keeps_nothing():
+    talker = Talker()
+    async with listening(talker, unread_timeout_s=0.2, max_ongoing_requests=1) as wire:
+        connection = await wire.connection()
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await connection.send(post(b"{}"))
+        await asyncio.wait_for(talker.ended.wait(), 5)
+        async with asyncio.timeout(5):
+            while wire.num_open:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_client_that_reads_slowly_gets_its_answer():
+    async with listening(Talker(), unread_timeout_s=0.3) as wire:
+        connection = await wire.connection()
+        await connection.send(post(b"{}"))
+        num_read, began_at = 0, asyncio.get_running_loop().time()
+        while num_read < 64 << 20:
+            num_read += len(await asyncio.wait_for(connection._reader.read(4 << 20), 5))
+            if num_read < 16 << 20:
+                await asyncio.sleep(0.02)  # the slow client itself
+        assert asyncio.get_running_loop().time() - began_at > 0.3
