@@ -5,7 +5,6 @@
 """
 
 import argparse
-import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
@@ -26,8 +25,8 @@ from vllm.renderers.chat_utils import has_non_text_content
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from api.generation import CALL, Call, SessionFactory
-from api.quick_rendering import SHORT_CHARS
 from api.remote_engine import RemoteEngine
+from api.text_counting import TextCounter
 from api.text_streams import TextChat, TextCompletion
 from api.vllm_errors import error_of_response, serving_error
 from api.wire.fields import check_fields
@@ -45,10 +44,6 @@ Frames = AsyncGenerator[str | bytes, None]
 COUNTED_WINDOWS = 8
 """The tokens of a prompt are counted up to so many times what the model can read. More lets one question keep a thread
 busy for longer; fewer says of fewer prompts by how much they are too long.
-"""
-COUNTED_AT_A_TIME = 1 << 16
-"""Characters. The tokenizer's answer is put into Python lists while nothing else of the process runs: 5 ms for so many.
-More blocks the event loop for longer, fewer cuts more words in two, each of which counts as two tokens.
 """
 
 
@@ -81,6 +76,7 @@ class Frontend:
         self._chat = chat
         self._completion = completion
         self._models = models
+        self._texts = TextCounter(self._count)
 
     @classmethod
     async def start(cls, config: AppConfig, start_session: SessionFactory) -> "Frontend":
@@ -129,15 +125,10 @@ class Frontend:
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
         """The tokens of each text, by itself; of a long one nearly."""
-        if sum(map(len, texts)) <= SHORT_CHARS:
-            return self._counts(texts)
-        return await asyncio.to_thread(self._counts, texts)
+        return await self._texts.counts(texts)
 
-    def _counts(self, texts: Sequence[str]) -> list[int]:
-        tokenizer = self._chat.renderer.get_tokenizer()
-        return [
-            sum(len(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in _parts(text)) for text in texts
-        ]
+    def _count(self, text: str) -> int:
+        return len(self._chat.renderer.get_tokenizer()(text, add_special_tokens=False)["input_ids"])
 
     async def _answer(self, create: Callable[[Any], Any], request: Any, call: Call) -> dict[str, Any] | Frames:
         request.request_id = call.id
@@ -253,10 +244,6 @@ def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str |
         elif i == last and isinstance(body, dict):  # a missing field
             path.append(str(part))
     return ".".join(path) or None
-
-
-def _parts(text: str) -> list[str]:
-    return [text[start : start + COUNTED_AT_A_TIME] for start in range(0, len(text), COUNTED_AT_A_TIME)]
 
 
 def _uncounted(error: ServingError) -> ServingError:
