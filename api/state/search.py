@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
 from psycopg import OperationalError
-from psycopg.errors import QueryCanceled
+from psycopg.errors import InternalError_, QueryCanceled
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
 
@@ -119,7 +119,7 @@ class Search:
     async def _found(self, tenant: str, query: str, page: Page, values: dict[str, Any]) -> Found[Match]:
         async with self._database.transaction(tenant) as transaction:
             await transaction.execute(_SQL["limit_time"], {"milliseconds": str(SEARCH_TIMEOUT_MS)})
-            asked = await fetch_one(transaction, _SQL["query"], text=query, language=self._language)
+            asked = await self._asked(transaction, query)
             keys = await self._words_keys(transaction, tenant)
             if asked is None or not asked["has_words"] or not keys:
                 return Found(Part([], has_more=False), None)
@@ -139,6 +139,13 @@ class Search:
         ]
         cursor = cursor_to(found[-1].id, repr(shown[-1]["rank"])) if found else None
         return Found(Part(matches, has_more), cursor)
+
+    async def _asked(self, transaction: Transaction, query: str) -> DictRow | None:
+        """Raises InvalidRequest for one that nests more than PostgreSQL's parser does."""
+        try:
+            return await fetch_one(transaction, _SQL["query"], text=query, language=self._language)
+        except InternalError_ as error:
+            raise InvalidRequest("the query has too many operators in a row", "query", "invalid_value") from error
 
     async def relevant(
         self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None

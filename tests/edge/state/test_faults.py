@@ -54,3 +54,10 @@ async def test_halves_of_surrogate_pairs_are_the_clients_fault(http, state, fiel
         "/v1/conversations", content=f'{{"{field}": {values.get(field, half)}}}', headers=json_type
     )
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("query", ["-" * 900, "- " * 400 + "a", '"-" -' * 150, "or " * 300, "!(" * 400 + "a"])
+async def test_query_that_postgresql_cannot_parse_is_the_clients_fault(http, state, query):
+    await http.post("/v1/conversations", json={"items": [{"type": "message", "role": "user", "content": "a b"}]})
+    answer = await http.get("/v1/conversations", params={"query": query})
+    assert answer.status_code in (200, 400), answer.text
