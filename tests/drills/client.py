@@ -38,9 +38,11 @@ class Seen:
 class Client:
     """Connected on construction; asks once."""
 
-    def __init__(self, port: int, timeout_s: float, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, timeout_s: float, host: str = "127.0.0.1", path: str | None = "P->D") -> None:
+        """`path`: it must run there, or is refused where it cannot."""
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
         self._authority = f"{host}:{port}"
+        self._path = path
         self.seen = Seen()
         self._litany: Litany | None = None
         self._num_tokens = 0
@@ -120,7 +122,7 @@ class Client:
             "POST /v1/completions HTTP/1.1",
             f"Host: {self._authority}",
             "Content-Type: application/json",
-            "x-baton-path: P->D",
+            *([f"x-baton-path: {self._path}"] if self._path else []),
             f"Content-Length: {len(payload)}",
             "",
             "",

@@ -66,7 +66,7 @@ class Traffic:
     def _ask(self) -> Answer:
         asked_at = time.monotonic()
         try:
-            client = Client(self._port, CLIENT_TIMEOUT_S, self._host)
+            client = Client(self._port, CLIENT_TIMEOUT_S, self._host, path=None)
             client.ask(MODEL, litany(next(self._seeds), PROMPT_TOKENS), ANSWER_TOKENS)
         except OSError as error:
             self._stopping.wait(RETRY_S)
