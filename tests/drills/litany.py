@@ -1,8 +1,10 @@
 """Prompts whose right answer is known without asking anybody: a list of names, again and again.
 
 The demo model goes on with the list for thousands of tokens, with a margin of more than a nat at every token, so that
-the numerics of another batch, another worker or a recomputed prompt change nothing. A wrong, stale or missing KV block
-does. (Prompts of more than some 1,500 tokens are beyond the model: it then errs by itself.)
+the numerics of another batch, another worker or a recomputed prompt change nothing. A token that is lost, repeated or
+another request's shows, and so does a prompt that is another one in most of its KV blocks. A few wrong blocks do not:
+the model reads the list elsewhere. They are what the check of each hand-over is for (kvtransfer/verify.py). (Prompts of
+more than some 1,500 tokens are beyond the model: it then errs by itself.)
 """
 
 import random

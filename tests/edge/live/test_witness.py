@@ -9,6 +9,7 @@ import os
 import pkgutil
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from tests.cluster.service import (
 )
 from tests.drills.client import ANSWERED
 from tests.drills.traffic import Traffic
+from tests.edge.http.test_fuzz import VALID, requests_gone_wrong, right_bodies
 from tests.edge.sockets.strangers import sayings
 
 logger = logging.getLogger("baton.witness")
@@ -85,7 +87,7 @@ heads = st.one_of(
         lambda junk: b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + junk
     ),
 )
-conversations = st.lists(sayings | heads | st.just(ZMQ_GREETING), max_size=3)
+conversations = st.lists(sayings | heads | requests_gone_wrong() | st.just(ZMQ_GREETING), max_size=3)
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,10 @@ def _routes() -> list[Asked]:
 
 
 ROUTES = _routes()
+served = st.sampled_from(list(VALID)).flatmap(
+    lambda path: st.tuples(st.just(Asked("POST", path)), st.just("x"), right_bodies(path).map(_json))
+)
+"""Requests that engines run, beside all that is refused."""
 
 
 def test_strangers_cost_an_honest_client_nothing(service: Service) -> None:
@@ -153,13 +159,14 @@ def _strangers(service: Service, num_examples: int, first_seed: int) -> None:
     def speak(address: tuple[str, int], parts: list[bytes]) -> None:
         _speak(address, parts)
 
+    statuses: Counter[int] = Counter()
     with httpx.Client(base_url=service.url, timeout=ANSWERED_WITHIN_S) as http:
 
         @_settings(num_examples)
         @seed(first_seed)
-        @given(st.sampled_from(ROUTES), words, bodies)
-        def ask(route: Asked, word: str, body: bytes) -> None:
-            _ask(http, route, word, body)
+        @given(st.tuples(st.sampled_from(ROUTES), words, bodies) | served)
+        def ask(asked: tuple[Asked, str, bytes]) -> None:
+            statuses[_ask(http, *asked)] += 1
 
         for address in listening:  # each of them, whatever hypothesis chooses
             _speak(address, [])
@@ -168,6 +175,7 @@ def _strangers(service: Service, num_examples: int, first_seed: int) -> None:
             _ask(http, route, "x", b"[" * 5000)
         speak()
         ask()
+    assert statuses[200] > num_examples / 10, statuses
 
 
 def _speak(address: tuple[str, int], parts: list[bytes]) -> None:
@@ -178,13 +186,14 @@ def _speak(address: tuple[str, int], parts: list[bytes]) -> None:
         stranger.recv(1 << 16)
 
 
-def _ask(http: httpx.Client, route: Asked, word: str, body: bytes) -> None:
-    """An answer, and an error of OpenAI's shape where it is one: no failure of the server's own."""
+def _ask(http: httpx.Client, route: Asked, word: str, body: bytes) -> int:
+    """The status of an answer, which has an error of OpenAI's shape where it is one: no failure of the server's own."""
     path = "/".join(quote(word, safe="") if part.startswith("{") else part for part in route.path.split("/"))
     answer = http.request(route.method, path, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code < 500, f"{route.method} {path} {body[:500]!r}: {answer.status_code} {answer.text}"
     if answer.status_code >= 400:
         assert answer.json()["error"]["message"]
+    return answer.status_code
 
 
 def _settings(num_examples: int) -> Callable[[Any], Any]:

@@ -34,15 +34,19 @@ def nested(depth: int) -> bytes:
 
 frames = st.one_of(
     st.integers(1, 50_000).map(nested),
-    st.tuples(st.integers(0, 9), st.integers(0, 3), st.text(max_size=9), st.binary(max_size=99)).map(
-        lambda fields: framed(msgspec.msgpack.encode(fields))
-    ),
+    st.tuples(
+        st.integers(0, 9),
+        st.integers(0, 3),
+        st.just(ECHO.name) | st.text(max_size=9),
+        st.binary(max_size=99) | st.binary(max_size=99).map(msgspec.msgpack.encode),
+    ).map(lambda fields: framed(msgspec.msgpack.encode(fields))),
     st.integers(0, 2**32 - 1).map(lambda size: struct.pack(">I", size)),
 )
 sayings = st.one_of(
     st.binary(max_size=2000),
     frames,
     st.binary(max_size=NONCE_BYTES + PROOF_BYTES + 40).map(HEAD.__add__),
+    st.binary(min_size=NONCE_BYTES + PROOF_BYTES, max_size=NONCE_BYTES + PROOF_BYTES).map(HEAD.__add__),
     st.just(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
     st.integers(1, 1 << 20).map(lambda size: b"\0" * size),
 )
