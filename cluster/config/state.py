@@ -71,7 +71,7 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
     max_histories_bytes: Bytes = 512 << 20
     """Of the conversations, or chains of `previous_response_id`, that the turns in progress of an ingress replica
-    follow, half of it for one tenant; they take about three times as much memory. One that is larger than all of it is
+    follow, half of it for one tenant; they take about four times as much memory. One that is larger than all of it is
     read alone. More lets few long conversations take the ingress's memory; less refuses turns in them, to be sent
     again, when there are many at once.
     """
