@@ -13,7 +13,9 @@ def client(**config):
     return a_client(an_app(FakeFrontend(), **config))
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.nip.io"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "www.notlocalhost", "127.0.0.1.nip.io"]
+)
 @pytest.mark.parametrize("listens_on", ["127.0.0.1", "0.0.0.0"])
 async def test_name_that_a_stranger_can_register_is_refused(host, listens_on):
     async with client(allowed_hosts=[], host=listens_on) as browser:
