@@ -2,7 +2,8 @@
 
 All requests of an engine wait for each other's grammars: they are followed between the steps, in the engine's only
 thread. So each request has an allowance of CPU time. It begins with a burst. With each token it grows, up to the burst
-again, by an equal share of what grammars may add to a step. A request that has overdrawn it is ended.
+again, by an equal share of what grammars may add to a step. A request that has overdrawn it is ended. Requests with the
+same constraint have a few bursts together: many of them in one step would each have their own otherwise.
 """
 
 from enum import StrEnum
@@ -13,6 +14,12 @@ from cluster.config.structured_output import GrammarBudgetConfig
 
 MIN_SHARERS = 8
 """Requests that a step's budget is divided by at least: one alone may not take all of it."""
+
+
+BURSTS_TOGETHER = 10
+"""That the requests with one constraint may take together. More lets many sequences of one costly constraint hold up a
+step for longer; fewer ends those of an honest one, whose first masks are costly, when many of them begin at once.
+"""
 
 
 class GrammarEnd(StrEnum):
@@ -42,9 +49,9 @@ class GrammarBudget(msgspec.Struct, frozen=True):
 
 
 class Allowance:
-    """Of one request, in seconds of CPU time."""
+    """Of one request, or of all with one constraint, in seconds of CPU time."""
 
-    __slots__ = ("_burst_s", "_left_s")
+    __slots__ = ("__weakref__", "_burst_s", "_left_s")
 
     def __init__(self, burst_s: float) -> None:
         self._burst_s = self._left_s = burst_s

@@ -10,13 +10,14 @@ import logging
 import time
 from concurrent.futures import Future
 from typing import Any
+from weakref import WeakValueDictionary
 
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from cluster.engine_core.grammar_backend import BoundedGrammar, GrammarBackend
-from cluster.engine_core.grammar_budget import Allowance, GrammarBudget, GrammarEnd
+from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
 
 logger = logging.getLogger("baton.grammars")
 
@@ -51,6 +52,12 @@ class GrammarGuard:
         self.budget = budget
         self.num_requests = 1
         """With a constraint, in the step that is being prepared."""
+        self._together: WeakValueDictionary[tuple[Any, str], Allowance] = WeakValueDictionary()
+        """By constraint, as long as a request has it."""
+
+    def together(self, key: tuple[Any, str]) -> Allowance:
+        """Of all requests with this constraint: its kind, and its text."""
+        return self._together.setdefault(key, Allowance(BURSTS_TOGETHER * self.budget.burst_s))
 
     @property
     def begin(self) -> Any:
@@ -89,7 +96,7 @@ class GrammarGuard:
             logger.warning("the grammar of request %s: %s", request.request_id, str(error)[:200])
             compiling.set_result(FailedGrammar(GrammarEnd.NOT_COMPILED))
         else:
-            compiling.set_result(MeteredGrammar(grammar, self))
+            compiling.set_result(MeteredGrammar(grammar, self, self.together((kind, spec))))
 
 
 class Compiling(Future[StructuredOutputGrammar]):
@@ -115,11 +122,11 @@ class Compiling(Future[StructuredOutputGrammar]):
 class MeteredGrammar(StructuredOutputGrammar):
     """A grammar whose CPU time is counted, and that refuses the next token once it has taken too much."""
 
-    def __init__(self, grammar: StructuredOutputGrammar, guard: GrammarGuard) -> None:
+    def __init__(self, grammar: StructuredOutputGrammar, guard: GrammarGuard, together: Allowance) -> None:
         self.end: GrammarEnd | None = None
         self._grammar = grammar
         self._guard = guard
-        self._allowance = Allowance(guard.budget.burst_s)
+        self._allowances = Allowance(guard.budget.burst_s), together
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         began_at = time.thread_time()
@@ -127,7 +134,8 @@ class MeteredGrammar(StructuredOutputGrammar):
         self._spend(began_at)
         if isinstance(self._grammar, BoundedGrammar) and self._grammar.is_broken:
             self.end = self.end or GrammarEnd.TOO_COMPLEX
-        self._allowance.earn(len(tokens) * self._guard.budget.share_s(self._guard.num_requests))
+        for allowance in self._allowances:
+            allowance.earn(len(tokens) * self._guard.budget.share_s(self._guard.num_requests))
         return bool(is_accepted) and self.end is None
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
@@ -142,6 +150,10 @@ class MeteredGrammar(StructuredOutputGrammar):
         self._spend(began_at)
 
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        if self._is_overdrawn:  # by others with the same constraint: one more mask may take as long as theirs
+            self.end = self.end or GrammarEnd.TOO_SLOW
+            bitmask[batch_index].fill_(_FULL_MASK)
+            return
         began_at = time.thread_time()
         self._grammar.fill_bitmask(bitmask, batch_index)
         self._spend(began_at)
@@ -153,9 +165,15 @@ class MeteredGrammar(StructuredOutputGrammar):
         self._grammar.reset()
 
     def _spend(self, began_at: float) -> None:
-        self._allowance.spend(time.thread_time() - began_at)
-        if self._allowance.is_overdrawn:
+        seconds = time.thread_time() - began_at
+        for allowance in self._allowances:
+            allowance.spend(seconds)
+        if self._is_overdrawn:
             self.end = GrammarEnd.TOO_SLOW
+
+    @property
+    def _is_overdrawn(self) -> bool:
+        return any(allowance.is_overdrawn for allowance in self._allowances)
 
 
 class FailedGrammar(StructuredOutputGrammar):

@@ -14,7 +14,7 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from cluster.config.repository import REPO_ROOT
 from cluster.engine_core.grammar_backend import GrammarBackend
-from cluster.engine_core.grammar_budget import Allowance, GrammarBudget, GrammarEnd
+from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
 from cluster.engine_core.grammar_guard import FailedGrammar, GrammarGuard, MeteredGrammar
 from tests.edge.grammars.inputs import HONEST, RECURSIVE_SUM, TWELVE_FOLD, mutual
 
@@ -94,9 +94,14 @@ def backend() -> GrammarBackend:
     return GrammarBackend(config, get_tokenizer(str(REPO_ROOT / "conf/models/baton-demo")), VOCAB)
 
 
+def alone() -> Allowance:
+    """What a request has beside its own allowance that nobody else with its constraint takes from."""
+    return Allowance(BURSTS_TOGETHER * BUDGET.burst_s)
+
+
 def metered(backend: GrammarBackend, **constraint: Any) -> MeteredGrammar:
     request = StructuredOutputRequest(StructuredOutputsParams(**constraint))
-    return MeteredGrammar(backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD)
+    return MeteredGrammar(backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD, alone())
 
 
 def allowed_by(grammar: StructuredOutputGrammar, mask: torch.Tensor) -> list[int]:
@@ -106,19 +111,19 @@ def allowed_by(grammar: StructuredOutputGrammar, mask: torch.Tensor) -> list[int
 
 
 def test_grammar_that_is_cheap_enough_is_never_ended():
-    grammar = MeteredGrammar(Burning(0.0005), GUARD)
+    grammar = MeteredGrammar(Burning(0.0005), GUARD, alone())
     assert all(grammar.accept_tokens("r", [1]) for _ in range(400))
 
 
 def test_one_slow_step_ends_the_request():
-    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD)
+    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD, alone())
     grammar.fill_bitmask(None, 0)
     assert not grammar.accept_tokens("r", [1])
     assert grammar.end is GrammarEnd.TOO_SLOW
 
 
 def test_many_steps_that_are_slower_than_the_share_end_the_request():
-    grammar = MeteredGrammar(Burning(0.01), GUARD)
+    grammar = MeteredGrammar(Burning(0.01), GUARD, alone())
     accepted = [grammar.accept_tokens("r", [1]) for _ in range(20)]
     assert accepted == sorted(accepted, reverse=True)
     assert accepted[0] and not accepted[-1]
@@ -126,7 +131,7 @@ def test_many_steps_that_are_slower_than_the_share_end_the_request():
 
 @pytest.mark.parametrize("use", [lambda grammar: grammar.rollback(1), lambda grammar: grammar.validate_tokens([1])])
 def test_speculative_decoding_counts_too(use):
-    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD)
+    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD, alone())
     use(grammar)
     assert not grammar.accept_tokens("r", [1])
 
@@ -213,3 +218,27 @@ def test_bomb_ends_its_request_before_it_costs_much(backend, constraint):
     bound_s = BUDGET.burst_s + (num_tokens + 1) * BUDGET.share_s(1)
     assert grammar.end in (None, GrammarEnd.TOO_SLOW, GrammarEnd.TOO_COMPLEX)
     assert spent_s < bound_s + 0.001 * (num_tokens + 1) + 0.3, f"{spent_s:.2f} s for {num_tokens} tokens"
+
+
+def test_many_with_one_slow_constraint_take_no_more_than_a_few_of_them():
+    """In one step, in which none of them is refused a token yet."""
+    guard = GrammarGuard(BUDGET)
+    together = guard.together(("json", "slow"))
+    slow = [MeteredGrammar(Burning(1.1 * BUDGET.burst_s), guard, together) for _ in range(5 * BURSTS_TOGETHER)]
+    other = MeteredGrammar(Burning(0.0005), guard, guard.together(("json", "fast")))
+    mask = torch.zeros((len(slow) + 1, VOCAB // 32), dtype=torch.int32)
+    began = time.thread_time()
+    for index, grammar in enumerate([*slow, other]):
+        grammar.fill_bitmask(mask, index)
+    assert time.thread_time() - began < 2 * BURSTS_TOGETHER * BUDGET.burst_s
+    assert all(grammar.end is GrammarEnd.TOO_SLOW for grammar in slow)
+    assert other.accept_tokens("r", [1])
+
+
+def test_constraint_is_forgotten_with_its_last_request():
+    guard = GrammarGuard(BUDGET)
+    grammar = MeteredGrammar(Burning(0.0), guard, guard.together(("json", "slow")))
+    guard.together(("json", "slow")).spend(100.0)
+    assert guard.together(("json", "slow")).is_overdrawn
+    del grammar
+    assert not guard.together(("json", "slow")).is_overdrawn

@@ -17,7 +17,7 @@ from api.wire.constraints import check_constraints
 from cluster.config.repository import REPO_ROOT
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.engine_core.grammar_backend import GrammarBackend
-from cluster.engine_core.grammar_budget import GrammarBudget
+from cluster.engine_core.grammar_budget import Allowance, GrammarBudget
 from cluster.engine_core.grammar_guard import GrammarGuard, MeteredGrammar
 from tests.edge.grammars.test_guard import END_OF_TEXT, VOCAB, allowed_by
 
@@ -74,7 +74,9 @@ def test_no_step_of_what_is_admitted_takes_long(backend, outputs, seed):
 def longest_step_s(backend: GrammarBackend, outputs: dict[str, str], rng: random.Random) -> float:
     request = StructuredOutputRequest(StructuredOutputsParams(**outputs))
     try:
-        grammar = MeteredGrammar(backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD)
+        grammar = MeteredGrammar(
+            backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD, Allowance(100.0)
+        )
     except ValueError:
         return 0.0  # refused where it is tried
     mask, longest_s = backend.allocate_token_bitmask(1), 0.0
