@@ -42,13 +42,19 @@ class Trial:
             return str(error)[:300] or type(error).__name__
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            _limit_memory(resource.RLIM_INFINITY)
         return None
 
     def _limit(self) -> None:
-        most = _address_space() + self._memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+        _limit_memory(_address_space() + self._memory_bytes)
         signal.setitimer(signal.ITIMER_PROF, self._compile_s)
+
+
+def _limit_memory(num_bytes: int) -> None:
+    """Of this process, as far as its operator's own limit lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    is_less = most != resource.RLIM_INFINITY and not 0 <= num_bytes <= most
+    resource.setrlimit(resource.RLIMIT_AS, (most if is_less else num_bytes, most))
 
 
 def _tag_compiler(tokens: str) -> Any:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -100,3 +102,13 @@ async def test_tenant_with_many_new_constraints_holds_up_itself_alone(compilers)
     kinds = [type(error) for error in ended]
     assert kinds.count(TooManyRequests) == 2
     assert kinds.count(InvalidRequest) == MAX_WAITING
+
+
+def test_trial_keeps_the_limit_of_its_operator():
+    """As under a hard `ulimit -v`, where a higher limit cannot be set."""
+    code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40)); "
+    code += "from api.structured.trial import _limit_memory; "
+    code += "_limit_memory(1 << 33); print(resource.getrlimit(resource.RLIMIT_AS)); "
+    code += "_limit_memory(resource.RLIM_INFINITY); print(resource.getrlimit(resource.RLIMIT_AS))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.split("\n")[:2] == [f"({1 << 33}, {1 << 40})", f"({1 << 40}, {1 << 40})"]
