@@ -16,7 +16,7 @@ from api.disconnect import Exchange
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
 from api.server.bodies import Bodies, ClientLeft
-from api.server.browser import OriginRule, check_content_type, check_upgrade
+from api.server.browser import ALWAYS, OriginRule, check_content_type, check_upgrade
 from api.server.capacity import Capacity, Units
 from api.server.head import Head, check_repeated, head_of
 from api.server.hosts import HostRule
@@ -37,8 +37,6 @@ STREAMED_AGAIN = "/v1/responses/"
 HAS_TENANTS = "/v1/"
 """Routes below it know whose request it is."""
 RETRY_AFTER_S = 1.0
-_ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-"""Browsers take an answer for what it says it is, and nobody keeps a copy of it."""
 _EXPOSED = ["retry-after", "x-request-id", "x-baton-path", "x-baton-slo", "x-baton-predicted", "x-baton-prompt-tokens"]
 _PREFLIGHT_S = 600
 
@@ -68,7 +66,7 @@ class Edge:
         head = head_of(scope["headers"])
         request_id = request_id_of(head.request_id)
         token = REQUEST_ID.set(request_id)
-        exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *_ALWAYS])
+        exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *ALWAYS])
         scope["baton.exchange"], scope["baton.head"] = exchange, head
         try:
             self._check_sender(scope, head)

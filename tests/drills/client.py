@@ -114,6 +114,8 @@ class Client:
             return f"error {self.seen.error['code']}"
         if not self.seen.is_done:
             return CONNECTION_LOST
+        if len(self.seen.text) < self._num_tokens:  # of the list, of which a token has some characters
+            return f"{len(self.seen.text)} characters"
         return ANSWERED if self.seen.num_tokens == self._num_tokens else f"{self.seen.num_tokens} tokens"
 
     def _send(self, body: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ async def test_head_of_any_size_is_refused_as_soon_as_it_is_too_large(request_, 
         answer = await connection.answer()
         assert (answer.status, answer.code) == (status, code)
         assert answer.headers["x-request-id"].startswith("req_")
+        assert (answer.headers["x-content-type-options"], answer.headers["cache-control"]) == ("nosniff", "no-store")
         assert await connection.is_closed()
         assert wire.app.num_asked == 0
 

@@ -57,10 +57,13 @@ async def test_nothing_readable_is_left_and_others_have_all_that_they_had(http_o
     elsewhere = await state_with()
     http, bob = http_of(state), http_of(state, "sk-bob")
     conversation, of_bob = await with_everything(http), await with_everything(bob)
+    for client in (http, bob):
+        await client.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
+        await client._transport.app.state.keeper.drained()
     await state.stores.search.catch_up()
     await elsewhere.stores.conversations.get(ALICE, conversation)
     before = rows_of(postgres, BOB)
-    assert {"items", "responses", "item_words", "feedback", "tenant_bytes"} <= before.keys()
+    assert {"items", "responses", "item_words", "feedback", "chat_completions", "tenant_bytes"} <= before.keys()
     erased = await administration(elsewhere).erase(ALICE)
     assert erased["items"] == 3 and erased["Redis"] > 0
     assert rows_of(postgres, ALICE).keys() == {"tenants", "tenant_keys"}
