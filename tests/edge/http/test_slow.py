@@ -27,6 +27,25 @@ async def test_body_that_hardly_comes_is_ended(monkeypatch):
         assert (answer.status, answer.code) == (408, "request_timeout")
 
 
+async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch):
+    """Each piece that comes is no new beginning."""
+    monkeypatch.setattr("api.server.bodies.GRACE_S", 0.2)
+    async with listening(min_body_bytes_per_s=1000) as wire:
+        connection = await wire.connection()
+        await connection.send(post(b"", length=10_000))
+
+        async def drip() -> None:
+            for _ in range(200):
+                await connection.send(b"x")
+                await asyncio.sleep(0.05)  # the slow client itself
+
+        dripping = asyncio.create_task(drip())
+        answer = await connection.answer()
+        dripping.cancel()
+        await asyncio.wait([dripping])
+        assert (answer.status, answer.code) == (408, "request_timeout")
+
+
 async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch):
     grace_s, pieces = 0.2, 10
     monkeypatch.setattr("api.server.bodies.GRACE_S", grace_s)

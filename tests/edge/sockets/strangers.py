@@ -29,7 +29,8 @@ def framed(body: bytes) -> bytes:
 
 
 def nested(depth: int) -> bytes:
-    return framed(b"\x91" * depth + b"\x00")
+    """A call of the method without a name, whose argument is lists in lists."""
+    return framed(b"\x94\x01\x00\xa0" + b"\x91" * depth + b"\x00")
 
 
 frames = st.one_of(

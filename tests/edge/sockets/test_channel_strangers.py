@@ -139,6 +139,12 @@ async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(bod
         done.set()
 
 
+async def test_each_connection_is_greeted_with_another_nonce():
+    """So that what was recorded of one proves nothing on another."""
+    async with listening() as listener:
+        assert len({await say(listener, []) for _ in range(5)}) == 5
+
+
 async def test_flood_of_silent_connections_keeps_no_peer_out_and_leaves_nothing_behind():
     process = psutil.Process()
     async with listening() as listener:

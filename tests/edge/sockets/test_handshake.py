@@ -115,6 +115,17 @@ def test_proof_of_one_connection_is_worth_nothing_on_another():
         a_listener(nonce=b"2" * NONCE_BYTES).take(answer)
 
 
+def test_listener_s_proof_to_one_connector_is_worth_nothing_to_another():
+    """Who has recorded a connection cannot pass for the listener: the connector's nonce is in the proof."""
+    first = a_connector(nonce=b"1" * NONCE_BYTES)
+    proof = a_listener().take(answer_to(a_listener(), first))
+    assert proof is not None
+    again = a_connector(nonce=b"2" * NONCE_BYTES)
+    again.take(a_listener().greeting())
+    with pytest.raises(Refused):
+        again.take(proof)
+
+
 def test_proof_to_one_process_is_worth_nothing_to_another():
     other = "71" * PROCESS_BYTES
     answer = answer_to(a_listener(process=other), a_connector(process=other))
