@@ -68,8 +68,10 @@ class Histories:
         return _history(rows, await opened(transaction, self._keys, tenant, items), held)
 
     def _check_length(self, previous: str, sizes: list[DictRow]) -> None:
+        """The answer to a turn is stored even if it exceeds what may be stored: it is no reason to refuse the next."""
         most, most_bytes = self._limits.conversation_items, self._limits.conversation_bytes
-        if len(sizes) > most or sum(row["num_bytes"] for row in sizes) > most_bytes:
+        asked = [row["num_bytes"] for row in sizes if not row["is_answer"]]
+        if len(asked) > most or len(sizes) > 2 * most or sum(asked) > most_bytes:
             raise InvalidRequest(
                 f"response '{previous}' follows too much: a turn may follow {most} items and {most_bytes} bytes. Begin "
                 "anew with a part of it, or with what POST /v1/responses/compact makes of it",

@@ -29,10 +29,10 @@ WITH RECURSIVE turns AS (
   SELECT i.id, 1, -t.depth, i.position
   FROM turns t JOIN items i ON i.tenant_id = %(tenant)s AND i.response_id = t.id
 )
-SELECT i.id, octet_length(i.body) AS num_bytes
+SELECT i.id, octet_length(i.body) AS num_bytes, i.is_output AND i.response_id = %(id)s AS is_answer
 FROM history h JOIN items i ON i.tenant_id = %(tenant)s AND i.id = h.id
 ORDER BY h.part, h.turn, h.place
-LIMIT %(most)s + 1
+LIMIT 2 * %(most)s + 1
 
 -- name: items
 SELECT i.id, i.status, i.body, i.key_version, i.covers_through, i.covers,
