@@ -295,9 +295,8 @@ def test_any_body_at_any_route_is_answered(run):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_any_body_at_any_route_is_answered_where_it_is_remembered(run, postgres, redis, tmp_path):
-    remembering = StateConfig(database_url=postgres, redis_url=redis, data_dir=str(tmp_path), titles=False)
-    any_body_is_answered(run, tried(600, anew=False), remembering)
+def test_any_body_at_any_route_is_answered_where_it_is_remembered(run, tmp_path):
+    any_body_is_answered(run, tried(600, anew=False), StateConfig(data_dir=str(tmp_path), titles=False))
 
 
 @pytest.mark.fuzz
