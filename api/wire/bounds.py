@@ -27,8 +27,8 @@ LISTS = {
     "messages": Bound(2048),
     # OpenAI's limit. Each is rendered into the prompt, and may become a grammar
     "tools": Bound(128),
-    # vLLM's own limit and OpenAI's is 4; every generated token is compared with each
-    "stop": Bound(16, str, 1024),
+    # OpenAI's limit, and vLLM's (VLLM_MAX_STOP_STRINGS): every generated token is compared with each
+    "stop": Bound(4, str, 1024),
     # vLLM's limit on their token sequences. Each is tokenized twice on the event loop
     "bad_words": Bound(128, str, 1024),
     # Looked up for each generated token
@@ -53,7 +53,7 @@ OBJECTS = {
     "reasoning": 16,
 }
 
-TEXTS = {"model": 512, "user": 512, "safety_identifier": 512, "prompt_cache_key": 512, "service_tier": 64}
+TEXTS = {"model": 512, "user": 512, "safety_identifier": 512, "prompt_cache_key": 512, "service_tier": 64, "stop": 1024}
 """Characters. OpenAI's limit on the three identifiers is 64; these are echoed and kept."""
 
 MAX_PARTS = 2048

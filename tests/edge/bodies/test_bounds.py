@@ -64,6 +64,7 @@ def test_text_may_have_so_many_characters(name):
         {"tools": [{"type": "function", "function": {"name": "f" * 65}}]},
         {"tools": [{"type": "function", "name": "f" * 65}]},
         {"stop": ["x" * 1025]},
+        {"stop": "x" * 1025},
         {"prompt": [1, "x"]},
         {"prompt": [[1], ["x"]]},
         {"prompt": [True]},
