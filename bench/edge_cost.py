@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ROUNDS = 12
+ROUNDS = 8
 CHATS = {"500 tokens": (300, 300), "32k tokens": (19_000, 12)}
 """Words of a chat, and how many are sent in a round."""
 WARM = 5
