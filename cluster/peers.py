@@ -143,10 +143,6 @@ class WorkerPeer:
         self._steps = steps
         self.connection = connection
 
-    async def show_life(self) -> None:
-        """Returns once the engine has answered. Raises ServingError."""
-        await self.call(ANSWER, None)
-
     async def call(self, method: Method[A, R], argument: A) -> R:
         """Raises ServingError."""
         try:
@@ -198,6 +194,13 @@ class Peers:
                 del self._links[worker]
             raise WorkerUnreachable(str(error), worker) from error
 
+    async def ready_for(self, request: GenerateRequest, worker: WorkerId) -> WorkerPeer:
+        """The worker; for a suspect, once its engine has answered. Raises ServingError."""
+        peer = await self.to(worker)
+        if request.is_suspect:
+            await peer.call(ANSWER, None)
+        return peer
+
     async def lost_with(self, worker: WorkerId) -> WorkerUnreachable:
         """For a request that a worker had when its connection was lost: EngineLost where the worker has ended, and not
         where this process, or the network, stood still for too long.
@@ -238,9 +241,7 @@ class PrefillPeers:
         self._peers = peers
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
-        peer = await self._peers.to(worker)
-        if request.is_suspect:
-            await peer.show_life()
+        peer = await self._peers.ready_for(request, worker)
         try:
             return await peer.connection.call(PREFILL, request)
         except ConnectionLost as error:
@@ -281,9 +282,7 @@ class DecodePeers:
     async def _reach_and_generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        peer = await self._peers.to(worker)
-        if request.is_suspect:
-            await peer.show_life()
+        peer = await self._peers.ready_for(request, worker)
         async with aclosing(peer.generate(request, handoff)) as deltas:
             async for delta in deltas:
                 yield delta

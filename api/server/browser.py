@@ -13,7 +13,7 @@ _JSON = re.compile(rb"application/(?:[\w.!#$&^-]+\+)?json", re.ASCII | re.IGNORE
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 ANY = "*"
-ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+SECURITY_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 """Headers of every answer: browsers take it for what it says it is, and nobody keeps a copy of it."""
 
 

@@ -16,7 +16,7 @@ from api.disconnect import Exchange
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
 from api.server.bodies import Bodies, ClientLeft
-from api.server.browser import ALWAYS, OriginRule, check_content_type, check_upgrade
+from api.server.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
 from api.server.capacity import Capacity, Units
 from api.server.head import Head, check_repeated, head_of
 from api.server.hosts import HostRule
@@ -66,7 +66,7 @@ class Edge:
         head = head_of(scope["headers"])
         request_id = request_id_of(head.request_id)
         token = REQUEST_ID.set(request_id)
-        exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *ALWAYS])
+        exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *SECURITY_HEADERS])
         scope["baton.exchange"], scope["baton.head"] = exchange, head
         try:
             self._check_sender(scope, head)

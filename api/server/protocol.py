@@ -11,7 +11,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.server.browser import ALWAYS
+from api.server.browser import SECURITY_HEADERS
 from api.server.connections import Connections
 from api.server.request_id import HEADER, request_id_of
 from api.wire.errors import error_response
@@ -248,6 +248,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
 def _whole_answer(error: ServingError) -> bytes:
     response = error_response(error)
-    headers = [*response.raw_headers, *ALWAYS, (HEADER, request_id_of(None).encode()), (b"connection", b"close")]
+    headers = [
+        *response.raw_headers,
+        *SECURITY_HEADERS,
+        (HEADER, request_id_of(None).encode()),
+        (b"connection", b"close"),
+    ]
     lines = [b"%s: %s\r\n" % header for header in headers]
     return b"".join([STATUS_LINE[response.status_code], *lines, b"\r\n", bytes(response.body)])
