@@ -8,7 +8,6 @@ interfaces.
 import asyncio
 import logging
 import math
-import resource
 import socket
 from functools import partial
 
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp
 
 from api.server.protocol import Gatekeeper, GuardedProtocol
 from cluster.config.ingress import IngressConfig
+from cluster.rpc.open_files import allow_open_files
 
 logger = logging.getLogger("baton.ingress")
 
@@ -85,11 +85,7 @@ async def _sweep(gatekeeper: Gatekeeper) -> None:
 
 def _allow_files(number: int) -> None:
     """A process without file descriptors accepts no connection, whoever holds them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < number:
+    if (allowed := allow_open_files(number)) < number:
         logger.warning(
             "only %d files may be open: ingress.max_connections needs %d (ulimit -n), or must be lower", allowed, number
         )

@@ -45,6 +45,7 @@ from cluster.types import (
     RequestId,
     TokenDelta,
     WorkerId,
+    WorkerLeft,
 )
 from decode.step_stream import StepReader
 from kvtransfer.handoff import KVHandoff, PrefillResult
@@ -82,9 +83,9 @@ class SchedulerPeer:
             raise ConnectionLost("the Scheduler is away")
         return await connection.call(PLACE, request)
 
-    async def say_leaving(self, worker: WorkerId) -> None:
-        """Say that a worker takes no more requests. Raises WorkerUnreachable."""
-        (await self._opened(_LEAVING_TIMEOUT_S)).post(LEAVING, worker)
+    async def say_leaving(self, event: WorkerLeft) -> None:
+        """Raises WorkerUnreachable."""
+        (await self._opened(_LEAVING_TIMEOUT_S)).post(LEAVING, event)
 
     async def report(self, report: WorkerReport) -> ReportReply:
         return await self._ask(REPORT, report)

@@ -22,6 +22,7 @@ from cluster.types import (
     RequestId,
     TokenDelta,
     WorkerId,
+    WorkerLeft,
 )
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseId, Promise, Refusal
@@ -33,8 +34,7 @@ EVENTS = Method[Events, None]("events", Events)
 """What sessions tell. The ingress keeps the events until the Scheduler has posted HEARD."""
 HEARD = Method[int, None]("heard", int)
 """From the Scheduler: it has all events up to this number."""
-LEAVING = Method[WorkerId, None]("leaving", WorkerId)
-"""From a worker: it takes no more requests."""
+LEAVING = Method[WorkerLeft, None]("leaving", WorkerLeft)
 REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
 KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
 """What a worker's caches have gained and lost. One that is lost is missed by its number."""

@@ -15,6 +15,8 @@ import logging
 import secrets
 from contextlib import suppress
 
+import msgspec
+
 from cluster.channel import Connection, ConnectionLost
 from cluster.clients.scheduler_outbox import Outbox
 from cluster.errors import ServingError
@@ -23,16 +25,16 @@ from cluster.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from cluster.reports import ClusterView
 from cluster.types import (
     Address,
+    EngineLostWith,
     IngressId,
     Placement,
     PlacementRequest,
     Rejection,
     RequestClosed,
-    RequestCondemned,
     SchedulerEvent,
 )
 from router.last_resort import LastResort
-from router.quarantine import Quarantine, quarantined
+from router.quarantine import MAX_ENGINES_LOST, Quarantine, quarantined
 
 logger = logging.getLogger("baton.scheduling")
 
@@ -56,7 +58,7 @@ class Scheduling:
         self._last_resort = last_resort
         self._outbox = Outbox(IngressId(secrets.token_hex(8)))
         self._quarantine = Quarantine()
-        """Of this ingress's own requests, for the time when the Scheduler is away."""
+        """Of this ingress's own requests, so that a Scheduler that is away or new lets none of them in."""
         self._connection: Connection | None = None
         """Where events are posted. None: the Scheduler is away."""
         scheduler.on_connected = self._on_connected
@@ -74,6 +76,11 @@ class Scheduling:
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         self._outbox.asks(request)
         began_at = _now()
+        num_lost = self._quarantine.num_lost(request.digest, began_at)
+        if num_lost >= MAX_ENGINES_LOST:
+            return quarantined()
+        if num_lost > request.num_engines_lost:
+            request = msgspec.structs.replace(request, num_engines_lost=num_lost)
         answer = await self._ask(request)
         while answer is None:
             if (waits_s := began_at + self._last_resort.outage_wait_s(request) - _now()) > 0:
@@ -92,9 +99,11 @@ class Scheduling:
     def tell(self, event: SchedulerEvent) -> None:
         if isinstance(event, RequestClosed):
             self._last_resort.closed(event.request_id)
-        if isinstance(event, RequestCondemned):
-            self._quarantine.add(event.digest, event.worker, _now())
-        message = self._outbox.put(event)
+            if event.num_output_tokens is not None:
+                self._quarantine.clear(event.digest)
+        if isinstance(event, EngineLostWith):
+            self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, _now())
+        message = self._outbox.put(event, _now())
         if self._connection is not None:
             with suppress(ConnectionLost):  # it is said again on the next connection
                 self._connection.post(EVENTS, message)
@@ -125,7 +134,7 @@ class Scheduling:
     def _on_connected(self, connection: Connection, address: Address) -> None:
         """The first that the Scheduler hears: the order is what makes the list of open requests exact."""
         self._connection = connection
-        open_requests, kept = self._outbox.connected(address.process)
+        open_requests, kept = self._outbox.connected(address.process, _now())
         with suppress(ConnectionLost):
             connection.post(OPEN_REQUESTS, open_requests)
             for message in kept:

@@ -189,7 +189,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     lost: frozenset[WorkerId] = frozenset()
     """Of these, the ones that died, hung or could not be reached."""
     num_engines_lost: int = 0
-    """That died or hung while they had the request."""
+    """Engines that died or hung one after another while they had the request, or one of the same digest."""
     digest: bytes = b""
     """Of what an engine computes for the request, its tenant included. Equal for one that is sent again."""
     path: Path | None = None
@@ -243,6 +243,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The best candidate of each path, the chosen one first."""
     holds_first_until_s: float = 0.0
     """Age of the request at which the prefill worker's token is released although decoding has not begun."""
+    num_engines_lost: int = 0
+    """Engines that were lost with requests of its digest before."""
 
     @property
     def generating(self) -> WorkerId:
@@ -279,6 +281,8 @@ class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A placed request has ended, whatever the outcome; releases what placement charged."""
 
     request_id: RequestId
+    digest: bytes = b""
+    """As in its `PlacementRequest`."""
     num_output_tokens: int | None = None
     """When it finished by itself; of all its sequences."""
     ttft_s: float | None = None
@@ -288,17 +292,26 @@ class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A worker cannot be reached, or is leaving."""
+    """An ingress process cannot reach a worker."""
 
     worker: WorkerId
 
 
-class RequestCondemned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """So many engines were lost with a request that it is not to run again for a while."""
+class WorkerLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker says that it takes no more requests, or none until it reports again."""
+
+    worker: WorkerId
+    engine_silent_s: float | None = None
+    """Seconds since its engine, which is dead or hangs, last answered. None: the engine is well."""
+
+
+class EngineLostWith(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An engine died or hung while it had a request."""
 
     digest: bytes
     worker: WorkerId
-    """The last of them."""
+    num_engines_lost: int
+    """Engines that were lost one after another with requests of this digest, with this one."""
 
 
 class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -308,7 +321,7 @@ class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     decode: WorkerId
 
 
-SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected | RequestCondemned
+SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSuspected | EngineLostWith
 """What a session tells the Scheduler."""
 
 

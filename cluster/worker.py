@@ -30,6 +30,7 @@ from cluster.types import (
     Pool,
     PromptTokenSources,
     WorkerId,
+    WorkerLeft,
 )
 from kvtransfer.lease import LeaseEnd, LeaseId
 
@@ -79,7 +80,7 @@ class Worker:
         )
         self.service.on_call(ANSWER, lambda _: show_life(self.engine, config.stall_timeout_s, self.id))
         self._kv_events = KvEventFeed(self.id, self.engine.kv_events, scheduler.send_kv_events)
-        self._watch = EngineWatch(self.engine, config.stall_timeout_s, self._say_lost)
+        self._watch = EngineWatch(self.engine, config.stall_timeout_s, lambda: self._say_left(config.stall_timeout_s))
 
     async def start(
         self,
@@ -131,7 +132,7 @@ class Worker:
         if self._tasks:
             for task in self._tasks:
                 task.cancel()
-            await self._say_lost()
+            await self._say_left(None)
         try:
             async with asyncio.timeout(max(0.0, self._drain_s - LAST_WORDS_S)):
                 await self.engine.drained()
@@ -152,7 +153,11 @@ class Worker:
         """Ends when the engine dies: a worker that cannot serve must not be placed on."""
         names_requests = False
         while True:
-            await self.engine.check_health()
+            try:
+                await self.engine.check_health()
+            except Exception:
+                await self._say_left(REPORT_INTERVAL_S)
+                raise
             if not self._watch.is_stalled:
                 try:
                     reply = await self._scheduler.report(self._report(address, names_requests))
@@ -180,9 +185,9 @@ class Worker:
             requests=self.engine.open_requests if names_requests else None,
         )
 
-    async def _say_lost(self) -> None:
+    async def _say_left(self, engine_silent_s: float | None) -> None:
         with suppress(ServingError):  # the Scheduler may be away, or leaving as well
-            await self._scheduler.say_leaving(self.id)
+            await self._scheduler.say_leaving(WorkerLeft(worker=self.id, engine_silent_s=engine_silent_s))
 
 
 def _nothing() -> None:

@@ -28,6 +28,8 @@ logger = logging.getLogger("baton.step_stream")
 
 MAX_STEP_DELTAS = 1024
 """In one message: deltas with logprobs are large, and wait unmerged."""
+FAILED = "the worker failed on this request"
+"""What is said of an error that nobody has foreseen: its own text is for the log of the worker alone."""
 
 
 class GeneratingEngine(Protocol):
@@ -79,7 +81,7 @@ class StepStreams:
             sink.fail(error)
         except Exception as error:
             logger.exception("request %s could not be started", start.request.request_id)
-            sink.fail(ServingError(f"the worker failed on this request: {type(error).__name__}: {error}"))
+            sink.fail(error)
 
     def _stop(self, connection: Connection, stream: int) -> None:
         writer = self._writers.get(connection)
@@ -130,24 +132,25 @@ class _Writer:
 
     def fail(self, stream: int, error: BaseException) -> None:
         self._send_all()  # whether or not it is read: an error must not overtake the tokens before it
-        serving = error if isinstance(error, ServingError) else ServingError(str(error))
+        serving = error if isinstance(error, ServingError) else ServingError(FAILED)
         if self.streams.pop(stream, None) is not None and self._connection.is_open:
             self._connection.post(STREAM_FAILED, StreamFailed(stream, ErrorMessage.of(serving)))
 
     def flush(self) -> None:
-        """Called by the engine's own output loop, which no connection may end."""
         if self._connection.is_writable:
-            try:
-                self._send_all()
-            except ServingError as error:
-                logger.error("closing a connection whose tokens cannot be sent: %s", error)
-                self._connection.close()
+            self._send_all()
 
     def _send_all(self) -> None:
-        if self._buffer and self._connection.is_open:
-            deltas = self._buffer.take()
+        """Called by the engine's own output loop, which no connection may end."""
+        if not self._buffer or not self._connection.is_open:
+            return
+        deltas = self._buffer.take()
+        try:
             for start in range(0, len(deltas), MAX_STEP_DELTAS):
                 self._connection.post(STEP, deltas[start : start + MAX_STEP_DELTAS])
+        except ServingError as error:
+            logger.error("closing a connection whose tokens cannot be sent: %s", error)
+            self._connection.close()
 
 
 class _Sink:

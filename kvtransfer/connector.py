@@ -36,7 +36,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import Nix
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats
 from vllm.platforms import current_platform
-from vllm.utils.system_utils import set_ulimit
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
@@ -46,6 +45,7 @@ from cluster.engine_core.grammar_budget import GrammarBudget
 from cluster.engine_core.grammar_guard import install
 from cluster.observability.logging import set_up_logging
 from cluster.rpc import strangers
+from cluster.rpc.open_files import allow_open_files
 from cluster.rpc.strangers import STRANGERS
 from cluster.step_samples import STATS_KEY, StepSampler
 from kvtransfer import side_channel
@@ -350,6 +350,6 @@ nixl_worker.zmq_ctx = side_channel.connected
 if _worker := multiprocessing.parent_process():  # this is the engine's process
     _end_with(_worker)
     set_up_logging()
-    set_ulimit()  # each connection of a stranger holds a file descriptor until it is dropped
+    allow_open_files(side_channel.MAX_OPEN_FILES)
 if current_platform.is_cpu():
     _share_the_cpu()

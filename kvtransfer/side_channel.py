@@ -37,6 +37,11 @@ BACKLOG = 512
 """Connections that the system keeps for the listener. Fewer lets a burst of strangers keep peers out, more costs
 nothing until they come.
 """
+MAX_OPEN_FILES = 65_535
+"""Files that the engine's process may have open, where the system allows so many. Strangers hold one each until they
+are dropped, and nothing but this bounds their number: fewer let fewer strangers keep the engine from opening files and
+links, more costs nothing until they come.
+"""
 STOP_INTERVAL_MS = 1_000
 """How often the listener looks whether it is to stop."""
 

@@ -23,14 +23,13 @@ class Charge:
     """One open request, as it is charged to its workers."""
 
     __slots__ = (
-        "digest",
         "first_at",
         "ingress",
-        "is_suspect",
         "joins_at",
         "kv_tokens",
         "lengths",
         "most_tokens",
+        "num_engines_lost",
         "num_prompt",
         "num_sequences",
         "placement",
@@ -61,9 +60,8 @@ class Charge:
         self.slo_tpot_s: float = slo.tpot_s
         self.lengths = lengths
         self.tenant = ""
-        self.digest = b""
-        self.is_suspect = False
-        """An engine was lost with it before."""
+        self.num_engines_lost = 0
+        """That were lost with it, or with one of its digest, before it was placed."""
         self.ingress: IngressId | None = None
         """The ingress process that asked for the placement. None in the simulator, where no ingress can be lost."""
         self.num_prompt = 0

@@ -22,6 +22,7 @@ def placement_of(ask: Ask, choice: Choice) -> Placement:
         predicted=choice.prediction,
         considered=choice.considered,
         holds_first_until_s=MARGIN * ask.slo_ttft_s if is_held else 0.0,
+        num_engines_lost=ask.request.num_engines_lost,
     )
 
 
@@ -30,8 +31,7 @@ def charge(ask: Ask, choice: Choice, models: LatencyModels, ingress: IngressId |
     request, now = ask.request, ask.now
     made = Charge(request.request_id, placement_of(ask, choice), ask.slo, request.slo_class, ask.lengths, now)
     made.tenant = request.tenant
-    made.digest = request.digest
-    made.is_suspect = request.num_engines_lost > 0
+    made.num_engines_lost = request.num_engines_lost
     made.ingress = ingress
     made.num_prompt = ask.num_prompt
     made.num_sequences = ask.num_sequences

@@ -162,4 +162,4 @@ def _usable(workers: list[WorkerState], ask: Ask, roster: Roster, turn: int) -> 
 
 def _without_suspects(workers: list[WorkerState]) -> list[WorkerState]:
     """Of the requests that an engine was lost with, one may be the reason: the next engine is lost to it alone."""
-    return [worker for worker in workers if not any(made.is_suspect for made in worker.charges.values())]
+    return [worker for worker in workers if not any(made.num_engines_lost for made in worker.charges.values())]

@@ -13,6 +13,7 @@ from cluster.types import (
     RequestClosed,
     RequestId,
     SchedulerEvent,
+    WorkerLeft,
 )
 from router.state import RouterState
 
@@ -46,7 +47,7 @@ class PlacementDesk:
             if self._answers.get(request.request_id) is future:
                 del self._answers[request.request_id]
 
-    def tell(self, event: SchedulerEvent) -> None:
+    def tell(self, event: WorkerLeft | SchedulerEvent) -> None:
         self.state.handle(event, self._loop.time())
         if isinstance(event, RequestClosed):
             self._nobody_waits(event.request_id)

@@ -44,6 +44,7 @@ class WorkerState:
         "duty",
         "inbound",
         "inbound_prompt",
+        "is_lost",
         "kv_bytes_per_token",
         "kv_capacity",
         "kv_reserved",
@@ -71,6 +72,8 @@ class WorkerState:
         self.pool = report.pool
         self._read(report)
         self.reported_at = now
+        self.is_lost = False
+        """Somebody could not reach it since it last reported."""
         self.model = model
         self.charges: dict[RequestId, Charge] = {}
         """All open requests that occupy this worker."""
@@ -133,6 +136,7 @@ class WorkerState:
         self._report_gap_s += 0.2 * (min(now - self.reported_at, 5.0) - self._report_gap_s)
         self._read(report)
         self.reported_at = now
+        self.is_lost = False
         num_reported = report.load.num_running + report.load.num_waiting
         self.num_unknown = max(0, num_reported - len(self.charges))
         self.room = report.max_requests - self.num_unknown

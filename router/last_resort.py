@@ -83,4 +83,5 @@ class LastResort:
             decode=worker if path is Path.DECODE else None,
             why="the Scheduler is away: fewest open requests of this ingress replica",
             slo=self._slo.of(request.slo_class).resolve(0.0, request.ttft_s, request.tpot_s),
+            num_engines_lost=request.num_engines_lost,
         )

@@ -273,3 +273,11 @@ def _best_decodes(ask: Ask, crowd: list[WorkerState], holder: WorkerState | None
     if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
         others = [worker for worker in others if ask.hit(worker) > first.hit]
     return [first, *[DecodePart(ask, worker) for worker in others]]
+
+
+def least_prefill_s(ask: Ask, candidates: Candidates) -> float:
+    """What the prompt takes where that is shortest, with nothing before it."""
+    workers = [*candidates.prefills, *candidates.decodes]
+    if not workers:
+        return 0.0
+    return prefill_s(ask, holder_of(ask, workers) or workers[0])

@@ -46,6 +46,11 @@ class Waiting:
         self.is_outage = False
         self.since, self.age_s = now, 0.0
 
+    def suspect(self, num_engines_lost: int) -> None:
+        """So many engines were lost with requests of its digest."""
+        if num_engines_lost > self.request.num_engines_lost:
+            self.request = msgspec.structs.replace(self.request, num_engines_lost=num_engines_lost)
+
     def forgive(self) -> None:
         """The workers that it was lost with have recovered."""
         self.request = msgspec.structs.replace(self.request, excluded=frozenset(), lost=frozenset())

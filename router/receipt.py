@@ -56,6 +56,10 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt on the worker that generated, and of what had been generated before it took over."""
     http_request: str = ""
     """The `x-request-id` of the HTTP request that asked for it; empty where Baton did by itself."""
+    error: str | None = None
+    """Code or kind of the error of a request that failed. None: it did not, or a defect of Baton ended it."""
+    engines_lost: list[WorkerId] = []
+    """Workers whose engine died or hung while it had the request."""
 
     @property
     def path(self) -> Path | None:

@@ -31,7 +31,7 @@ from cluster.types import (
     PlacementRequest,
     Rejection,
     WorkerId,
-    WorkerLost,
+    WorkerLeft,
 )
 from router.desk import PlacementDesk
 from router.ingresses import SWEEP_S, Ingresses
@@ -107,8 +107,8 @@ class SchedulerService:
             self.desk.ingress_gone(ingress)
         self._sweep_later()
 
-    def _leaving(self, _: Connection, worker: WorkerId) -> None:
-        self.desk.tell(WorkerLost(worker=worker))
+    def _leaving(self, _: Connection, event: WorkerLeft) -> None:
+        self.desk.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         self.desk.kv_events(events)  # the answer to the worker's next report asks for what was missed

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing, asynccontextmanager
+from http import HTTPStatus
 from typing import TypeVar
 
 import msgspec
@@ -26,11 +27,13 @@ from cluster.errors import (
     Overloaded,
     PrefillFailed,
     RequestQuarantined,
+    ServingError,
     TooManyRequests,
     WorkerFailed,
     WorkerUnreachable,
 )
 from cluster.types import (
+    EngineLostWith,
     FinishReason,
     FirstToken,
     GenerateRequest,
@@ -43,7 +46,6 @@ from cluster.types import (
     PromptTokenSources,
     Rejection,
     RequestClosed,
-    RequestCondemned,
     RequestId,
     TokenDelta,
     WorkerId,
@@ -97,7 +99,12 @@ class Session:
         """Workers that failed it."""
         self._lost: frozenset[WorkerId] = frozenset()
         """Of these, the ones that died, hung or could not be reached."""
+        self._engines_lost: list[WorkerId] = []
+        """Workers whose engine died or hung while it had the request."""
         self._num_engines_lost = 0
+        """The same in number, with those that were lost before with requests of its digest."""
+        self._error: str | None = None
+        """Code or kind of the error that it failed with."""
         self._digest = digest_of(request, self._terms.block_hashes)
         self._placement: Placement | None = None
         self._is_charged = False
@@ -140,6 +147,9 @@ class Session:
         except Overloaded:
             outcome = Outcome.REJECTED
             raise
+        except ServingError as error:
+            self._failed(error)
+            raise
         finally:
             self._close(outcome)
 
@@ -169,10 +179,12 @@ class Session:
 
     def _count_engine(self, worker: WorkerId) -> None:
         """Raises RequestQuarantined."""
-        self._num_engines_lost += 1
-        if self._num_engines_lost >= MAX_ENGINES_LOST:
-            self._ports.scheduler.tell(RequestCondemned(digest=self._digest, worker=worker))
-            raise RequestQuarantined(f"{self._num_engines_lost} engines were lost with this request")
+        self._engines_lost.append(worker)
+        self._num_engines_lost = num_lost = self._num_engines_lost + 1
+        logger.warning("engine %d was lost with request %s: %s", num_lost, self._request.request_id, worker)
+        self._ports.scheduler.tell(EngineLostWith(digest=self._digest, worker=worker, num_engines_lost=num_lost))
+        if num_lost >= MAX_ENGINES_LOST:
+            raise RequestQuarantined(f"{num_lost} engines were lost with this request")
 
     async def _place(self, failure: WorkerFailed | None) -> Placement:
         """`failure`: of the attempt before."""
@@ -186,6 +198,7 @@ class Session:
             kind = TooManyRequests if answer.is_overload else Overloaded
             raise kind(answer.why, answer.retry_after_s)
         self._placement = answer
+        self._num_engines_lost = max(self._num_engines_lost, answer.num_engines_lost)
         self._num_attempts += 1
         return answer
 
@@ -332,6 +345,12 @@ class Session:
         except TimeoutError as error:
             raise Overloaded("no worker gave a token in time", RETRY_AFTER_S) from error
 
+    def _failed(self, error: ServingError) -> None:
+        self._error = error.code or error.error_type
+        if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            name, num = self._request.request_id, self._num_attempts
+            logger.warning("request %s failed, placed %d times: %s (%s)", name, num, error, self._error)
+
     def _withdraw(self) -> None:
         asked, self._asked = self._asked, None
         if asked is not None:
@@ -342,6 +361,7 @@ class Session:
         if self._is_charged:
             closed = RequestClosed(
                 request_id=self._request.request_id,
+                digest=self._digest,
                 num_output_tokens=self._num_output_tokens if outcome is Outcome.FINISHED else None,
                 ttft_s=receipt.ttft_s,
                 tpot_s=receipt.tpot_s,
@@ -363,6 +383,8 @@ class Session:
             prefill_sources=self._prefill_sources,
             sources=self._sources,
             http_request=self._terms.http_request,
+            error=self._error,
+            engines_lost=self._engines_lost,
         )
 
 

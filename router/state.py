@@ -2,10 +2,10 @@
 
 `handle`, `place`, `decide`, `keep_open` and `nobody_waits` are the only mutators; `now` is monotonic seconds. A worker
 exists by its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is
-whole again after one report interval. A lost worker is out at once, until it reports again. A request is charged when
-it is placed (anew, if it was placed before), moves on with what its session tells, and is released when it is closed,
-or when its ingress or its worker says that it is not there (router/charges.py). One that has to wait is answered by
-`decide`, which whoever owns this (router/desk.py) calls after every event and at `next_decision_at`.
+whole again after one report interval. A worker that cannot be reached is out at once, until it reports again. A request
+is charged when it is placed (anew, if it was placed before), moves on with what its session tells, and is released when
+it is closed, or when its ingress or its worker says that it is not there (router/charges.py). One that has to wait is
+answered by `decide`, which whoever owns this (router/desk.py) calls after every event and at `next_decision_at`.
 """
 
 from collections.abc import Iterable
@@ -16,6 +16,7 @@ from cluster.reports import ClusterView, KvEvents, QueuedRequest, ReportReply, W
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
+    EngineLostWith,
     FirstToken,
     IngressId,
     PairSuspected,
@@ -25,11 +26,11 @@ from cluster.types import (
     PrefillDone,
     Rejection,
     RequestClosed,
-    RequestCondemned,
     RequestId,
     SchedulerEvent,
     SloClass,
     WorkerId,
+    WorkerLeft,
     WorkerLost,
 )
 from router.admission import MAX_QUEUE, Verdict, judge
@@ -38,27 +39,23 @@ from router.ask import Ask, Higher, Others
 from router.charges import Charges
 from router.charging import charge, engine_s
 from router.choice import ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, nobody, roster_of
-from router.cost import prefill_s
 from router.duty import Duty, lately
 from router.fairness import TenantShares
 from router.fleet import WorkerState, view_of
 from router.latency import LatencyModels
+from router.nobody import no_worker
 from router.outlook import CLASS_RANK, class_weight
 from router.output_lengths import OutputLengths
-from router.placement import goodput, holder_of
+from router.placement import goodput, least_prefill_s
 from router.prefix_index import PrefixIndex
 from router.quarantine import Quarantine, quarantined
 from router.queue import Waiting, WaitingQueue
 from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
+from router.suspects import SuspectedPairs
 
 REPORT_TIMEOUT_S: Final = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""
 
-PAIR_QUARANTINE_S: Final = 600.0
-"""For a pair whose hand-over was wrong. The cause is a defect, of software or of hardware: time to look at it."""
-
-NO_WORKER_RETRY_S: Final = 5.0
-"""A worker's restart takes tens of seconds: sooner only adds load, much later wastes a recovered service."""
 CONTENDED_S: Final = 5.0
 """For so long after somebody had to wait, fairness between tenants matters."""
 GOLDEN_RATIO: Final = 0.618033988749895  # its multiples spread evenly over [0, 1)
@@ -84,8 +81,7 @@ class RouterState:
         self.index = PrefixIndex()
         self._workers: dict[WorkerId, WorkerState] = {}
         self._charges = Charges(self._workers)
-        self._suspects: dict[tuple[WorkerId, WorkerId], float] = {}
-        """Pairs of prefill and decode workers, and until when they hand over nothing."""
+        self._suspects = SuspectedPairs()
         self._quarantine = Quarantine()
         self._queue = WaitingQueue()
         self._lengths = OutputLengths()
@@ -97,10 +93,12 @@ class RouterState:
         self._turn = 0
         self._roster = nobody()
 
-    def handle(self, event: WorkerReport | SchedulerEvent, now: float) -> None:
+    def handle(self, event: WorkerReport | WorkerLeft | SchedulerEvent, now: float) -> None:
         match event:
             case WorkerReport():
                 self._on_report(event, now)
+            case WorkerLeft():
+                self._on_left(event, now)
             case WorkerLost():
                 self._on_lost(event.worker)
             case PrefillDone():
@@ -110,9 +108,9 @@ class RouterState:
             case RequestClosed():
                 self._on_closed(event, now)
             case PairSuspected():
-                self._suspects[event.prefill, event.decode] = now + PAIR_QUARANTINE_S
-            case RequestCondemned():
-                self._quarantine.add(event.digest, event.worker, now)
+                self._suspects.add((event.prefill, event.decode), now)
+            case EngineLostWith():
+                self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now)
             case _:
                 assert_never(event)
 
@@ -145,7 +143,8 @@ class RouterState:
         for waiting in self._queue.in_order(now):
             if now < waiting.gives_up_at and (num_failed >= TRIES or now < waiting.try_at):
                 continue
-            answer = self._consider(waiting, now)
+            is_refused = self._quarantine.holds(waiting.request.digest, now)
+            answer = quarantined() if is_refused else self._consider(waiting, now)
             if answer is None:
                 num_failed += 1
                 waiting.look_later(now)
@@ -204,7 +203,7 @@ class RouterState:
         self.index.validate()
 
     def _live(self, now: float) -> Iterable[WorkerState]:
-        return (w for w in self._workers.values() if now - w.reported_at <= REPORT_TIMEOUT_S)
+        return (w for w in self._workers.values() if now - w.reported_at <= REPORT_TIMEOUT_S and not w.is_lost)
 
     def _on_report(self, report: WorkerReport, now: float) -> None:
         known = self._workers.get(report.worker)
@@ -213,6 +212,8 @@ class RouterState:
             known = self._workers[report.worker] = WorkerState(report, model, now)
             self._roster = nobody()
             self._charges.resume(known, now)
+        elif known.is_lost:
+            self._roster = nobody()
         if known.reported(report, now):
             self._roster.roomy_until = 0
         for step in report.steps:
@@ -223,7 +224,18 @@ class RouterState:
         self._charges.compare(known, report, now)
         self._forget_the_silent(now)
 
+    def _on_left(self, event: WorkerLeft, now: float) -> None:
+        if event.engine_silent_s is not None:
+            self._quarantine.engine_lost(event.worker, event.engine_silent_s, now)
+        self._forget(event.worker)
+
     def _on_lost(self, worker: WorkerId) -> None:
+        """One ingress says so, so that the worker may well live: what is known of it is kept until it is silent."""
+        if (known := self._workers.get(worker)) is not None:
+            known.is_lost = True
+            self._roster = nobody()
+
+    def _forget(self, worker: WorkerId) -> None:
         self._workers.pop(worker, None)
         self._roster = nobody()
         self.index.forget(worker)
@@ -232,10 +244,13 @@ class RouterState:
     def _on_closed(self, event: RequestClosed, now: float) -> None:
         self._queue.remove(event.request_id)
         made = self._charges.find(event.request_id)
+        if event.num_output_tokens is not None:
+            self._quarantine.clear(event.digest)
+        elif made is not None:
+            self._quarantine.left(event.digest, made.runs_on, made.num_engines_lost + 1, now)
         if made is None:
             return
         if event.num_output_tokens is not None:
-            self._quarantine.clear(made.digest)
             self._lengths.add((made.tenant, made.slo_class), round(event.num_output_tokens / made.num_sequences))
             if made.placement.predicted is not None:
                 self.models.bias.observe(made.placement.predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
@@ -249,11 +264,12 @@ class RouterState:
             return self._outlast(waiting, now)
         if waiting.is_outage:
             waiting.begin_anew(now)
+        waiting.suspect(self._quarantine.num_lost(waiting.request.digest, now))
         ask = self._ask(waiting, now)
         candidates = self._candidates(ask, now)
         choice = self._policy(ask, candidates, self.models)
         if choice is None:
-            return self._nobody(waiting.request)
+            return no_worker(waiting.request, self._roster)
         if self._admits_all:
             return self._charge(ask, choice, waiting.ingress)
         is_contended = now - self._contended_at < CONTENDED_S
@@ -262,7 +278,7 @@ class RouterState:
             return self._charge(ask, choice, waiting.ingress)
         self._contended_at = now
         waiting.ttft_s = ask.slo.ttft_s
-        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.age_s - _least_prefill_s(ask, candidates)
+        waiting.gives_up_at = waiting.since + ask.slo.ttft_s - waiting.age_s - least_prefill_s(ask, candidates)
         if now >= waiting.gives_up_at:
             return self._refusal(ask, choice, waiting, "its SLO cannot be met")
         if len(self._queue) >= MAX_QUEUE:
@@ -289,11 +305,10 @@ class RouterState:
         """No worker lives. None: the request waits for one, as long as its class may."""
         has_room = waiting.is_outage or len(self._queue) < MAX_QUEUE
         waiting.outlast(waiting.asked_at + self._slo.of(waiting.request.slo_class).outage_wait_s)
-        return None if has_room and now < waiting.gives_up_at else self._nobody(waiting.request)
+        return None if has_room and now < waiting.gives_up_at else no_worker(waiting.request, self._roster)
 
     def _candidates(self, ask: Ask, now: float) -> Candidates:
-        suspects = frozenset(pair for pair, until in self._suspects.items() if now < until)
-        return candidates_of(ask, self._roster, suspects, self._turn)
+        return candidates_of(ask, self._roster, self._suspects.held(now), self._turn)
 
     def _ask(self, waiting: Waiting, now: float) -> Ask:
         request = waiting.request
@@ -373,24 +388,6 @@ class RouterState:
             gives_up_s=max(0.0, waiting.gives_up_at - now),
         )
 
-    def _nobody(self, request: PlacementRequest) -> Rejection:
-        workers = [*self._roster.prefills, *self._roster.decodes]
-        is_anybody = any(worker.worker not in request.excluded for worker in workers)
-        why = "all workers have as many requests as they take" if is_anybody else "no worker can be reached"
-        if request.path is not None:
-            why = f"path {request.path} is asked for and no worker can take it"
-        return Rejection(retry_after_s=NO_WORKER_RETRY_S, why=why, is_overload=is_anybody and request.path is None)
-
     def _forget_the_silent(self, now: float) -> None:
         for worker in [w.worker for w in self._workers.values() if now - w.reported_at > REPORT_TIMEOUT_S]:
-            self._on_lost(worker)
-        for pair in [p for p, until in self._suspects.items() if now >= until]:
-            del self._suspects[pair]
-
-
-def _least_prefill_s(ask: Ask, candidates: Candidates) -> float:
-    """What the prompt takes where that is shortest, with nothing before it."""
-    workers = [*candidates.prefills, *candidates.decodes]
-    if not workers:
-        return 0.0
-    return prefill_s(ask, holder_of(ask, workers) or workers[0])
+            self._forget(worker)

@@ -9,6 +9,7 @@ fails the first question of a Serve controller that has been restarted, which th
 import logging
 import logging.config
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ ROOT_LOGGER = "baton"
 FORMAT = "%(levelname)s %(asctime)s %(name)s [%(request_id)s] %(message)s"
 NO_REQUEST = "-"
 """What stands for the request's id in records that no filter has given one."""
+
+INDENT = "    "
+"""Before each line of a traceback: no line that begins elsewhere is a record of its own."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def set_up_logging(filters: Sequence[logging.Filter] = (), libraries: Sequence[str] = ()) -> None:
@@ -41,10 +46,20 @@ def set_up_logging(filters: Sequence[logging.Filter] = (), libraries: Sequence[s
 
 
 class _OneLine(logging.Formatter):
-    """A message is one line, whatever a client has put into it. A traceback follows it."""
+    """A message is one line, whatever a client has put into it. A traceback follows it, in lines that are indented, for
+    the text of an exception may be a client's too.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
-        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+        return _visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name
+        return "\n".join(INDENT + _visible(line) for line in super().formatException(ei).split("\n"))
+
+
+def _visible(text: str) -> str:
+    """Without characters that end a line or steer a terminal."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _level() -> int:

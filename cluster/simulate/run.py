@@ -116,7 +116,7 @@ class _Client:
         request = GenerateRequest(
             request_id=RequestId(f"{self._number}.{num_tries}"),
             prompt_token_ids=cast("list[int]", Prompt(sim, sim.num_prompt)),
-            sampling_params=b"",
+            sampling_params=b"%d" % self._number,
             is_resumable=True,
         )
         terms = Terms(slo_class=sim.slo_class, ttft_s=sim.slo.ttft_s, tpot_s=sim.slo.tpot_s)

@@ -28,6 +28,7 @@ from cluster.types import (
     Rejection,
     RequestId,
     WorkerId,
+    WorkerLeft,
 )
 from kvtransfer.handoff import PrefillResult
 
@@ -66,14 +67,14 @@ class FakeScheduler:
     def __init__(self) -> None:
         self.addresses: dict[WorkerId, Address] = {}
         self.num_located = 0
-        self.left: list[WorkerId] = []
+        self.left: list[WorkerLeft] = []
         self.kv_events: list[KvEvents] = []
         self.listener: Listener | None = None
 
     async def start(self) -> "FakeScheduler":
         service = Service()
         service.on_call(PLACE, self._place)
-        service.on_post(LEAVING, lambda _, worker: self.left.append(worker))
+        service.on_post(LEAVING, lambda _, event: self.left.append(event))
         service.on_call(LOCATE, self._locate)
         service.on_call(REPORT, self._report)
         service.on_post(KV_EVENTS, lambda _, events: self.kv_events.append(events))
@@ -169,15 +170,15 @@ async def test_request_is_placed_by_a_connected_scheduler_alone():
 async def test_worker_that_leaves_says_so_before_what_it_asks_next():
     scheduler = await FakeScheduler().start()
     peer = SchedulerPeer(scheduler.address)
-    await peer.say_leaving(WORKER)
+    await peer.say_leaving(WorkerLeft(worker=WORKER))
     await peer.address_of(WORKER)
-    assert scheduler.left == [WORKER]
+    assert scheduler.left == [WorkerLeft(worker=WORKER)]
 
 
 async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(monkeypatch):
     monkeypatch.setattr(peers, "_LEAVING_TIMEOUT_S", 0.05)
     with pytest.raises(WorkerUnreachable):
-        await SchedulerPeer(FakeScheduler().address).say_leaving(WORKER)
+        await SchedulerPeer(FakeScheduler().address).say_leaving(WorkerLeft(worker=WORKER))
 
 
 async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch):

@@ -23,6 +23,7 @@ from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
 from cluster.types import (
     Address,
+    EngineLostWith,
     Path,
     Placement,
     PlacementRequest,
@@ -306,3 +307,39 @@ async def test_open_requests_are_listed_on_a_new_connection_before_anything_else
     await stage.scheduler.start()
     await stage.settled()
     assert stage.scheduler.listed[-1] == [R]
+
+
+async def test_request_in_quarantine_reaches_no_scheduler_that_does_not_know_of_it(stage):
+    """A Scheduler that has just been replaced would place it."""
+    await stage.scheduler.start()
+    await stage.settled()
+    poison = msgspec.structs.replace(REQUEST, digest=b"poison")
+    assert await stage.scheduling.place(poison) == PLACED
+    for number in (1, 2):
+        worker = WorkerId(f"d{number}")
+        stage.scheduling.tell(EngineLostWith(digest=b"poison", worker=worker, num_engines_lost=number))
+    stage.scheduler.asked.clear()
+    answer = await stage.scheduling.place(poison)
+    assert isinstance(answer, Rejection) and answer.is_quarantined
+    assert not stage.scheduler.asked.is_set()
+    assert await stage.scheduling.place(REQUEST) == PLACED
+
+
+async def test_request_that_finishes_is_in_quarantine_no_more(stage):
+    await stage.scheduler.start()
+    await stage.settled()
+    poison = msgspec.structs.replace(REQUEST, digest=b"poison")
+    stage.scheduling.tell(EngineLostWith(digest=b"poison", worker=WorkerId("d1"), num_engines_lost=2))
+    stage.scheduling.tell(RequestClosed(request_id=R, digest=b"poison", num_output_tokens=3))
+    assert await stage.scheduling.place(poison) == PLACED
+
+
+async def test_last_resort_knows_how_many_engines_were_lost(stage):
+    """So that the request asks an engine for a sign of life before it runs on it."""
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduler.kill()
+    await stage.noticed_loss()
+    stage.scheduling.tell(EngineLostWith(digest=b"poison", worker=WorkerId("d1"), num_engines_lost=1))
+    answer = await stage.scheduling.place(msgspec.structs.replace(REQUEST, digest=b"poison"))
+    assert isinstance(answer, Placement) and answer.num_engines_lost == 1

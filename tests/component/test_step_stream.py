@@ -251,6 +251,31 @@ async def test_error_does_not_overtake_tokens_that_wait_for_a_slow_ingress():
         assert (request.got, type(request.error)) == ([1], WorkerUnreachable)
 
 
+async def test_tokens_that_cannot_be_sent_end_their_connection_and_no_other_stream():
+    """When the engine fails all that runs, the failure of one must not keep it from the others."""
+    async with running(num_ingresses=2) as cluster:
+        one, other = (Request(f"r{number}", ingress) for number, ingress in enumerate(cluster.ingresses))
+        await cluster.settle()
+        cluster.engine.sinks[one.id].put(TokenDelta(0, [1 << 80]))
+        for request in (one, other):
+            cluster.engine.sinks[request.id].fail(EngineLost("the engine died", "d0"))
+        await asyncio.gather(one.reading, other.reading)
+        assert isinstance(one.error, WorkerUnreachable)
+        assert isinstance(other.error, EngineLost)
+        assert not cluster.ingresses[0].connection.is_open and cluster.ingresses[1].connection.is_open
+
+
+async def test_text_of_an_error_that_nobody_has_foreseen_stays_on_the_worker():
+    async with running() as cluster:
+        (ingress,) = cluster.ingresses
+        request = Request("r", ingress)
+        await cluster.settle()
+        cluster.engine.sinks[request.id].fail(RuntimeError("/srv/models/secret.bin"))
+        await request.reading
+        assert isinstance(request.error, ServingError)
+        assert str(request.error) == "the worker failed on this request"
+
+
 STREAMS = st.integers(0, 5)
 START, LEAVE, STEP, FINISH, STALL, RESUME, KILL = "start", "leave", "step", "finish", "stall", "resume", "kill"
 ACTIONS = st.one_of(

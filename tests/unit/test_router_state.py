@@ -19,9 +19,11 @@ from cluster.types import (
     RequestId,
     SloClass,
     WorkerId,
+    WorkerLeft,
     WorkerLost,
 )
-from router.state import PAIR_QUARANTINE_S, REPORT_TIMEOUT_S, RouterState
+from router.state import REPORT_TIMEOUT_S, RouterState
+from router.suspects import PAIR_QUARANTINE_S
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -168,11 +170,34 @@ def test_kv_events_of_workers_count_while_they_report():
     state.handle_kv_events(first, 0.0)
     assert not state.reply_to(report, 0.0).wants_kv_snapshot
     assert not state.reply_to(a_decode_report(DECODES[0], "p0"), 0.0).wants_kv_snapshot, "it sends none"
-    state.handle(WorkerLost(worker=DECODES[0]), 0.0)
+    state.handle(WorkerLeft(worker=DECODES[0]), 0.0)
     state.handle_kv_events(first, 0.0)
     state.handle(report, 0.0)
     assert state.reply_to(report, 0.0).wants_kv_snapshot
     state.validate()
+
+
+def test_worker_that_one_ingress_cannot_reach_keeps_what_is_known_of_it():
+    """It lives: its prefix index must not be sent anew, nor the speed of its links learnt anew."""
+    state = a_state(num_prefill=1, num_decode=1)
+    report = msgspec.structs.replace(a_decode_report(DECODES[0], "p0"), kv_events_through=1)
+    state.handle_kv_events(KvEvents(DECODES[0], 1, True, True, []), 0.0)
+    link = state.models.transfer(WorkerId("p0"), DECODES[0], None)
+    state.handle(WorkerLost(worker=DECODES[0]), 0.0)
+    assert not state.handle_kv_events(KvEvents(DECODES[0], 2, False, True, []), 0.0)
+    state.handle(report, 0.0)
+    assert not state.reply_to(msgspec.structs.replace(report, kv_events_through=2), 0.0).wants_kv_snapshot
+    assert state.models.transfer(WorkerId("p0"), DECODES[0], None) is link
+    state.validate()
+
+
+def test_worker_that_nobody_reaches_and_that_is_silent_is_forgotten():
+    state = a_state(num_prefill=1, num_decode=1)
+    state.handle_kv_events(KvEvents(DECODES[0], 1, True, True, []), 0.0)
+    state.handle(WorkerLost(worker=DECODES[0]), 0.0)
+    state.handle(a_prefill_report("p0"), REPORT_TIMEOUT_S + 1.0)
+    assert state.handle_kv_events(KvEvents(DECODES[0], 2, False, True, []), REPORT_TIMEOUT_S + 1.0)
+    assert state.address_of(DECODES[0]) is None
 
 
 def test_closing_an_unknown_request_changes_nothing():

@@ -8,12 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cluster.clients.scheduler_outbox import Outbox
+from cluster.clients.scheduler_outbox import LASTING_S, MAX_LASTING, Outbox
 from cluster.types import (
+    EngineLostWith,
     Events,
     FirstToken,
     IngressId,
     OpenRequests,
+    PairSuspected,
+    Placement,
     PlacementRequest,
     RequestClosed,
     RequestId,
@@ -41,28 +44,84 @@ def first_token(request_id: str) -> FirstToken:
 
 def test_events_are_numbered_and_kept_until_they_are_acknowledged():
     outbox = Outbox(INGRESS)
-    outbox.connected("scheduler")
-    assert [outbox.put(first_token(f"r{i}")).first for i in range(3)] == [1, 2, 3]
+    outbox.connected("scheduler", 0.0)
+    assert [outbox.put(first_token(f"r{i}"), 0.0).first for i in range(3)] == [1, 2, 3]
     outbox.heard(2)
-    assert outbox.connected("scheduler")[1] == [Events(3, [first_token("r2")])]
+    assert outbox.connected("scheduler", 0.0)[1] == [Events(3, [first_token("r2")])]
     outbox.heard(3)
-    assert outbox.connected("scheduler")[1] == []
+    assert outbox.connected("scheduler", 0.0)[1] == []
 
 
 def test_another_scheduler_process_gets_none_of_the_kept_events():
     outbox = Outbox(INGRESS)
-    outbox.connected("scheduler")
-    outbox.put(closed("r"))
-    assert outbox.connected("successor")[1] == []
-    assert outbox.put(closed("s")).first == 2
+    outbox.connected("scheduler", 0.0)
+    outbox.put(closed("r"), 0.0)
+    assert outbox.connected("successor", 0.0)[1] == []
+    assert outbox.put(closed("s"), 0.0).first == 2
+
+
+def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_overs():
+    """Or a request that stops engines, and a pair that hands over wrongly, would begin anew with it."""
+    outbox = Outbox(INGRESS)
+    outbox.connected("scheduler", 0.0)
+    lost = EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1)
+    lost_again = EngineLostWith(digest=b"digest", worker=WorkerId("d1"), num_engines_lost=2)
+    wrong = PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0"))
+    for event in (lost, lost_again, wrong, closed("r")):
+        outbox.put(event, 0.0)
+    outbox.heard(4)
+    assert outbox.connected("scheduler", 1.0)[1] == [], "it has them"
+    assert outbox.connected("successor", LASTING_S - 1.0)[1] == [Events(5, [lost_again]), Events(6, [wrong])]
+    assert outbox.connected("third", LASTING_S)[1] == []
+
+
+def test_request_that_has_finished_is_told_to_no_successor():
+    outbox = Outbox(INGRESS)
+    outbox.connected("scheduler", 0.0)
+    outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1), 0.0)
+    outbox.put(RequestClosed(request_id=RequestId("r"), digest=b"digest", num_output_tokens=3), 0.0)
+    assert outbox.connected("successor", 1.0)[1] == []
+
+
+def test_lost_engines_that_are_remembered_take_no_more_than_so_much():
+    outbox = Outbox(INGRESS)
+    for number in range(MAX_LASTING + 10):
+        outbox.put(EngineLostWith(digest=b"%d" % number, worker=WorkerId("d0"), num_engines_lost=1), 0.0)
+    again = outbox.connected("scheduler", 0.0)[1]
+    assert len(again) == MAX_LASTING
+    assert again[-1].events[0].digest == b"%d" % (MAX_LASTING + 9)
+
+
+def test_what_ended_while_the_connection_was_lost_is_learnt_from():
+    """The request is listed as open, so that its charge is there when its end comes."""
+    state, ingresses, outbox = RouterState(admits_all=True), Ingresses(), Outbox(INGRESS)
+    state.handle(a_prefill_report(), 0.0)
+    state.handle(a_decode_report(), 0.0)
+    outbox.connected("scheduler", 0.0)
+    request = a_placement_request("r", digest=b"digest")
+    outbox.asks(request)
+    state.place(request, 0.0, INGRESS)
+    state.handle(EngineLostWith(digest=b"digest", worker=WorkerId("d9"), num_engines_lost=1), 0.0)
+    outbox.put(RequestClosed(request_id=request.request_id, digest=b"digest", num_output_tokens=900), 0.0)
+    open_requests, kept = outbox.connected("scheduler", 0.0)
+    connection = object()
+    assert ingresses.introduced(open_requests, connection)
+    state.keep_open(INGRESS, frozenset(open_requests.requests), 0.0)
+    assert state.view(0.0).workers[1].num_placed == 1
+    for message in kept:
+        for event in ingresses.take(connection, message):
+            state.handle(event, 0.0)
+    assert [worker.num_placed for worker in state.view(0.0).workers] == [0, 0]
+    again = state.place(a_placement_request("again", digest=b"digest"), 0.0)
+    assert isinstance(again, Placement) and again.num_engines_lost == 0
 
 
 def test_loss_of_a_worker_is_not_said_again():
     outbox = Outbox(INGRESS)
-    outbox.connected("scheduler")
-    outbox.put(WorkerLost(worker=WorkerId("d0")))
-    outbox.put(closed("r"))
-    assert outbox.connected("scheduler")[1] == [Events(2, [closed("r")])]
+    outbox.connected("scheduler", 0.0)
+    outbox.put(WorkerLost(worker=WorkerId("d0")), 0.0)
+    outbox.put(closed("r"), 0.0)
+    assert outbox.connected("scheduler", 0.0)[1] == [Events(2, [closed("r")])]
 
 
 def test_request_is_open_from_before_its_placement_to_its_end():
@@ -71,17 +130,17 @@ def test_request_is_open_from_before_its_placement_to_its_end():
     outbox.asks(a_placement_request("s"))
     outbox.asks(a_placement_request("r"))
     assert outbox.open_requests().requests == ["r", "s"]
-    outbox.put(closed("r"))
+    outbox.put(closed("r"), 0.0)
     assert outbox.open_requests().requests == ["s"]
 
 
 def test_events_for_a_scheduler_that_stays_away_take_no_more_than_so_much():
     outbox = Outbox(INGRESS, max_kept=10)
-    outbox.connected("scheduler")
+    outbox.connected("scheduler", 0.0)
     for number in range(15):
-        outbox.put(closed(f"r{number}"))
+        outbox.put(closed(f"r{number}"), 0.0)
     assert outbox.num_kept == 10
-    assert outbox.connected("scheduler")[1][0].first == 6
+    assert outbox.connected("scheduler", 0.0)[1][0].first == 6
 
 
 def test_event_that_comes_twice_is_taken_once():
@@ -177,7 +236,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def connect(self):
         self.link = Link()
         self.links.append(self.link)
-        open_requests, kept = self.outbox.connected(str(self.epoch))
+        open_requests, kept = self.outbox.connected(str(self.epoch), 0.0)
         for message in (open_requests, *kept):
             self.send(message)
 
@@ -216,12 +275,12 @@ class OutboxMachine(RuleBasedStateMachine):
     def ends(self, request_id: RequestId) -> None:
         self.open.remove(request_id)
         self.send(Cancel(request_id))
-        self.send(self.outbox.put(closed(request_id)))
+        self.send(self.outbox.put(closed(request_id), 0.0))
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def has_first_token(self, data):
-        self.send(self.outbox.put(first_token(data.draw(st.sampled_from(sorted(self.open))))))
+        self.send(self.outbox.put(first_token(data.draw(st.sampled_from(sorted(self.open)))), 0.0))
 
     @rule()
     def list_open(self):

@@ -86,6 +86,25 @@ def test_record_without_a_request_has_none(tmp_path: Path) -> None:
     assert said.stderr.rstrip().endswith("baton.tests [-] baton speaks")
 
 
+def test_client_s_text_forges_no_line_and_steers_no_terminal(tmp_path: Path) -> None:
+    """Neither in a message nor as the text of an exception, of which logging writes each line."""
+    program = f"""
+import logging{BATON}
+set_up_logging()
+text = "name\\r\\nERROR forged\\x1b[2J\\x85ERROR forged\\u2028ERROR forged"
+baton.warning("of %s", text)
+try:
+    raise ValueError(text)
+except ValueError:
+    baton.exception("it failed")
+"""
+    said = _run(program, str(tmp_path)).stderr
+    records = [line for line in said.splitlines() if not line.startswith("    ")]
+    assert [line.split()[0] for line in records] == ["WARNING", "ERROR"]
+    assert "ValueError: name" in said and "Traceback" in said
+    assert said.isprintable() or {character for character in said if not character.isprintable()} == {"\n"}
+
+
 @pytest.mark.parametrize(
     ("level", "said_by_baton"),
     [("ERROR", ["warning", "error"]), ("INFO", ["info", "warning", "error"]), ("nonsense", ["warning", "error"])],

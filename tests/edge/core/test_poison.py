@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from cluster.errors import EngineLost, RequestQuarantined, WorkerUnreachable
 from cluster.types import (
+    EngineLostWith,
     Outcome,
+    Path,
     Placement,
     Rejection,
     RequestClosed,
-    RequestCondemned,
     RequestId,
     WorkerId,
+    WorkerLeft,
 )
 from router.quarantine import (
     MANY,
@@ -27,7 +29,7 @@ from router.quarantine import (
 from router.request_digest import digest_of
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, a_request
-from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakeScheduler
+from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakeScheduler
 from tests.unit.test_session import read, tokens
 
 EVERY_DECODE = [f"d{index}" for index in range(50)]
@@ -118,10 +120,19 @@ def a_state(number: int) -> RouterState:
     return state
 
 
+def lost_with(digest: bytes, worker: str, num_engines_lost: int = MAX_ENGINES_LOST) -> EngineLostWith:
+    return EngineLostWith(digest=digest, worker=WorkerId(worker), num_engines_lost=num_engines_lost)
+
+
 def placed(state: RouterState, request_id: str, **fields: Any) -> Placement:
     answer = state.place(a_placement_request(request_id, **fields), 0.0)
     assert isinstance(answer, Placement)
     return answer
+
+
+def is_quarantined(state: RouterState, request_id: str, now: float = 0.0) -> bool:
+    answer = state.place(a_placement_request(request_id, digest=b"digest"), now)
+    return isinstance(answer, Rejection) and answer.is_quarantined
 
 
 def test_those_that_were_lost_together_do_not_meet_again():
@@ -145,19 +156,97 @@ def test_those_that_were_lost_together_share_workers_where_there_are_no_others()
 def test_request_that_finishes_somewhere_leaves_quarantine():
     state = a_state(2)
     placed(state, "runs", digest=b"digest")
-    state.handle(RequestCondemned(digest=b"digest", worker=WorkerId("d9")), 0.0)
+    state.handle(lost_with(b"digest", "d9"), 0.0)
     assert isinstance(state.place(a_placement_request("again", digest=b"digest"), 0.0), Rejection)
-    state.handle(RequestClosed(request_id=RequestId("runs"), num_output_tokens=3), 0.0)
-    placed(state, "and again", digest=b"digest")
+    state.handle(RequestClosed(request_id=RequestId("runs"), digest=b"digest", num_output_tokens=3), 0.0)
+    assert placed(state, "and again", digest=b"digest").num_engines_lost == 0
 
 
 def test_quarantine_ends():
     state = a_state(2)
-    state.handle(RequestCondemned(digest=b"digest", worker=WorkerId("d9")), 0.0)
+    state.handle(lost_with(b"digest", "d9"), 0.0)
     refused = state.place(a_placement_request("r", digest=b"digest"), QUARANTINE_S - 1.0)
     assert isinstance(refused, Rejection) and refused.is_quarantined
     placed_later = state.place(a_placement_request("r", digest=b"digest"), QUARANTINE_S)
     assert not isinstance(placed_later, Rejection)
+
+
+def test_loss_of_another_session_counts():
+    """A client that does not wait for the second engine and sends its request again."""
+    state = a_state(4)
+    placed(state, "first", digest=b"digest")
+    state.handle(lost_with(b"digest", "d0", 1), 0.0)
+    state.handle(RequestClosed(request_id=RequestId("first"), digest=b"digest"), 0.0)
+    assert placed(state, "second", digest=b"digest").num_engines_lost == 1
+    state.handle(lost_with(b"digest", "d1", 2), 0.0)
+    assert is_quarantined(state, "third")
+
+
+def test_client_that_leaves_before_its_engine_is_known_to_hang_is_counted():
+    """It leaves after ten seconds, the hang is noticed after fifteen, and it comes again with each try."""
+    state = a_state(4)
+    for number, name in enumerate(["first", "second"]):
+        now = 20.0 * number
+        for worker in range(4):
+            state.handle(a_prefill_report(f"p{worker}"), now)
+            state.handle(a_decode_report(f"d{worker}", "p0 p1 p2 p3"), now)
+        answer = state.place(a_placement_request(name, digest=b"digest", path=Path.DECODE), now)
+        assert isinstance(answer, Placement) and answer.num_engines_lost == number
+        state.handle(RequestClosed(request_id=RequestId(name), digest=b"digest"), now + 10.0)
+        state.handle(WorkerLeft(worker=answer.generating, engine_silent_s=15.0), now + 15.0)
+    assert is_quarantined(state, "third", 36.0)
+
+
+@pytest.mark.parametrize(
+    ("worker", "left_at", "silent_s"), [("d1", 9.0, 15.0), ("d0", 1.0, 2.0), ("d0", 9.0, None)], ids=str
+)
+def test_client_that_left_another_worker_or_long_before_or_a_well_one_is_not(worker, left_at, silent_s):
+    state = a_state(1)
+    state.handle(a_decode_report("d1"), 0.0)
+    excluded = frozenset([WorkerId("d1")])
+    assert placed(state, "r", digest=b"digest", excluded=excluded, path=Path.DECODE).generating == "d0"
+    state.handle(RequestClosed(request_id=RequestId("r"), digest=b"digest"), left_at)
+    state.handle(WorkerLeft(worker=WorkerId(worker), engine_silent_s=silent_s), 10.0)
+    state.handle(a_decode_report("d2"), 10.0)
+    answer = state.place(a_placement_request("again", digest=b"digest"), 10.0)
+    assert isinstance(answer, Placement) and answer.num_engines_lost == 0
+
+
+def test_copies_that_were_lost_at_once_count_once():
+    state = a_state(4)
+    for number in range(4):
+        assert placed(state, f"r{number}", digest=b"digest").num_engines_lost == 0
+    for number in range(4):
+        state.handle(lost_with(b"digest", f"d{number}", 1), 0.0)
+    assert placed(state, "again", digest=b"digest").num_engines_lost == 1
+
+
+def test_loss_that_is_told_twice_or_late_counts_once():
+    state = a_state(4)
+    for _ in range(3):
+        state.handle(lost_with(b"digest", "d0", 1), 0.0)
+    assert placed(state, "again", digest=b"digest").num_engines_lost == 1
+    state.handle(lost_with(b"digest", "d1", 2), 0.0)
+    state.handle(lost_with(b"digest", "d0", 1), 0.0)
+    assert is_quarantined(state, "and again")
+
+
+def test_copy_that_waits_is_not_placed_once_the_request_is_in_quarantine():
+    """No worker lives yet, so that it waits for one."""
+    state = RouterState()
+    assert state.place(a_placement_request("waits", digest=b"digest"), 0.0) is None
+    state.handle(lost_with(b"digest", "d9"), 0.0)
+    [(waits, answer)] = state.decide(0.01)
+    assert waits == "waits" and isinstance(answer, Rejection) and answer.is_quarantined
+
+
+async def test_session_that_is_placed_after_a_loss_of_another_loses_one_engine():
+    scheduler = FakeScheduler(num_decode=50)
+    scheduler.tell(lost_with(digest_of(a_request(), BLOCK_HASHES), "gone", 1))
+    cluster = FakeCluster(scheduler, decode=FakeDecode(fails_before=dies_on_every_engine()))
+    with pytest.raises(RequestQuarantined):
+        await read(cluster.session(a_request()))
+    assert [request.is_suspect for request in cluster.decode.requests] == [True]
 
 
 # --- the quarantine
@@ -167,7 +256,7 @@ def test_neighbours_of_the_reason_leave_quarantine_soon():
     quarantine = Quarantine()
     digests = [b"%d" % number for number in range(MANY)]
     for digest in digests:
-        quarantine.add(digest, WorkerId("d0"), 0.0)
+        quarantine.lost(digest, WorkerId("d0"), MAX_ENGINES_LOST, 0.0)
     assert all(quarantine.holds(digest, SHORT_QUARANTINE_S - 1.0) for digest in digests)
     assert not any(quarantine.holds(digest, SHORT_QUARANTINE_S) for digest in digests)
 
@@ -177,7 +266,7 @@ def test_nobody_is_held_longer_than_said(added):
     quarantine = Quarantine()
     last: dict[bytes, float] = {}
     for digest, worker, now in sorted(added, key=lambda one: one[2]):
-        quarantine.add(digest, WorkerId(worker), now)
+        quarantine.lost(digest, WorkerId(worker), MAX_ENGINES_LOST, now)
         last[digest] = now
         assert quarantine.holds(digest, now)
     end = max(last.values(), default=0.0) + QUARANTINE_S
@@ -187,7 +276,7 @@ def test_nobody_is_held_longer_than_said(added):
 def test_quarantine_is_bounded():
     quarantine = Quarantine()
     for number in range(2 * MAX_KEPT):
-        quarantine.add(b"%d" % number, WorkerId(f"w{number}"), 0.0)
+        quarantine.lost(b"%d" % number, WorkerId(f"w{number}"), MAX_ENGINES_LOST, 0.0)
     assert len(quarantine) == MAX_KEPT
 
 
