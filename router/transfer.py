@@ -5,6 +5,7 @@ backlog. A link starts from the speed that it was proved with and then follows i
 proved takes what all links together have taught.
 """
 
+from math import inf
 from typing import Final, final
 
 from cluster.reports import LinkSpeed
@@ -68,7 +69,7 @@ class TransferModels:
         all links together.
         """
         link = self._links.get((prefill, decode))
-        if proved is None:
+        if proved is None or not _has_meaning(proved):
             return link or self._all
         if link is None or (link.prior is not proved and link.prior != proved):
             link = self._links[prefill, decode] = TransferModel(proved, self._all)
@@ -77,3 +78,7 @@ class TransferModels:
     def forget(self, worker: WorkerId) -> None:
         """It is gone, and its id never comes back."""
         self._links = {pair: link for pair, link in self._links.items() if worker not in pair}
+
+
+def _has_meaning(speed: LinkSpeed) -> bool:
+    return 0.0 <= speed.latency_s < _LONGEST_S and 0.0 < speed.bytes_per_s < inf
