@@ -14,7 +14,7 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from cluster.engine_core.grammar_budget import GrammarEnd
-from cluster.errors import ConstraintFailed, InvalidRequest
+from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, ServingError
 from cluster.feed import DeltaSink
 from cluster.types import (
     FinishReason,
@@ -35,6 +35,10 @@ GRAMMAR_ENDS: dict[object, str] = {
     GrammarEnd.COMPILED_TOO_LATE.value: "the schema or grammar of the answer could not be compiled in time",
 }
 """What a client is told, by the stop reason of the engine's last output."""
+CROWDED_RETRY_S = 2.0
+"""When a request comes again that others' schemas left no time for. Those end within a few tokens: sooner may meet the
+last of them, later only waits.
+"""
 
 
 class Running:
@@ -165,8 +169,8 @@ class TokenTap(OutputProcessor):
                 delta = _to_delta(index, output, running)
                 if delta.prompt_sources is not None and self._hooks is not None:
                     self._hooks.on_prompt(delta.prompt_sources)
-                if (end := GRAMMAR_ENDS.get(delta.stop_reason)) is not None:
-                    running.sink.fail(ConstraintFailed(end))  # its reader stops the other sequences
+                if (ended := _ended_by_grammar(delta)) is not None:
+                    running.sink.fail(ended)  # its reader stops the other sequences
                 else:
                     self._put(running, delta)
             elif output.kv_transfer_params is not None and self._hooks is not None:
@@ -241,6 +245,16 @@ class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
     """A prefill has ended with a hand-over after its request was closed."""
     translated: Callable[[BaseException], BaseException]
     """The engine's error, in our terms."""
+
+
+def _ended_by_grammar(delta: TokenDelta) -> ServingError | None:
+    """Why, if the engine's guard of grammars has ended the request."""
+    if delta.stop_reason is None:
+        return None
+    if delta.stop_reason == GrammarEnd.CROWDED.value:
+        return Overloaded("the schemas of other answers have left no time for this one's", CROWDED_RETRY_S)
+    end = GRAMMAR_ENDS.get(delta.stop_reason)
+    return None if end is None else ConstraintFailed(end)
 
 
 def _to_delta(sequence: int, output: EngineCoreOutput, running: Running) -> TokenDelta:

@@ -113,3 +113,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"{SECRET_VARIABLE} would be readable in Ray's dashboard here, and unknown to the other processes: set "
                 "it in the environment of every node, before Ray starts there"
             )
+        if self.grammars.longest_step_s >= self.stall_timeout_s:
+            raise ValueError(
+                f"grammars.burst_ms lets the grammars of one step take {self.grammars.longest_step_s:g} s, and an "
+                f"engine that does not answer for stall_timeout_s, {self.stall_timeout_s:g} s, is taken to hang: lower "
+                "the one or raise the other"
+            )

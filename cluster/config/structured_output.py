@@ -7,6 +7,11 @@ from msgspec import Meta
 
 from cluster.config.units import Count
 
+LONGEST_STEP_BURSTS = 30
+"""That all grammars of a step may take together, those that were cheap until then included. Fewer ends honest ones in
+the company of costly ones, more holds up the other requests of the engine for longer.
+"""
+
 
 class StructuredOutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What clients may ask of structured output, and what finding out may cost. See docs/structured_output.md."""
@@ -48,3 +53,8 @@ class GrammarBudgetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """How long a request may wait in the engine for its constraint to be compiled before it is refused. The ingress has
     compiled it before: shorter refuses requests where many constraints come at once, longer lets them wait.
     """
+
+    @property
+    def longest_step_s(self) -> float:
+        """CPU time that all grammars together may add to one step."""
+        return LONGEST_STEP_BURSTS * self.burst_ms / 1000

@@ -17,7 +17,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from cluster.engine_core.grammar_backend import BoundedGrammar, GrammarBackend
-from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
+from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd, StepPurse
 
 logger = logging.getLogger("baton.grammars")
 
@@ -40,6 +40,7 @@ def install(budget: GrammarBudget) -> None:
 
     def grammar_bitmask(manager: Any, requests: Any, request_ids: list[str], drafts: Any) -> Any:
         guard.num_requests = len(request_ids)
+        guard.purse.begin()
         return _grammar_bitmask(manager, requests, request_ids, drafts)
 
     StructuredOutputManager.grammar_init = guard.begin
@@ -52,6 +53,8 @@ class GrammarGuard:
         self.budget = budget
         self.num_requests = 1
         """With a constraint, in the step that is being prepared."""
+        self.purse = StepPurse(budget.burst_s)
+        """Of that step."""
         self._together: WeakValueDictionary[tuple[Any, str], Allowance] = WeakValueDictionary()
         """By constraint, as long as a request has it."""
 
@@ -127,6 +130,8 @@ class MeteredGrammar(StructuredOutputGrammar):
         self._grammar = grammar
         self._guard = guard
         self._allowances = Allowance(guard.budget.burst_s), together
+        self._last_mask_s = float("inf")
+        """What its last mask took; that of its first one is not known."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         began_at = time.thread_time()
@@ -135,7 +140,7 @@ class MeteredGrammar(StructuredOutputGrammar):
         if isinstance(self._grammar, BoundedGrammar) and self._grammar.is_broken:
             self.end = self.end or GrammarEnd.TOO_COMPLEX
         for allowance in self._allowances:
-            allowance.earn(len(tokens) * self._guard.budget.share_s(self._guard.num_requests))
+            allowance.earn(len(tokens) * self._share_s)
         return bool(is_accepted) and self.end is None
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:
@@ -152,11 +157,14 @@ class MeteredGrammar(StructuredOutputGrammar):
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
         if self._is_overdrawn:  # by others with the same constraint: one more mask may take as long as theirs
             self.end = self.end or GrammarEnd.TOO_SLOW
-            bitmask[batch_index].fill_(_FULL_MASK)
+        elif not self._guard.purse.has_room(is_cheap=self._last_mask_s <= self._share_s):
+            self.end = self.end or GrammarEnd.CROWDED
+        else:
+            began_at = time.thread_time()
+            self._grammar.fill_bitmask(bitmask, batch_index)
+            self._last_mask_s = self._spend(began_at)
             return
-        began_at = time.thread_time()
-        self._grammar.fill_bitmask(bitmask, batch_index)
-        self._spend(began_at)
+        bitmask[batch_index].fill_(_FULL_MASK)
 
     def is_terminated(self) -> bool:
         return bool(self._grammar.is_terminated())
@@ -164,12 +172,18 @@ class MeteredGrammar(StructuredOutputGrammar):
     def reset(self) -> None:
         self._grammar.reset()
 
-    def _spend(self, began_at: float) -> None:
+    def _spend(self, began_at: float) -> float:
         seconds = time.thread_time() - began_at
+        self._guard.purse.spend(seconds)
         for allowance in self._allowances:
             allowance.spend(seconds)
         if self._is_overdrawn:
             self.end = GrammarEnd.TOO_SLOW
+        return seconds
+
+    @property
+    def _share_s(self) -> float:
+        return self._guard.budget.share_s(self._guard.num_requests)
 
     @property
     def _is_overdrawn(self) -> bool:

@@ -8,7 +8,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
-from cluster.errors import ConstraintFailed, InvalidRequest, WorkerFailed
+from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
 from cluster.types import (
     FinishReason,
     PromptTokenSources,
@@ -174,6 +174,16 @@ def test_id_that_is_running_is_refused():
     tapped.add("a")
     with pytest.raises(InvalidRequest, match="already running"):
         tapped.add("a")
+
+
+def test_request_that_others_schemas_left_no_time_for_may_come_again():
+    tapped = Tapped()
+    sink, _ = tapped.add("a")
+    crowded = "baton: the step's grammars too slow"
+    tapped.step(output("a", 1, finish_reason=EngineFinishReason.ERROR, stop_reason=crowded))
+    assert isinstance(sink.error, Overloaded)
+    assert (sink.error.http_status, sink.error.retry_after_s) == (503, 2.0)
+    assert isinstance(ErrorMessage.of(sink.error).to_error(), Overloaded), "it is told to the ingress"
 
 
 def test_request_whose_grammar_was_ended_fails_for_good_and_stays_until_its_reader_stops_it():

@@ -62,6 +62,10 @@ def test_serve_config_of_the_repository_is_valid(file):
             r"BATON_CLUSTER_SECRET would be readable in Ray's dashboard.* - at `\$\.prefill`",
         ),
         (
+            {"decode": {"grammars": {"burst_ms": 1000}}},
+            r"one step take 30 s, .* stall_timeout_s, 15 s, .* at `\$\.decode`",
+        ),
+        (
             {"prefill": {"tiers": {"disk": {"path": "/kv", "gib": 1}}}},
             r"disk needs dram_gib: .* at `\$\.prefill\.tiers`",
         ),

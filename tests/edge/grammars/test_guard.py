@@ -14,7 +14,7 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from cluster.config.repository import REPO_ROOT
 from cluster.engine_core.grammar_backend import GrammarBackend
-from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
+from cluster.engine_core.grammar_budget import BURSTS_PER_STEP, BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
 from cluster.engine_core.grammar_guard import FailedGrammar, GrammarGuard, MeteredGrammar
 from tests.edge.grammars.inputs import HONEST, RECURSIVE_SUM, TWELVE_FOLD, mutual
 
@@ -28,11 +28,11 @@ class Burning(StructuredOutputGrammar):
     """Takes so much CPU time for each token."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self.num_rolled_back = 0
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        until = time.thread_time() + self._seconds
+        until = time.thread_time() + self.seconds
         while time.thread_time() < until:
             pass
         return True
@@ -233,6 +233,55 @@ def test_many_with_one_slow_constraint_take_no_more_than_a_few_of_them():
     assert time.thread_time() - began < 2 * BURSTS_TOGETHER * BUDGET.burst_s
     assert all(grammar.end is GrammarEnd.TOO_SLOW for grammar in slow)
     assert other.accept_tokens("r", [1])
+
+
+def fill_all(guard: GrammarGuard, grammars: list[MeteredGrammar]) -> float:
+    """One step. Returns what it took, in seconds of CPU time."""
+    mask = torch.zeros((len(grammars), VOCAB // 32), dtype=torch.int32)
+    guard.purse.begin()
+    began = time.thread_time()
+    for index, grammar in enumerate(grammars):
+        grammar.fill_bitmask(mask, index)
+    return time.thread_time() - began
+
+
+def test_many_different_slow_constraints_take_no_more_than_a_few_of_them():
+    """As many as an engine runs at once, each within its burst: a step of 26 s would be taken for a hang."""
+    guard = GrammarGuard(BUDGET)
+    slow = [MeteredGrammar(Burning(0.9 * BUDGET.burst_s), guard, alone()) for _ in range(256)]
+    assert fill_all(guard, slow) < 1.2 * BURSTS_PER_STEP * BUDGET.burst_s
+    ended = [grammar for grammar in slow if grammar.end is not None]
+    assert len(ended) >= len(slow) - BURSTS_PER_STEP - 2
+    assert {grammar.end for grammar in ended} == {GrammarEnd.CROWDED}
+    assert not any(grammar.accept_tokens("r", [1]) for grammar in ended), "they would go on without their constraint"
+
+
+def test_cheap_ones_go_on_beside_many_slow_ones_in_one_step():
+    guard = GrammarGuard(BUDGET)
+    honest = [MeteredGrammar(Burning(0.0005), guard, alone()) for _ in range(20)]
+    fill_all(guard, honest)
+    slow = [MeteredGrammar(Burning(0.9 * BUDGET.burst_s), guard, alone()) for _ in range(3 * BURSTS_PER_STEP)]
+    fill_all(guard, slow + honest)
+    assert all(grammar.accept_tokens("r", [1]) for grammar in honest)
+
+
+def test_constraints_that_were_cheap_and_turn_slow_at_once_are_bounded_too():
+    guard = GrammarGuard(BUDGET)
+    sleepers = [Burning(0.0001) for _ in range(100)]
+    grammars = [MeteredGrammar(sleeper, guard, alone()) for sleeper in sleepers]
+    fill_all(guard, grammars)
+    for sleeper in sleepers:
+        sleeper.seconds = 0.9 * BUDGET.burst_s
+    assert fill_all(guard, grammars) < 2.2 * BURSTS_PER_STEP * BUDGET.burst_s
+
+
+def test_next_step_has_its_own_time():
+    guard = GrammarGuard(BUDGET)
+    slow = [MeteredGrammar(Burning(0.9 * BUDGET.burst_s), guard, alone()) for _ in range(3 * BURSTS_PER_STEP)]
+    fill_all(guard, slow)
+    late = MeteredGrammar(Burning(0.0005), guard, alone())
+    fill_all(guard, [late])
+    assert late.accept_tokens("r", [1])
 
 
 def test_constraint_is_forgotten_with_its_last_request():
