@@ -21,6 +21,7 @@ from vllm.v1.serial_utils import MsgpackDecoder
 
 from api.generation import CALL, Generation, SessionFactory
 from api.quick_rendering import quicken
+from api.structured.beside_tools import judge_by_keywords
 from api.structured.compilers import Compilers
 from api.structured.tokens import tokens_of
 from cluster.block_hashes import BlockHasher
@@ -50,6 +51,7 @@ class RemoteEngine:
         self.input_processor = InputProcessor(self.vllm_config, self.renderer)
         # vLLM would parse constraints here, on the event loop: the compilers try them elsewhere.
         self.input_processor.structured_outputs_config = None
+        judge_by_keywords()
         self.compilers = Compilers(constraints, self._tokens)
         self._has_tags = constraints.allow_grammars or arguments.tool_call_parser is not None
         self._outputs = OutputProcessor(self.renderer.tokenizer, log_stats=False)
