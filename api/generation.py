@@ -52,6 +52,8 @@ class Call:
         """Why generation failed; vLLM's serving code passes on no more than a message."""
         self.generations: list[Generation] = []
         """One per prompt, once the request is rendered."""
+        self.has_tools = False
+        """vLLM looks for calls of tools in what is generated."""
 
     def again(self) -> "Call":
         """The same request, tried anew."""
@@ -90,6 +92,10 @@ class Generation:
         self._request_id = request_id
         self._reasoning_ended = reasoning_ended
         self._reasoning_parser_kwargs = reasoning_parser_kwargs
+
+    @property
+    def has_tools(self) -> bool:
+        return self._call.has_tools
 
     def processed(self, processor: InputProcessor) -> EngineCoreRequest:
         """Raises GenerationError where the engine's own checks refuse the prompt or its parameters."""

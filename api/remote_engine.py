@@ -31,6 +31,11 @@ from cluster.types import TokenDelta
 DETOKENIZER_CONTEXT = 32
 """Prompt tokens that may decide how the first output tokens read. vLLM's own slow detokenizer looks at 7."""
 
+TOKENS_ALONE = 512
+"""An answer that may call tools leaves in pieces of one token per so many that it has. Fewer make long arguments come
+in coarser pieces, more makes each token of them cost the event loop longer.
+"""
+
 
 class RemoteEngine:
     """What vLLM's serving code needs of an engine (its EngineClient)."""
@@ -111,8 +116,24 @@ class RemoteEngine:
                     self._outputs.process_outputs([self._to_engine_output(sequence_ids[delta.sequence], delta)])
                     if (output := collector.get_nowait()) is not None:
                         yield cast(RequestOutput, output)
+                    if generation.has_tools:
+                        self._come_together(sequence_ids[delta.sequence])
         finally:
             self._outputs.abort_requests(sequence_ids, internal=True)
+
+    def _come_together(self, sequence_id: str) -> None:
+        """The longer a sequence is, the more of its tokens leave at a time: vLLM's tool parsers look at all of the text
+        whenever something comes.
+        """
+        state = self._outputs.request_states.get(sequence_id)
+        if state is None or state.detokenizer is None:
+            return
+        num_tokens = state.detokenizer.num_output_tokens()
+        interval = num_tokens // TOKENS_ALONE
+        if interval > state.stream_interval:
+            if state.stream_interval == 1:
+                state.sent_tokens_offset = num_tokens  # vLLM keeps it for longer intervals alone
+            state.stream_interval = interval
 
     def _expect(self, request: EngineCoreRequest, collector: RequestOutputCollector) -> list[str]:
         """Prepare detokenization of the request's sequences; returns their ids by index."""

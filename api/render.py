@@ -132,6 +132,7 @@ class Frontend:
 
     async def _answer(self, create: Callable[[Any], Any], request: Any, call: Call) -> dict[str, Any] | Frames:
         request.request_id = call.id
+        call.has_tools = bool(getattr(request, "tools", None))
         CALL.set(call)
         try:
             answer = await create(request)
