@@ -18,7 +18,7 @@ pytestmark = [
 
 TOOL = {"type": "function", "function": {"name": "note", "parameters": {"type": "object"}}}
 STEEPEST = 5.0
-"""Times that four times as long a call may cost: 4 in proportion to its length, 7 where all is parsed for each token."""
+"""Times that four times as long a call may cost: 4 in proportion to its length, 7 where all is parsed per token."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
