@@ -5,6 +5,8 @@ theirs.
 import asyncio
 import logging
 import math
+import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -29,8 +31,13 @@ EVERY_TENANT = "*"
 CONNECTION_TIMEOUT_S = 2.0
 """A request that must wait longer for a connection is refused."""
 PROBE_TIMEOUT_S = 5.0
-TRANSACTION_TIMEOUT_S = 10.0
-"""Longer than any, but for a network that is cut."""
+TRANSACTION_TIMEOUT_S = 7.0
+"""How long a transaction may take, its wait for a connection included. PostgreSQL ends a statement after 5 s, so that
+this is for a server or a network that hangs. Longer has clients wait for nothing then, shorter ends transactions of a
+busy server that has accepted them.
+"""
+CUT_MARGIN_S = 1.0
+"""How much later a transaction is cancelled whose connection was cut and that does not end by it."""
 MIGRATION_TIMEOUT_S = 600.0
 """Of a table with many rows."""
 RECONNECT_TIMEOUT_S = 3.0
@@ -134,7 +141,12 @@ class Database:
             StateUnavailable: PostgreSQL is away, or too slow.
         """
         try:
-            async with asyncio.timeout(timeout_s), self._connected(tenant) as connection:
+            until = asyncio.get_running_loop().time() + timeout_s
+            async with (
+                asyncio.timeout_at(until + CUT_MARGIN_S),
+                self._connected(tenant) as connection,
+                _cut(connection, until),
+            ):
                 if tenant == EVERY_TENANT:
                     await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
                 else:
@@ -205,6 +217,23 @@ class Database:
                     await transaction.execute(
                         "INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", [version, file.stem]
                     )
+
+
+@asynccontextmanager
+async def _cut(connection: Transaction, until: float) -> AsyncIterator[None]:
+    """At that time of the event loop, if it comes. A statement that is cancelled asks the server first to end it, and
+    waits for the answer: of a server that hangs there is none.
+    """
+    cutting = asyncio.get_running_loop().call_at(until, _shut_down, connection)
+    try:
+        yield
+    finally:
+        cutting.cancel()
+
+
+def _shut_down(connection: Transaction) -> None:
+    with suppress(OSError, OperationalError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as its_socket:
+        its_socket.shutdown(socket.SHUT_RDWR)
 
 
 def _away(error: Exception) -> StateUnavailable:

@@ -1,0 +1,60 @@
+"""PostgreSQL that hangs, as when a network drops packets: whoever waits for it is told so, and soon."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from api.state.chat_state import ChatState
+from cluster.errors import StateUnavailable
+
+TIMEOUT_S = 0.5
+SOON_S = 3.0
+"""After the timeout: a busy machine. A cancelled statement alone would wait 10 s."""
+
+
+@contextmanager
+def hanging(backend: int) -> Iterator[None]:
+    """The server, and all that serve its connections."""
+    server = psutil.Process(backend).parent()
+    assert server is not None
+    processes = [server, *server.children(recursive=True)]
+    for process in processes:
+        os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+async def backend_of(state: ChatState) -> int:
+    async with state._database.transaction("alice") as transaction:
+        return int(transaction.info.backend_pid)
+
+
+async def test_transaction_that_is_not_answered_ends_in_its_time(state: ChatState):
+    with hanging(await backend_of(state)):
+        began = time.monotonic()
+        with pytest.raises(StateUnavailable):
+            async with state._database.transaction("alice", TIMEOUT_S) as transaction:
+                await transaction.execute("SELECT 1")
+        assert time.monotonic() - began < TIMEOUT_S + SOON_S
+
+
+async def test_connection_that_was_cut_is_replaced(state: ChatState):
+    with hanging(await backend_of(state)), pytest.raises(StateUnavailable):
+        async with state._database.transaction("alice", TIMEOUT_S):
+            pass
+    async with state._database.transaction("alice") as transaction:
+        assert (await (await transaction.execute("SELECT 1 AS one")).fetchone()) == {"one": 1}
+
+
+async def test_statement_that_is_slow_and_not_late_is_not_cut(state: ChatState):
+    async with state._database.transaction("alice") as transaction:
+        await transaction.execute("SELECT pg_sleep(0.3)")
+        await transaction.execute("SELECT 1")
