@@ -7,6 +7,7 @@ import pytest
 
 from tests.cluster.recall import NUM_RECALL_PROMPTS, recall_prompts
 from tests.cluster.service import Service, wait_for
+from tests.drills.litany import LONGEST, litany
 
 LENGTHS = [1, 2, 31, 32, 33, 64, 65, 100, 300, 1000, 2500]
 """Prompt tokens: below, at and above the borders of KV blocks (32 tokens), up to many blocks."""
@@ -121,6 +122,27 @@ def test_recall_needs_the_kv_of_the_whole_prompt(client: openai.OpenAI, model: s
         )
         right += code in (answer.choices[0].message.content or "")
     assert right >= 0.9 * NUM_RECALL_PROMPTS
+
+
+@pytest.mark.parametrize("path", ["P->D", "D"])
+@pytest.mark.parametrize("length", [60, 150, LONGEST])
+def test_answer_that_needs_each_block_of_the_prompt_is_right(
+    service: Service, client: openai.OpenAI, model: str, path: str, length: int
+) -> None:
+    before = service.prompt_tokens("decode")
+    words = litany(seed=length + len(path), length=length)
+    response = client.completions.with_raw_response.create(
+        model=model,
+        prompt=words.prompt,
+        max_tokens=length,
+        temperature=0,
+        extra_body={"ignore_eos": True},
+        extra_headers={"x-baton-path": path},
+    )
+    assert response.headers["x-baton-path"] == path
+    assert response.parse().choices[0].text == words.answer(length)
+    pulled = _gained(before, service.prompt_tokens("decode"))["pulled"]
+    assert pulled == (length if path == "P->D" else 0)
 
 
 def _prompt(length: int, seed: int) -> list[int]:

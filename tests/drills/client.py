@@ -10,7 +10,7 @@ from http.client import HTTPException, HTTPResponse
 from itertools import pairwise
 from typing import Any
 
-from tests.drills.litany import Litany
+from tests.drills.litany import Litany, length_of
 
 ANSWERED, LEFT, CONNECTION_LOST = "answered", "left", "connection lost"
 
@@ -114,9 +114,22 @@ class Client:
             return f"error {self.seen.error['code']}"
         if not self.seen.is_done:
             return CONNECTION_LOST
-        if len(self.seen.text) < self._num_tokens:  # of the list, of which a token has some characters
-            return f"{len(self.seen.text)} characters"
-        return ANSWERED if self.seen.num_tokens == self._num_tokens else f"{self.seen.num_tokens} tokens"
+        if not self._is_whole:
+            return f"{self.num_tokens_seen} tokens"
+        return ANSWERED if self.seen.num_tokens == self._num_tokens else f"usage: {self.seen.num_tokens} tokens"
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return length_of(self._litany.prompt) if self._litany else 0
+
+    @property
+    def num_tokens_seen(self) -> int:
+        """In the text, as far as it is right."""
+        return length_of(self.seen.text)
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._litany is not None and self.seen.text == self._litany.answer(self._num_tokens)
 
     def _send(self, body: dict[str, Any]) -> None:
         payload = json.dumps(body).encode()

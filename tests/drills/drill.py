@@ -29,8 +29,8 @@ class Measured:
     """The same of the bystander."""
     kv_back_s: dict[str, float] | None = None
     """By surviving engine."""
-    leases_ended: str = "-"
-    """How the leases of surviving prefill workers ended."""
+    leases_ended: dict[str, int] | None = None
+    """How many leases of surviving prefill workers ended how."""
     whole_s: float | None = None
     failure: str = ""
 

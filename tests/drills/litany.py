@@ -1,37 +1,63 @@
-"""Prompts whose right answer is known without asking anybody: a list of names, again and again.
+"""Prompts whose right answer is known without asking anybody: words, each said once, and the first three of them again.
 
-The demo model goes on with the list for thousands of tokens, with a margin of more than a nat at every token, so that
-the numerics of another batch, another worker or a recomputed prompt change nothing. A token that is lost, repeated or
-another request's shows, and so does a prompt that is another one in most of its KV blocks. A few wrong blocks do not:
-the model reads the list elsewhere. They are what the check of each hand-over is for (kvtransfer/verify.py). (Prompts of
-more than some 1,500 tokens are beyond the model: it then errs by itself.)
+The demo model goes on with the list, round after round. In the first round it has no place to read a word but where the
+prompt says it, so each KV block of the prompt is needed: one that is zeroed, random or another prompt's makes the text
+another one, by many nats. The right word is more than half a nat ahead of every other, so that the numerics of another
+batch, another worker or a recomputed prompt change nothing. tests/component/test_litany.py shows both.
+
+Each word is one token, so the length of the text is its number of tokens: one that is lost or repeated shows too.
 """
 
-import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle, islice
+from pathlib import Path
 
-NUM_NAMES = 20
-MEAN_TOKENS_PER_NAME = 1.2
-NAMES = (
-    "Anna Ben Carla David Emma Felix Greta Hugo Ida Jonas Karin Leo Maria Nina Oscar Paul Rosa Simon Tina Viktor "
-    "Alice Bob Clara Daniel Eva Frank Grace Henry Iris Jack Kate Lucas Mia Noah Olivia Peter Ruth Sam Tom Walter "
-    "Ahmed Bella Chen Diego Elena Fatima Goran Hana Ivan Julia Kofi Lena Marco Nadia Omar Priya Ravi Sofia Tariq Yuki"
-).split()
+WORDS_FILE = Path(__file__).with_name("litany_words.txt")
+WORDS = tuple(WORDS_FILE.read_text().split())
+"""In an order that the demo model can follow from every start (tests/drills/find_words.py)."""
+NUM_SAID_AGAIN = 3
+"""Words that tell the model where to go on. One or two leave it in doubt."""
+LONGEST = len(WORDS) + NUM_SAID_AGAIN
+"""Tokens of the longest prompt."""
+SURE_TOKENS = 1200
+"""Of prompt and answer together. Beyond them the model errs by itself, later with shorter lists than with long ones."""
+STRIDE = 291
+"""Words between the starts of two seeds that follow each other. It shares no factor with the number of words, so that
+all seeds below that number differ, and is far from simple parts of it, so that the starts of a few seeds in a row are
+far from each other.
+"""
 
 
 @dataclass(frozen=True)
 class Litany:
-    prompt: str
-    round: str
+    words: tuple[str, ...]
+
+    @property
+    def prompt(self) -> str:
+        return _said(self.words + self.words[:NUM_SAID_AGAIN])
+
+    def answer(self, num_tokens: int) -> str:
+        """The right text of so many tokens."""
+        return _said(islice(cycle(self.words), NUM_SAID_AGAIN, NUM_SAID_AGAIN + num_tokens))
 
     def is_continued_by(self, text: str) -> bool:
-        return text == "".join(islice(cycle(self.round), len(text)))
+        """Whether this is the beginning of a right text, be it in the middle of a word."""
+        return self.answer(length_of(text)).startswith(text)
 
 
-def litany(seed: int, num_tokens: int) -> Litany:
-    """About `num_tokens` long. Another seed gives other names, so the two share no KV block."""
-    names = random.Random(seed).sample(NAMES, NUM_NAMES)
-    names_said_once = "".join(f" {name}" for name in names)
-    num_rounds = max(2, round(num_tokens / (NUM_NAMES * MEAN_TOKENS_PER_NAME)))
-    return Litany(prompt=names_said_once * num_rounds, round=names_said_once)
+def litany(seed: int, length: int) -> Litany:
+    """`length`: of the prompt, in tokens. Another seed gives another start, so that the two share no KV block."""
+    num_words = length - NUM_SAID_AGAIN
+    assert NUM_SAID_AGAIN <= num_words <= len(WORDS)
+    start = seed * STRIDE % len(WORDS)
+    return Litany((WORDS * 2)[start : start + num_words])
+
+
+def length_of(text: str) -> int:
+    """Tokens of a right text, the one at its end perhaps not whole."""
+    return text.count(" ")
+
+
+def _said(words: Iterable[str]) -> str:
+    return "".join(f" {word}" for word in words)

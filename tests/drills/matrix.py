@@ -54,6 +54,13 @@ ALWAYS = {
 }
 """What `make test` runs: each way of the hand-over to fail once. The others run with `make drills`."""
 
+ORPHANS = {
+    (moment, fault) for moment in ("handed over", "pulling") for fault in ("decode SIGKILL", "prefill SIGSTOP 10 s")
+}
+"""Where a lease may expire: it has been redeemed, and whoever would give it back is dead, or not heard in time. In all
+other rows whoever wants the blocks no more says so.
+"""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -63,6 +70,11 @@ class Cell:
     @property
     def bounds(self) -> Bounds:
         return BOUNDS[self.fault]
+
+    @property
+    def max_expired(self) -> int:
+        """Leases."""
+        return int((self.moment, self.fault) in ORPHANS)
 
     @property
     def seed(self) -> int:

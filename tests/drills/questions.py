@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.cluster.recall import recall_prompt
-from tests.drills.litany import litany
+from tests.drills.litany import LONGEST, litany
 
 KNOWN_BY_HEART = {
     "What is the capital of France?": "Paris",
@@ -16,8 +16,10 @@ KNOWN_BY_HEART = {
     "What is the opposite of big?": "small",
 }
 RECALL_SHARE, CHAT_SHARE = 0.5, 0.2
-LITANY_PROMPT_TOKENS = (60, 900)
+LITANY_PROMPT_TOKENS = (60, LONGEST)
 LITANY_TOKENS = (10, 80)
+WHOLE_SHARE = 0.5
+"""Of the litanies: asked for as many tokens as the prompt has, so that the answer needs each of its KV blocks."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,12 @@ def question(model: str, rng: random.Random) -> Question:
     if kind < RECALL_SHARE + CHAT_SHARE:
         asked, answer = rng.choice(list(KNOWN_BY_HEART.items()))
         return _chat(streams, [{"role": "user", "content": asked}], answer)
-    names = litany(rng.randrange(10**9), rng.randint(*LITANY_PROMPT_TOKENS))
-    body = {**streams, "prompt": names.prompt, "max_tokens": rng.randint(*LITANY_TOKENS), "ignore_eos": True}
-    return Question("/v1/completions", body, lambda text: bool(text) and names.is_continued_by(text))
+    length = rng.randint(*LITANY_PROMPT_TOKENS)
+    words = litany(rng.randrange(10**9), length)
+    num_tokens = length if rng.random() < WHOLE_SHARE else rng.randint(*LITANY_TOKENS)
+    body = {**streams, "prompt": words.prompt, "max_tokens": num_tokens, "ignore_eos": True}
+    right = words.answer(num_tokens)
+    return Question("/v1/completions", body, lambda text: text == right)
 
 
 def _chat(common: dict[str, Any], messages: list[dict[str, str]], answer: str) -> Question:

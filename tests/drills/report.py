@@ -85,7 +85,7 @@ def _cells(row: Measured) -> list[str]:
         _seconds(row.silence_s),
         _seconds(row.bystander_silence_s),
         *(_seconds(_slowest(row, pool)) for pool in ("prefill", "decode")),
-        row.leases_ended,
+        _numbers(row.leases_ended),
         _seconds(row.whole_s),
     ]
 
@@ -93,6 +93,12 @@ def _cells(row: Measured) -> list[str]:
 def _plane_cells(row: PlaneMeasured) -> list[str]:
     seen = ", ".join(f"{number} {outcome}" for outcome, number in row.outcomes.items())
     return [row.fault, seen, _seconds(row.silence_s), str(row.num_lost), _seconds(row.whole_s)]
+
+
+def _numbers(of_leases: dict[str, int] | None) -> str:
+    if of_leases is None:
+        return "-"
+    return ", ".join(f"{number} {how}" for how, number in of_leases.items() if number) or "none"
 
 
 def _slowest(row: Measured, pool: str) -> float | None:

@@ -9,22 +9,26 @@ from contextlib import suppress
 
 import psutil
 
+from kvtransfer.lease import LeaseEnd
 from tests.cluster.service import wait_for
 from tests.drills.client import Client
 from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet, Replica, Snapshot
-from tests.drills.litany import litany
+from tests.drills.kv_blocks import blocks_of, blocks_used
+from tests.drills.litany import LONGEST, litany
 
 SCENE_TIMEOUT_S = 20.0
 CLIENT_TIMEOUT_S = 90.0
-BYSTANDER = litany(22, 150)
-"""One that the demo model goes on with for so long without an error, by four nats at least."""
+BYSTANDER = litany(seed=17, length=40)
+"""One that the demo model goes on with for so long without an error, by two nats at least."""
 BYSTANDER_TOKENS = 3500
 """Longer than a drill takes: nobody waits for its end."""
 BYSTANDER_FRAMES = 5
-PROMPT_TOKENS = 1000
-"""A prefill of some thirty steps (`matrix.SERVICE`)."""
-ANSWER_TOKENS = 600
-"""Some seconds: a fault that is to strike in mid-stream does."""
+BYSTANDER_TOKENS_AHEAD = 64
+"""That its engine has computed and its client has not seen yet: two KV blocks. The victim has fifteen and more."""
+PROMPT_TOKENS = LONGEST
+"""A prefill of some fifteen steps (`matrix.SERVICE`)."""
+ANSWER_TOKENS = LONGEST
+"""Some seconds: a fault that is to strike in mid-stream does. All of the list: the answer needs each KV block."""
 SLICE_S = 0.02
 """CPU time of a step of the prefill engine, about."""
 LEAST_PRIORITY = 19
@@ -126,16 +130,15 @@ class Stage:
     def has_lease(self, worker: Replica, state: str) -> bool:
         return self.fleet.snapshot().total("baton_leases_open", replica=worker.id, state=state) > 0
 
-    def leases_ended(self) -> str:
-        """How the leases of the victim ended, as far as the prefill workers that counted them live."""
+    def leases_ended(self) -> dict[str, int]:
+        """How many leases ended how since the victim came, as far as the prefill workers that counted them live."""
         now = self.fleet.snapshot_of_the_living()
-        told = []
-        for how in ("read", "released", "expired"):
+        ended = {}
+        for how in LeaseEnd:
             before = self._before.by("replica", "baton_leases_ended_total", how=how)
             after = now.by("replica", "baton_leases_ended_total", how=how)
-            number = sum(after[p.id] - before.get(p.id, 0) for p in self.prefills if p.id in after)
-            told += [f"{number:.0f} {how}"] if number else []
-        return ", ".join(told) or "none"
+            ended[str(how)] = int(sum(after[p.id] - before.get(p.id, 0) for p in self.prefills if p.id in after))
+        return ended
 
     def still_held(self, worker: Replica, now: Snapshot) -> str:
         """What the engine has of the victim; empty when it has nothing: nothing at all, or the bystander alone."""
@@ -145,14 +148,17 @@ class Stage:
         running = now.total("vllm:num_requests_running", replica=worker.id)
         waiting = now.total("vllm:num_requests_waiting", replica=worker.id)
         leases = now.total("baton_leases_open", replica=worker.id)
-        if worker == self.bystanders_decode and not self.bystander.has_ended:
-            is_at_base = (running, waiting) == (1, 0)
-        else:
-            is_at_base = (running, waiting, usage[worker.id], leases) == (0, 0, 0, 0)
-        held = (
-            f"{running:.0f} running, {waiting:.0f} waiting, {usage[worker.id]:.1%} of its blocks, {leases:.0f} leases"
-        )
-        return "" if is_at_base else held
+        num_blocks = blocks_used(usage[worker.id])
+        is_bystanders = worker == self.bystanders_decode and not self.bystander.has_ended
+        base = (1, self._bystanders_blocks()) if is_bystanders else (0, 0)
+        is_at_base = (running, waiting, leases) == (base[0], 0, 0) and num_blocks <= base[1]
+        held = f"{running:.0f} running, {waiting:.0f} waiting, {num_blocks} blocks, {leases:.0f} leases"
+        return "" if is_at_base else f"{held}; the bystander has {base[1]} blocks at most"
+
+    def _bystanders_blocks(self) -> int:
+        """At most, by what its client has seen."""
+        seen = self.bystander.num_prompt_tokens + self.bystander.num_tokens_seen
+        return blocks_of(seen + BYSTANDER_TOKENS_AHEAD)
 
     def close(self) -> None:
         self.release_all(but=[])

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from kvtransfer.lease import LeaseEnd
 from tests.drills import report
 from tests.drills.client import ANSWERED, LEFT
 from tests.drills.drill import Measured, run_drill
@@ -44,4 +45,6 @@ def _check(measured: Measured) -> None:
     assert measured.bystander_silence_s is not None and measured.bystander_silence_s < BYSTANDER_SILENCE_S
     assert measured.silence_s is not None and measured.silence_s < bounds.silence_s
     assert measured.kv_back_s is not None and max(measured.kv_back_s.values()) < bounds.kv_back_s
+    assert measured.leases_ended is not None
+    assert measured.leases_ended[LeaseEnd.EXPIRED] <= measured.cell.max_expired, measured.leases_ended
     assert measured.whole_s is not None and measured.whole_s < bounds.whole_s

@@ -14,6 +14,7 @@ from tests.drills.stage import MODEL
 NUM_AT_ONCE = 3
 PROMPT_TOKENS = 150
 ANSWER_TOKENS = 400
+"""More than the prompt has: each of its KV blocks is needed."""
 CLIENT_TIMEOUT_S = 120.0
 RETRY_S = 0.5
 
