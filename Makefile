@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -78,6 +78,9 @@ bench-goodput-real: $(STAMP) compile ## the same question on real engines here, 
 
 bench-edge: $(STAMP) compile ## what the checks of requests cost, against another commit: BASE=<commit>, three minutes
 	$(BIN)/python bench/edge_cost.py $(if $(BASE),--base $(BASE))
+
+bench-constraints: $(STAMP) ## what schemas of answers cost the ingress and an engine: half a minute
+	$(BIN)/python bench/constraint_cost.py
 
 bench-request: $(STAMP) compile ## what a request costs before an engine sees it: half a minute
 	$(BIN)/python bench/request_cost.py
