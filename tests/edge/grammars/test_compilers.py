@@ -82,7 +82,8 @@ async def test_process_that_has_had_neither_time_nor_memory_and_says_nothing_is_
     (trial,) = compilers._idle
     trial._process.send_signal(signal.SIGSTOP)
     with pytest.raises(InvalidRequest, match="too long to compile"):
-        await compilers.check("json", '{"type": "string"}', "a")
+        async with asyncio.timeout(20):
+            await compilers.check("json", '{"type": "string"}', "a")
     assert (trial._process.returncode, compilers.num_killed) == (-signal.SIGKILL, 1)
 
 
@@ -131,14 +132,16 @@ async def test_tenant_with_many_new_constraints_holds_up_itself_alone():
     config = StructuredOutputConfig(compile_s=60.0, compile_memory_mib=4096, max_waiting=MAX_WAITING)
     compilers = Compilers(config, lambda: tokens_of(tokenizer, len(tokenizer), False))
     flood = [asyncio.create_task(compilers.check("json", bomb(n), "bad")) for n in range(MAX_WAITING)]
-    async with asyncio.timeout(30):
-        await compilers.check("json", json.dumps(HONEST["person"]), "good")
-    assert not any(task.done() for task in flood)
-    with pytest.raises(TooManyRequests):
-        await compilers.check("json", bomb(MAX_WAITING), "bad")
-    await compilers.check("json", json.dumps(HONEST["tree"]), "good")
-    await compilers.close()
-    await asyncio.wait(flood)
+    try:
+        async with asyncio.timeout(10):
+            await compilers.check("json", json.dumps(HONEST["person"]), "good")
+            await compilers.check("json", json.dumps(HONEST["tree"]), "good")
+        assert not any(task.done() for task in flood)
+        with pytest.raises(TooManyRequests):
+            await compilers.check("json", bomb(MAX_WAITING), "bad")
+    finally:
+        await compilers.close()
+        await asyncio.wait(flood)
 
 
 def test_trial_keeps_the_limit_of_its_operator():
