@@ -153,6 +153,7 @@ ALLOWED = {
         "kvtransfer/side_channel.py",
         "api/generation.py",
         "api/quick_rendering.py",
+        "api/structured/beside_tools.py",
         "api/remote_engine.py",
         "api/render.py",
         "api/text_frames.py",

@@ -90,6 +90,25 @@ async def test_sender_that_stops_holds_what_it_has_sent_and_no_more():
         assert (await wire.asked(post(b"x" * 900_000))).status == 200
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b'{"messages":[' + b"[]," * 30_000 + b"[]]}", b'{"messages":[' + b"1," * 40_000 + b"1]}"],
+    ids=["lists", "numbers"],
+)
+async def test_values_of_a_body_take_the_memory_that_is_made_of_them(body):
+    """Two bytes of text become an object of sixty."""
+    assert len(body) < 2 * FREE_BYTES
+    few = {"messages": "x" * len(body)}
+    async with a_client(an_app(FakeFrontend(), max_body_bytes=1 << 20, max_bodies_bytes=1 << 20)) as client:
+        assert (await client.post(CHAT, json=few)).status_code == 200
+        for _ in range(2):
+            refused = await client.post(CHAT, content=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_overloaded")
+    async with a_client(an_app(FakeFrontend(), max_body_bytes=1 << 20, max_bodies_bytes=8 << 20)) as client:
+        for _ in range(10):  # which give back what they took
+            assert (await client.post(CHAT, content=body)).status_code == 400
+
+
 def test_share_gives_back_all_that_it_took():
     budget = ByteBudget(1000)
     one, other = Share(budget), Share(budget)
@@ -136,3 +155,16 @@ def test_replica_stands_still_while_it_is_full_and_nothing_ends():
     for units in (two, three):
         units.release()
     assert capacity.num_held == 0
+
+
+def test_replica_whose_requests_end_between_two_looks_does_not_stand_still():
+    """Each look finds it full, but full of others."""
+    capacity = Capacity(1)
+    standstill = Standstill(capacity)
+    held = capacity.acquire()
+    for now in (10.0, 20.0, 30.0):
+        assert standstill.lasts_s(now) == 0.0
+        held.release()
+        held = capacity.acquire()
+    assert standstill.lasts_s(40.0) == 0.0
+    assert standstill.lasts_s(41.0) == 1.0

@@ -87,6 +87,33 @@ async def test_page_of_another_origin_reads_and_writes_nothing(origin, method, p
         assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    "origin",
+    ["ftp://baton", "file://baton", "chrome-extension://baton", "ws://baton", "://baton", "baton", "http://baton:443"],
+)
+async def test_origin_that_no_web_page_of_this_service_has_is_refused(origin):
+    async with client() as browser:
+        answer = await browser.post(CHAT, json={}, headers={"origin": origin})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
+
+
+@pytest.mark.parametrize(
+    "header", [("host", "evil.example"), ("origin", EVIL), ("content-type", "text/plain")], ids=lambda header: header[0]
+)
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_header_that_is_checked_may_not_be_sent_twice(header, is_same):
+    """A proxy in front could read the other one."""
+    right = {"host": "baton", "origin": "http://baton", "content-type": "application/json"}
+    name, wrong = header
+    headers = [*right.items(), (name, right[name] if is_same else wrong)]
+    frontend = FakeFrontend()
+    async with a_client(an_app(frontend)) as browser:
+        browser.headers.clear()
+        answer = await browser.post(CHAT, content=b"{}", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "repeated_header")
+        assert not frontend.bodies
+
+
 @pytest.mark.parametrize("origin", ["http://baton", "http://baton:80", "https://baton"])
 async def test_page_of_its_own_origin_may_ask(origin):
     async with client() as browser:

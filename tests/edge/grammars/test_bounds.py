@@ -11,7 +11,7 @@ from api.wire.constraints import check_constraints
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest
 from tests.component.surface import FakeFrontend, a_client, an_app
-from tests.edge.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TOO_LARGE, TWELVE_FOLD
+from tests.edge.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TOO_LARGE, TWELVE_FOLD, nested
 
 DEFAULT = StructuredOutputConfig()
 OPEN = StructuredOutputConfig(allow_grammars=True)
@@ -121,6 +121,39 @@ def test_other_constraints_have_bounds_too(outputs):
 @pytest.mark.parametrize("part", [of_chat, of_responses, of_tool, of_flat_tool])
 def test_honest_schema_is_let_through(part, schema):
     check_constraints(part(schema), DEFAULT)
+
+
+@pytest.mark.parametrize("part", [of_chat, of_responses, of_tool, of_flat_tool])
+def test_schema_may_have_sixty_four_levels_and_no_more(part):
+    check_constraints(part(nested(63)), DEFAULT)
+    for too_deep in (nested(64), {"type": "array", "items": [[[nested(61)]]]}):
+        with pytest.raises(InvalidRequest, match="64 levels"):
+            check_constraints(part(too_deep), DEFAULT)
+
+
+@pytest.mark.parametrize("tools", [of_tool({"type": "object"}), of_flat_tool({"type": "object"})])
+@pytest.mark.parametrize(
+    ("outputs", "is_refused"),
+    [
+        ({"regex": "a+"}, True),
+        ({"grammar": RECURSIVE_SUM}, True),
+        ({"structural_tag": "{}"}, True),
+        ({"choice": ["yes", "no"]}, False),
+        ({"json": {"type": "integer"}}, False),
+    ],
+    ids=str,
+)
+def test_constraint_that_xgrammar_would_follow_without_bounds_is_refused_beside_tools(tools, outputs, is_refused):
+    body = {"structured_outputs": outputs}
+    check_constraints(body, OPEN)
+    check_constraints(body | tools | {"tool_choice": "none"}, OPEN)
+    for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": "required"}):
+        if not is_refused:
+            check_constraints(body | tools | choice, OPEN)
+            continue
+        with pytest.raises(InvalidRequest, match="cannot be combined with tools") as refusal:
+            check_constraints(body | tools | choice, OPEN)
+        assert refusal.value.param == f"structured_outputs.{next(iter(outputs))}"
 
 
 def test_properties_may_be_named_as_keywords_are():

@@ -1,5 +1,6 @@
 """In an engine's core: a constraint that is slow, late or too much for its parser ends its own request and says why."""
 
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -9,14 +10,15 @@ import pytest
 import torch
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tokenizers import get_tokenizer
+from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from cluster.config.repository import REPO_ROOT
 from cluster.engine_core.grammar_backend import GrammarBackend
 from cluster.engine_core.grammar_budget import BURSTS_PER_STEP, BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
-from cluster.engine_core.grammar_guard import FailedGrammar, GrammarGuard, MeteredGrammar
-from tests.edge.grammars.inputs import HONEST, RECURSIVE_SUM, TWELVE_FOLD, mutual
+from cluster.engine_core.grammar_guard import FailedGrammar, GrammarGuard, MeteredGrammar, install
+from tests.edge.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TWELVE_FOLD, mutual
 
 BUDGET = GrammarBudget(step_s=0.02, burst_s=0.1, compile_timeout_s=30.0)
 GUARD = GrammarGuard(BUDGET)
@@ -25,7 +27,7 @@ END_OF_TEXT = 0
 
 
 class Burning(StructuredOutputGrammar):
-    """Takes so much CPU time for each token."""
+    """Takes so much CPU time for each token, each mask, and each draft."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -77,6 +79,7 @@ class Manager:
 class FakeRequest:
     request_id = "r"
     stop_reason = None
+    use_structured_output = True
 
     def __init__(self, *, is_over: bool = False) -> None:
         self._is_over = is_over
@@ -115,9 +118,22 @@ def test_grammar_that_is_cheap_enough_is_never_ended():
     assert all(grammar.accept_tokens("r", [1]) for _ in range(400))
 
 
-def test_one_slow_step_ends_the_request():
-    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD, alone())
-    grammar.fill_bitmask(None, 0)
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda grammar: grammar.fill_bitmask(None, 0),
+        lambda grammar: grammar.accept_tokens("r", [1]),
+        lambda grammar: grammar.rollback(1),
+        lambda grammar: grammar.validate_tokens([1]),
+    ],
+    ids=["mask", "token", "rejected draft", "draft"],
+)
+def test_one_slow_step_ends_the_request(step):
+    """Though everything else that is done for it is fast."""
+    burning = Burning(1.1 * BUDGET.burst_s)
+    grammar = MeteredGrammar(burning, GUARD, alone())
+    step(grammar)
+    burning.seconds = 0.0
     assert not grammar.accept_tokens("r", [1])
     assert grammar.end is GrammarEnd.TOO_SLOW
 
@@ -129,15 +145,57 @@ def test_many_steps_that_are_slower_than_the_share_end_the_request():
     assert accepted[0] and not accepted[-1]
 
 
-@pytest.mark.parametrize("use", [lambda grammar: grammar.rollback(1), lambda grammar: grammar.validate_tokens([1])])
-def test_speculative_decoding_counts_too(use):
-    grammar = MeteredGrammar(Burning(1.1 * BUDGET.burst_s), GUARD, alone())
-    use(grammar)
-    assert not grammar.accept_tokens("r", [1])
-
-
 def test_share_is_smaller_the_more_requests_have_grammars():
     assert BUDGET.share_s(1) == BUDGET.share_s(8) == 2 * BUDGET.share_s(16)
+
+
+NUM_TOGETHER = 32
+
+
+class Bare(StructuredOutputManager):
+    """vLLM's, with as much as a step needs of it."""
+
+    def __init__(self, grammar: StructuredOutputGrammar) -> None:
+        self.backend = SimpleNamespace(
+            compile_grammar=lambda *_: grammar,
+            allocate_token_bitmask=lambda rows: torch.zeros((rows, 1), dtype=torch.int32),
+        )
+        self.executor = ThreadPoolExecutor(1)
+        self.vllm_config = SimpleNamespace(
+            num_speculative_tokens=0,
+            scheduler_config=SimpleNamespace(max_num_seqs=NUM_TOGETHER),
+            model_config=SimpleNamespace(is_diffusion=False),
+        )
+        self.fill_bitmask_parallel_threshold = 2 * NUM_TOGETHER
+        self.enable_in_reasoning = True
+        self._grammar_bitmask = None
+
+
+def test_requests_of_one_step_divide_what_grammars_may_add_to_it(monkeypatch):
+    """What each token takes is less than the share of one of eight, and more than the share of one of 32."""
+    for name in ("grammar_init", "accept_tokens", "grammar_bitmask"):
+        monkeypatch.setattr(StructuredOutputManager, name, getattr(StructuredOutputManager, name))
+    install(BUDGET)
+    seconds = (BUDGET.share_s(8) + BUDGET.share_s(NUM_TOGETHER)) / 2
+    num_tokens = {num_requests: tokens_in_steps_of(num_requests, seconds) for num_requests in (1, NUM_TOGETHER)}
+    assert num_tokens[1] == 200
+    assert num_tokens[NUM_TOGETHER] < 150
+
+
+def tokens_in_steps_of(num_requests: int, seconds: float) -> int:
+    """Until the request is ended, and 200 at most: each takes so long, and the others of its steps take nothing."""
+    burning = Burning(0.0)
+    manager, requests = Bare(burning), {str(number): FakeRequest() for number in range(num_requests)}
+    for request in requests.values():
+        manager.grammar_init(request)
+    manager.executor.shutdown(wait=True)
+    for num_tokens in range(200):
+        burning.seconds = 0.0
+        manager.grammar_bitmask(requests, list(requests), {})
+        burning.seconds = seconds
+        if not manager.accept_tokens(requests["0"], [1]):
+            return num_tokens
+    return 200
 
 
 def test_allowance_never_grows_beyond_the_burst():
@@ -205,7 +263,7 @@ def test_honest_schema_is_followed(backend, schema):
     ],
     ids=str,
 )
-def test_bomb_ends_its_request_before_it_costs_much(backend, constraint):
+def test_bomb_costs_no_more_than_its_request_may(backend, constraint):
     grammar = metered(backend, **constraint)
     mask = backend.allocate_token_bitmask(1)
     began_at, num_tokens = time.thread_time(), 0
@@ -218,6 +276,32 @@ def test_bomb_ends_its_request_before_it_costs_much(backend, constraint):
     bound_s = BUDGET.burst_s + (num_tokens + 1) * BUDGET.share_s(1)
     assert grammar.end in (None, GrammarEnd.TOO_SLOW, GrammarEnd.TOO_COMPLEX)
     assert spent_s < bound_s + 0.001 * (num_tokens + 1) + 0.3, f"{spent_s:.2f} s for {num_tokens} tokens"
+
+
+LIMITS = {
+    "items of the parser in a step": ({"grammar": ENDLESS_RULES}, 1),
+    "fuel of the lexer in a step": ({"regex": "(([a-z]{1,50}){1,50}){1,50}"}, 50),
+    "states of the lexer": ({"regex": "(.*a.{200})*"}, 1000),
+}
+"""What passes each limit, and within how many tokens."""
+
+
+@pytest.mark.parametrize(("constraint", "within"), LIMITS.values(), ids=LIMITS)
+def test_constraint_that_passes_a_limit_of_the_parser_ends_its_request_soon(backend, constraint, within):
+    """Whatever its allowance is. Without the limit the first takes 4 s for a token, and the second 0.2 s for many."""
+    guard = GrammarGuard(GrammarBudget(step_s=100.0, burst_s=1000.0, compile_timeout_s=30.0))
+    request = StructuredOutputRequest(StructuredOutputsParams(**constraint))
+    compiled = backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT})
+    grammar = MeteredGrammar(compiled, guard, Allowance(1000.0))
+    mask, rng, num_tokens = backend.allocate_token_bitmask(1), random.Random(0), 0
+    began_at = time.thread_time()
+    while num_tokens < within:
+        allowed = [token for token in allowed_by(grammar, mask) if token != END_OF_TEXT]
+        if not grammar.accept_tokens("r", [rng.choice(allowed or [END_OF_TEXT])]):
+            break
+        num_tokens += 1
+    assert grammar.end is GrammarEnd.TOO_COMPLEX
+    assert time.thread_time() - began_at < 1.0
 
 
 def test_many_with_one_slow_constraint_take_no_more_than_a_few_of_them():
@@ -253,7 +337,7 @@ def test_many_different_slow_constraints_take_no_more_than_a_few_of_them():
     ended = [grammar for grammar in slow if grammar.end is not None]
     assert len(ended) >= len(slow) - BURSTS_PER_STEP - 2
     assert {grammar.end for grammar in ended} == {GrammarEnd.CROWDED}
-    assert not any(grammar.accept_tokens("r", [1]) for grammar in ended), "they would go on without their constraint"
+    assert not any(grammar.accept_tokens("r", [1]) for grammar in ended[:3]), "they would go on unconstrained"
 
 
 def test_cheap_ones_go_on_beside_many_slow_ones_in_one_step():

@@ -38,3 +38,15 @@ async def test_requests_that_are_being_answered_are_not_driven_out():
         assert (refused.status, refused.code) == (503, "engine_overloaded")
         wire.app.may_answer.set()
         assert [(await connection.answer()).status for connection in busy] == [200] * 8
+
+
+async def test_no_more_than_sixty_four_refused_connections_are_still_read_from():
+    """Each of them is a file descriptor of whoever had no right to it."""
+    async with listening() as wire:
+        for _ in range(70):
+            refused = await wire.connection()
+            await refused.send(b"\x16\x03\x01")
+            assert (await refused.answer()).status == 400
+            assert len(wire.listener.gatekeeper.ending) <= 64
+        assert (len(wire.listener.gatekeeper.ending), wire.num_open) == (64, 0)
+        assert (await wire.asked(GET)).status == 200

@@ -102,6 +102,17 @@ async def test_too_many_that_follow_each_other_end_the_connection():
         assert wire.app.num_asked == 1
 
 
+async def test_sixteen_may_wait_behind_the_one_that_is_answered_and_no_more():
+    async with listening() as wire:
+        wire.app.may_answer.clear()
+        patient, greedy = await wire.connection(), await wire.connection()
+        await patient.send(GET * 17)
+        await greedy.send(GET * 18)
+        assert await greedy.is_closed()
+        wire.app.may_answer.set()
+        assert [(await patient.answer()).status for _ in range(17)] == [200] * 17
+
+
 async def test_host_in_the_url_is_the_one_that_counts():
     async with listening() as wire:
         asked = b"GET http://%s/echo HTTP/1.1\r\nHost: %s\r\n\r\n"

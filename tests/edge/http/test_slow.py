@@ -61,6 +61,18 @@ async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch
         assert loop.time() - began_at > 2 * grace_s
 
 
+async def test_bytes_of_a_body_earn_the_time_that_they_may_take_and_no_more(monkeypatch):
+    """Half of what is sent in a second may take half a second, beside the grace."""
+    monkeypatch.setattr("api.server.bodies.GRACE_S", 0.1)
+    async with listening(min_body_bytes_per_s=100_000) as wire:
+        connection = await wire.connection()
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        await connection.send(post(b"x" * 50_000, length=100_000))
+        assert (await connection.answer()).code == "request_timeout"
+        assert 0.6 <= loop.time() - began_at < 3.0
+
+
 @pytest.mark.parametrize("begun", HEADS)
 async def test_headers_that_do_not_end_are_ended(begun):
     async with listening(header_timeout_s=0.2) as wire:

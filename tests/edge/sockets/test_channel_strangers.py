@@ -2,15 +2,19 @@
 
 import asyncio
 import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.channel import Service, connect
+from cluster.channel import Method, Service, connect
 from cluster.metrics import render, scrape
-from cluster.rpc.handshake import GREETING_BYTES, MAGIC, VERSION, ListenerHandshake
+from cluster.rpc.handshake import ANSWER_BYTES, GREETING_BYTES, MAGIC, PROOF_BYTES, VERSION, ListenerHandshake
 from cluster.rpc.proving import MAX_UNPROVED, UnprovedConnections
 from cluster.rpc.secret import cluster_secret
 from cluster.rpc.strangers import LOG_INTERVAL_S, STRANGERS, Strangers
@@ -31,6 +35,8 @@ from tests.edge.sockets.strangers import (
 )
 
 NUM_FLOODING = 2000
+NUMBER = Method[int, int]("number", int, int)
+_CALL = 1
 
 
 def counted() -> int:
@@ -109,34 +115,99 @@ async def test_nested_message_of_a_proved_peer_closes_its_connection_without_a_t
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"\x94\x02\x01\xa0" + b"\xc1", b"\x94\x02\x01\xa0" + b"\x91" * 50_000 + b"\x00", b"\x94\x03\x01\xa0\xa1\xff"],
-)
-async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(body):
-    """The other side answers the first call with these bytes."""
-    process = "70" * 16
-    done = asyncio.Event()
+@asynccontextmanager
+async def answering(body: bytes) -> AsyncIterator[tuple[Address, list[bytes]]]:
+    """A peer that answers the first call of each connection with these bytes, and what it was sent as proofs."""
+    process, proofs, done = "70" * 16, list[bytes](), asyncio.Event()
+    tasks = set[asyncio.Task[None] | None]()
 
-    async def answers_badly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
         handshake = ListenerHandshake(cluster_secret(), process, bytes(32))
         writer.write(handshake.greeting())
-        while (proof := handshake.take(await reader.read(1 << 16))) is None:
-            pass
+        proofs.append(await reader.readexactly(ANSWER_BYTES))
+        proof = handshake.take(proofs[-1])
+        assert proof is not None
         writer.write(proof)
         await reader.read(1 << 16)
         writer.write(framed(body))
         await done.wait()
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
-    async with await asyncio.start_server(answers_badly, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
-        connection = await connect(Address(host, port, process), Service())
-        with pytest.raises(Exception, match=r"cannot be read|gone"):
-            async with Patience():
-                await connection.call(ECHO, b"hello")
-        connection.close()
+        yield Address(host, port, process), proofs
         done.set()
+        await asyncio.gather(*filter(None, tasks))
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"\x94\x02\x01\xa0" + b"\xa1x", "cannot be read"),
+        (b"\x94\x03\x01\xa0" + b"\xa1x", "cannot be read"),
+        (b"\x94\x03\x01\xa0" + msgspec.msgpack.encode({"kind": "unheard_of"}), "cannot be read"),
+        (b"\x94\x02\x01\xa0" + b"\xc1", "gone"),
+        (b"\x94\x02\x01\xa0" + b"\x91" * 50_000 + b"\x00", "gone"),
+        (b"\x94\x03\x01\xa0\xa1\xff", "cannot be read"),
+    ],
+    ids=["result of another type", "failure of another type", "unknown failure", "no result", "nested", "no text"],
+)
+async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(body, error):
+    """One that is whole ends its call alone, and one that is not ends the connection."""
+    async with answering(body) as (address, _):
+        connection = await connect(address, Service())
+        with pytest.raises(Exception, match=error):
+            async with Patience():
+                await connection.call(NUMBER, 1)
+        assert connection.is_open == (error == "cannot be read")
+        connection.close()
+
+
+async def test_each_connection_is_proved_with_another_nonce():
+    """So that what was recorded of the listener's proof proves nothing to who connects later."""
+    async with answering(b"") as (address, proofs):
+        for _ in range(5):
+            (await connect(address, Service())).close()
+    assert len({proof[:-PROOF_BYTES] for proof in proofs}) == 5
+
+
+async def test_peer_that_announces_a_longer_message_than_there_may_be_is_closed_at_once():
+    """It would be kept until it is whole."""
+    for size, is_closed in ((1 << 28, False), ((1 << 28) + 1, True), (2**32 - 1, True)):
+        async with listening() as listener:
+            peer = await connect(listener.address, Service())
+            assert peer._transport is not None
+            peer._transport.write(framed(msgspec.msgpack.encode((_CALL, 1, ECHO.name, b"first"))))
+            peer._transport.write(struct.pack(">I", size))
+            async with Patience():
+                if is_closed:
+                    await peer.lost.wait()
+                else:
+                    await ask_as_a_new_peer(listener)
+            assert peer.is_open != is_closed
+            peer.close()
+
+
+async def test_silent_connection_is_ended_within_seconds_whatever_it_has_begun_to_say():
+    """Each holds a file descriptor of the process."""
+    async with listening() as listener:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        begun = [await asyncio.open_connection(listener.address.host, listener.address.port) for _ in range(3)]
+        for (_, writer), said in zip(begun, (b"", MAGIC, MAGIC + bytes([VERSION]) + bytes(60)), strict=True):
+            writer.write(said)
+        before = STRANGERS.counts().get(("channel", "silent"), 0)
+        async with asyncio.timeout(10):
+            for reader, writer in begun:
+                with suppress(ConnectionError):
+                    await reader.read()
+                    writer.close()
+                    await writer.wait_closed()
+        assert loop.time() - began_at > 2.0
+        assert STRANGERS.counts()["channel", "silent"] == before + 3
 
 
 async def test_each_connection_is_greeted_with_another_nonce():

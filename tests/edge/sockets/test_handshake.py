@@ -1,7 +1,7 @@
 """The handshake without a network: only who knows the secret comes through, and no bytes of anybody break it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.rpc.handshake import (
@@ -59,17 +59,26 @@ def test_two_that_know_the_secret_prove_themselves_however_the_bytes_are_cut(our
     assert connector.rest + before == rest
 
 
-@given(st.lists(st.binary(max_size=200), max_size=8))
-def test_listener_refuses_every_stranger_and_keeps_little_of_what_it_says(said):
+HEAD = MAGIC + bytes([VERSION])
+sayings = st.binary(max_size=200) | st.binary(max_size=200).map(HEAD.__add__)
+
+
+@given(sayings, cuts)
+@example(HEAD + bytes(200), [1] * 150)
+@example(HEAD + bytes(ANSWER_BYTES - len(HEAD)), [1] * 150)
+def test_listener_refuses_every_stranger_and_keeps_little_of_what_it_says(said, sizes):
+    """A stranger that begins well is refused no later than where an answer to the greeting ends."""
     listener = a_listener()
-    num_kept = 0
-    for data in said:
-        num_kept += len(data)
+    num_said = 0
+    for data in pieces(said, sizes):
+        num_said += len(data)
         try:
             assert listener.take(data) is None
         except Refused:
             return
-        assert num_kept <= ANSWER_BYTES
+        assert num_said < ANSWER_BYTES
+        assert said[:num_said].startswith(HEAD) or HEAD.startswith(said[:num_said])
+        assert len(listener._received) == num_said
 
 
 @given(st.binary(min_size=PROOF_BYTES, max_size=PROOF_BYTES), nonces)
@@ -155,8 +164,9 @@ def test_both_sides_say_when_their_versions_differ():
 
 def test_more_than_an_answer_is_refused_though_the_answer_is_right():
     listener = a_listener()
-    with pytest.raises(Refused):
+    with pytest.raises(Refused) as refused:
         listener.take(answer_to(listener, a_connector()) + b"x")
+    assert refused.value.reason == "not_the_protocol"
 
 
 def test_secret_is_in_nothing_that_is_sent():

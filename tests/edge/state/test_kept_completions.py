@@ -1,12 +1,17 @@
 """Whoever is told that a chat completion is stored finds it, whatever another tenant stores."""
 
 import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from api.completions import keeper
+from api.completions.keeper import Keeper
 from api.identity.tenants import tenant_of_key
+from api.state.chat_completions import ChatCompletion
+from cluster.errors import StateUnavailable
 from tests.component.test_stored_completions import Model
 
 KILO = 1 << 10
@@ -52,6 +57,7 @@ async def test_tenant_that_fills_its_queue_is_told_so_and_the_others_are_stored(
     told = [answer.status_code for answer in answers]
     assert told == [200, 200, 503, 503]
     assert int(answers[-1].headers["retry-after"]) >= 1
+    monkeypatch.setattr(keeper, "WRITTEN_WITHIN_S", 30.0)
     assert (await app.post(CHAT, json=asked("x" * 8 * KILO), headers=bob)).status_code == 200
     assert await stored(app, headers=bob) == 1
     greedy_is_slow.set()
@@ -94,3 +100,35 @@ async def test_messages_that_are_too_large_to_store_are_refused_before_they_are_
     answer = await http.post(CHAT, json=asked("x" * 2 * KILO))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
     assert model.bodies == []
+
+
+class SlowStore:
+    """Takes what it is given when it may."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+        self.tenants: list[str] = []
+
+    async def add(self, tenant: str, completion: ChatCompletion) -> None:
+        await self.may_go_on.wait()
+        self.tenants.append(tenant)
+
+
+async def test_all_tenants_together_fill_no_more_than_64_mib():
+    store = SlowStore()
+    kept = Keeper(SimpleNamespace(stores=SimpleNamespace(chat_completions=store), max_item_bytes=64 << 20))  # type: ignore[arg-type]
+
+    def of_size(num_bytes: int) -> ChatCompletion:
+        return ChatCompletion("chatcmpl-1", datetime.now(UTC), "m", None, {}, bytes(num_bytes), b"")
+
+    for tenant in ("a", "b", "c", "d"):
+        kept.put(tenant, of_size(15 << 20))
+    kept.put("e", of_size(4 << 20))
+    for tenant in ("a", "e", "f"):
+        with pytest.raises(StateUnavailable):
+            kept.put(tenant, of_size(1))
+    store.may_go_on.set()
+    await kept.drained()
+    assert sorted(store.tenants) == ["a", "b", "c", "d", "e"]
+    kept.put("f", of_size(16 << 20))
+    await kept.drained()

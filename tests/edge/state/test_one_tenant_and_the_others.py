@@ -2,11 +2,15 @@
 
 import asyncio
 
+import psycopg
 import pytest
 
+from api.identity.tenants import tenant_of_key
 from api.state import search
 from api.wire.pages import Page
 from cluster.errors import StateUnavailable, TooManyRequests
+
+ALICE = tenant_of_key("sk-alice")
 
 
 async def test_tenant_whose_statements_are_slow_leaves_connections_to_the_others(state, state_with):
@@ -47,6 +51,49 @@ async def test_searches_of_one_tenant_take_turns(state, monkeypatch):
         with pytest.raises(TooManyRequests):
             await find(searches, "greedy")
         assert (await find(searches, "modest")).part.data == []
+
+
+async def test_search_that_takes_long_is_ended_and_told_why(http, state, postgres):
+    """It waits for a table that somebody has locked, which PostgreSQL itself ends half a second later."""
+    await http.post("/v1/conversations", json={"items": [{"role": "user", "content": "dog"}]})
+    await state.stores.search.catch_up()
+    with psycopg.connect(postgres) as locking:
+        locking.execute("LOCK TABLE item_words")
+        refused = await http.get("/v1/conversations?query=dog")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "query_too_broad")
+    assert len((await http.get("/v1/conversations?query=dog")).json()["data"]) == 1
+
+
+async def test_only_the_newest_thousand_messages_that_match_are_ranked(http, state, postgres):
+    """What a common word costs is bounded."""
+    said = {"items": [{"role": "user", "content": "dog"}]}
+    oldest, newest = [(await http.post("/v1/conversations", json=said)).json()["id"] for _ in range(2)]
+    await state.stores.search.catch_up()
+
+    async def found() -> set[str]:
+        return {entry["id"] for entry in (await http.get("/v1/conversations?query=dog")).json()["data"]}
+
+    assert await found() == {oldest, newest}
+    repeat(postgres, newest, 998)
+    assert await found() == {oldest, newest}
+    repeat(postgres, newest, 1)
+    assert await found() == {newest}
+
+
+def repeat(url: str, conversation: str, times: int) -> None:
+    """The message of this conversation, as if it had been said and indexed so many times more."""
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT set_config('app.tenant_id', %s, true)", [ALICE])
+        connection.execute(
+            "WITH said AS (SELECT * FROM items WHERE conversation_id = %s ORDER BY seq LIMIT 1), copies AS ("
+            "INSERT INTO items (tenant_id, id, conversation_id, seq, type, role, body, key_version) "
+            "SELECT tenant_id, gen_random_uuid()::text, conversation_id, "
+            "n + (SELECT max(seq) FROM items), type, role, body, key_version "
+            "FROM said CROSS JOIN generate_series(1, %s) n RETURNING tenant_id, id) "
+            "INSERT INTO item_words SELECT c.tenant_id, c.id, w.language, w.words "
+            "FROM copies c, item_words w JOIN said s ON s.id = w.item_id",
+            [conversation, times],
+        )
 
 
 async def find(searches, tenant):
