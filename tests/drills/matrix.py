@@ -12,7 +12,8 @@ from tests.drills.moments import MOMENTS
 SERVICE: dict[str, Any] = {
     # Small steps: a prefill takes long enough to be seen half done
     "prefill": {"replicas": 2, "cpus": 0.2, "engine": {"max_num_batched_tokens": 32, "max_num_seqs": 32}},
-    "decode": {"replicas": 2, "cpus": 0.2},
+    # So that what has lost its decode worker is handed over again, rather than computed there in a single step
+    "decode": {"replicas": 2, "cpus": 0.2, "engine": {"max_num_batched_tokens": 64}},
     "ingress": {"replicas": 2, "cpus": 0.3, "allow_path_header": True, "verified_share": 1.0, "metrics_max_age_s": 0},
 }
 NUM_REPLICAS = {INGRESS: 2, SCHEDULER: 1, PREFILL: 2, DECODE: 2}
