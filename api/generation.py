@@ -4,6 +4,7 @@ vLLM's serving code stands between the two and cannot carry a request along: it 
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -21,7 +22,7 @@ from api.structured.compilers import Compilers
 from api.vllm_errors import serving_error
 from cluster import metrics
 from cluster.block_hashes import BlockHasher
-from cluster.errors import ConstraintFailed, InvalidRequest, ServingError
+from cluster.errors import UNFORESEEN, ConstraintFailed, InvalidRequest, ServingError
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
 from cluster.types import (
     GenerateRequest,
@@ -32,6 +33,8 @@ from cluster.types import (
 )
 from router.receipt import Terms
 from router.session import Session
+
+logger = logging.getLogger("baton.ingress")
 
 SessionFactory = Callable[[GenerateRequest, Terms], Session]
 
@@ -132,6 +135,10 @@ class Generation:
                 metrics.CONSTRAINTS.labels("ended").inc()
             call.error = error
             raise GenerationError(str(error)) from error
+        except Exception as error:
+            logger.exception("a generation failed")
+            call.error = ServingError(UNFORESEEN)
+            raise GenerationError(UNFORESEEN) from error
 
     def _to_generate_request(self, request: EngineCoreRequest) -> GenerateRequest:
         params = request.params

@@ -17,9 +17,10 @@ class Receipts:
     def __init__(self, num_kept: int) -> None:
         self._kept: deque[RouteReceipt] = deque(maxlen=num_kept)
 
-    def last(self, number: int) -> list[RouteReceipt]:
-        """The newest first, as far as they are kept."""
-        return list(islice(reversed(self._kept), number))
+    def last(self, number: int, http_request: str | None = None) -> list[RouteReceipt]:
+        """The newest first, as far as they are kept: of all, or of one HTTP request."""
+        kept = (r for r in reversed(self._kept) if http_request is None or r.http_request == http_request)
+        return list(islice(kept, number))
 
     def closed(self, receipt: RouteReceipt) -> None:
         self._kept.append(receipt)

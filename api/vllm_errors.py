@@ -4,7 +4,7 @@ import msgspec
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMNotFoundError
 
-from cluster.errors import GenerationFailed, InvalidRequest, NotFound, Overloaded, ServingError
+from cluster.errors import UNFORESEEN, GenerationFailed, InvalidRequest, NotFound, Overloaded, ServingError
 
 
 def serving_error(error: Exception) -> ServingError:
@@ -22,7 +22,7 @@ def error_of_response(response: ErrorResponse) -> ServingError:
     if error.code == NotFound.http_status:
         return NotFound(error.message, error.param, "model_not_found" if error.param == "model" else None)
     if error.code >= ServingError.http_status:
-        return ServingError(error.message)
+        return ServingError(UNFORESEEN)  # the text of its exception is for the log, where it is
     return _invalid(error.message, error.param)
 
 

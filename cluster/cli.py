@@ -198,6 +198,9 @@ class Service:
             signal.signal(number, lambda *_: self._stopping.set())
         log_file = private(self._log_file)
         print(f"Starting Baton with model {self._model} (log: {LOG_FILE})", flush=True)
+        if log_file.exists() and log_file.stat().st_size:
+            log_file.replace(log_file.with_suffix(".log.1"))  # what ended the service before may be in it
+            log_file = private(self._log_file)
         with log_file.open("wb") as log:
             try:
                 while (ended := self._run_once(log)) is not None:

@@ -24,8 +24,8 @@ def transport_of(config: PoolConfig, device: Device, interface: Interface) -> Wo
 def environment_of(
     config: PoolConfig, transport: WorkerTransport, device: Device, rank: int, side_channel: tuple[str, int]
 ) -> dict[str, str]:
-    """For this process and the engine's, which inherits it. What the operator has set wins. `side_channel`: the address
-    at which other engines ask this one for its NIXL metadata.
+    """For this process and the engine's, which inherits it. What the operator has set wins, but for `side_channel`, the
+    address at which other engines ask this one for its NIXL metadata: the configuration refuses it.
     """
     cores = config.cpu_cores[rank % len(config.cpu_cores)] if config.cpu_cores else "nobind"
     defaults = {

@@ -7,6 +7,11 @@ from typing import Any, Self
 
 import msgspec
 
+UNFORESEEN = "the server failed on this request"
+"""What a client is told of an exception that nobody has foreseen. Its own text is for the log alone: it may name files,
+addresses and other people's requests.
+"""
+
 
 class ServingError(Exception):
     """The request could not be served."""

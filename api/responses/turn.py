@@ -22,7 +22,7 @@ from api.state.items import Item, new_id
 from api.state.log_writer import LogWriter, Running
 from api.state.responses import Ending, Responses
 from api.state.sealing import TenantKey
-from cluster.errors import InvalidRequest, Overloaded, ServingError, StateUnavailable
+from cluster.errors import UNFORESEEN, InvalidRequest, Overloaded, ServingError, StateUnavailable
 
 logger = logging.getLogger("baton.turns")
 
@@ -158,7 +158,7 @@ class Turn:
             return self._failed(error, str(error))
         except Exception as error:
             logger.exception("response %s failed", self.id)
-            return self._failed(ServingError("the server failed on this request"), type(error).__name__)
+            return self._failed(ServingError(UNFORESEEN), type(error).__name__)
 
     async def _generated(self, means: Means, history: History, items: list[Item], call: Call) -> list[Event]:
         """Tells all events but the last ones, which it returns. Raises ServingError; in the background not for want of
@@ -190,7 +190,7 @@ class Turn:
         async with aclosing(answer) as frames:
             async for chunk in _chunks(frames):
                 if "error" in chunk:
-                    raise call.error or ServingError(str(chunk["error"].get("message")))
+                    raise call.error or ServingError(UNFORESEEN)
                 self._begin()
                 self._tell(self._writer.take(chunk))
                 if self._log.is_full:

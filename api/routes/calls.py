@@ -8,7 +8,7 @@ from fastapi import Request
 from api.generation import Call
 from api.identity.tenants import tenant_of
 from api.server.edge import hold_more
-from api.server.request_id import REQUEST_ID
+from api.server.request_id import HTTP_REQUEST
 from api.wire.bounds import check_sequences
 from api.wire.constraints import check_constraints
 from api.wire.requests import checked
@@ -34,7 +34,7 @@ def call_of(request: Request, body: Any) -> Call:
     call = Call(
         tenant=tenant_of(request),
         path=_forced_path(request),
-        http_request=REQUEST_ID.get(),
+        http_request=HTTP_REQUEST.get(),
         ttft_s=seconds_of(request.headers, TTFT_HEADER),
         tpot_s=seconds_of(request.headers, TPOT_HEADER),
     )

@@ -1,5 +1,5 @@
-"""GET /baton/receipts?last=N: where the last requests ran, why, what was predicted, and how it came out. For
-debugging: of one ingress replica, and only where `ingress.keep_receipts` allows it.
+"""GET /baton/receipts?last=N&http_request=ID: where the last requests ran, or those of one HTTP request, why, what was
+predicted, and how it came out. For debugging: of one ingress replica, and only where `ingress.keep_receipts` allows it.
 """
 
 from typing import Any
@@ -12,6 +12,8 @@ from cluster.errors import InvalidRequest, NotFound
 router = APIRouter(prefix="/baton")
 
 DEFAULT_LAST = 10
+MAX_DIGITS = 9
+"""Of the number that is asked for: no replica keeps so many."""
 
 
 @router.get("/receipts")
@@ -19,14 +21,15 @@ async def receipts(request: Request) -> Response:
     state = request.app.state
     if not state.keeps_receipts:
         raise NotFound("receipts are not kept here: ingress.keep_receipts is 0", None, "unknown_url")
-    last = [{**_named(receipt), "result": receipt.result} for receipt in state.receipts.last(_number(request))]
-    return Response(msgspec.json.encode({"receipts": last}), media_type="application/json")
+    found = state.receipts.last(_number(request), request.query_params.get("http_request"))
+    shown = [{**_named(receipt), "result": receipt.result} for receipt in found]
+    return Response(msgspec.json.encode({"receipts": shown}), media_type="application/json")
 
 
 def _number(request: Request) -> int:
     """Raises InvalidRequest."""
     text = request.query_params.get("last", str(DEFAULT_LAST))
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise InvalidRequest("last must be a number", "last", "invalid_value")
     return int(text)
 

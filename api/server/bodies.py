@@ -14,11 +14,6 @@ from api.server.head import Head
 from cluster.config.ingress import IngressConfig
 from cluster.errors import RequestTimedOut, RequestTooLarge
 
-GRACE_S = 10.0
-"""What a body has beside the time that its bytes may take: a lost packet is sent again within seconds. More lets silent
-senders keep their connections longer.
-"""
-
 
 class ClientLeft(Exception):
     """While it was sending its request."""
@@ -56,6 +51,7 @@ class Bodies:
         self.budget = ByteBudget(config.max_bodies_bytes)
         self._max_bytes = config.max_body_bytes
         self._bytes_per_s = config.min_body_bytes_per_s
+        self._grace_s = config.body_grace_s
 
     def new(self) -> Body:
         return Body(Share(self.budget))
@@ -66,21 +62,20 @@ class Bodies:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         try:
-            async with asyncio.timeout(GRACE_S) as deadline:
+            async with asyncio.timeout(self._grace_s) as deadline:
                 message = await _part(receive)
                 read: bytes | bytearray = message.get("body", b"")
                 self._count(body, len(read), len(read))
                 if message.get("more_body"):
                     read = bytearray(read)
                 while message.get("more_body"):
-                    deadline.reschedule(began_at + GRACE_S + len(read) / self._bytes_per_s)
+                    deadline.reschedule(began_at + self._grace_s + len(read) / self._bytes_per_s)
                     message = await _part(receive)
                     read += message.get("body", b"")
                     self._count(body, len(message.get("body", b"")), len(read))
         except TimeoutError as error:
-            raise RequestTimedOut(
-                f"the request body came at less than {self._bytes_per_s} bytes/s", None, "request_timeout"
-            ) from error
+            pace = f"{self._bytes_per_s} bytes/s on average, after {self._grace_s:g} s of grace"
+            raise RequestTimedOut(f"the request body came at less than {pace}", None, "body_timeout") from error
         body.put(bytes(read))
 
     def _count(self, body: Body, number: int, total: int) -> None:

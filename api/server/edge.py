@@ -20,13 +20,13 @@ from api.server.browser import SECURITY_HEADERS, OriginRule, check_content_type,
 from api.server.capacity import Capacity, Units
 from api.server.head import Head, check_repeated, head_of
 from api.server.hosts import HostRule
-from api.server.request_id import HEADER, REQUEST_ID, request_id_of
+from api.server.request_id import HEADER, HTTP_REQUEST, request_id_of
 from api.wire.errors import error_response
 from api.wire.query import flag_in
 from api.wire.requests import BODY
 from cluster import metrics
 from cluster.config.ingress import IngressConfig
-from cluster.errors import InvalidRequest, Misdirected, Overloaded, ServingError
+from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, ServingError
 
 logger = logging.getLogger("baton.ingress")
 
@@ -65,7 +65,7 @@ class Edge:
             raise RuntimeError(f"{scope['type']} is not served")
         head = head_of(scope["headers"])
         request_id = request_id_of(head.request_id)
-        token = REQUEST_ID.set(request_id)
+        token = HTTP_REQUEST.set(request_id)
         exchange = Exchange(receive, send, [(HEADER, request_id.encode()), *SECURITY_HEADERS])
         scope["baton.exchange"], scope["baton.head"] = exchange, head
         try:
@@ -77,7 +77,7 @@ class Edge:
             await error_response(error)(scope, receive, exchange.send)
         finally:
             exchange.close()
-            REQUEST_ID.reset(token)
+            HTTP_REQUEST.reset(token)
 
     def _check_sender(self, scope: Scope, head: Head) -> None:
         """Raises InvalidRequest, Misdirected, Forbidden."""
@@ -125,7 +125,7 @@ class Edge:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if exchange.is_started:
                 raise
-            await error_response(ServingError("the server failed on this request"))(scope, receive, send)
+            await error_response(ServingError(UNFORESEEN))(scope, receive, send)
         finally:
             body.release()
             if units is not None:

@@ -184,7 +184,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_ending:
             self.transport.abort()
         elif self._has_begun:
-            self._refuse(RequestTimedOut("the headers of the request came too slowly", None, "request_timeout"))
+            self._refuse(RequestTimedOut("the headers of the request came too slowly", None, "header_timeout"))
         else:
             self.end()
 

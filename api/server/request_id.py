@@ -15,7 +15,7 @@ MAX_CHARS = 128
 
 _SAFE = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,%d}" % MAX_CHARS)
 
-REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+HTTP_REQUEST: ContextVar[str] = ContextVar("request_id", default="")
 """Of the request that is being answered; empty for what Baton does by itself."""
 
 
@@ -30,6 +30,6 @@ class RequestIds(logging.Filter):
     """Gives each log record the id of the request that is being answered, where there is one."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if request_id := REQUEST_ID.get():
+        if request_id := HTTP_REQUEST.get():
             record.request_id = request_id
         return True

@@ -53,8 +53,12 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     replica and its streams; too little refuses long prompts while others of them are answered.
     """
     min_body_bytes_per_s: Count = 4096
-    """A request whose body comes more slowly, after ten seconds of grace, is ended with 408. More ends uploads over bad
-    connections; less lets senders that hardly send keep their connections longer.
+    """A request whose body comes more slowly, on average since its headers and beside `body_grace_s`, is ended with a
+    408. More ends uploads over bad connections; less lets senders that hardly send keep their connections longer.
+    """
+    body_grace_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
+    """What a body has beside the time that its bytes may take: a lost packet is sent again within seconds. Longer lets
+    silent senders keep their connections longer, shorter ends uploads over bad connections.
     """
     unread_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 60.0
     """A connection whose client reads nothing of its answer for so long is reset. Longer lets clients that do not read

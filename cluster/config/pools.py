@@ -18,6 +18,9 @@ third of the time of its sha256_cbor.
 DEFAULT_BLOCK_SIZE = 16
 """vLLM's own for most models on GPUs."""
 
+SIDE_CHANNEL_VARIABLES = frozenset({"VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"})
+"""Environment variables of vLLM's, of which each engine has values of its own."""
+
 
 class DiskTierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A folder for KV blocks, for prompts that come back after the DRAM tier has dropped them or the worker has
@@ -113,6 +116,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"{SECRET_VARIABLE} would be readable in Ray's dashboard here, and unknown to the other processes: set "
                 "it in the environment of every node, before Ray starts there"
             )
+        for name in SIDE_CHANNEL_VARIABLES & self.env.keys():
+            raise ValueError(f"{name} is set by Baton: `network.host` says where the side channel listens")
         if self.grammars.longest_step_s >= self.stall_timeout_s:
             raise ValueError(
                 f"grammars.burst_ms lets the grammars of one step take {self.grammars.longest_step_s:g} s, and an "

@@ -8,6 +8,7 @@ from openai import AsyncOpenAI
 from api.generation import Call
 from api.receipts import Receipts
 from cluster.errors import (
+    UNFORESEEN,
     GenerationFailed,
     InvalidRequest,
     NotFound,
@@ -231,7 +232,7 @@ async def test_stream_that_fails_before_its_first_frame_is_an_error_status():
 
 async def test_stream_that_fails_with_vllm_s_own_error_is_an_error_status():
     response = await posted(FakeFrontend([ERROR, DONE]))
-    assert (response.status_code, error_of(response)["message"]) == (500, "boom")
+    assert (response.status_code, error_of(response)["message"]) == (500, UNFORESEEN)
 
 
 async def test_stream_that_fails_midway_ends_with_an_error_frame_and_a_terminal_frame():
@@ -326,13 +327,25 @@ async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields
     assert one["request_id"] == "c"
 
 
-@pytest.mark.parametrize("last", ["", "-1", "all"])
+async def test_receipts_of_one_http_request_are_found_by_its_id():
+    receipts = Receipts(9)
+    for number in range(6):
+        receipts.closed(a_receipt(f"r{number}", http_request=f"req_{number // 2}"))
+    found = await asked("GET", "/baton/receipts?http_request=req_1", receipts=receipts, keep_receipts=9)
+    assert [receipt["request_id"] for receipt in found.json()["receipts"]] == ["r3", "r2"]
+    one = await asked("GET", "/baton/receipts?http_request=req_1&last=1", receipts=receipts, keep_receipts=9)
+    assert [receipt["request_id"] for receipt in one.json()["receipts"]] == ["r3"]
+    none = await asked("GET", "/baton/receipts?http_request=never", receipts=receipts, keep_receipts=9)
+    assert none.json() == {"receipts": []}
+
+
+@pytest.mark.parametrize("last", ["", "-1", "all", "9" * 20, "9" * 5000])
 async def test_number_of_receipts_must_be_one(last):
     response = await asked("GET", f"/baton/receipts?last={last}", keep_receipts=2)
     assert (response.status_code, error_of(response)["param"]) == (400, "last")
 
 
-def a_receipt(request_id: str) -> RouteReceipt:
+def a_receipt(request_id: str, http_request: str = "") -> RouteReceipt:
     predicted = Prediction(Path.DECODE, None, WorkerId("d0"), 0.12, 0.0123, 0.1, 0.0, 0.2, 0.3)
     placement = a_placement(Path.DECODE, slo=Slo(1.0, 0.05), predicted=predicted, considered=(predicted,))
     return RouteReceipt(
@@ -347,6 +360,7 @@ def a_receipt(request_id: str) -> RouteReceipt:
         tpot_s=0.01,
         prefill_sources=None,
         sources=PromptTokenSources(1, 2, 3),
+        http_request=http_request,
     )
 
 

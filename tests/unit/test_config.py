@@ -62,6 +62,10 @@ def test_serve_config_of_the_repository_is_valid(file):
             r"BATON_CLUSTER_SECRET would be readable in Ray's dashboard.* - at `\$\.prefill`",
         ),
         (
+            {"decode": {"env": {"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.9.9.9"}}},
+            r"VLLM_NIXL_SIDE_CHANNEL_HOST is set by Baton: `network\.host` .* at `\$\.decode`",
+        ),
+        (
             {"decode": {"grammars": {"burst_ms": 1000}}},
             r"one step take 30 s, .* stall_timeout_s, 15 s, .* at `\$\.decode`",
         ),

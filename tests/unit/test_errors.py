@@ -38,7 +38,7 @@ INSTANCES = [
     Forbidden("this origin may not ask", None, "origin_not_allowed"),
     Misdirected("this host is not served here", None, "host_not_allowed"),
     UnsupportedMediaType("the body must be JSON", None, "unsupported_media_type"),
-    RequestTimedOut("the body came too slowly", None, "request_timeout"),
+    RequestTimedOut("the body came too slowly", None, "body_timeout"),
     UrlTooLong("the URL has more than 5 bytes", None, "url_too_long"),
     HeadersTooLarge("the headers have more than 5 bytes", None, "headers_too_large"),
     Overloaded("no decode worker can be reached", 2.5),

@@ -4,6 +4,7 @@ of the same names, answers as the ingress does, and leaves an orphan, as a kille
 
 import queue
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from bench.fronts.ports import free_port
+from cluster.cli import LOG_FILE, private
 from cluster.config.repository import REPO_ROOT
 from tests.cluster.service import wait_for
 
@@ -132,6 +134,19 @@ def test_service_starts_anew_when_its_ray_node_ends(baton: Baton, essential: str
     baton.wait_for_line("Baton is ready")
     assert baton.num_starts == 2
     wait_for(lambda: not _is_alive(orphan), WITHIN_S)
+
+
+def test_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
+    """What ended it may be in there."""
+    log = private(tmp_path / LOG_FILE)
+    log.write_text("why it ended")
+    baton = Baton(tmp_path)
+    baton.wait_for_line("Baton is ready")
+    baton.end()
+    kept = log.with_name("serve.log.1")
+    assert kept.read_text() == "why it ended"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert "why it ended" not in log.read_text()
 
 
 def test_service_starts_anew_when_serve_run_ends(baton: Baton) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from api.server.request_id import REQUEST_ID, RequestIds, request_id_of
+from api.server.request_id import HTTP_REQUEST, RequestIds, request_id_of
 from cluster.errors import GenerationFailed, Overloaded
 from cluster.observability.logging import set_up_logging
 from tests.component.surface import CHAT, FakeFrontend, a_client, an_app, posted
@@ -98,4 +98,4 @@ async def test_call_knows_the_id_and_workers_another():
 
 async def test_what_comes_after_a_request_is_not_named_by_it():
     await posted(headers=NAMED)
-    assert REQUEST_ID.get() == ""
+    assert HTTP_REQUEST.get() == ""

@@ -19,18 +19,16 @@ async def test_senders_that_do_not_finish_take_nobodys_turn():
 
 
 async def test_body_that_hardly_comes_is_ended(monkeypatch):
-    monkeypatch.setattr("api.server.bodies.GRACE_S", 0.1)
-    async with listening() as wire:
+    async with listening(body_grace_s=0.1) as wire:
         connection = await wire.connection()
         await connection.send(post(b"x", length=10))
         answer = await connection.answer()
-        assert (answer.status, answer.code) == (408, "request_timeout")
+        assert (answer.status, answer.code) == (408, "body_timeout")
 
 
 async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch):
     """Each piece that comes is no new beginning."""
-    monkeypatch.setattr("api.server.bodies.GRACE_S", 0.2)
-    async with listening(min_body_bytes_per_s=1000) as wire:
+    async with listening(body_grace_s=0.2, min_body_bytes_per_s=1000) as wire:
         connection = await wire.connection()
         await connection.send(post(b"", length=10_000))
 
@@ -43,13 +41,12 @@ async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch):
         answer = await connection.answer()
         dripping.cancel()
         await asyncio.wait([dripping])
-        assert (answer.status, answer.code) == (408, "request_timeout")
+        assert (answer.status, answer.code) == (408, "body_timeout")
 
 
 async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch):
     grace_s, pieces = 0.2, 10
-    monkeypatch.setattr("api.server.bodies.GRACE_S", grace_s)
-    async with listening(min_body_bytes_per_s=1000) as wire:
+    async with listening(body_grace_s=grace_s, min_body_bytes_per_s=1000) as wire:
         connection = await wire.connection()
         await connection.send(post(b"", length=1000 * pieces))
         loop = asyncio.get_running_loop()
@@ -63,13 +60,12 @@ async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch
 
 async def test_bytes_of_a_body_earn_the_time_that_they_may_take_and_no_more(monkeypatch):
     """Half of what is sent in a second may take half a second, beside the grace."""
-    monkeypatch.setattr("api.server.bodies.GRACE_S", 0.1)
-    async with listening(min_body_bytes_per_s=100_000) as wire:
+    async with listening(body_grace_s=0.1, min_body_bytes_per_s=100_000) as wire:
         connection = await wire.connection()
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         await connection.send(post(b"x" * 50_000, length=100_000))
-        assert (await connection.answer()).code == "request_timeout"
+        assert (await connection.answer()).code == "body_timeout"
         assert 0.6 <= loop.time() - began_at < 3.0
 
 
@@ -79,7 +75,7 @@ async def test_headers_that_do_not_end_are_ended(begun):
         connection = await wire.connection()
         await connection.send(begun)
         answer = await connection.answer()
-        assert (answer.status, answer.code) == (408, "request_timeout")
+        assert (answer.status, answer.code) == (408, "header_timeout")
         assert await connection.is_closed()
 
 
