@@ -23,7 +23,7 @@ from typing import Any
 
 from cluster import metrics
 from cluster.config.structured_output import StructuredOutputConfig
-from cluster.errors import InvalidRequest, ServingError, TooManyRequests
+from cluster.errors import InvalidRequest, Overloaded, ServingError, TooManyRequests
 
 logger = logging.getLogger("baton.compilers")
 
@@ -51,7 +51,7 @@ class Compilers:
 
     async def check(self, kind: str, spec: str, tenant: str) -> None:
         """Raises InvalidRequest where the constraint is wrong or costs too much, TooManyRequests where too many of the
-        tenant wait.
+        tenant wait, Overloaded where the machine has not tried it in time: nothing is known of the constraint then.
         """
         key = hashlib.blake2b(f"{kind}\n{spec}".encode(errors="surrogatepass"), digest_size=16).digest()
         if key in self._verdicts:
@@ -160,7 +160,9 @@ class _Trial:
         return trial
 
     async def verdict(self, kind: str, spec: str, wall_s: float) -> str | None:
-        """What is wrong with the constraint, in words for the client. None: nothing."""
+        """What is wrong with the constraint, in words for the client. None: nothing. Raises Overloaded where it has had
+        neither its CPU time nor its memory by then.
+        """
         self.is_alive = False  # until it has answered, whoever may cancel this
         answer = await self._answer_to(json.dumps([kind, spec]).encode() + b"\n", wall_s)
         if answer:
@@ -168,21 +170,24 @@ class _Trial:
             error: str | None = json.loads(answer)
             self.result = "compiled" if error is None else "invalid"
             return None if error is None else f"the schema, regular expression or grammar is invalid: {error}"
-        await self.end()
+        if await self.end():
+            raise Overloaded("the schema, regular expression or grammar could not be tried in time", RETRY_AFTER_S)
         self.result = "too_costly"
         is_too_large = self._process.returncode in _OUT_OF_MEMORY
         how = "too much memory" if is_too_large else "too long"
         return f"the schema, regular expression or grammar takes {how} to compile"
 
-    async def end(self) -> None:
-        """After it has ended by itself, or by force."""
+    async def end(self) -> bool:
+        """After it has ended by itself, or by force. True: by force."""
         with suppress(TimeoutError):
             async with asyncio.timeout(0.0 if self.is_alive else ENDING_S):
                 await self._process.wait()
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        if self._process.returncode is not None:
+            return False
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        return True
 
     async def _answer_to(self, message: bytes, wall_s: float) -> bytes:
         """Empty where it has ended, or does not answer in time."""

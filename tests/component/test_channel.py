@@ -315,7 +315,8 @@ async def test_listener_that_never_proves_itself_is_given_up(monkeypatch):
     async with await asyncio.start_server(says_nothing, "127.0.0.1", 0) as mute:
         host, port = mute.sockets[0].getsockname()
         with pytest.raises(ConnectionLost):
-            await connect(Address(host, port, "00" * PROCESS_BYTES), Service())
+            async with asyncio.timeout(5):
+                await connect(Address(host, port, "00" * PROCESS_BYTES), Service())
         await asyncio.wait_for(left.wait(), 5)
 
 

@@ -148,10 +148,10 @@ async def answering(body: bytes) -> AsyncIterator[tuple[Address, list[bytes]]]:
     [
         (b"\x94\x02\x01\xa0" + b"\xa1x", "cannot be read"),
         (b"\x94\x03\x01\xa0" + b"\xa1x", "cannot be read"),
-        (b"\x94\x03\x01\xa0" + msgspec.msgpack.encode({"kind": "unheard_of"}), "cannot be read"),
+        (b"\x94\x03\x01\xa0" + msgspec.msgpack.encode(("UnheardOf", [])), "does not know"),
         (b"\x94\x02\x01\xa0" + b"\xc1", "gone"),
         (b"\x94\x02\x01\xa0" + b"\x91" * 50_000 + b"\x00", "gone"),
-        (b"\x94\x03\x01\xa0\xa1\xff", "cannot be read"),
+        (b"\x94\x03\x01\xa0" + b"\x92\xa1\xff\x90", "cannot be read"),
     ],
     ids=["result of another type", "failure of another type", "unknown failure", "no result", "nested", "no text"],
 )
@@ -162,7 +162,7 @@ async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(bod
         with pytest.raises(Exception, match=error):
             async with Patience():
                 await connection.call(NUMBER, 1)
-        assert connection.is_open == (error == "cannot be read")
+        assert connection.is_open == (error != "gone")
         connection.close()
 
 
