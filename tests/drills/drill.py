@@ -13,6 +13,7 @@ from tests.drills.stage import MomentMissed, Stage
 ATTEMPTS = 3
 ANSWER_S = 30.0
 """For the tokens themselves."""
+COUNTED_WITHIN_S = 2.0
 PATIENCE = 4.0
 """Times its bound, until a measurement is given up: a bound that is missed shall say by how much."""
 
@@ -47,6 +48,7 @@ def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
         measured.kv_back_s = _wait_for_blocks(stage, fault, cell)
         measured.leases_ended = stage.leases_ended()
         measured.bystander_silence_s = stage.bystander.seen.longest_silence_s(struck_at)
+        wait_for(stage.is_bystander_counted, COUNTED_WITHIN_S)
         stage.bystander.leave()
         measured.bystander = stage.bystander.outcome
         wait_for(lambda: not _held(stage, _survivors(stage, fault)), cell.bounds.kv_back_s * PATIENCE)

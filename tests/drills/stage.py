@@ -155,6 +155,13 @@ class Stage:
         held = f"{running:.0f} running, {waiting:.0f} waiting, {num_blocks} blocks, {leases:.0f} leases"
         return "" if is_at_base else f"{held}; the bystander has {base[1]} blocks at most"
 
+    def is_bystander_counted(self) -> bool:
+        """Whether its engine tells at least the blocks that its tokens fill: what is held is read from that figure."""
+        num_tokens = self.bystander.num_prompt_tokens + self.bystander.num_tokens_seen - 1
+        usage = self.fleet.snapshot_of_the_living().by("replica", "vllm:kv_cache_usage_perc")
+        num_blocks = blocks_used(usage[self.bystanders_decode.id])
+        return self.bystander.has_ended or num_blocks >= blocks_of(num_tokens)
+
     def _bystanders_blocks(self) -> int:
         """At most, by what its client has seen."""
         seen = self.bystander.num_prompt_tokens + self.bystander.num_tokens_seen
