@@ -68,7 +68,8 @@ LEASES_OPEN = Gauge("baton_leases_open", "Hand-overs whose KV blocks this prefil
 LEASES_ENDED = Counter("baton_leases_ended", "Hand-overs whose KV blocks have been freed, by how.", ["how"])
 PULLS = Counter(
     "baton_pulls",
-    "Hand-overs as this decode worker took them: redeemed, refused before the pull, or given up during it.",
+    "Hand-overs as this decode worker took them: redeemed, refused before the pull, given up during it, or failed in "
+    "its engine.",
     ["outcome"],
 )
 LEASE_RELEASE = Histogram(

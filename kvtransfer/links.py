@@ -45,6 +45,8 @@ class Links:
         self._speeds: dict[WorkerId, LinkSpeed] = {}
         self._num_measured: dict[WorkerId, int] = {}
         self._probing: dict[WorkerId, asyncio.Task[None]] = {}
+        self._failures: dict[WorkerId, str] = {}
+        """Why the last attempt failed."""
         self._absent: Counter[WorkerId] = Counter()
         """Updates in a row that did not name a known worker."""
         self._measuring = asyncio.Lock()
@@ -66,6 +68,7 @@ class Links:
                 self._proved.discard(worker)
                 self._speeds.pop(worker, None)
                 self._num_measured.pop(worker, None)
+        self._failures = {worker: why for worker, why in self._failures.items() if worker in live}
         for worker in live - self._probing.keys():
             if worker not in self._proved or self._can_measure(worker):
                 self._probing[worker] = asyncio.create_task(self._find_out(worker))
@@ -74,10 +77,12 @@ class Links:
         return self._proved | self._num_measured.keys()
 
     def suspect(self, worker: WorkerId) -> None:
-        """A pull from this worker hung: it must prove its link anew. How fast it was is not forgotten: measuring takes
-        many times as long, and the pair would have no requests meanwhile.
+        """A pull from this worker hung or failed: it must prove its link anew. How fast it was is not forgotten:
+        measuring takes many times as long, and the pair would have no requests meanwhile.
         """
-        self._proved.discard(worker)
+        if worker in self._proved:
+            self._proved.remove(worker)
+            logger.warning("no requests from prefill worker %s until its link has been proved anew", worker)
 
     def _can_measure(self, worker: WorkerId) -> bool:
         return worker not in self._speeds and self._num_measured.get(worker, 0) < NUM_MEASUREMENTS
@@ -90,11 +95,18 @@ class Links:
             if self._can_measure(worker):
                 await self._measure(worker)
         except (ServingError, TimeoutError) as error:
-            logger.warning("no link to prefill worker %s yet: %s", worker, _reason(error))
+            self._warn(worker, _reason(error))
         else:
             self._proved.add(worker)
+            self._failures.pop(worker, None)
         finally:
             del self._probing[worker]
+
+    def _warn(self, worker: WorkerId, why: str) -> None:
+        """Once per cause: attempts follow each other several times a second."""
+        if self._failures.get(worker) != why:
+            self._failures[worker] = why
+            logger.warning("no link to prefill worker %s yet: %s", worker, why)
 
     async def _measure(self, worker: WorkerId) -> None:
         self._num_measured[worker] = self._num_measured.get(worker, 0) + 1

@@ -81,7 +81,7 @@ class Puller:
         on_suspect: Callable[[WorkerId], None],
     ) -> None:
         """`worker` is this decode worker; `pull_timeout_s`: how long a read may take; `on_suspect` is told of prefill
-        workers that cannot be reached, or whose reads hang.
+        workers that cannot be reached, or whose reads hang or fail.
         """
         self._engine = engine
         self._lender = lender
@@ -110,7 +110,7 @@ class Puller:
         if handoff is None or deadline is None:
             await self._engine.start(request, None, sink)
             return
-        pull = _Pull(request, handoff, deadline, sink, self._measure, lambda: self._pulls.pop(request.request_id, None))
+        pull = _Pull(request, handoff, deadline, sink, self._ended, lambda: self._pulls.pop(request.request_id, None))
         self._pulls[request.request_id] = pull
         try:
             await self._engine.start(request, handoff, pull, deadline)
@@ -150,10 +150,19 @@ class Puller:
         metrics.PULLS.labels("refused").inc()
         return None
 
-    def _measure(self, pull: "_Pull", first: TokenDelta) -> None:
-        seconds = self._engine.pull_seconds(pull.request.request_id)
-        if seconds is not None and first.prompt_sources is not None and first.prompt_sources.pulled:
-            self._samples.append(TransferSample(pull.handoff.worker, first.prompt_sources.pulled, seconds))
+    def _ended(self, pull: "_Pull", first: TokenDelta) -> None:
+        """The first token is here: a pull that has not been given up came, or failed, or was not needed."""
+        seconds, sources = self._engine.pull_seconds(pull.request.request_id), first.prompt_sources
+        if pull.is_given_up or sources is None:
+            return
+        worker = pull.handoff.worker
+        if seconds is None and sources.local < pull.handoff.num_tokens:
+            self._lender.give_back(pull.handoff, self._worker)  # the engine that has not read them does not say so
+            self._on_suspect(worker)
+            metrics.PULLS.labels("failed").inc()
+            logger.info("request %s was computed here: the pull from %s failed", pull.request.request_id, worker)
+        elif seconds is not None and sources.pulled:
+            self._samples.append(TransferSample(worker, sources.pulled, seconds))
 
     async def _watch(self) -> None:
         """Look after all pulls that are waited for, while there are any."""

@@ -156,16 +156,25 @@ async def test_pull_is_a_sample_of_its_link():
     assert worker.puller.take_samples() == []
 
 
-@pytest.mark.parametrize(
-    ("seconds", "sources"), [(None, PromptTokenSources(1, 0, 700)), (0.02, PromptTokenSources(701, 0, 0))], ids=str
-)
-async def test_pull_that_did_not_come_is_no_sample(seconds, sources):
+@pytest.mark.parametrize("sources", [PromptTokenSources(1, 0, 3), PromptTokenSources(4, 0, 0)], ids=str)
+async def test_pull_that_failed_in_the_engine_is_given_back_and_its_link_doubted(sources, caplog):
+    caplog.set_level(logging.INFO)
     worker = Worker()
-    worker.engine.pulled_in_s = seconds
     await worker.start()
     worker.engine.finish(sources)
     assert await worker.token() == 9
+    assert (worker.lender.given_back, worker.suspects) == ([HANDOFF], ["p"])
     assert worker.puller.take_samples() == []
+    assert "the pull from p failed" in caplog.text
+
+
+async def test_hand_over_found_in_the_engines_own_cache_is_neither_failure_nor_sample(caplog):
+    worker = Worker()
+    await worker.start()
+    worker.engine.finish(PromptTokenSources(computed=1, local=3, pulled=0))
+    assert await worker.token() == 9
+    assert (worker.lender.given_back, worker.suspects, worker.puller.take_samples()) == ([], [], [])
+    assert caplog.text == ""
 
 
 async def test_request_without_a_hand_over_asks_nobody():
@@ -234,9 +243,9 @@ async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
     await asyncio.wait_for(worker.engine.computing.wait(), 5)
     assert (worker.engine.started, worker.engine.num_stopped) == ([HANDOFF, None], 1)
     assert worker.engine.deadlines[-2:] == [puller_module.NEVER, 0.0]
-    assert (worker.suspects, worker.lender.given_back) == (suspects, [HANDOFF])
-    worker.engine.finish()
+    worker.engine.finish(PromptTokenSources(computed=4, local=0, pulled=0))
     assert await worker.token() == 9
+    assert (worker.suspects, worker.lender.given_back) == (suspects, [HANDOFF])
     assert "computed here after all" in caplog.text
 
 

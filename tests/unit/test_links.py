@@ -129,13 +129,27 @@ async def test_link_that_is_suspected_is_proved_again_and_not_measured_again(lin
 
 async def test_link_that_failed_is_tried_at_the_next_update(links, probe, caplog):
     probe.failing = {"p0"}
-    with caplog.at_level(logging.WARNING):
-        await update(links, "p0 p1")
+    await update(links, "p0 p1")
     assert links.proved == {"p1": SPEED}
     assert "no link to prefill worker p0 yet: nothing was pulled" in caplog.text
     probe.failing = set()
     await update(links, "p0 p1")
     assert links.proved == {"p0": SPEED, "p1": SPEED}
+
+
+async def test_link_that_fails_for_long_or_is_suspected_often_is_one_line_of_the_log(links, probe, caplog):
+    await update(links, "p0")
+    links.suspect(WorkerId("p0"))
+    links.suspect(WorkerId("p0"))
+    probe.failing = {"p0"}
+    await update(links, "p0", times=5)
+    probe.failing = set()
+    await update(links, "p0")
+    probe.failing = {"p0"}
+    links.suspect(WorkerId("p0"))
+    await update(links, "p0", times=5)
+    one_time = ["no requests from prefill worker p0 until", "no link to prefill worker p0 yet: nothing was"]
+    assert [begin in record.message for begin, record in zip(one_time * 2, caplog.records, strict=True)] == [True] * 4
 
 
 async def test_proof_that_hangs_is_given_up_and_tried_again(links, probe, caplog, monkeypatch):
