@@ -36,13 +36,13 @@ from api.server.request_id import RequestIds
 from api.state.chat_state import ChatState
 from api.wire.errors import error_response
 from cluster import metrics
+from cluster.clients.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.config.application import AppConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
-from cluster.handles import ClusterHandle, claim_state, join_cluster, own_worker_id, scheduler_address
 from cluster.observability.logging import set_up_logging
-from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.scheduling import Scheduling
+from cluster.serve_context import ClusterHandle, claim_state, join_cluster, own_worker_id, scheduler_address
 from cluster.types import GenerateRequest
 from router.last_resort import LastResort
 from router.receipt import Terms

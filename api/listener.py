@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from api.server.protocol import Gatekeeper, GuardedProtocol
 from cluster.config.ingress import IngressConfig
-from cluster.rpc.open_files import allow_open_files
+from cluster.network.open_files import allow_open_files
 
 logger = logging.getLogger("baton.ingress")
 

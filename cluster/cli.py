@@ -31,9 +31,9 @@ from cluster import cli_state, compiler
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import LOOPBACK, is_loopback
 from cluster.config.repository import REPO_ROOT
-from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
-from cluster.local_redis import REDIS_FOLDER, LocalRedis
 from cluster.serve_run import ServeRun
+from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
+from cluster.services.redis import REDIS_FOLDER, LocalRedis
 from cluster.simulate import command as simulate
 from kvtransfer.link_table import LinkTable, render
 

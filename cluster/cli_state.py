@@ -20,7 +20,7 @@ from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
-from cluster.services import ServiceFailed
+from cluster.services.failure import ServiceFailed
 
 Work = Callable[[Administration], Awaitable[None]]
 

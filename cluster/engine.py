@@ -31,11 +31,11 @@ from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
 from cluster.engine_shape import shape_of
 from cluster.engine_steps import EngineSteps
 from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
-from cluster.feed import DeltaSink, Feed, merged
 from cluster.kv_events import KvEventSockets
+from cluster.network.interface import Interface
 from cluster.reports import StepSample, WorkerLoad
-from cluster.rpc.interface import Interface
 from cluster.sampling import decode_sampling_params, encode_sampling_params
+from cluster.step_stream.buffer import DeltaSink, Feed, merged
 from cluster.types import (
     FinishReason,
     GenerateRequest,

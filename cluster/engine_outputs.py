@@ -15,7 +15,7 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from cluster.engine_core.grammar_budget import GrammarEnd
 from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, ServingError
-from cluster.feed import DeltaSink
+from cluster.step_stream.buffer import DeltaSink
 from cluster.types import (
     FinishReason,
     PromptTokenSources,

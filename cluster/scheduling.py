@@ -1,10 +1,11 @@
 """The Scheduler as sessions ask it: the Scheduler itself, or while it is away a choice of our own.
 
 A request waits for a Scheduler that has just gone, for PATIENCE_S at most; once it has been away for longer, nobody
-waits. It is away when its connection is lost (a process that hangs loses it after some seconds, cluster/channel.py) and
-back when it has told us of the workers: its successor must first hear from them. As long as it is there its answer is
-waited for, because it may have the request queue. A Scheduler that is slow is not away. Where no worker is known
-either, a request waits for the Scheduler as long as its class may wait for a worker (`Objective.outage_wait_s`).
+waits. It is away when its connection is lost (a process that hangs loses it after some seconds,
+cluster/rpc/connection.py) and back when it has told us of the workers: its successor must first hear from them. As long
+as it is there its answer is waited for, because it may have the request queue. A Scheduler that is slow is not away.
+Where no worker is known either, a request waits for the Scheduler as long as its class may wait for a worker
+(`Objective.outage_wait_s`).
 
 What sessions tell is posted at once, never waited for, and kept until the Scheduler has it
 (cluster/clients/scheduler_outbox.py); the open requests are listed now and then.
@@ -17,12 +18,12 @@ from contextlib import suppress
 
 import msgspec
 
-from cluster.channel import Connection, ConnectionLost
+from cluster.clients.peers import Peers, SchedulerPeer
 from cluster.clients.scheduler_outbox import Outbox
 from cluster.errors import ServingError
-from cluster.peers import Peers, SchedulerPeer
-from cluster.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from cluster.reports import ClusterView
+from cluster.rpc.connection import Connection, ConnectionLost
+from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from cluster.types import (
     Address,
     EngineLostWith,

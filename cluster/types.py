@@ -150,7 +150,7 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a process of the cluster listens for the others (cluster/channel.py)."""
+    """Where a process of the cluster listens for the others (cluster/rpc/connection.py)."""
 
     host: str
     port: int

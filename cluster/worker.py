@@ -9,22 +9,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from cluster import metrics
-from cluster.channel import Listener, Service
+from cluster.clients.peers import SchedulerPeer
 from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch, show_life
 from cluster.errors import ServingError
-from cluster.handles import join_cluster, own_interface_of, own_rank, own_worker_id
 from cluster.kv_events import KvEventFeed
 from cluster.observability.logging import set_up_logging
-from cluster.peers import SchedulerPeer
-from cluster.protocol import ANSWER
 from cluster.reports import (
     LinkSpeed,
     ReportReply,
     TransferSample,
     WorkerReport,
 )
+from cluster.rpc.connection import Listener, Service
+from cluster.rpc.protocol import ANSWER
+from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_worker_id
 from cluster.types import (
     Address,
     Pool,

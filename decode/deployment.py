@@ -7,17 +7,17 @@ import logging
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.channel import Connection
+from cluster.clients.peers import Peers, PrefillPeers, SchedulerPeer
 from cluster.config.pools import PoolConfig
 from cluster.errors import ServingError
-from cluster.handles import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.metrics import Scrape
-from cluster.peers import Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import FORGET
 from cluster.reports import ReportReply
+from cluster.rpc.connection import Connection
+from cluster.rpc.protocol import FORGET
+from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
+from cluster.step_stream.worker_side import StepStreams
 from cluster.types import Pool, WorkerId
 from cluster.worker import Worker
-from decode.step_stream import StepStreams
 from kvtransfer.links import Links
 from kvtransfer.probe import LinkProbe
 from kvtransfer.puller import Puller

@@ -43,11 +43,11 @@ from vllm.v1.request import Request
 from cluster.config.structured_output import GrammarBudgetConfig
 from cluster.engine_core.grammar_budget import GrammarBudget
 from cluster.engine_core.grammar_guard import install
+from cluster.engine_core.step_samples import STATS_KEY, StepSampler
+from cluster.network import strangers
+from cluster.network.open_files import allow_open_files
+from cluster.network.strangers import STRANGERS
 from cluster.observability.logging import set_up_logging
-from cluster.rpc import strangers
-from cluster.rpc.open_files import allow_open_files
-from cluster.rpc.strangers import STRANGERS
-from cluster.step_samples import STATS_KEY, StepSampler
 from kvtransfer import side_channel
 from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Protocol
 
 from cluster import metrics
-from cluster.channel import Connection, Service
 from cluster.errors import ServingError
-from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
+from cluster.rpc.connection import Connection, Service
+from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
 from cluster.types import GenerateRequest, RequestId
 from kvtransfer.handoff import PrefillResult
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Leases, LeaseState, Promise, Refusal, engine_lease_s

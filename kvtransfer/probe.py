@@ -9,8 +9,8 @@ import itertools
 from typing import Protocol
 
 from cluster.errors import PrefillFailed
-from cluster.feed import DeltaSink, Feed
 from cluster.reports import LinkSpeed
+from cluster.step_stream.buffer import DeltaSink, Feed
 from cluster.types import GenerateRequest, RequestId, WorkerId
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.link_speed import Sample, fit

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from cluster import metrics
 from cluster.errors import ServingError, WorkerUnreachable
-from cluster.feed import DeltaSink
 from cluster.reports import TransferSample
+from cluster.step_stream.buffer import DeltaSink
 from cluster.types import (
     GenerateRequest,
     RequestId,
@@ -70,7 +70,7 @@ class LenderPort(Protocol):
 
 
 class Puller:
-    """An engine that generates with and without hand-overs (decode/step_stream.py)."""
+    """An engine that generates with and without hand-overs (cluster/step_stream/worker_side.py)."""
 
     def __init__(
         self,

@@ -20,8 +20,8 @@ from vllm.utils.network_utils import is_valid_ipv6_address, make_zmq_path
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from cluster.rpc.secret import cluster_secret
-from cluster.rpc.strangers import STRANGERS
+from cluster.network.secret import cluster_secret
+from cluster.network.strangers import STRANGERS
 
 SOCKET = "nixl_side_channel"
 

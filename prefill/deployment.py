@@ -4,13 +4,13 @@ worker can.
 
 from ray.serve.handle import DeploymentHandle
 
+from cluster.clients.peers import SchedulerPeer
 from cluster.config.pools import PoolConfig
-from cluster.handles import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.metrics import Scrape
-from cluster.peers import SchedulerPeer
+from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
+from cluster.step_stream.worker_side import StepStreams
 from cluster.types import Pool
 from cluster.worker import Worker
-from decode.step_stream import StepStreams
 from kvtransfer.lender import Lender
 
 

@@ -4,9 +4,9 @@ import asyncio
 import logging
 
 from cluster import compiled, metrics
-from cluster.channel import Listener
-from cluster.handles import join_cluster, own_interface_of, own_node, own_worker_id
 from cluster.observability.logging import set_up_logging
+from cluster.rpc.connection import Listener
+from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id
 from cluster.slo import SloConfig
 from cluster.types import Address
 from router.latency import LatencyModels

@@ -1,5 +1,6 @@
-"""What a session needs from the rest of the cluster, as protocols. cluster/peers.py implements them over connections;
-tests and the simulator bring their own."""
+"""What a session needs from the rest of the cluster, as protocols. cluster/clients/peers.py implements them over
+connections; tests and the simulator bring their own.
+"""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol

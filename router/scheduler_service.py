@@ -8,9 +8,10 @@ import asyncio
 import logging
 
 from cluster import metrics
-from cluster.channel import Connection, Service
 from cluster.errors import ServingError
-from cluster.protocol import (
+from cluster.reports import ClusterView, KvEvents, QueuedRequest, ReportReply, WorkerReport
+from cluster.rpc.connection import Connection, Service
+from cluster.rpc.protocol import (
     EVENTS,
     HEARD,
     KV_EVENTS,
@@ -22,7 +23,6 @@ from cluster.protocol import (
     REPORT,
     VIEW,
 )
-from cluster.reports import ClusterView, KvEvents, QueuedRequest, ReportReply, WorkerReport
 from cluster.types import (
     Address,
     Events,

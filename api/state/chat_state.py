@@ -20,8 +20,8 @@ from api.state.volatile import Volatile
 from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError, StateUnavailable
-from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
-from cluster.local_redis import REDIS_FOLDER, LocalRedis
+from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
+from cluster.services.redis import REDIS_FOLDER, LocalRedis
 
 logger = logging.getLogger("baton.state")
 

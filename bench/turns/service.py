@@ -22,7 +22,7 @@ from bench.fronts.ports import free_port
 from bench.fronts.setting import HOST, REPO_ROOT
 from bench.fronts.systems import get, wait
 from cluster.config.state import StateConfig
-from cluster.local_postgres import POSTGRES_FOLDER, LocalPostgres
+from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 
 INGRESS = "ray::ServeReplica:baton:Ingress"
 """Its process's title begins so."""

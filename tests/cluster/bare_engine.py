@@ -8,8 +8,8 @@ from cluster.config.application import parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import REPO_ROOT
 from cluster.engine import Engine
-from cluster.rpc.interface import Interface
-from cluster.rpc.secret import establish_secret
+from cluster.network.interface import Interface
+from cluster.network.secret import establish_secret
 from cluster.types import Pool, WorkerId
 from kvtransfer.lease import LeaseEnd, LeaseId
 

@@ -15,10 +15,10 @@ from vllm.sampling_params import SamplingParams
 
 from cluster.block_hashes import BlockHasher
 from cluster.config.pools import DiskTierConfig, TiersConfig
-from cluster.feed import Feed
 from cluster.kv_events import KvEventFeed
 from cluster.reports import KvEvents, KvTier
 from cluster.sampling import encode_sampling_params
+from cluster.step_stream.buffer import Feed
 from cluster.types import (
     GenerateRequest,
     Pool,

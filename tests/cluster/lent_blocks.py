@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from vllm.sampling_params import SamplingParams
 
-from cluster.feed import Feed
 from cluster.sampling import encode_sampling_params
+from cluster.step_stream.buffer import Feed
 from cluster.types import (
     GenerateRequest,
     Pool,

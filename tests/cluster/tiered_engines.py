@@ -18,8 +18,8 @@ from vllm.tokenizers import get_tokenizer
 
 from cluster.config.pools import DiskTierConfig, TiersConfig
 from cluster.config.repository import resolve_model
-from cluster.feed import Feed
 from cluster.sampling import encode_sampling_params
+from cluster.step_stream.buffer import Feed
 from cluster.types import (
     GenerateRequest,
     Pool,

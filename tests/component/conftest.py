@@ -13,8 +13,8 @@ with warnings.catch_warnings():
     import api.app  # noqa: F401
     from api.state.chat_state import ChatState
     from cluster.config.state import StateConfig
-    from cluster.local_postgres import LocalPostgres
-    from cluster.local_redis import LocalRedis
+    from cluster.services.postgres import LocalPostgres
+    from cluster.services.redis import LocalRedis
     from tests.component.forgetful import ForgetfulRedis
     from tests.component.remembering import emptied
 

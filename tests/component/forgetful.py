@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from cluster.local_redis import LocalRedis
+from cluster.services.redis import LocalRedis
 
 
 class ForgetfulRedis:

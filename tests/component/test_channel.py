@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import pytest
 
-from cluster.channel import Connection, ConnectionLost, Listener, Method, Service, connect
 from cluster.errors import InvalidRequest, Overloaded, ServingError
-from cluster.rpc.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
-from cluster.rpc.secret import SECRET_VARIABLE, cluster_secret
+from cluster.network.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
+from cluster.network.secret import SECRET_VARIABLE, cluster_secret
+from cluster.rpc.connection import Connection, ConnectionLost, Listener, Method, Service, connect
 from cluster.types import Address
 
 DOUBLE = Method[int, int]("double", int, int)
@@ -156,7 +156,7 @@ async def test_bug_in_a_post_s_handler_is_logged_and_costs_nobody_the_connection
 
 
 async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch):
-    monkeypatch.setattr("cluster.channel.MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr("cluster.rpc.connection.MAX_FRAME_BYTES", 1000)
     async with linked(Server()) as (_, connection):
         with pytest.raises(ServingError, match="too long"):
             connection.post(NOTE, "x" * 2000)
@@ -164,7 +164,7 @@ async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch):
 
 
 async def test_stranger_that_says_nothing_is_closed(monkeypatch):
-    monkeypatch.setattr("cluster.rpc.proving.UNPROVED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("cluster.network.proving.UNPROVED_TIMEOUT_S", 0.1)
     async with linked(Server()) as (listener, connection):
         assert len(await heard_by_stranger(listener, b"")) == GREETING_BYTES
         assert await connection.call(DOUBLE, 2) == 4
@@ -212,7 +212,7 @@ async def test_nobody_listening_is_a_lost_connection():
 
 
 async def test_process_without_the_secret_is_refused_and_knows_why(monkeypatch, caplog):
-    monkeypatch.setattr("cluster.rpc.strangers.LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr("cluster.network.strangers.LOG_INTERVAL_S", 0.0)
     monkeypatch.setenv(SECRET_VARIABLE, "o" * 40)
     listener = await Listener.start("127.0.0.1", Server())
     monkeypatch.setenv(SECRET_VARIABLE, "p" * 40)
@@ -278,7 +278,7 @@ async def test_each_process_has_an_id_of_its_own():
 
 
 async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch, caplog):
-    monkeypatch.setattr("cluster.channel.PING_INTERVAL_S", 0.02)
+    monkeypatch.setattr("cluster.rpc.connection.PING_INTERVAL_S", 0.02)
     process, closed = "00" * PROCESS_BYTES, asyncio.Event()
 
     async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,7 +303,7 @@ async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch
 
 
 async def test_listener_that_never_proves_itself_is_given_up(monkeypatch):
-    monkeypatch.setattr("cluster.rpc.proving.PROOF_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("cluster.network.proving.PROOF_TIMEOUT_S", 0.1)
     left = asyncio.Event()
 
     async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -321,7 +321,7 @@ async def test_listener_that_never_proves_itself_is_given_up(monkeypatch):
 
 
 async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch):
-    monkeypatch.setattr("cluster.channel.PING_INTERVAL_S", 0.01)
+    monkeypatch.setattr("cluster.rpc.connection.PING_INTERVAL_S", 0.01)
     server = Server()
     async with linked(server) as (_, connection):
         with pytest.raises(TimeoutError):

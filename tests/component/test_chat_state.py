@@ -16,7 +16,7 @@ from api.state.purges import Purges
 from api.wire.pages import Page
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
-from cluster.local_postgres import LocalPostgres
+from cluster.services.postgres import LocalPostgres
 from tests.component import fake_kms
 from tests.component.surface import FakeFrontend, a_client, an_app
 

@@ -20,7 +20,7 @@ from api.state.conversations import Conversation
 from api.wire.pages import Page
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
-from cluster.local_postgres import LocalPostgres
+from cluster.services.postgres import LocalPostgres
 from tests.component.forgetful import ForgetfulRedis
 from tests.component.remembering import ClientOf, clients_of, emptied
 from tests.component.surface import FakeFrontend

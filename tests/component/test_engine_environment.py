@@ -4,7 +4,7 @@ import pytest
 
 from cluster.config.pools import PoolConfig
 from cluster.engine_environment import environment_of, transport_of
-from cluster.rpc.interface import Interface
+from cluster.network.interface import Interface
 from kvtransfer.topology import Device
 
 

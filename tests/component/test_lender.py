@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cluster import metrics
-from cluster.channel import Connection, Listener, Service, connect
-from cluster.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
+from cluster.rpc.connection import Connection, Listener, Service, connect
+from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
 from cluster.types import (
     FinishReason,
     GenerateRequest,

@@ -9,10 +9,10 @@ import psutil
 import psycopg
 import pytest
 
-from cluster.local_postgres import LocalPostgres
-from cluster.services import ServiceFailed
+from cluster.services.failure import ServiceFailed
+from cluster.services.postgres import LocalPostgres
 
-USER = "import sys; from pathlib import Path; from cluster.local_postgres import LocalPostgres\n"
+USER = "import sys; from pathlib import Path; from cluster.services.postgres import LocalPostgres\n"
 ATTACH = USER + "LocalPostgres(Path(sys.argv[1])).start(); print('attached', flush=True); sys.stdin.read()"
 
 

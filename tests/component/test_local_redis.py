@@ -10,11 +10,11 @@ import psutil
 import pytest
 from redis import Redis
 
-from cluster import local_redis
-from cluster.local_redis import LocalRedis
-from cluster.services import ServiceFailed
+from cluster.services import redis as local_redis
+from cluster.services.failure import ServiceFailed
+from cluster.services.redis import LocalRedis
 
-USER = "import sys; from pathlib import Path; from cluster.local_redis import LocalRedis\n"
+USER = "import sys; from pathlib import Path; from cluster.services.redis import LocalRedis\n"
 ATTACH = USER + "LocalRedis(Path(sys.argv[1])).start(); print('attached', flush=True); sys.stdin.read()"
 LEAVE = USER + "l = LocalRedis(Path(sys.argv[1])); l.start(); print('attached', flush=True); sys.stdin.read(); l.stop()"
 

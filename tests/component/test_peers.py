@@ -6,11 +6,9 @@ from contextlib import aclosing
 
 import pytest
 
-from cluster import peers
-from cluster.channel import Connection, ConnectionLost, Listener, Service, connect
+from cluster.clients import peers
+from cluster.clients.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.errors import Overloaded, WorkerUnreachable
-from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
 from cluster.reports import (
     KvChange,
     KvEvents,
@@ -20,6 +18,8 @@ from cluster.reports import (
     WorkerLoad,
     WorkerReport,
 )
+from cluster.rpc.connection import Connection, ConnectionLost, Listener, Service, connect
+from cluster.rpc.protocol import KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
 from cluster.types import (
     Address,
     GenerateRequest,

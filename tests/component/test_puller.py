@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
-from cluster.feed import DeltaSink, Feed
 from cluster.reports import TransferSample
+from cluster.step_stream.buffer import DeltaSink, Feed
 from cluster.types import (
     FinishReason,
     GenerateRequest,

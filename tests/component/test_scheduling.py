@@ -7,18 +7,18 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from cluster import peers as peers_module
 from cluster import scheduling as scheduling_module
-from cluster.channel import ConnectionLost, Listener, Service
+from cluster.clients import peers as peers_module
+from cluster.clients.peers import Peers, SchedulerPeer
 from cluster.errors import WorkerUnreachable
-from cluster.peers import Peers, SchedulerPeer
-from cluster.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, VIEW
 from cluster.reports import (
     ClusterView,
     WorkerLoad,
     WorkerTransport,
     WorkerView,
 )
+from cluster.rpc.connection import ConnectionLost, Listener, Service
+from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, VIEW
 from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
 from cluster.types import (

@@ -8,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConne
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 
-from cluster.step_samples import STATS_KEY, StepSampler
+from cluster.engine_core.step_samples import STATS_KEY, StepSampler
 from kvtransfer.connector import HandoffScheduler, HandoffStats, NixlConnector
 from kvtransfer.telemetry import PULLS_KEY
 

@@ -7,10 +7,11 @@ from contextlib import aclosing, asynccontextmanager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.channel import Connection, Listener, Method, Service, connect
 from cluster.errors import ClientTooSlow, EngineLost, ErrorMessage, InvalidRequest, ServingError, WorkerUnreachable
-from cluster.feed import DeltaSink
-from cluster.protocol import STREAM_FAILED, StreamFailed
+from cluster.rpc.connection import Connection, Listener, Method, Service, connect
+from cluster.rpc.protocol import STREAM_FAILED, StreamFailed
+from cluster.step_stream.buffer import DeltaSink
+from cluster.step_stream.worker_side import StepReader, StepStreams
 from cluster.types import (
     FinishReason,
     GenerateRequest,
@@ -18,7 +19,6 @@ from cluster.types import (
     TokenDelta,
     WorkerId,
 )
-from decode.step_stream import StepReader, StepStreams
 from kvtransfer.handoff import KVHandoff
 
 BARRIER = Method[None, None]("barrier", None)

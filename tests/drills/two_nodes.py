@@ -11,7 +11,7 @@ from typing import IO, Any
 import psutil
 
 from cluster.config.repository import REPO_ROOT
-from cluster.rpc.secret import SECRET_VARIABLE
+from cluster.network.secret import SECRET_VARIABLE
 from tests.cluster.service import CONTROLLER_PROCESS, Service, wait_for
 from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet
 from tests.drills.nodes import Network, Node

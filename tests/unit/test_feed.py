@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ClientTooSlow, WorkerUnreachable
-from cluster.feed import DeltaBuffer, Feed, merge
+from cluster.step_stream.buffer import DeltaBuffer, Feed, merge
 from cluster.types import FinishReason, PromptTokenSources, TokenDelta
 from tests.unit.factories import a_delta
 

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from cluster.errors import PrefillFailed, ServingError, WorkerUnreachable
-from cluster.feed import DeltaSink
+from cluster.step_stream.buffer import DeltaSink
 from cluster.types import (
     FinishReason,
     GenerateRequest,

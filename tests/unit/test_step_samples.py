@@ -2,8 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.reports import StepSample
-from cluster.step_samples import (
+from cluster.engine_core.step_samples import (
     DECODE_INTERVAL_S,
     MAX_SAMPLES,
     STATS_KEY,
@@ -12,6 +11,7 @@ from cluster.step_samples import (
     StepSampler,
     samples_in,
 )
+from cluster.reports import StepSample
 
 
 def a_step(

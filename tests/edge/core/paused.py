@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from cluster.channel import Listener
-from cluster.peers import Peers, SchedulerPeer
+from cluster.clients.peers import Peers, SchedulerPeer
 from cluster.reports import WorkerLoad, WorkerReport
+from cluster.rpc.connection import Listener
 from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
 from cluster.types import Address, Path, Placement, PlacementRequest, Pool, RequestClosed, RequestId, WorkerId

@@ -7,11 +7,11 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from cluster import peers
-from cluster.channel import Connection, Listener, Service
+from cluster.clients import peers
+from cluster.clients.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
 from cluster.errors import EngineLost, WorkerUnreachable
-from cluster.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
-from cluster.protocol import ANSWER, LOCATE, PREFILL, START, Start
+from cluster.rpc.connection import Connection, Listener, Service
+from cluster.rpc.protocol import ANSWER, LOCATE, PREFILL, START, Start
 from cluster.types import Address, GenerateRequest, RequestId, WorkerId
 from kvtransfer.handoff import PrefillResult
 

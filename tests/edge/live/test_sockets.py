@@ -11,7 +11,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from cluster.rpc.handshake import MAGIC, VERSION
+from cluster.network.handshake import MAGIC, VERSION
 from tests.cluster.service import Service
 from tests.drills.client import ANSWERED, Client
 from tests.drills.litany import litany

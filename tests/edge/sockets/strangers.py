@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from cluster.channel import Listener, Method, Service, connect
-from cluster.rpc.handshake import GREETING_BYTES, MAGIC, NONCE_BYTES, PROOF_BYTES, VERSION
+from cluster.network.handshake import GREETING_BYTES, MAGIC, NONCE_BYTES, PROOF_BYTES, VERSION
+from cluster.rpc.connection import Listener, Method, Service, connect
 
 ECHO = Method[bytes, bytes]("echo", bytes, bytes)
 HEAD = MAGIC + bytes([VERSION])

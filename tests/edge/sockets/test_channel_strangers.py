@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.channel import Method, Service, connect
 from cluster.metrics import render, scrape
-from cluster.rpc.handshake import ANSWER_BYTES, GREETING_BYTES, MAGIC, PROOF_BYTES, VERSION, ListenerHandshake
-from cluster.rpc.proving import MAX_UNPROVED, UnprovedConnections
-from cluster.rpc.secret import cluster_secret
-from cluster.rpc.strangers import LOG_INTERVAL_S, STRANGERS, Strangers
+from cluster.network.handshake import ANSWER_BYTES, GREETING_BYTES, MAGIC, PROOF_BYTES, VERSION, ListenerHandshake
+from cluster.network.proving import MAX_UNPROVED, UnprovedConnections
+from cluster.network.secret import cluster_secret
+from cluster.network.strangers import LOG_INTERVAL_S, STRANGERS, Strangers
+from cluster.rpc.connection import Method, Service, connect
 from cluster.types import Address
 from tests.edge.sockets.strangers import (
     CLOSED_WITHIN_S,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.rpc.handshake import (
+from cluster.network.handshake import (
     ANSWER_BYTES,
     GREETING_BYTES,
     MAGIC,

@@ -6,10 +6,10 @@ from typing import Any
 import psutil
 import pytest
 
-from cluster.channel import ConnectionLost
 from cluster.config.application import AppConfig, parse
-from cluster.handles import OutOfReach, require_reachable
-from cluster.rpc.interface import own_interface
+from cluster.network.interface import own_interface
+from cluster.rpc.connection import ConnectionLost
+from cluster.serve_context import OutOfReach, require_reachable
 from cluster.types import Address
 from kvtransfer.topology import Device, Node, RdmaPort, choose, environment
 

@@ -8,7 +8,7 @@ import pytest
 SCRIPT = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from cluster.rpc.open_files import allow_open_files
+from cluster.network.open_files import allow_open_files
 print(allow_open_files({number}), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cluster.handles import require_reachable_scheduler
+from cluster.serve_context import require_reachable_scheduler
 from cluster.types import Address
 
 LOOPBACK = Address("127.0.0.1", 1, "process")

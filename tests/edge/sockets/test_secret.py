@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.rpc.secret import SECRET_VARIABLE, cluster_secret, establish_secret
+from cluster.network.secret import SECRET_VARIABLE, cluster_secret, establish_secret
 
 
 class Kept:

@@ -18,8 +18,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import GET_META_MSG
 
 from cluster.engine_environment import reserve_port
-from cluster.rpc.secret import SECRET_VARIABLE
-from cluster.rpc.strangers import STRANGERS
+from cluster.network.secret import SECRET_VARIABLE
+from cluster.network.strangers import STRANGERS
 from kvtransfer import connector, side_channel
 
 METADATA = b"what reads and writes this engine's memory"

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from api.state.database import MIGRATIONS, Database
-from cluster.local_postgres import LocalPostgres
+from cluster.services.postgres import LocalPostgres
 from tests.edge.state.stored import rows
 
 OLD = 7

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.local_postgres import LocalPostgres
-from cluster.local_state import FolderUse, InUseElsewhere, claim_for_node, own_home
-from cluster.services import ServiceFailed
+from cluster.services.failure import ServiceFailed
+from cluster.services.folder_use import FolderUse, InUseElsewhere, claim_for_node, own_home
+from cluster.services.postgres import LocalPostgres
 
-USE = "import sys; from pathlib import Path; from cluster.local_state import FolderUse\n"
+USE = "import sys; from pathlib import Path; from cluster.services.folder_use import FolderUse\n"
 USE += "FolderUse(Path(sys.argv[1]), sys.argv[2]).begin(); print('begun', flush=True); sys.stdin.read()"
 
 

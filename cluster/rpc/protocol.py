@@ -1,8 +1,7 @@
-"""What Baton's processes say to each other: the messages of cluster/channel.py, by who answers them."""
+"""What Baton's processes say to each other: the messages of cluster/rpc/connection.py, by who answers them."""
 
 import msgspec
 
-from cluster.channel import Method
 from cluster.errors import ErrorMessage
 from cluster.reports import (
     ClusterView,
@@ -11,6 +10,7 @@ from cluster.reports import (
     ReportReply,
     WorkerReport,
 )
+from cluster.rpc.connection import Method
 from cluster.types import (
     Address,
     Events,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from cluster.services import ServiceFailed, last_words
+from cluster.services.failure import ServiceFailed, last_words
 
 REDIS_FOLDER = "redis"
 """In the data folder."""

@@ -4,7 +4,7 @@ the end of either side noticed at once. A side that lives but says nothing, not 
 Serve's handles find and heal processes, but a call through them costs over a millisecond of CPU and a streamed item
 some hundred microseconds; here a message costs about ten. A frame is its length (4 bytes, big-endian) and a MessagePack
 array [kind, call id, method, body]. Both sides prove first that they know the application's secret
-(cluster/rpc/handshake.py).
+(cluster/network/handshake.py).
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from cluster.errors import ErrorMessage, ServingError
-from cluster.rpc.handshake import PROCESS_BYTES, Refused
-from cluster.rpc.proving import UnprovedConnections, listen, prove
-from cluster.rpc.secret import cluster_secret
+from cluster.network.handshake import PROCESS_BYTES, Refused
+from cluster.network.proving import UnprovedConnections, listen, prove
+from cluster.network.secret import cluster_secret
 from cluster.types import Address
 
 logger = logging.getLogger("baton.channel")

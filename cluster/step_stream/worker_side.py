@@ -12,10 +12,10 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
-from cluster.channel import Connection, ConnectionLost, Service
 from cluster.errors import ErrorMessage, ServingError, WorkerUnreachable
-from cluster.feed import DeltaBuffer, DeltaSink, Feed
-from cluster.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
+from cluster.rpc.connection import Connection, ConnectionLost, Service
+from cluster.rpc.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
+from cluster.step_stream.buffer import DeltaBuffer, DeltaSink, Feed
 from cluster.types import (
     GenerateRequest,
     RequestId,
@@ -184,7 +184,8 @@ class StepReader:
         max_unread_tokens: int | None = None,
     ) -> None:
         """`lost_with` says what became of a worker whose connection was lost while it had requests;
-        `max_unread_tokens`: how far the reader of a stream may lag before the stream fails (cluster/feed.py).
+        `max_unread_tokens`: how far the reader of a stream may lag before the stream fails
+        (cluster/step_stream/buffer.py).
         """
         self._worker = worker
         self._lost_with = lost_with

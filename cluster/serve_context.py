@@ -13,16 +13,16 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
-from cluster.channel import ConnectionLost
+from cluster.clients.peers import SchedulerPeer
 from cluster.config.network import is_loopback
-from cluster.local_state import claim_for_node
 from cluster.metrics import Scrape, render
-from cluster.peers import SchedulerPeer
+from cluster.network.interface import Interface, own_interface
+from cluster.network.secret import establish_secret
 from cluster.reports import ClusterView, QueuedRequest
-from cluster.rpc.interface import Interface, own_interface
-from cluster.rpc.secret import establish_secret
+from cluster.rpc.connection import ConnectionLost
 from cluster.rpc.shared_answer import SharedAnswer
 from cluster.scheduling import Scheduling
+from cluster.services.folder_use import claim_for_node
 from cluster.types import Address, WorkerId
 
 logger = logging.getLogger("baton.handles")
