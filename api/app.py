@@ -31,19 +31,21 @@ from api.routes import (
 )
 from api.routes import receipts as receipts_route
 from api.server.capacity import Capacity, Standstill
+from api.server.cluster_handle import ClusterHandle
 from api.server.edge import Edge
 from api.server.request_id import RequestIds
 from api.state.chat_state import ChatState
 from api.wire.errors import error_response
 from cluster import metrics
-from cluster.clients.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.worker_client import DecodePeers, Peers, PrefillPeers
 from cluster.config.application import AppConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
+from cluster.messages.generation import GenerateRequest
 from cluster.observability.logging import set_up_logging
 from cluster.scheduling import Scheduling
-from cluster.serve_context import ClusterHandle, claim_state, join_cluster, own_worker_id, scheduler_address
-from cluster.types import GenerateRequest
+from cluster.serve_context import claim_state, join_cluster, own_worker_id, scheduler_address
 from router.last_resort import LastResort
 from router.receipt import Terms
 from router.session import Session, SessionPorts

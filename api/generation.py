@@ -23,14 +23,10 @@ from api.vllm_errors import serving_error
 from cluster import metrics
 from cluster.block_hashes import BlockHasher
 from cluster.errors import UNFORESEEN, ConstraintFailed, InvalidRequest, ServingError
+from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import RequestId
+from cluster.messages.placement import Placement
 from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
-from cluster.types import (
-    GenerateRequest,
-    Placement,
-    PromptTokenSources,
-    RequestId,
-    TokenDelta,
-)
 from router.receipt import Terms
 from router.session import Session
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from cluster.reports import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest
 
 
 class ClusterPort(Protocol):

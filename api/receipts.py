@@ -6,7 +6,8 @@ from itertools import islice
 import msgspec
 
 from cluster import metrics
-from cluster.types import PromptTokenSources, WorkerId
+from cluster.messages.generation import PromptTokenSources
+from cluster.messages.ids import WorkerId
 from kvtransfer import verify
 from router.receipt import RouteReceipt
 

@@ -26,7 +26,7 @@ from api.structured.compilers import Compilers
 from api.structured.tokens import tokens_of
 from cluster.block_hashes import BlockHasher
 from cluster.config.structured_output import StructuredOutputConfig
-from cluster.types import TokenDelta
+from cluster.messages.generation import TokenDelta
 
 DETOKENIZER_CONTEXT = 32
 """Prompt tokens that may decide how the first output tokens read. vLLM's own slow detokenizer looks at 7."""

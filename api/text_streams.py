@@ -23,7 +23,7 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from api.generation import CALL, Generation
 from api.text_frames import ChatFrames, CompletionFrames, TextFrames, wants_usage
 from api.wire.sse import DONE
-from cluster.types import FinishReason, TokenDelta
+from cluster.messages.generation import FinishReason, TokenDelta
 
 logger = logging.getLogger("baton.ingress")
 

@@ -20,19 +20,13 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cluster import compiled
-from cluster.reports import EngineShape, KvChange, KvEvents, KvTier, LinkSpeed, WorkerLoad, WorkerReport
+from cluster.messages.ids import Address, Pool, RequestId, WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
+from cluster.messages.placement import Placement, PlacementRequest
+from cluster.messages.reports import EngineShape, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
+from cluster.messages.transport import LinkSpeed
 from cluster.slo import Objective, SloConfig
-from cluster.types import (
-    Address,
-    FirstToken,
-    Placement,
-    PlacementRequest,
-    Pool,
-    PrefillDone,
-    RequestClosed,
-    RequestId,
-    WorkerId,
-)
 from router.state import RouterState
 
 BLOCK = 16

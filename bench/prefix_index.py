@@ -10,8 +10,8 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from cluster.reports import KvChange, KvEvents, KvTier
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.prefix_index import PrefixIndex
 
 SIZES = ((64, 32), (100, 2048))

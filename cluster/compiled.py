@@ -50,7 +50,19 @@ MODULES = (
     "router.worker_bits",
 )
 """What every placement runs through."""
-INTERPRETED = ("cluster.reports", "cluster.slo", "cluster.types", "router.catalogue", "router.roofline")
+INTERPRETED = (
+    "cluster.messages.generation",
+    "cluster.messages.ids",
+    "cluster.messages.kv_events",
+    "cluster.messages.placement",
+    "cluster.messages.reports",
+    "cluster.messages.scheduler_events",
+    "cluster.messages.transport",
+    "cluster.messages.views",
+    "cluster.slo",
+    "router.catalogue",
+    "router.roofline",
+)
 """What these import of ours and is not compiled: machine code is made for what it says, too."""
 LIBRARY = "baton__mypyc"
 """mypyc's name for what it makes of a group of modules called `baton`."""

@@ -32,19 +32,12 @@ from cluster.engine_shape import shape_of
 from cluster.engine_steps import EngineSteps
 from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.kv_events import KvEventSockets
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import Pool, RequestId, WorkerId
+from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network.interface import Interface
-from cluster.reports import StepSample, WorkerLoad
 from cluster.sampling import decode_sampling_params, encode_sampling_params
 from cluster.step_stream.buffer import DeltaSink, Feed, merged
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    Pool,
-    PromptTokenSources,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-)
 from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseEnd, LeaseId

@@ -7,8 +7,8 @@ import shutil
 import socket
 
 from cluster.config.pools import PoolConfig
+from cluster.messages.transport import WorkerTransport
 from cluster.network.interface import Interface
-from cluster.reports import WorkerTransport
 from kvtransfer import topology
 from kvtransfer.node import read_node
 from kvtransfer.topology import Device

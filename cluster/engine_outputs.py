@@ -15,13 +15,8 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from cluster.engine_core.grammar_budget import GrammarEnd
 from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, ServingError
+from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.step_stream.buffer import DeltaSink
-from cluster.types import (
-    FinishReason,
-    PromptTokenSources,
-    TokenDelta,
-    TokenLogprob,
-)
 from kvtransfer.lease import LeaseId
 
 ITL_STEPS = 16

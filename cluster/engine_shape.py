@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cluster.reports import EngineShape
-from cluster.types import Pool
+from cluster.messages.ids import Pool
+from cluster.messages.reports import EngineShape
 
 
 def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:

@@ -9,9 +9,9 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from cluster.engine_core.step_samples import MAX_SAMPLES, samples_in
+from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network import strangers
 from cluster.network.strangers import STRANGERS
-from cluster.reports import StepSample, WorkerLoad
 from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
 from kvtransfer.telemetry import PullLog, TransferLog
 

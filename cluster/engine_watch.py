@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from cluster.errors import WorkerUnreachable
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
 
 logger = logging.getLogger("baton.worker")
 

@@ -19,8 +19,8 @@ import zmq
 
 from cluster.errors import ServingError
 from cluster.kv_mirror import EventBatch, EventOrder, KvMirror
-from cluster.reports import KvEvents
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvEvents
 
 logger = logging.getLogger("baton.kv_events")
 

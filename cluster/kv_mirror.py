@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from cluster.reports import KvChange, KvEvents, KvTier
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ import msgspec
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from cluster.messages.placement import Placement, Rejection
+from cluster.messages.views import ClusterView
 from cluster.network.strangers import STRANGERS
-from cluster.reports import ClusterView
-from cluster.types import Placement, Rejection
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

@@ -18,22 +18,16 @@ from contextlib import suppress
 
 import msgspec
 
-from cluster.clients.peers import Peers, SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerPeer
 from cluster.clients.scheduler_outbox import Outbox
+from cluster.clients.worker_client import Peers
 from cluster.errors import ServingError
-from cluster.reports import ClusterView
+from cluster.messages.ids import Address, IngressId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, SchedulerEvent
+from cluster.messages.views import ClusterView
 from cluster.rpc.connection import Connection, ConnectionLost
 from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
-from cluster.types import (
-    Address,
-    EngineLostWith,
-    IngressId,
-    Placement,
-    PlacementRequest,
-    Rejection,
-    RequestClosed,
-    SchedulerEvent,
-)
 from router.last_resort import LastResort
 from router.quarantine import MAX_ENGINES_LOST, Quarantine, quarantined
 

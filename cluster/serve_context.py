@@ -1,8 +1,7 @@
-"""What Ray and Serve tell a process of the cluster: who it is, where the Scheduler is, and everybody's metrics."""
+"""What Ray and Serve tell a process of the cluster: who it is, and where the Scheduler is."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -13,30 +12,19 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.util import get_node_ip_address
 
-from cluster.clients.peers import SchedulerPeer
 from cluster.config.network import is_loopback
-from cluster.metrics import Scrape, render
+from cluster.messages.ids import Address, WorkerId
 from cluster.network.interface import Interface, own_interface
 from cluster.network.secret import establish_secret
-from cluster.reports import ClusterView, QueuedRequest
 from cluster.rpc.connection import ConnectionLost
-from cluster.rpc.shared_answer import SharedAnswer
-from cluster.scheduling import Scheduling
 from cluster.services.folder_use import claim_for_node
-from cluster.types import Address, WorkerId
 
 logger = logging.getLogger("baton.handles")
-
 _BROADCAST_TIMEOUT_S = 5.0
 _STATE_NAMESPACE = b"baton_state"
 """Of Ray's key-value store: the node that keeps what is remembered, by application."""
-_VIEW_MAX_AGE_S = 0.25
-"""How old a view of the cluster or of the queue may be that is given to clients, in seconds. As long as workers take
-between two reports: longer shows what is no more, shorter lets who asks all the time cost the Scheduler more.
-"""
 _SECRETS_NAMESPACE = b"baton_secrets"
 """Of Ray's key-value store: one key per application."""
-
 _SCHEDULER_ATTEMPTS, _SCHEDULER_INTERVAL_S = 20, 0.5
 """How often a worker on a loopback address asks for the Scheduler before it loads its engine, and how long it waits in
 between. More delays workers while there is no Scheduler; fewer lets a worker on a wrong node load its engine first.
@@ -45,50 +33,6 @@ between. More delays workers while there is no Scheduler; fewer lets a worker on
 
 class OutOfReach(ConnectionLost):
     """The other side listens where this node cannot connect."""
-
-
-class ClusterHandle:
-    """The whole application, as an ingress replica sees it.
-
-    To be made while the replica starts: what makes a handle asks Serve's controller and the GCS, and holds up the event
-    loop until they answer. A handle that is made broadcasts without either.
-    """
-
-    def __init__(
-        self,
-        scheduling: Scheduling,
-        scheduler: SchedulerPeer,
-        deployments: list[DeploymentHandle],
-        metrics_max_age_s: float,
-    ) -> None:
-        own = serve.get_replica_context()
-        ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
-        self._deployments = [handle.options() for handle in (ingress, *deployments)]  # which connects it
-        self._view = SharedAnswer(scheduling.view, _VIEW_MAX_AGE_S)
-        self._queue = SharedAnswer(scheduler.queue, _VIEW_MAX_AGE_S)
-        self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), metrics_max_age_s)
-
-    async def view(self) -> ClusterView:
-        return await self._view.get()
-
-    async def queue(self) -> list[QueuedRequest]:
-        return await self._queue.get()
-
-    async def metrics_page(self) -> bytes:
-        return await self._metrics_page.get()
-
-
-async def metrics_page_of(deployments: Sequence[DeploymentHandle]) -> bytes:
-    """The metrics of every replica that answers in time, and of how many there are none."""
-    answers = await asyncio.gather(*(_broadcast(handle, "scrape") for handle in deployments))
-    num_missing = {}
-    for handle, replicas in zip(deployments, answers, strict=True):
-        missing = [repr(answer) for answer in replicas if not isinstance(answer, Scrape)]
-        if missing:
-            logger.warning("no metrics of %d replicas of %s: %s", len(missing), handle.deployment_name, missing)
-        num_missing[handle.deployment_name] = len(missing)
-    scrapes = [answer for replicas in answers for answer in replicas if isinstance(answer, Scrape)]
-    return await asyncio.to_thread(render, scrapes, num_missing)
 
 
 async def scheduler_address(scheduler: DeploymentHandle) -> Address:
@@ -117,7 +61,7 @@ async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str, ow
 
 
 async def _address_for(own: str, scheduler: DeploymentHandle) -> Address:
-    for answer in await _broadcast(scheduler, "address"):
+    for answer in await broadcast(scheduler, "address"):
         if isinstance(answer, tuple):
             address: Address
             address, node = answer
@@ -196,7 +140,7 @@ def own_node() -> str:
     return str(get_runtime_context().get_node_id())
 
 
-async def _broadcast(handle: DeploymentHandle, method: str) -> list[Any]:
+async def broadcast(handle: DeploymentHandle, method: str) -> list[Any]:
     """What each replica of a deployment answers, errors included; one error where the deployment does not answer."""
     try:
         return list(

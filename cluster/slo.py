@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cluster.types import Outcome, Slo, SloClass
+from cluster.messages.ids import Outcome, SloClass
+from cluster.messages.placement import Slo
 
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 

@@ -9,29 +9,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from cluster import metrics
-from cluster.clients.peers import SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerPeer
 from cluster.config.pools import PoolConfig
 from cluster.engine import Engine
 from cluster.engine_watch import EngineWatch, show_life
 from cluster.errors import ServingError
 from cluster.kv_events import KvEventFeed
+from cluster.messages.generation import PromptTokenSources
+from cluster.messages.ids import Address, Pool, WorkerId
+from cluster.messages.reports import ReportReply, TransferSample, WorkerReport
+from cluster.messages.scheduler_events import WorkerLeft
+from cluster.messages.transport import LinkSpeed
 from cluster.observability.logging import set_up_logging
-from cluster.reports import (
-    LinkSpeed,
-    ReportReply,
-    TransferSample,
-    WorkerReport,
-)
-from cluster.rpc.connection import Listener, Service
+from cluster.rpc.connection import Service
+from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER
 from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_worker_id
-from cluster.types import (
-    Address,
-    Pool,
-    PromptTokenSources,
-    WorkerId,
-    WorkerLeft,
-)
 from kvtransfer.lease import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")

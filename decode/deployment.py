@@ -7,16 +7,17 @@ import logging
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.clients.peers import Peers, PrefillPeers, SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.worker_client import Peers, PrefillPeers
 from cluster.config.pools import PoolConfig
 from cluster.errors import ServingError
+from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.reports import ReportReply
 from cluster.metrics import Scrape
-from cluster.reports import ReportReply
 from cluster.rpc.connection import Connection
 from cluster.rpc.protocol import FORGET
 from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.step_stream.worker_side import StepStreams
-from cluster.types import Pool, WorkerId
 from cluster.worker import Worker
 from kvtransfer.links import Links
 from kvtransfer.probe import LinkProbe

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import msgspec
 
-from cluster.types import TokenDelta, WorkerId
+from cluster.messages.generation import TokenDelta
+from cluster.messages.ids import WorkerId
 from kvtransfer.lease import LeaseId
 
 PREFILL_REQUEST: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}

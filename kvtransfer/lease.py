@@ -21,7 +21,7 @@ from typing import Any, NewType
 
 import msgspec
 
-from cluster.types import RequestId
+from cluster.messages.ids import RequestId
 
 LeaseId = NewType("LeaseId", str)
 """The prefill engine's own id of the request, which it never uses twice."""

@@ -14,9 +14,10 @@ from typing import Protocol
 
 from cluster import metrics
 from cluster.errors import ServingError
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import RequestId
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
-from cluster.types import GenerateRequest, RequestId
 from kvtransfer.handoff import PrefillResult
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Leases, LeaseState, Promise, Refusal, engine_lease_s
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cluster.reports import LinkSpeed
+from cluster.messages.transport import LinkSpeed
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -4,13 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cluster.reports import (
-    ClusterView,
-    Setting,
-    Transport,
-    WorkerView,
-)
-from cluster.types import Pool, WorkerId
+from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.transport import Setting, Transport
+from cluster.messages.views import ClusterView, WorkerView
 from kvtransfer.topology import between
 
 

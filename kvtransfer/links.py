@@ -12,8 +12,8 @@ from collections import Counter
 from typing import Protocol
 
 from cluster.errors import ServingError
-from cluster.reports import LinkSpeed
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.transport import LinkSpeed
 
 logger = logging.getLogger("baton.links")
 

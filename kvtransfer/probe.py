@@ -9,9 +9,10 @@ import itertools
 from typing import Protocol
 
 from cluster.errors import PrefillFailed
-from cluster.reports import LinkSpeed
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.transport import LinkSpeed
 from cluster.step_stream.buffer import DeltaSink, Feed
-from cluster.types import GenerateRequest, RequestId, WorkerId
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.link_speed import Sample, fit
 from kvtransfer.telemetry import TransferLog

@@ -14,14 +14,10 @@ from typing import Protocol
 
 from cluster import metrics
 from cluster.errors import ServingError, WorkerUnreachable
-from cluster.reports import TransferSample
+from cluster.messages.generation import GenerateRequest, TokenDelta
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.reports import TransferSample
 from cluster.step_stream.buffer import DeltaSink
-from cluster.types import (
-    GenerateRequest,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-)
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import Promise, Refusal
 

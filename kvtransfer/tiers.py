@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.pools import DiskTierConfig, PoolConfig
-from cluster.types import Pool
+from cluster.messages.ids import Pool
 from kvtransfer.lease import engine_lease_s
 from kvtransfer.topology import Device
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from cluster.reports import Setting, Transport, WorkerTransport
+from cluster.messages.transport import Setting, Transport, WorkerTransport
 
 
 class Device(StrEnum):

@@ -7,7 +7,7 @@ prompt, or of none, give others.
 
 from collections.abc import Sequence
 
-from cluster.types import TokenLogprob
+from cluster.messages.generation import TokenLogprob
 
 NUM_TOP = 5
 """Most likely tokens that are compared."""

@@ -4,12 +4,12 @@ worker can.
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.clients.peers import SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerPeer
 from cluster.config.pools import PoolConfig
+from cluster.messages.ids import Pool
 from cluster.metrics import Scrape
 from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.step_stream.worker_side import StepStreams
-from cluster.types import Pool
 from cluster.worker import Worker
 from kvtransfer.lender import Lender
 

@@ -13,12 +13,8 @@ prefill and decode load swing in anti-phase (Mooncake, prediction-based early re
 from enum import Enum
 from typing import Final
 
-from cluster.types import (
-    PlacementRequest,
-    Prediction,
-    Slo,
-    SloClass,
-)
+from cluster.messages.ids import SloClass
+from cluster.messages.placement import PlacementRequest, Prediction, Slo
 from router.ask import Ask
 from router.choice import Choice
 

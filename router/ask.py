@@ -3,7 +3,8 @@
 from math import inf
 from typing import Final, final
 
-from cluster.types import PlacementRequest, Slo, WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.placement import PlacementRequest, Slo
 from router.block_table import Hit
 from router.fleet import WorkerState
 from router.outlook import CLASS_RANK

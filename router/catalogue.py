@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cluster.reports import LinkSpeed
+from cluster.messages.transport import LinkSpeed
 from router.roofline import Hardware, ModelShape, step_model
 from router.step_model import StepModel
 

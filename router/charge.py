@@ -4,7 +4,8 @@ from enum import IntEnum
 from math import inf
 from typing import final
 
-from cluster.types import IngressId, Placement, RequestId, Slo, SloClass, WorkerId
+from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Placement, Slo
 from router.outlook import CLASS_RANK
 from router.output_lengths import LengthHistogram
 

@@ -8,8 +8,8 @@ keeps a worker's room.
 from collections.abc import Iterator
 from typing import Final, final
 
-from cluster.reports import WorkerReport
-from cluster.types import IngressId, Path, RequestId, WorkerId
+from cluster.messages.ids import IngressId, Path, RequestId, WorkerId
+from cluster.messages.reports import WorkerReport
 from router.charge import Charge, Stage
 from router.fleet import WorkerState
 

@@ -1,6 +1,7 @@
 """From a choice to the placement that is answered, and to the charge on its workers."""
 
-from cluster.types import IngressId, Placement
+from cluster.messages.ids import IngressId
+from cluster.messages.placement import Placement
 from router.ask import Ask
 from router.charge import Charge
 from router.choice import Choice

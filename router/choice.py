@@ -3,12 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
-from cluster.types import (
-    Path,
-    Pool,
-    Prediction,
-    WorkerId,
-)
+from cluster.messages.ids import Path, Pool, WorkerId
+from cluster.messages.placement import Prediction
 from router.ask import Ask
 from router.fleet import WorkerState
 from router.latency import LatencyModels

@@ -7,7 +7,7 @@ among ways which are all good: the cheapest in engine time first. Times are seco
 from math import exp
 from typing import Final, final
 
-from cluster.types import Path, SloClass
+from cluster.messages.ids import Path, SloClass
 from router.ask import USUAL, Ask, Others
 from router.duty import LONG_S, SHORT_S, Shares, lately, share_over
 from router.duty import MOST as MOST_DUTY

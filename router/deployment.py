@@ -4,11 +4,11 @@ import asyncio
 import logging
 
 from cluster import compiled, metrics
+from cluster.messages.ids import Address
 from cluster.observability.logging import set_up_logging
-from cluster.rpc.connection import Listener
+from cluster.rpc.listener import Listener
 from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id
 from cluster.slo import SloConfig
-from cluster.types import Address
 from router.latency import LatencyModels
 from router.scheduler_service import SchedulerService
 from router.state import RouterState

@@ -4,17 +4,11 @@ the simulator; the clock is the event loop's.
 
 import asyncio
 
-from cluster.reports import KvEvents, ReportReply, WorkerReport
-from cluster.types import (
-    IngressId,
-    Placement,
-    PlacementRequest,
-    Rejection,
-    RequestClosed,
-    RequestId,
-    SchedulerEvent,
-    WorkerLeft,
-)
+from cluster.messages.ids import IngressId, RequestId
+from cluster.messages.kv_events import KvEvents
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLeft
 from router.state import RouterState
 
 DECIDE_INTERVAL_S = 0.02

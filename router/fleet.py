@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final, final
 
-from cluster.reports import ClusterView, WorkerReport, WorkerView
-from cluster.types import RequestId
+from cluster.messages.ids import RequestId
+from cluster.messages.reports import WorkerReport
+from cluster.messages.views import ClusterView, WorkerView
 from router.charge import Charge, Stage
 from router.duty import Duty, share_over
 from router.latency import LatencyModel

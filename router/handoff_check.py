@@ -11,13 +11,8 @@ from contextlib import aclosing
 import msgspec
 
 from cluster.errors import ServingError
-from cluster.types import (
-    GenerateRequest,
-    RequestId,
-    TokenDelta,
-    TokenLogprob,
-    WorkerId,
-)
+from cluster.messages.generation import GenerateRequest, TokenDelta, TokenLogprob
+from cluster.messages.ids import RequestId, WorkerId
 from kvtransfer import verify
 from kvtransfer.handoff import PrefillResult
 from router.ports import DecodePort

@@ -15,7 +15,8 @@ An ingress process is known by its id and not by its connection: it may lose one
 
 from typing import Final, final
 
-from cluster.types import Events, IngressId, OpenRequests, SchedulerEvent
+from cluster.messages.ids import IngressId
+from cluster.messages.scheduler_events import Events, OpenRequests, SchedulerEvent
 
 SWEEP_S: Final = 1.0
 """How often `sweep` is to be called while an ingress has no connection, in seconds."""

@@ -10,17 +10,10 @@ wrong, only slow.
 from collections import Counter
 from collections.abc import Sequence
 
-from cluster.reports import WorkerView
+from cluster.messages.ids import Path, Pool, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.views import WorkerView
 from cluster.slo import SloConfig
-from cluster.types import (
-    Path,
-    Placement,
-    PlacementRequest,
-    Pool,
-    Rejection,
-    RequestId,
-    WorkerId,
-)
 
 RETRY_AFTER_S = 5.0
 """Serve replaces a Scheduler in some seconds."""

@@ -14,8 +14,9 @@ from typing import Final, final
 
 import msgspec
 
-from cluster.reports import LinkSpeed, StepSample
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.reports import StepSample
+from cluster.messages.transport import LinkSpeed
 from router import catalogue
 from router.path_bias import PathBias
 from router.rls import RecursiveLeastSquares

@@ -5,7 +5,7 @@ first. It needs the Scheduler's own accounting alone and no weights, so it decid
 from collections.abc import Sequence
 from typing import Final
 
-from cluster.types import Path
+from cluster.messages.ids import Path
 from router.ask import Ask
 from router.choice import Candidates, Choice
 from router.fleet import WorkerState

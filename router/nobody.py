@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from cluster.types import PlacementRequest, Rejection
+from cluster.messages.placement import PlacementRequest, Rejection
 from router.choice import Roster
 
 NO_WORKER_RETRY_S: Final = 5.0

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from math import exp
 from typing import Final, final
 
-from cluster.types import SloClass
+from cluster.messages.ids import SloClass
 from router.duty import MIDDLE_S, SHORT_S, Shares
 
 SLACK_SOFTNESS: Final = 0.1

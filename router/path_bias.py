@@ -9,7 +9,8 @@ from typing import Final, final
 
 import msgspec
 
-from cluster.types import Path, Prediction
+from cluster.messages.ids import Path
+from cluster.messages.placement import Prediction
 from router.rls import RecursiveLeastSquares
 
 FACTOR = (0.5, 2.0)

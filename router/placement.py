@@ -12,7 +12,8 @@ Where half of the workers have not reported for a while the predictions are not 
 from math import inf
 from typing import Final, final
 
-from cluster.types import Path, Prediction
+from cluster.messages.ids import Path
+from cluster.messages.placement import Prediction
 from router import lmetric
 from router.ask import Ask
 from router.block_table import Hit

@@ -1,20 +1,14 @@
-"""What a session needs from the rest of the cluster, as protocols. cluster/clients/peers.py implements them over
+"""What a session needs from the rest of the cluster, as protocols. cluster/clients/ implements them over
 connections; tests and the simulator bring their own.
 """
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from cluster.types import (
-    GenerateRequest,
-    Placement,
-    PlacementRequest,
-    Rejection,
-    RequestId,
-    SchedulerEvent,
-    TokenDelta,
-    WorkerId,
-)
+from cluster.messages.generation import GenerateRequest, TokenDelta
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.scheduler_events import SchedulerEvent
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 

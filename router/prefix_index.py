@@ -17,8 +17,8 @@ the engines compare whole hashes.
 from collections.abc import Sequence
 from typing import final
 
-from cluster.reports import KvEvents, KvTier
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvEvents, KvTier
 from router.block_table import DISK, GPU, HOST, BlockTable, Hit, Holder
 from router.predictions import PREDICTION_TTL_S, Predictions
 from router.worker_bits import WorkerBits

@@ -11,7 +11,8 @@ of them is the reason, so that these are refused for a short time only.
 from collections import deque
 from typing import Final, final
 
-from cluster.types import Rejection, WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.placement import Rejection
 
 MAX_ENGINES_LOST: Final = 2
 """The loss of so many engines ends a request. With more, one request stops more of the fleet; with one, each request

@@ -4,7 +4,8 @@ from typing import Final, final
 
 import msgspec
 
-from cluster.types import IngressId, PlacementRequest, RequestId
+from cluster.messages.ids import IngressId, RequestId
+from cluster.messages.placement import PlacementRequest
 from router.admission import band
 
 LOOK_SHARE: Final = 0.05

@@ -5,15 +5,9 @@ from typing import Protocol
 import msgspec
 
 from cluster import slo
-from cluster.types import (
-    Outcome,
-    Path,
-    Placement,
-    PromptTokenSources,
-    RequestId,
-    SloClass,
-    WorkerId,
-)
+from cluster.messages.generation import PromptTokenSources
+from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Placement
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from array import array
 from hashlib import blake2b
 
-from cluster.types import GenerateRequest
+from cluster.messages.generation import GenerateRequest
 
 DIGEST_BYTES = 16
 MAX_TAIL = 2048

@@ -7,7 +7,8 @@ what the load leaves of the service. So those who come back find room, and do no
 from math import ceil, exp
 from typing import Final, final
 
-from cluster.types import Prediction, SloClass
+from cluster.messages.ids import SloClass
+from cluster.messages.placement import Prediction
 from router.admission import RANK
 from router.ask import Ask
 from router.cost import MARGIN, DecodePart, stretched

@@ -9,7 +9,12 @@ import logging
 
 from cluster import metrics
 from cluster.errors import ServingError
-from cluster.reports import ClusterView, KvEvents, QueuedRequest, ReportReply, WorkerReport
+from cluster.messages.ids import Address, WorkerId
+from cluster.messages.kv_events import KvEvents
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
+from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
     EVENTS,
@@ -22,16 +27,6 @@ from cluster.rpc.protocol import (
     QUEUE,
     REPORT,
     VIEW,
-)
-from cluster.types import (
-    Address,
-    Events,
-    OpenRequests,
-    Placement,
-    PlacementRequest,
-    Rejection,
-    WorkerId,
-    WorkerLeft,
 )
 from router.desk import PlacementDesk
 from router.ingresses import SWEEP_S, Ingresses

@@ -32,23 +32,15 @@ from cluster.errors import (
     WorkerFailed,
     WorkerUnreachable,
 )
-from cluster.types import (
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import Outcome, Path, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.scheduler_events import (
     EngineLostWith,
-    FinishReason,
     FirstToken,
-    GenerateRequest,
-    Outcome,
     PairSuspected,
-    Path,
-    Placement,
-    PlacementRequest,
     PrefillDone,
-    PromptTokenSources,
-    Rejection,
     RequestClosed,
-    RequestId,
-    TokenDelta,
-    WorkerId,
     WorkerLost,
 )
 from kvtransfer import verify

@@ -12,27 +12,22 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final, assert_never, final
 
-from cluster.reports import ClusterView, KvEvents, QueuedRequest, ReportReply, WorkerReport
-from cluster.slo import SloConfig
-from cluster.types import (
-    Address,
+from cluster.messages.ids import Address, IngressId, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.kv_events import KvEvents
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.scheduler_events import (
     EngineLostWith,
     FirstToken,
-    IngressId,
     PairSuspected,
-    Placement,
-    PlacementRequest,
-    Pool,
     PrefillDone,
-    Rejection,
     RequestClosed,
-    RequestId,
     SchedulerEvent,
-    SloClass,
-    WorkerId,
     WorkerLeft,
     WorkerLost,
 )
+from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.slo import SloConfig
 from router.admission import MAX_QUEUE, Verdict, judge
 from router.arrivals import ArrivalRate
 from router.ask import Ask, Higher, Others

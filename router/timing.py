@@ -4,7 +4,7 @@ TTFT counts from the request's arrival at the ingress. TPOT is the mean gap afte
 (output tokens - 1)`; it follows the first sequence where there are several.
 """
 
-from cluster.types import TokenDelta
+from cluster.messages.generation import TokenDelta
 
 
 class Timing:

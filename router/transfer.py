@@ -8,8 +8,8 @@ proved takes what all links together have taught.
 from math import inf
 from typing import Final, final
 
-from cluster.reports import LinkSpeed
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.transport import LinkSpeed
 from router.rls import RecursiveLeastSquares
 
 UNKNOWN = LinkSpeed(latency_s=2e-3, bytes_per_s=2e9)

@@ -5,7 +5,8 @@ Placement makes a dozen for every request, of which few are told to anybody: tho
 
 from typing import final
 
-from cluster.types import Path, Prediction
+from cluster.messages.ids import Path
+from cluster.messages.placement import Prediction
 from router.duty import Shares
 from router.fleet import WorkerState
 
@@ -49,7 +50,7 @@ class Harm:
 
 @final
 class Way:
-    """One that has been priced. The fields mean what they do in cluster.types.Prediction."""
+    """One that has been priced. The fields mean what they do in `Prediction` (cluster/messages/placement.py)."""
 
     __slots__ = (
         "cost",

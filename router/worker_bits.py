@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
 
 MAX_GROUPS: Final = 4096
 

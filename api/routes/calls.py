@@ -14,7 +14,8 @@ from api.wire.constraints import check_constraints
 from api.wire.requests import checked
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of
 from cluster.errors import InvalidRequest
-from cluster.types import Path, Prediction, Slo
+from cluster.messages.ids import Path
+from cluster.messages.placement import Prediction, Slo
 
 PATH_HEADER = "x-baton-path"
 """Of a response: where it ran. Of a request, where the operator allows it: where it must run."""

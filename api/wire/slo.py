@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster.errors import InvalidRequest
-from cluster.types import SloClass
+from cluster.messages.ids import SloClass
 
 TTFT_HEADER = "x-baton-ttft-slo-ms"
 TPOT_HEADER = "x-baton-tpot-slo-ms"

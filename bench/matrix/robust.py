@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from bench.matrix.trials import TrialFile, TrialKey
+from cluster.messages.ids import Pool
 from cluster.simulate.baselines import BASELINES
 from cluster.simulate.experiment import Cluster, parse_link
 from cluster.simulate.report import Summary
 from cluster.simulate.setting import Fault
-from cluster.types import Pool
 
 CELL = "conversation/mid"
 SPLIT = 4

@@ -11,17 +11,15 @@ requests is told to it again: lost engines, and wrong hand-overs.
 
 from collections import deque
 
-from cluster.types import (
+from cluster.messages.ids import IngressId, RequestId, WorkerId
+from cluster.messages.placement import PlacementRequest
+from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
-    IngressId,
     OpenRequests,
     PairSuspected,
-    PlacementRequest,
     RequestClosed,
-    RequestId,
     SchedulerEvent,
-    WorkerId,
     WorkerLost,
 )
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from cluster.reports import StepSample
+from cluster.messages.reports import StepSample
 
 DECODE_INTERVAL_S = 0.03
 TAKE_INTERVAL_S = 0.1

@@ -4,44 +4,32 @@ the end of either side noticed at once. A side that lives but says nothing, not 
 Serve's handles find and heal processes, but a call through them costs over a millisecond of CPU and a streamed item
 some hundred microseconds; here a message costs about ten. A frame is its length (4 bytes, big-endian) and a MessagePack
 array [kind, call id, method, body]. Both sides prove first that they know the application's secret
-(cluster/network/handshake.py).
+(cluster/network/handshake.py). Connections are made in cluster/rpc/listener.py.
 """
 
 import asyncio
 import itertools
 import logging
-import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from enum import IntEnum
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from cluster.errors import ErrorMessage, ServingError
-from cluster.network.handshake import PROCESS_BYTES, Refused
-from cluster.network.proving import UnprovedConnections, listen, prove
-from cluster.network.secret import cluster_secret
-from cluster.types import Address
 
 logger = logging.getLogger("baton.channel")
-
 A = TypeVar("A")
 R = TypeVar("R")
-
 MAX_FRAME_BYTES = 1 << 28
-CLOSE_TIMEOUT_S = 3.0
-"""For what has been said to go out."""
-
 PING_INTERVAL_S = 1.0
 SILENT_INTERVALS, PATIENT_INTERVALS = 4, 12
 """So many in a row without a word, and the other side hangs: for who has connected and asks for something, and for who
 was connected to, and would end all that it does for the other side. Counted, not timed: a process that was itself
 stopped for a while gives the others the chance to speak first.
 """
-
 _LENGTH = struct.Struct(">I")
 _KEEPALIVE = {
     socket.TCP_KEEPIDLE: 5,
@@ -325,53 +313,6 @@ def _encoded_failure(call: _Frame, error: ServingError) -> bytes:
     except ServingError:
         unspoken = ServingError(f"{call.method} failed with a {type(error).__name__} that cannot be sent")
         return _encoded(_Kind.FAILURE, call.call_id, "", ErrorMessage.of(unspoken))
-
-
-class Listener:
-    """Takes the connections of other processes."""
-
-    def __init__(
-        self,
-        server: asyncio.Server,
-        address: Address,
-        unproved: UnprovedConnections,
-        connections: set[Connection],
-    ) -> None:
-        self._server = server
-        self._unproved = unproved
-        self._connections = connections
-        self.address = address
-
-    @classmethod
-    async def start(cls, host: str, service: Service) -> "Listener":
-        """Listen on a free port of `host`, an address of this machine that the other nodes reach."""
-        process = secrets.token_hex(PROCESS_BYTES)
-        unproved = UnprovedConnections()
-        connections: set[Connection] = set()
-        server = await listen(host, cluster_secret(), process, unproved, lambda: Connection(service, connections))
-        port = server.sockets[0].getsockname()[1]
-        return cls(server, Address(host, port, process), unproved, connections)
-
-    async def close(self) -> None:
-        """What has been said still goes out, to whoever reads it."""
-        self._server.close()
-        self._unproved.close()
-        for connection in list(self._connections):
-            connection.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                for connection in list(self._connections):
-                    await connection.lost.wait()
-
-
-async def connect(address: Address, service: Service) -> Connection:
-    """Raises ConnectionLost, NobodyThere where it is sure that the process of the address has ended."""
-    try:
-        return await prove(address.host, address.port, cluster_secret(), address.process, lambda: Connection(service))
-    except TimeoutError as error:
-        raise ConnectionLost(f"{address.host}:{address.port} does not answer") from error
-    except (OSError, Refused) as error:
-        raise NobodyThere(f"cannot connect to {address.host}:{address.port}: {error!r}") from error
 
 
 def _ignore(connection: Connection) -> None:

@@ -3,27 +3,14 @@
 import msgspec
 
 from cluster.errors import ErrorMessage
-from cluster.reports import (
-    ClusterView,
-    KvEvents,
-    QueuedRequest,
-    ReportReply,
-    WorkerReport,
-)
+from cluster.messages.generation import GenerateRequest, TokenDelta
+from cluster.messages.ids import Address, RequestId, WorkerId
+from cluster.messages.kv_events import KvEvents
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
+from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.rpc.connection import Method
-from cluster.types import (
-    Address,
-    Events,
-    GenerateRequest,
-    OpenRequests,
-    Placement,
-    PlacementRequest,
-    Rejection,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-    WorkerLeft,
-)
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseId, Promise, Refusal
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from cluster.types import Path
+from cluster.messages.ids import Path
 from router.ask import Ask
 from router.choice import Candidates, Choice, Policy
 from router.cost import prefill_s

@@ -10,7 +10,7 @@ Invariants: what is used and what is idle never exceed the capacity; a block is 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from cluster.reports import KvChange, KvTier
+from cluster.messages.kv_events import KvChange, KvTier
 
 
 class KvCache:

@@ -16,7 +16,7 @@ Invariants: a request holds memory exactly from its admission to its end; seats 
 from collections import deque
 from math import inf
 
-from cluster.reports import StepSample, WorkerLoad
+from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.simulate.cache import KvCache
 from cluster.simulate.decodes import Decodes
 from cluster.simulate.engine_request import EngineOutput, EngineRequest, Moment, Phase

@@ -9,7 +9,8 @@ from math import floor, inf
 
 import msgspec
 
-from cluster.reports import LinkSpeed
+from cluster.messages.ids import Pool
+from cluster.messages.transport import LinkSpeed
 from cluster.simulate.baselines import BASELINES
 from cluster.simulate.engine_setting import EngineSetting
 from cluster.simulate.report import WARM_UP
@@ -18,7 +19,6 @@ from cluster.simulate.setting import Fault, PoolSetting, Reporting, Setting
 from cluster.simulate.slos import slo_of
 from cluster.simulate.workload import Arrival, RequestRecord, at_rate, rate_per_s
 from cluster.slo import SloConfig
-from cluster.types import Pool
 from router.catalogue import DEVICES, LINKS, MODELS
 from router.desk import PlacementDesk
 from router.roofline import kv_capacity_tokens, step_model

@@ -8,19 +8,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from cluster.errors import WorkerUnreachable
-from cluster.reports import TransferSample
+from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
+from cluster.messages.ids import Pool, RequestId, WorkerId
+from cluster.messages.reports import TransferSample
 from cluster.simulate.links import Links
 from cluster.simulate.reports import Desk, Reporter
 from cluster.simulate.setting import Fault, PoolSetting, Setting, worker_name
 from cluster.simulate.worker import Run, SimWorker, hand_over, kept_by
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    Pool,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-)
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0

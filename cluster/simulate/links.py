@@ -4,7 +4,7 @@ A transfer holds the way out of its prefill worker and the way into its decode w
 both are free, in order of asking.
 """
 
-from cluster.reports import LinkSpeed
+from cluster.messages.transport import LinkSpeed
 
 
 class Links:

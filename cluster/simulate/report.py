@@ -11,8 +11,8 @@ from statistics import fmean, median
 
 import msgspec
 
+from cluster.messages.ids import Outcome
 from cluster.simulate.workload import RequestRecord
-from cluster.types import Outcome
 
 WARM_UP = 0.1
 """Share of the requests that is left out, by arrival."""

@@ -5,30 +5,15 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from cluster.reports import (
-    EngineShape,
-    KvChange,
-    KvEvents,
-    LinkSpeed,
-    ReportReply,
-    StepSample,
-    TransferSample,
-    WorkerLoad,
-    WorkerReport,
-)
+from cluster.messages.ids import Address, IngressId, Pool, WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import SchedulerEvent
+from cluster.messages.transport import LinkSpeed
 from cluster.simulate.links import Links
 from cluster.simulate.setting import Setting
 from cluster.simulate.worker import SimWorker
-from cluster.types import (
-    Address,
-    IngressId,
-    Placement,
-    PlacementRequest,
-    Pool,
-    Rejection,
-    SchedulerEvent,
-    WorkerId,
-)
 
 Sample = TypeVar("Sample", StepSample, TransferSample)
 

@@ -14,22 +14,16 @@ from typing import cast
 import msgspec
 
 from cluster.errors import Overloaded, ServingError
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Outcome, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.simulate.clock import VirtualLoop
 from cluster.simulate.fleet import Fleet
 from cluster.simulate.reports import Desk
 from cluster.simulate.setting import Setting
 from cluster.simulate.worker import Prompt
 from cluster.simulate.workload import RequestRecord, SimRequest
-from cluster.types import (
-    GenerateRequest,
-    Outcome,
-    Placement,
-    PlacementRequest,
-    Rejection,
-    RequestId,
-    SchedulerEvent,
-    WorkerId,
-)
 from router.receipt import RouteReceipt, Terms
 from router.session import Session, SessionPorts
 

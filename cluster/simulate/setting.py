@@ -2,9 +2,9 @@
 
 import msgspec
 
-from cluster.reports import LinkSpeed
+from cluster.messages.ids import Pool
+from cluster.messages.transport import LinkSpeed
 from cluster.simulate.engine_setting import EngineSetting, StepModel
-from cluster.types import Pool
 
 
 class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):

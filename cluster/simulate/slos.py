@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from cluster.messages.ids import SloClass
+from cluster.messages.placement import Slo
 from cluster.simulate.workload import Arrival
 from cluster.slo import Objective, SloConfig
-from cluster.types import Slo, SloClass
 
 _SPELT = re.compile(r"(?P<ttft>[\d.]+)(\+(?P<factor>[\d.]+)x)?/(?P<tpot>[\d.]+)")
 

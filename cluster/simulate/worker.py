@@ -5,16 +5,12 @@ from collections.abc import Callable, Iterator, Sized
 from typing import cast
 
 from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
+from cluster.messages.generation import GenerateRequest, PromptTokenSources
+from cluster.messages.ids import Pool, WorkerId
 from cluster.simulate.engine import Engine
 from cluster.simulate.engine_request import EngineRequest, Moment, Phase
 from cluster.simulate.setting import PoolSetting
 from cluster.simulate.workload import SimRequest
-from cluster.types import (
-    GenerateRequest,
-    Pool,
-    PromptTokenSources,
-    WorkerId,
-)
 from kvtransfer.handoff import KVHandoff
 
 _RUN = "run"

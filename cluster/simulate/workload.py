@@ -10,12 +10,8 @@ from typing import Self
 
 import msgspec
 
-from cluster.types import (
-    Outcome,
-    Path,
-    Slo,
-    SloClass,
-)
+from cluster.messages.ids import Outcome, Path, SloClass
+from cluster.messages.placement import Slo
 
 BLOCK_TOKENS = 512
 """Prompt tokens per block hash, as in the Mooncake traces."""

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from cluster.errors import ClientTooSlow
-from cluster.types import TokenDelta
+from cluster.messages.generation import TokenDelta
 
 
 class DeltaSink(Protocol):

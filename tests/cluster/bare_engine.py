@@ -8,9 +8,9 @@ from cluster.config.application import parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import REPO_ROOT
 from cluster.engine import Engine
+from cluster.messages.ids import Pool, WorkerId
 from cluster.network.interface import Interface
 from cluster.network.secret import establish_secret
-from cluster.types import Pool, WorkerId
 from kvtransfer.lease import LeaseEnd, LeaseId
 
 CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])

@@ -16,15 +16,11 @@ from vllm.sampling_params import SamplingParams
 from cluster.block_hashes import BlockHasher
 from cluster.config.pools import DiskTierConfig, TiersConfig
 from cluster.kv_events import KvEventFeed
-from cluster.reports import KvEvents, KvTier
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Pool, RequestId, WorkerId
+from cluster.messages.kv_events import KvEvents, KvTier
 from cluster.sampling import encode_sampling_params
 from cluster.step_stream.buffer import Feed
-from cluster.types import (
-    GenerateRequest,
-    Pool,
-    RequestId,
-    WorkerId,
-)
 from kvtransfer.handoff import KVHandoff
 from router.prefix_index import PrefixIndex
 from tests.cluster.bare_engine import CONFIG, a_bare_engine

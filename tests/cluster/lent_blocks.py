@@ -12,14 +12,10 @@ from typing import Any
 import msgspec
 from vllm.sampling_params import SamplingParams
 
+from cluster.messages.generation import GenerateRequest, TokenDelta
+from cluster.messages.ids import Pool, RequestId
 from cluster.sampling import encode_sampling_params
 from cluster.step_stream.buffer import Feed
-from cluster.types import (
-    GenerateRequest,
-    Pool,
-    RequestId,
-    TokenDelta,
-)
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId

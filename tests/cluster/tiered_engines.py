@@ -18,14 +18,10 @@ from vllm.tokenizers import get_tokenizer
 
 from cluster.config.pools import DiskTierConfig, TiersConfig
 from cluster.config.repository import resolve_model
+from cluster.messages.generation import GenerateRequest, PromptTokenSources
+from cluster.messages.ids import Pool, RequestId
 from cluster.sampling import encode_sampling_params
 from cluster.step_stream.buffer import Feed
-from cluster.types import (
-    GenerateRequest,
-    Pool,
-    PromptTokenSources,
-    RequestId,
-)
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId
 from tests.cluster.bare_engine import CONFIG, a_bare_engine

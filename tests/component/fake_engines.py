@@ -13,7 +13,8 @@ from vllm.v1.serial_utils import MsgpackEncoder
 from api.render import Frontend
 from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
-from cluster.types import FinishReason, GenerateRequest, Path, PromptTokenSources, TokenDelta
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import Path
 from router.receipt import Terms
 from tests.component.surface import a_placement
 

@@ -19,23 +19,12 @@ from api.state.volatile import Volatile
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
+from cluster.messages.ids import Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Placement
+from cluster.messages.reports import WorkerLoad
+from cluster.messages.transport import LinkSpeed, WorkerTransport
+from cluster.messages.views import ClusterView, QueuedRequest, WorkerView
 from cluster.metrics import Family, Sample, Scrape, render
-from cluster.reports import (
-    ClusterView,
-    LinkSpeed,
-    QueuedRequest,
-    WorkerLoad,
-    WorkerTransport,
-    WorkerView,
-)
-from cluster.types import (
-    Path,
-    Placement,
-    Pool,
-    RequestId,
-    SloClass,
-    WorkerId,
-)
 from router.receipt import Terms
 from tests.conformance.watch import watched
 

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from cluster.errors import InvalidRequest, Overloaded, ServingError
+from cluster.messages.ids import Address
 from cluster.network.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
 from cluster.network.secret import SECRET_VARIABLE, cluster_secret
-from cluster.rpc.connection import Connection, ConnectionLost, Listener, Method, Service, connect
-from cluster.types import Address
+from cluster.rpc.connection import Connection, ConnectionLost, Method, Service
+from cluster.rpc.listener import Listener, connect
 
 DOUBLE = Method[int, int]("double", int, int)
 REFUSE = Method[str, None]("refuse", str)

@@ -15,7 +15,7 @@ from openai import APIError, AsyncOpenAI
 from api.state.chat_state import ChatState
 from cluster.config.state import StateConfig
 from cluster.errors import Overloaded, WorkerUnreachable
-from cluster.types import FinishReason
+from cluster.messages.generation import FinishReason
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
 from tests.component.remembering import clients_of, emptied
 from tests.component.surface import an_app

@@ -9,12 +9,8 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
-from cluster.types import (
-    FinishReason,
-    PromptTokenSources,
-    TokenDelta,
-    WorkerId,
-)
+from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
+from cluster.messages.ids import WorkerId
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 
 NUM_TOKENS = 100

@@ -5,7 +5,7 @@ import pytest
 from cluster import engine_watch
 from cluster.engine_watch import EngineWatch, show_life
 from cluster.errors import WorkerUnreachable
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
 
 STALL_S = 0.05
 

@@ -18,16 +18,9 @@ from cluster.errors import (
     TooManyRequests,
     WorkerUnreachable,
 )
-from cluster.types import (
-    Outcome,
-    Path,
-    Prediction,
-    PromptTokenSources,
-    RequestId,
-    Slo,
-    SloClass,
-    WorkerId,
-)
+from cluster.messages.generation import PromptTokenSources
+from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Prediction, Slo
 from router.receipt import RouteReceipt
 from tests.component.surface import (
     CARD,

@@ -19,8 +19,8 @@ from vllm.distributed.kv_events import (
 from cluster import kv_events
 from cluster.errors import WorkerUnreachable
 from cluster.kv_events import KvEventFeed, KvEventSockets
-from cluster.reports import KvEvents, KvTier
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvEvents, KvTier
 from router.prefix_index import Hit, PrefixIndex
 
 WORKER = WorkerId("d0")

@@ -7,16 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cluster import metrics
-from cluster.rpc.connection import Connection, Listener, Service, connect
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.rpc.connection import Connection, Service
+from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    PromptTokenSources,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-)
 from kvtransfer import lender as lender_module
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal

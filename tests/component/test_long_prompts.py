@@ -11,12 +11,8 @@ import pytest
 from api.generation import Call
 from api.render import Frontend
 from cluster.config.application import parse
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    Path,
-    TokenDelta,
-)
+from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
+from cluster.messages.ids import Path
 from router.receipt import Terms
 from tests.component.surface import a_placement
 

@@ -6,30 +6,20 @@ from contextlib import aclosing
 
 import pytest
 
-from cluster.clients import peers
-from cluster.clients.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
+from cluster.clients import scheduler_client, worker_client
+from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.worker_client import DecodePeers, Peers, PrefillPeers
 from cluster.errors import Overloaded, WorkerUnreachable
-from cluster.reports import (
-    KvChange,
-    KvEvents,
-    KvTier,
-    LinkSpeed,
-    ReportReply,
-    WorkerLoad,
-    WorkerReport,
-)
-from cluster.rpc.connection import Connection, ConnectionLost, Listener, Service, connect
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Address, Pool, RequestId, WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
+from cluster.messages.placement import PlacementRequest, Rejection
+from cluster.messages.reports import ReportReply, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import WorkerLeft
+from cluster.messages.transport import LinkSpeed
+from cluster.rpc.connection import Connection, ConnectionLost, Service
+from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import KV_EVENTS, LEAVING, LOCATE, PLACE, PREFILL, REPORT
-from cluster.types import (
-    Address,
-    GenerateRequest,
-    PlacementRequest,
-    Pool,
-    Rejection,
-    RequestId,
-    WorkerId,
-    WorkerLeft,
-)
 from kvtransfer.handoff import PrefillResult
 
 WORKER = WorkerId("p0")
@@ -52,7 +42,8 @@ async def all_closed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
         return connection
 
     monkeypatch.setattr(Listener, "start", start)
-    monkeypatch.setattr(peers, "connect", connected)
+    for module in (scheduler_client, worker_client):
+        monkeypatch.setattr(module, "connect", connected)
     yield
     for one in opened:
         if isinstance(one, Listener):
@@ -176,13 +167,13 @@ async def test_worker_that_leaves_says_so_before_what_it_asks_next():
 
 
 async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(monkeypatch):
-    monkeypatch.setattr(peers, "_LEAVING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(scheduler_client, "_LEAVING_TIMEOUT_S", 0.05)
     with pytest.raises(WorkerUnreachable):
         await SchedulerPeer(FakeScheduler().address).say_leaving(WorkerLeft(worker=WORKER))
 
 
 async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch):
-    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses |= {WORKER: worker.address, WorkerId("old"): worker.address}
     all_peers = Peers(SchedulerPeer(scheduler.address))
@@ -198,7 +189,7 @@ async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatc
 
 
 async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch):
-    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.3)
     peer = SchedulerPeer(FakeScheduler().address)
     report = WorkerReport(
         worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "70"), load=WorkerLoad(), max_requests=8
@@ -221,7 +212,7 @@ async def test_report_and_its_reply_survive_the_wire():
 
 
 async def test_worker_that_only_an_absent_scheduler_could_find_is_not_blamed(monkeypatch):
-    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     with pytest.raises(Overloaded, match="Scheduler is away"):
         await PrefillPeers(Peers(SchedulerPeer(FakeScheduler().address))).prefill(WORKER, REQUEST)
 
@@ -250,7 +241,7 @@ async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatc
     assert scheduler.listener is not None
     await scheduler.listener.close()
     scheduler.listener = None
-    monkeypatch.setattr(peers, "_SCHEDULER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.05)
     with pytest.raises(WorkerUnreachable):
         for _ in range(100):  # until it has noticed
             await peer.send_kv_events(messages)

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cluster.config.repository import REPO_ROOT
-from cluster.reports import ClusterView
-from cluster.types import Pool
+from cluster.messages.ids import Pool
+from cluster.messages.views import ClusterView
 from kvtransfer.link_table import table_of
 from tests.component.surface import a_worker
 

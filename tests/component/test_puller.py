@@ -6,16 +6,10 @@ import logging
 import pytest
 
 from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
-from cluster.reports import TransferSample
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.reports import TransferSample
 from cluster.step_stream.buffer import DeltaSink, Feed
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    PromptTokenSources,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-)
 from kvtransfer import puller as puller_module
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import Promise, Refusal

@@ -8,33 +8,21 @@ import pytest
 import pytest_asyncio
 
 from cluster import scheduling as scheduling_module
-from cluster.clients import peers as peers_module
-from cluster.clients.peers import Peers, SchedulerPeer
+from cluster.clients import scheduler_client
+from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.worker_client import Peers
 from cluster.errors import WorkerUnreachable
-from cluster.reports import (
-    ClusterView,
-    WorkerLoad,
-    WorkerTransport,
-    WorkerView,
-)
-from cluster.rpc.connection import ConnectionLost, Listener, Service
+from cluster.messages.ids import Address, Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import WorkerLoad
+from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, SchedulerEvent
+from cluster.messages.transport import WorkerTransport
+from cluster.messages.views import ClusterView, WorkerView
+from cluster.rpc.connection import ConnectionLost, Service
+from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, VIEW
 from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
-from cluster.types import (
-    Address,
-    EngineLostWith,
-    Path,
-    Placement,
-    PlacementRequest,
-    Pool,
-    Rejection,
-    RequestClosed,
-    RequestId,
-    SchedulerEvent,
-    SloClass,
-    WorkerId,
-)
 from router.last_resort import LastResort
 
 PATIENCE_S, GRACE_S = 0.2, 0.3
@@ -271,7 +259,7 @@ async def test_request_is_closed_whether_or_not_the_scheduler_hears_it(stage):
 
 
 async def test_scheduler_that_is_slow_is_waited_for(stage, monkeypatch):
-    monkeypatch.setattr(peers_module, "_SCHEDULER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.05)
     await stage.scheduler.start()
     await stage.settled()
     stage.scheduler.answers_views.clear()

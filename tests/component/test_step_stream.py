@@ -8,17 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import ClientTooSlow, EngineLost, ErrorMessage, InvalidRequest, ServingError, WorkerUnreachable
-from cluster.rpc.connection import Connection, Listener, Method, Service, connect
+from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.rpc.connection import Connection, Method, Service
+from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import STREAM_FAILED, StreamFailed
 from cluster.step_stream.buffer import DeltaSink
-from cluster.step_stream.worker_side import StepReader, StepStreams
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-)
+from cluster.step_stream.ingress_side import StepReader
+from cluster.step_stream.worker_side import StepStreams
 from kvtransfer.handoff import KVHandoff
 
 BARRIER = Method[None, None]("barrier", None)

@@ -21,13 +21,8 @@ from api.wire import sse
 from cluster.config.application import AppConfig, parse
 from cluster.config.repository import REPO_ROOT
 from cluster.errors import Overloaded, ServingError, WorkerUnreachable
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    Path,
-    PromptTokenSources,
-    TokenDelta,
-)
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import Path
 from router.receipt import Terms
 from tests.component.surface import a_placement
 

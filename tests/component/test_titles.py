@@ -15,7 +15,7 @@ from api.responses.titles import MAX_TITLES, Titles
 from api.state.chat_state import ChatState
 from cluster.config.state import StateConfig
 from cluster.errors import InvalidRequest, StateUnavailable, TooManyRequests
-from cluster.types import SloClass
+from cluster.messages.ids import SloClass
 from tests.component.remembering import clients_of
 from tests.component.surface import FakeFrontend
 

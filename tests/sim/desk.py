@@ -2,20 +2,11 @@
 
 import asyncio
 
-from cluster.reports import KvEvents, ReportReply, WorkerReport
-from cluster.types import (
-    IngressId,
-    Path,
-    Placement,
-    PlacementRequest,
-    Pool,
-    Rejection,
-    RequestClosed,
-    RequestId,
-    SchedulerEvent,
-    WorkerId,
-    WorkerLost,
-)
+from cluster.messages.ids import IngressId, Path, Pool, RequestId, WorkerId
+from cluster.messages.kv_events import KvEvents
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLost
 
 
 class NotingDesk:

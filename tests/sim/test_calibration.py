@@ -14,7 +14,7 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from cluster.reports import StepSample
+from cluster.messages.reports import StepSample
 from cluster.simulate.alone import Arrival, serve
 from cluster.simulate.engine_setting import EngineSetting
 from router import catalogue

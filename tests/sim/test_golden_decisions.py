@@ -5,12 +5,13 @@ After a change of the policy: python -m tests.sim.test_golden_decisions
 
 from pathlib import Path
 
+from cluster.messages.ids import IngressId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.simulate.experiment import Cluster
 from cluster.simulate.run import simulate
 from cluster.simulate.traces import read_trace
 from cluster.simulate.workload import at_rate
 from cluster.slo import Objective, SloConfig
-from cluster.types import IngressId, Placement, PlacementRequest, Rejection
 from router.desk import PlacementDesk
 from router.state import RouterState
 

@@ -12,14 +12,15 @@ from statistics import median
 import msgspec
 import pytest
 
-from cluster.reports import LinkSpeed
+from cluster.messages.ids import IngressId, Outcome, Path, Pool, SloClass
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.transport import LinkSpeed
 from cluster.simulate.experiment import Cluster
 from cluster.simulate.run import simulate
 from cluster.simulate.setting import Fault, Reporting
 from cluster.simulate.traces import read_trace
 from cluster.simulate.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import Objective, SloConfig
-from cluster.types import IngressId, Outcome, Path, Placement, PlacementRequest, Pool, Rejection, SloClass
 from router.desk import PlacementDesk
 from router.state import RouterState
 

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.reports import LinkSpeed
+from cluster.messages.transport import LinkSpeed
 from cluster.simulate.links import Links
 
 FAST = LinkSpeed(latency_s=0.001, bytes_per_s=1000.0)

@@ -3,22 +3,16 @@ import random
 import msgspec
 import pytest
 
-from cluster.reports import LinkSpeed
+from cluster.messages.ids import Outcome, Path, Pool
+from cluster.messages.placement import Slo
+from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
+from cluster.messages.transport import LinkSpeed
 from cluster.simulate.clock import VirtualLoop
 from cluster.simulate.engine_setting import EngineSetting
 from cluster.simulate.fleet import Fleet
 from cluster.simulate.run import serve, simulate
 from cluster.simulate.setting import Fault, PoolSetting, Reporting, Setting
 from cluster.simulate.workload import RequestRecord, SimRequest
-from cluster.types import (
-    FirstToken,
-    Outcome,
-    Path,
-    Pool,
-    PrefillDone,
-    RequestClosed,
-    Slo,
-)
 from tests.sim.desk import NotingDesk
 from tests.sim.step_model import LinearSteps
 

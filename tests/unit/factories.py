@@ -2,27 +2,12 @@
 
 from typing import Any
 
-from cluster.reports import (
-    ClusterView,
-    LinkSpeed,
-    WorkerLoad,
-    WorkerReport,
-    WorkerTransport,
-    WorkerView,
-)
-from cluster.types import (
-    Address,
-    FinishReason,
-    GenerateRequest,
-    Outcome,
-    PlacementRequest,
-    Pool,
-    PromptTokenSources,
-    RequestId,
-    SloClass,
-    TokenDelta,
-    WorkerId,
-)
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import Address, Outcome, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.placement import PlacementRequest
+from cluster.messages.reports import WorkerLoad, WorkerReport
+from cluster.messages.transport import LinkSpeed, WorkerTransport
+from cluster.messages.views import ClusterView, WorkerView
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.receipt import RouteReceipt
 

@@ -6,22 +6,10 @@ from typing import Any
 
 import msgspec
 
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    Path,
-    Placement,
-    PlacementRequest,
-    PromptTokenSources,
-    Rejection,
-    RequestClosed,
-    RequestId,
-    SchedulerEvent,
-    TokenDelta,
-    TokenLogprob,
-    WorkerId,
-    WorkerLost,
-)
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.ids import Path, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLost
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.ask import Ask
 from router.choice import Candidates, Choice

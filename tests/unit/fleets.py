@@ -1,24 +1,11 @@
 """A Scheduler's state with workers whose times are known: Qwen3-32B on pairs of H100."""
 
-from cluster.reports import (
-    EngineShape,
-    LinkSpeed,
-    WorkerLoad,
-    WorkerReport,
-)
+from cluster.messages.ids import Address, Path, Pool, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest
+from cluster.messages.reports import EngineShape, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
+from cluster.messages.transport import LinkSpeed
 from cluster.slo import Objective, SloConfig
-from cluster.types import (
-    Address,
-    FirstToken,
-    Path,
-    Placement,
-    PlacementRequest,
-    Pool,
-    PrefillDone,
-    RequestClosed,
-    RequestId,
-    WorkerId,
-)
 from router.state import RouterState
 
 KIND = "qwen3-32b|h100|tp2"

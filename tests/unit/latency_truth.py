@@ -6,7 +6,7 @@ from statistics import fmean
 
 import msgspec
 
-from cluster.reports import StepSample
+from cluster.messages.reports import StepSample
 from router import catalogue
 from router.roofline import step_model
 from router.step_model import StepModel, prompt_attention

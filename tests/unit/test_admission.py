@@ -5,17 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.types import (
-    FirstToken,
-    IngressId,
-    Path,
-    Placement,
-    Prediction,
-    Rejection,
-    RequestClosed,
-    Slo,
-    SloClass,
-)
+from cluster.messages.ids import IngressId, Path, SloClass
+from cluster.messages.placement import Placement, Prediction, Rejection, Slo
+from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from router.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
 from router.ask import Ask, Others
 from router.choice import Choice

@@ -7,8 +7,8 @@ import yaml
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import REPO_ROOT, resolve_model
+from cluster.messages.ids import SloClass
 from cluster.slo import Objective, SloConfig
-from cluster.types import SloClass
 
 SERVE_CONFIGS = [
     file for file in (REPO_ROOT / "conf").glob("*.yaml") if "import_path: cluster.app:build" in file.read_text()

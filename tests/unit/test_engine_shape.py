@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.engine_shape import shape_of
-from cluster.types import Pool
+from cluster.messages.ids import Pool
 
 
 def a_config(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import ClientTooSlow, WorkerUnreachable
+from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.step_stream.buffer import DeltaBuffer, Feed, merge
-from cluster.types import FinishReason, PromptTokenSources, TokenDelta
 from tests.unit.factories import a_delta
 
 SOURCES = PromptTokenSources(computed=3, local=1, pulled=0)

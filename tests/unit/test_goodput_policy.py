@@ -7,16 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.reports import LinkSpeed, StepSample
-from cluster.types import (
-    FirstToken,
-    Path,
-    Placement,
-    RequestId,
-    SloClass,
-    WorkerId,
-    WorkerLost,
-)
+from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Placement
+from cluster.messages.reports import StepSample
+from cluster.messages.scheduler_events import FirstToken, WorkerLost
+from cluster.messages.transport import LinkSpeed
 from tests.unit.fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
 from kvtransfer.handoff import PULL_DEADLINE, KVHandoff, PrefillResult, prompt_digest
 from tests.unit.factories import a_handoff, a_prefill_result, handoff_params
 

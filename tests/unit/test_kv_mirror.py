@@ -6,8 +6,8 @@ import pytest
 
 from cluster import kv_mirror
 from cluster.kv_mirror import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, EventOrder, KvMirror
-from cluster.reports import KvChange, KvEvents, KvTier
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 
 WORKER = WorkerId("d0")
 

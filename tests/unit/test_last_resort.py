@@ -2,16 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
+from cluster.messages.placement import Placement, Rejection, Slo
 from cluster.slo import SloConfig
-from cluster.types import (
-    Path,
-    Placement,
-    Rejection,
-    RequestId,
-    Slo,
-    SloClass,
-    WorkerId,
-)
 from router.last_resort import LastResort
 from tests.unit.factories import MANY, a_decode_view, a_placement_request, a_prefill_view
 

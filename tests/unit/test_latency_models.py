@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.reports import LinkSpeed, StepSample
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.reports import StepSample
+from cluster.messages.transport import LinkSpeed
 from router import catalogue
 from router.latency import LatencyModel, LatencyModels
 from tests.unit.latency_truth import (

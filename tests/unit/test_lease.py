@@ -2,7 +2,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cluster.types import RequestId
+from cluster.messages.ids import RequestId
 from kvtransfer.lease import LeaseEnd, LeaseId, Leases, LeaseState, Promise, Refusal, ended_leases, stats_key
 
 OFFER_S, PROMISE_S = 30.0, 4.0

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.reports import LinkSpeed
+from cluster.messages.transport import LinkSpeed
 from kvtransfer.link_speed import Sample, fit
 
 BLOCK_BYTES = 50_000

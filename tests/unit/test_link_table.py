@@ -1,8 +1,9 @@
 import msgspec
 import pytest
 
-from cluster.reports import ClusterView, LinkSpeed, Transport
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.transport import LinkSpeed, Transport
+from cluster.messages.views import ClusterView
 from kvtransfer.link_table import LinkTable, render, table_of
 from kvtransfer.topology import Device, Node, choose
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view

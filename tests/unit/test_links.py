@@ -4,8 +4,8 @@ import logging
 import pytest
 
 from cluster.errors import PrefillFailed
-from cluster.reports import LinkSpeed
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.transport import LinkSpeed
 from kvtransfer import links as links_module
 from kvtransfer.links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, Links
 from tests.unit.factories import ids

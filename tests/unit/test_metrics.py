@@ -1,12 +1,8 @@
 import pickle
 
+from cluster.messages.ids import Path, WorkerId
+from cluster.messages.placement import Placement, Rejection
 from cluster.metrics import LINKS, REQUESTS, Family, Sample, Scrape, count_placement, render, scrape, set_link_speeds
-from cluster.types import (
-    Path,
-    Placement,
-    Rejection,
-    WorkerId,
-)
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
 

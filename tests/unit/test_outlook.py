@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.types import SloClass
+from cluster.messages.ids import SloClass
 from router.outlook import CLASS_RANK, NOTHING, LookAhead, Outlook
 
 STEP_S = 0.02

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.types import Path, Prediction
+from cluster.messages.ids import Path
+from cluster.messages.placement import Prediction
 from router.path_bias import Bias, PathBias
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from cluster.reports import KvChange, KvEvents, KvTier
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.predictions import STRIDE_BLOCKS, Predictions
 from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
 from router.worker_bits import WorkerBits

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cluster.reports import KvChange, KvEvents, KvTier
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
 
 WORKERS = [WorkerId(name) for name in "ab"]

@@ -3,14 +3,9 @@ import asyncio
 import pytest
 
 from cluster.errors import PrefillFailed, ServingError, WorkerUnreachable
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources
+from cluster.messages.ids import RequestId, WorkerId
 from cluster.step_stream.buffer import DeltaSink
-from cluster.types import (
-    FinishReason,
-    GenerateRequest,
-    PromptTokenSources,
-    RequestId,
-    WorkerId,
-)
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.telemetry import TransferLog

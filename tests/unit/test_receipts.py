@@ -2,16 +2,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from api.receipts import Receipts
-from cluster.types import (
-    Outcome,
-    Path,
-    Placement,
-    Prediction,
-    PromptTokenSources,
-    Slo,
-    SloClass,
-    WorkerId,
-)
+from cluster.messages.generation import PromptTokenSources
+from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
+from cluster.messages.placement import Placement, Prediction, Slo
 from tests.unit.factories import a_receipt
 
 PREDICTED = Prediction(Path.DECODE, None, WorkerId("d0"), 0.5, 0.02, 0.1, 0.0, 0.2, 0.3)

@@ -7,15 +7,9 @@ import asyncio
 import pytest
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
-from cluster.types import (
-    FinishReason,
-    Outcome,
-    PairSuspected,
-    Path,
-    PromptTokenSources,
-    TokenDelta,
-    TokenLogprob,
-)
+from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.ids import Outcome, Path
+from cluster.messages.scheduler_events import PairSuspected
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 from tests.unit.test_session import cancelled, gone, read, tokens

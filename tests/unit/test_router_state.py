@@ -4,21 +4,15 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cluster.reports import EngineShape, KvEvents, WorkerLoad, WorkerReport
-from cluster.types import (
+from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.kv_events import KvEvents
+from cluster.messages.placement import Placement, PlacementRequest, Rejection
+from cluster.messages.reports import EngineShape, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import (
     FirstToken,
-    IngressId,
     PairSuspected,
-    Path,
-    Placement,
-    PlacementRequest,
-    Pool,
     PrefillDone,
-    Rejection,
     RequestClosed,
-    RequestId,
-    SloClass,
-    WorkerId,
     WorkerLeft,
     WorkerLost,
 )

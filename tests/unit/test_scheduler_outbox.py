@@ -9,18 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cluster.clients.scheduler_outbox import LASTING_S, MAX_LASTING, Outbox
-from cluster.types import (
+from cluster.messages.ids import IngressId, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest
+from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
     FirstToken,
-    IngressId,
     OpenRequests,
     PairSuspected,
-    Placement,
-    PlacementRequest,
     RequestClosed,
-    RequestId,
-    WorkerId,
     WorkerLost,
 )
 from router.ingresses import GRACE_SWEEPS, Ingresses

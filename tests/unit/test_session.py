@@ -12,17 +12,10 @@ from cluster.errors import (
     WorkerBusy,
     WorkerUnreachable,
 )
-from cluster.types import (
-    FirstToken,
-    Outcome,
-    Path,
-    PrefillDone,
-    PromptTokenSources,
-    Rejection,
-    RequestClosed,
-    SloClass,
-    TokenDelta,
-)
+from cluster.messages.generation import PromptTokenSources, TokenDelta
+from cluster.messages.ids import Outcome, Path, SloClass
+from cluster.messages.placement import Rejection
+from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
 from router.session import Session
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import GenerationFailed, InvalidRequest, PrefillFailed, ServingError, WorkerUnreachable
-from cluster.types import Outcome, TokenLogprob
+from cluster.messages.generation import TokenLogprob
+from cluster.messages.ids import Outcome
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 

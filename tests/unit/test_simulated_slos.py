@@ -2,10 +2,11 @@
 
 import pytest
 
+from cluster.messages.ids import SloClass
+from cluster.messages.placement import Slo
 from cluster.simulate.slos import OBJECTIVES, parse_objective, parse_slos, slo_of
 from cluster.simulate.workload import Arrival
 from cluster.slo import Objective
-from cluster.types import Slo, SloClass
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.messages.ids import Outcome, SloClass
+from cluster.messages.placement import Slo
 from cluster.slo import Objective, Result, SloConfig, result
-from cluster.types import Outcome, Slo, SloClass
 
 OBJECTIVE = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
 SLO = Slo(ttft_s=1.0, tpot_s=0.05)

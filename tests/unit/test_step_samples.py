@@ -11,7 +11,7 @@ from cluster.engine_core.step_samples import (
     StepSampler,
     samples_in,
 )
-from cluster.reports import StepSample
+from cluster.messages.reports import StepSample
 
 
 def a_step(

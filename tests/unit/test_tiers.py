@@ -1,7 +1,7 @@
 import pytest
 
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
-from cluster.types import Pool
+from cluster.messages.ids import Pool
 from kvtransfer.lease import engine_lease_s
 from kvtransfer.tiers import GIB, GRAMMARS, kv_transfer_arguments
 from kvtransfer.topology import Device

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.types import TokenDelta
+from cluster.messages.generation import TokenDelta
 from router.timing import Timing
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.reports import Transport, WorkerTransport
+from cluster.messages.transport import Transport, WorkerTransport
 from kvtransfer.topology import Device, Node, RdmaPort, between, choose, environment
 
 INFINIBAND, ROCE = RdmaPort("mlx5_0:1", is_roce=False), RdmaPort("mlx5_1:1", is_roce=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.reports import LinkSpeed
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
+from cluster.messages.transport import LinkSpeed
 from router.transfer import TransferModel, TransferModels
 
 P, D, D2 = WorkerId("p"), WorkerId("d"), WorkerId("d2")

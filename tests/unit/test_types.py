@@ -3,20 +3,12 @@ import pickle
 import msgspec
 import pytest
 
-from cluster.reports import ClusterView, ReportReply
-from cluster.types import (
-    FinishReason,
-    Path,
-    Placement,
-    Pool,
-    PromptTokenSources,
-    Rejection,
-    RequestClosed,
-    RequestId,
-    TokenDelta,
-    WorkerId,
-    WorkerLost,
-)
+from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
+from cluster.messages.ids import Path, Pool, RequestId, WorkerId
+from cluster.messages.placement import Placement, Rejection
+from cluster.messages.reports import ReportReply
+from cluster.messages.scheduler_events import RequestClosed, WorkerLost
+from cluster.messages.views import ClusterView
 from tests.unit.factories import (
     a_decode_report,
     a_decode_view,

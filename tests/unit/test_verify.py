@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.types import TokenLogprob
+from cluster.messages.generation import TokenLogprob
 from kvtransfer.verify import NUM_TOP, TOLERANCE, agrees, distance
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from api.wire.slo import TTFT_HEADER, seconds_of, slo_class_of, tier_of
 from cluster.errors import InvalidRequest
-from cluster.types import SloClass
+from cluster.messages.ids import SloClass
 
 
 @pytest.mark.parametrize(

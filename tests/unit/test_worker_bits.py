@@ -1,4 +1,4 @@
-from cluster.types import WorkerId
+from cluster.messages.ids import WorkerId
 from router.worker_bits import WorkerBits
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")

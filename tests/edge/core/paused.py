@@ -5,12 +5,15 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from cluster.clients.peers import Peers, SchedulerPeer
-from cluster.reports import WorkerLoad, WorkerReport
-from cluster.rpc.connection import Listener
+from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.worker_client import Peers
+from cluster.messages.ids import Address, Path, Pool, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest
+from cluster.messages.reports import WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import RequestClosed
+from cluster.rpc.listener import Listener
 from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
-from cluster.types import Address, Path, Placement, PlacementRequest, Pool, RequestClosed, RequestId, WorkerId
 from router.last_resort import LastResort
 from router.scheduler_service import SchedulerService
 from router.state import RouterState

@@ -4,7 +4,7 @@ import asyncio
 
 import uvloop
 
-from cluster.types import Placement
+from cluster.messages.placement import Placement
 from router.desk import PlacementDesk
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report

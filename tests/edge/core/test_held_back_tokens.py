@@ -9,7 +9,7 @@ from vllm import SamplingParams
 from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.types import Path
+from cluster.messages.ids import Path
 from kvtransfer.connector import HandoffScheduler
 from kvtransfer.handoff import PREFILL_REQUEST
 from router.state import RouterState

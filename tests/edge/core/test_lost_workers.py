@@ -7,12 +7,15 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from cluster.clients import peers
-from cluster.clients.peers import DecodePeers, Peers, PrefillPeers, SchedulerPeer
+from cluster.clients import worker_client
+from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.worker_client import DecodePeers, Peers, PrefillPeers
 from cluster.errors import EngineLost, WorkerUnreachable
-from cluster.rpc.connection import Connection, Listener, Service
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Address, RequestId, WorkerId
+from cluster.rpc.connection import Connection, Service
+from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER, LOCATE, PREFILL, START, Start
-from cluster.types import Address, GenerateRequest, RequestId, WorkerId
 from kvtransfer.handoff import PrefillResult
 
 WORKER = WorkerId("w0")
@@ -116,7 +119,7 @@ async def test_connection_that_is_lost_to_a_worker_that_lives_is_no_engine_lost(
 
 async def test_worker_that_neither_refuses_nor_answers_is_no_engine_lost(known, worker, monkeypatch):
     """As when its machine, or the network, stands still."""
-    monkeypatch.setattr(peers, "_GONE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(worker_client, "_GONE_TIMEOUT_S", 0.05)
     asking = asyncio.create_task(generate(known, a_request()))
     await asyncio.wait_for(worker.taken.get(), PATIENCE_S)
 
@@ -124,7 +127,7 @@ async def test_worker_that_neither_refuses_nor_answers_is_no_engine_lost(known, 
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(peers, "connect", silent)
+    monkeypatch.setattr(worker_client, "connect", silent)
     worker.connections[0].close()
     with pytest.raises(WorkerUnreachable) as lost:
         await asyncio.wait_for(asking, PATIENCE_S)

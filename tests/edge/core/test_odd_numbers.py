@@ -6,16 +6,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.reports import EngineShape, LinkSpeed, StepSample, TransferSample, WorkerLoad, WorkerReport
-from cluster.types import (
-    EngineLostWith,
-    Placement,
-    RequestClosed,
-    RequestId,
-    SloClass,
-    WorkerId,
-    WorkerLeft,
-)
+from cluster.messages.ids import RequestId, SloClass, WorkerId
+from cluster.messages.placement import Placement
+from cluster.messages.reports import EngineShape, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLeft
+from cluster.messages.transport import LinkSpeed
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 

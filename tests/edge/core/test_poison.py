@@ -7,17 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import EngineLost, RequestQuarantined, WorkerUnreachable
-from cluster.types import (
-    EngineLostWith,
-    Outcome,
-    Path,
-    Placement,
-    Rejection,
-    RequestClosed,
-    RequestId,
-    WorkerId,
-    WorkerLeft,
-)
+from cluster.messages.ids import Outcome, Path, RequestId, WorkerId
+from cluster.messages.placement import Placement, Rejection
+from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLeft
 from router.quarantine import (
     MANY,
     MAX_ENGINES_LOST,

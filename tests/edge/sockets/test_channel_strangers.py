@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cluster.messages.ids import Address
 from cluster.metrics import render, scrape
 from cluster.network.handshake import ANSWER_BYTES, GREETING_BYTES, MAGIC, PROOF_BYTES, VERSION, ListenerHandshake
 from cluster.network.proving import MAX_UNPROVED, UnprovedConnections
 from cluster.network.secret import cluster_secret
 from cluster.network.strangers import LOG_INTERVAL_S, STRANGERS, Strangers
-from cluster.rpc.connection import Method, Service, connect
-from cluster.types import Address
+from cluster.rpc.connection import Method, Service
+from cluster.rpc.listener import connect
 from tests.edge.sockets.strangers import (
     CLOSED_WITHIN_S,
     ECHO,

@@ -7,10 +7,10 @@ import psutil
 import pytest
 
 from cluster.config.application import AppConfig, parse
+from cluster.messages.ids import Address
 from cluster.network.interface import own_interface
 from cluster.rpc.connection import ConnectionLost
 from cluster.serve_context import OutOfReach, require_reachable
-from cluster.types import Address
 from kvtransfer.topology import Device, Node, RdmaPort, choose, environment
 
 NODE_IP = "192.0.2.77"

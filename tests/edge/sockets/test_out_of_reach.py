@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from cluster.messages.ids import Address
 from cluster.serve_context import require_reachable_scheduler
-from cluster.types import Address
 
 LOOPBACK = Address("127.0.0.1", 1, "process")
 

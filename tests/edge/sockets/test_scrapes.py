@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from ray.serve.exceptions import RayServeException
 
+from api.server.cluster_handle import metrics_page_of
 from cluster.metrics import Family, Sample, Scrape
 from cluster.rpc.shared_answer import SharedAnswer
-from cluster.serve_context import metrics_page_of
 
 MAX_AGE_S = 0.05
 

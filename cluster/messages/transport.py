@@ -1,0 +1,38 @@
+"""How the engine of a worker may move KV blocks, and how fast a link is."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Transport(StrEnum):
+    """What can carry KV blocks from one engine to another, fastest first."""
+
+    NVLINK = "nvlink"
+    SHARED_MEMORY = "shared_memory"
+    RDMA = "rdma"
+    TCP = "tcp"
+
+
+class Setting(msgspec.Struct, frozen=True, array_like=True):
+    """An environment variable of an engine's processes."""
+
+    name: str
+    value: str | None
+    """None: left to its default."""
+    why: str
+
+
+class WorkerTransport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker's engine may move KV blocks, chosen when it starts (kvtransfer/topology.py)."""
+
+    transports: tuple[Transport, ...] = ()
+    """What its settings allow, fastest first. Empty: the operator has set UCX_TLS."""
+    settings: tuple[Setting, ...] = ()
+
+
+class LinkSpeed(msgspec.Struct, frozen=True, array_like=True):
+    """What a link takes to carry KV blocks: `latency_s + num_bytes / bytes_per_s`, measured when it was proved."""
+
+    latency_s: float
+    bytes_per_s: float

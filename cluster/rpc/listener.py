@@ -1,0 +1,61 @@
+"""Both ends of a new connection: the process that listens, and the process that connects."""
+
+import asyncio
+import secrets
+from contextlib import suppress
+
+from cluster.messages.ids import Address
+from cluster.network.handshake import PROCESS_BYTES, Refused
+from cluster.network.proving import UnprovedConnections, listen, prove
+from cluster.network.secret import cluster_secret
+from cluster.rpc.connection import Connection, ConnectionLost, NobodyThere, Service
+
+CLOSE_TIMEOUT_S = 3.0
+"""For what has been said to go out."""
+
+
+class Listener:
+    """Takes the connections of other processes."""
+
+    def __init__(
+        self,
+        server: asyncio.Server,
+        address: Address,
+        unproved: UnprovedConnections,
+        connections: set[Connection],
+    ) -> None:
+        self._server = server
+        self._unproved = unproved
+        self._connections = connections
+        self.address = address
+
+    @classmethod
+    async def start(cls, host: str, service: Service) -> "Listener":
+        """Listen on a free port of `host`, an address of this machine that the other nodes reach."""
+        process = secrets.token_hex(PROCESS_BYTES)
+        unproved = UnprovedConnections()
+        connections: set[Connection] = set()
+        server = await listen(host, cluster_secret(), process, unproved, lambda: Connection(service, connections))
+        port = server.sockets[0].getsockname()[1]
+        return cls(server, Address(host, port, process), unproved, connections)
+
+    async def close(self) -> None:
+        """What has been said still goes out, to whoever reads it."""
+        self._server.close()
+        self._unproved.close()
+        for connection in list(self._connections):
+            connection.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for connection in list(self._connections):
+                    await connection.lost.wait()
+
+
+async def connect(address: Address, service: Service) -> Connection:
+    """Raises ConnectionLost, NobodyThere where it is sure that the process of the address has ended."""
+    try:
+        return await prove(address.host, address.port, cluster_secret(), address.process, lambda: Connection(service))
+    except TimeoutError as error:
+        raise ConnectionLost(f"{address.host}:{address.port} does not answer") from error
+    except (OSError, Refused) as error:
+        raise NobodyThere(f"cannot connect to {address.host}:{address.port}: {error!r}") from error
