@@ -21,12 +21,12 @@ from vllm.v1.structured_output.request import get_structured_output_key
 from api.structured.compilers import Compilers
 from api.vllm_errors import serving_error
 from cluster import metrics
-from cluster.block_hashes import BlockHasher
+from cluster.engine.block_hashes import BlockHasher
+from cluster.engine.sampling_params import encode_sampling_params, is_resumable, is_verifiable
 from cluster.errors import UNFORESEEN, ConstraintFailed, InvalidRequest, ServingError
 from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId
 from cluster.messages.placement import Placement
-from cluster.sampling import encode_sampling_params, is_resumable, is_verifiable
 from router.receipt import Terms
 from router.session import Session
 

@@ -24,8 +24,8 @@ from api.quick_rendering import quicken
 from api.structured.beside_tools import judge_by_keywords
 from api.structured.compilers import Compilers
 from api.structured.tokens import tokens_of
-from cluster.block_hashes import BlockHasher
 from cluster.config.structured_output import StructuredOutputConfig
+from cluster.engine.block_hashes import BlockHasher
 from cluster.messages.generation import TokenDelta
 
 DETOKENIZER_CONTEXT = 32

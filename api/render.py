@@ -32,9 +32,9 @@ from api.vllm_errors import error_of_response, serving_error
 from api.wire.fields import check_fields
 from api.wire.requests import in_checking_thread
 from api.wire.validation import FailFast, first_error
-from cluster.block_hashes import BlockHasher
 from cluster.config.application import AppConfig
 from cluster.config.repository import resolve_model
+from cluster.engine.block_hashes import BlockHasher
 from cluster.errors import InvalidRequest, ServingError
 
 Frames = AsyncGenerator[str | bytes, None]

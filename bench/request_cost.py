@@ -25,8 +25,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 
 from api.render import vllm_state
 from bench.placement import CASES, measure
-from cluster.block_hashes import BlockHasher
 from cluster.config.application import parse
+from cluster.engine.block_hashes import BlockHasher
 
 NUM_REQUESTS = 600
 NUM_WARM = 100

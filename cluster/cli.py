@@ -35,7 +35,7 @@ from cluster.serve_run import ServeRun
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.services.redis import REDIS_FOLDER, LocalRedis
 from cluster.simulate import command as simulate
-from kvtransfer.link_table import LinkTable, render
+from kvtransfer.transport.link_table import LinkTable, render
 
 ALL_INTERFACES = "0.0.0.0"
 LOG_FILE = Path(".baton/logs/serve.log")

@@ -18,10 +18,10 @@ from cluster.rpc.connection import Connection
 from cluster.rpc.protocol import FORGET
 from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.step_stream.worker_side import StepStreams
-from cluster.worker import Worker
-from kvtransfer.links import Links
-from kvtransfer.probe import LinkProbe
-from kvtransfer.puller import Puller
+from cluster.worker.worker import Worker
+from decode.kv_puller import Puller
+from decode.link_probe import LinkProbe
+from decode.proven_links import Links
 
 logger = logging.getLogger("baton.decode")
 

@@ -53,7 +53,7 @@ from kvtransfer.handoff import PULL_DEADLINE
 from kvtransfer.lease import LeaseEnd, stats_key
 from kvtransfer.notifications import is_understood
 from kvtransfer.telemetry import PULLS_KEY
-from kvtransfer.tiers import GRAMMARS
+from kvtransfer.tiers.arguments import GRAMMARS
 
 logger = logging.getLogger("baton.connector")
 

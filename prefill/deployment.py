@@ -10,8 +10,8 @@ from cluster.messages.ids import Pool
 from cluster.metrics import Scrape
 from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.step_stream.worker_side import StepStreams
-from cluster.worker import Worker
-from kvtransfer.lender import Lender
+from cluster.worker.worker import Worker
+from prefill.kv_lender import Lender
 
 
 class PrefillWorker:

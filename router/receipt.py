@@ -21,7 +21,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     tpot_s: float | None = None
     """A tighter TPOT objective than the class's."""
     block_hashes: list[bytes] = []
-    """Of the prompt's full KV blocks (cluster/block_hashes.py)."""
+    """Of the prompt's full KV blocks (cluster/engine/block_hashes.py)."""
     path: Path | None = None
     """Forces where it runs; None lets the Scheduler decide."""
     http_request: str = ""

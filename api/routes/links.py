@@ -3,7 +3,7 @@
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from kvtransfer.link_table import table_of
+from kvtransfer.transport.link_table import table_of
 
 router = APIRouter(prefix="/baton")
 

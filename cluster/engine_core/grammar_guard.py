@@ -3,7 +3,7 @@
 Installed in vLLM's structured output manager when the connector is made (kvtransfer/connector.py). A constraint that is
 not compiled in time, does not compile, passes a limit of its parser or takes more CPU time than its request has, ends
 the request after the token of the current step: vLLM ends a request whose grammar refuses a token, and the reason
-travels as the stop reason of that output (cluster/engine_outputs.py makes an error of it).
+travels as the stop reason of that output (cluster/engine/token_tap.py makes an error of it).
 """
 
 import logging

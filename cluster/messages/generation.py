@@ -28,7 +28,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: RequestId
     prompt_token_ids: list[int]
     sampling_params: bytes
-    """vLLM's SamplingParams, encoded by its own serializer (cluster/engine.py)."""
+    """vLLM's SamplingParams, encoded by its own serializer (cluster/engine/engine.py)."""
     cache_salt: str | None = None
     """KV blocks are found again by requests of the same salt alone. None: by all that have none."""
     num_sequences: int = 1
@@ -38,7 +38,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     needs_prompt_logprobs: bool = False
     is_resumable: bool = False
     """Another engine may go on with what one engine has generated, as if it were part of the prompt, and nobody can
-    tell (cluster/sampling.py).
+    tell (cluster/engine/sampling_params.py).
     """
     num_generated: int = 0
     """So many tokens at the end of `prompt_token_ids` were generated for this request before."""

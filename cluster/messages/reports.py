@@ -74,7 +74,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     transfers: list[TransferSample] = []
     """Decode workers only: hand-overs since the last report."""
     kv_events_through: int | None = None
-    """Sequence number of the last KV events that it has sent (cluster/kv_events.py). None: it sends none."""
+    """Sequence number of the last KV events that it has sent (cluster/engine/kv_event_feed.py). None: it sends none."""
     transport: WorkerTransport = WorkerTransport()
     links: dict[WorkerId, LinkSpeed | None] = {}
     """Decode workers only: the prefill workers that a real hand-over has worked from. None: not measured yet."""

@@ -24,7 +24,7 @@ class Setting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerTransport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker's engine may move KV blocks, chosen when it starts (kvtransfer/topology.py)."""
+    """How a worker's engine may move KV blocks, chosen when it starts (kvtransfer/transport/topology.py)."""
 
     transports: tuple[Transport, ...] = ()
     """What its settings allow, fastest first. Empty: the operator has set UCX_TLS."""

@@ -7,7 +7,7 @@ import yaml
 from cluster.config.application import parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import REPO_ROOT
-from cluster.engine import Engine
+from cluster.engine.engine import Engine
 from cluster.messages.ids import Pool, WorkerId
 from cluster.network.interface import Interface
 from cluster.network.secret import establish_secret

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 from vllm.sampling_params import SamplingParams
 
-from cluster.block_hashes import BlockHasher
 from cluster.config.pools import DiskTierConfig, TiersConfig
-from cluster.kv_events import KvEventFeed
+from cluster.engine.block_hashes import BlockHasher
+from cluster.engine.kv_event_feed import KvEventFeed
+from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
-from cluster.sampling import encode_sampling_params
 from cluster.step_stream.buffer import Feed
 from kvtransfer.handoff import KVHandoff
 from router.prefix_index import PrefixIndex

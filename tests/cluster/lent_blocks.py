@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from vllm.sampling_params import SamplingParams
 
+from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Pool, RequestId
-from cluster.sampling import encode_sampling_params
 from cluster.step_stream.buffer import Feed
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff

@@ -18,9 +18,9 @@ from vllm.tokenizers import get_tokenizer
 
 from cluster.config.pools import DiskTierConfig, TiersConfig
 from cluster.config.repository import resolve_model
+from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, RequestId
-from cluster.sampling import encode_sampling_params
 from cluster.step_stream.buffer import Feed
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from cluster.sampling import decode_sampling_params
+from cluster.engine.sampling_params import decode_sampling_params
 from tests.component.fake_engines import FakeEngines
 from tests.component.surface import CHAT, FakeCluster, a_client, an_app
 

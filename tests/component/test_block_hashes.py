@@ -9,8 +9,8 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, maybe_convert_block_hash
 from vllm.v1.request import Request
 
-from cluster.block_hashes import BLOCKS_AT_A_TIME, BlockHasher
 from cluster.config.pools import BLOCK_HASH_ALGORITHM
+from cluster.engine.block_hashes import BLOCKS_AT_A_TIME, BlockHasher
 
 PROMPT = [random.Random(0).randrange(100_000) for _ in range(150)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvtransfer import disk_prune
-from kvtransfer.disk_prune import ABANDONED_S, prune, surplus
+from kvtransfer.tiers import disk_prune
+from kvtransfer.tiers.disk_prune import ABANDONED_S, prune, surplus
 
 NOW = 1_000_000.0
 

@@ -15,8 +15,8 @@ from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.tiering.base import ScheduleEndContext, TransferJob
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from kvtransfer import disk_prune
-from kvtransfer.disk_tier import DiskTier, weights_identity
+from kvtransfer.tiers import disk_prune
+from kvtransfer.tiers.disk import DiskTier, weights_identity
 
 BLOCK_BYTES, NUM_BLOCKS = 4096, 40
 CAPACITY_BYTES = 20 * BLOCK_BYTES

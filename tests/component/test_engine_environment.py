@@ -3,9 +3,9 @@
 import pytest
 
 from cluster.config.pools import PoolConfig
-from cluster.engine_environment import environment_of, transport_of
+from cluster.engine.environment import environment_of, transport_of
 from cluster.network.interface import Interface
-from kvtransfer.topology import Device
+from kvtransfer.transport.topology import Device
 
 
 def environment(device: Device = Device.CPU, rank: int = 0, **settings: object) -> dict[str, str]:

@@ -7,7 +7,7 @@ from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from cluster.engine_outputs import ITL_STEPS, Running, TapHooks, TokenTap
+from cluster.engine.token_tap import ITL_STEPS, Running, TapHooks, TokenTap
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.messages.ids import WorkerId

@@ -1,8 +1,8 @@
 import pytest
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from cluster.engine.step_stats import EngineSteps
 from cluster.engine_core.step_samples import MAX_SAMPLES, STATS_KEY
-from cluster.engine_steps import EngineSteps
 from cluster.messages.reports import StepSample, WorkerLoad
 from kvtransfer.lease import LeaseEnd, stats_key
 from kvtransfer.telemetry import PULLS_KEY, Transfer

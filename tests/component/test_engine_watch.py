@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from cluster import engine_watch
-from cluster.engine_watch import EngineWatch, show_life
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import WorkerId
+from cluster.worker import watchdog as engine_watch
+from cluster.worker.watchdog import EngineWatch, show_life
 
 STALL_S = 0.05
 

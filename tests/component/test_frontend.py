@@ -12,10 +12,10 @@ import pytest_asyncio
 from api.context.counting import TokenCounter
 from api.render import COUNTED_WINDOWS, Frontend
 from api.responses.chat import chat_messages
+from cluster.engine.sampling_params import decode_sampling_params
 from cluster.errors import InvalidRequest, Overloaded, WorkerUnreachable
 from cluster.messages.generation import FinishReason
 from cluster.messages.ids import Path
-from cluster.sampling import decode_sampling_params
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
 from tests.component.surface import CHAT, COMPLETION, FakeCluster, a_client, an_app
 

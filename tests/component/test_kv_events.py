@@ -16,9 +16,9 @@ from vllm.distributed.kv_events import (
     KVEventsConfig,
 )
 
-from cluster import kv_events
+from cluster.engine import kv_event_feed as kv_events
+from cluster.engine.kv_event_feed import KvEventFeed, KvEventSockets
 from cluster.errors import WorkerUnreachable
-from cluster.kv_events import KvEventFeed, KvEventSockets
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
 from router.prefix_index import Hit, PrefixIndex

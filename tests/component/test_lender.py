@@ -12,10 +12,10 @@ from cluster.messages.ids import RequestId, WorkerId
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
-from kvtransfer import lender as lender_module
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
-from kvtransfer.lender import Lender
+from prefill import kv_lender as lender_module
+from prefill.kv_lender import Lender
 
 PROMPT = [5, 6, 7]
 REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"")

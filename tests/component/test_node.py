@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from kvtransfer.node import read_node
-from kvtransfer.topology import Device, Node, RdmaPort
+from kvtransfer.transport.node import read_node
+from kvtransfer.transport.topology import Device, Node, RdmaPort
 
 
 def add_port(root: Path, adapter: str, port: int, state: str, link_layer: str) -> None:

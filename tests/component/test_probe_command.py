@@ -13,7 +13,7 @@ import pytest
 from cluster.config.repository import REPO_ROOT
 from cluster.messages.ids import Pool
 from cluster.messages.views import ClusterView
-from kvtransfer.link_table import table_of
+from kvtransfer.transport.link_table import table_of
 from tests.component.surface import a_worker
 
 

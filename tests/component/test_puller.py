@@ -10,10 +10,10 @@ from cluster.messages.generation import FinishReason, GenerateRequest, PromptTok
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.reports import TransferSample
 from cluster.step_stream.buffer import DeltaSink, Feed
-from kvtransfer import puller as puller_module
+from decode import kv_puller as puller_module
+from decode.kv_puller import Puller
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import Promise, Refusal
-from kvtransfer.puller import Puller
 
 R = RequestId("r")
 REQUEST = GenerateRequest(request_id=R, prompt_token_ids=[5, 6, 7], sampling_params=b"")

@@ -1,7 +1,7 @@
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-from cluster.sampling import decode_sampling_params, encode_sampling_params, is_resumable, is_verifiable
+from cluster.engine.sampling_params import decode_sampling_params, encode_sampling_params, is_resumable, is_verifiable
 
 PLAIN = [
     {},

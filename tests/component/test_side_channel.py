@@ -7,7 +7,7 @@ import threading
 import pytest
 import zmq
 
-from cluster.engine_environment import reserve_port
+from cluster.engine.environment import reserve_port
 from kvtransfer.connector import HandoffScheduler
 
 

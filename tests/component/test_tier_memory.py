@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvtransfer.tier_memory import named_while_starting
+from kvtransfer.tiers.shared_memory import named_while_starting
 
 START_AND_HANG = """
 import sys, pathlib
-from kvtransfer.tier_memory import named_while_starting
+from kvtransfer.tiers.shared_memory import named_while_starting
 with named_while_starting("killed", pathlib.Path(sys.argv[1])):
     print("starting", flush=True)
     sys.stdin.read()

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.engine_shape import shape_of
+from cluster.engine.shape import shape_of
 from cluster.messages.ids import Pool
 
 

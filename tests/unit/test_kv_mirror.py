@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from cluster import kv_mirror
-from cluster.kv_mirror import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, EventOrder, KvMirror
+from cluster.engine import kv_mirror
+from cluster.engine.kv_mirror import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, EventOrder, KvMirror
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.transport import LinkSpeed
-from kvtransfer.link_speed import Sample, fit
+from decode.link_speed import Sample, fit
 
 BLOCK_BYTES = 50_000
 SMALL, LARGE = 2, 64

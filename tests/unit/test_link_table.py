@@ -4,8 +4,8 @@ import pytest
 from cluster.messages.ids import WorkerId
 from cluster.messages.transport import LinkSpeed, Transport
 from cluster.messages.views import ClusterView
-from kvtransfer.link_table import LinkTable, render, table_of
-from kvtransfer.topology import Device, Node, choose
+from kvtransfer.transport.link_table import LinkTable, render, table_of
+from kvtransfer.transport.topology import Device, Node, choose
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
 TRANSPORT = choose(Node(device=Device.CPU), None, {"UCX_LOG_LEVEL": "info"})

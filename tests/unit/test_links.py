@@ -6,8 +6,8 @@ import pytest
 from cluster.errors import PrefillFailed
 from cluster.messages.ids import WorkerId
 from cluster.messages.transport import LinkSpeed
-from kvtransfer import links as links_module
-from kvtransfer.links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, Links
+from decode import proven_links as links_module
+from decode.proven_links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, Links
 from tests.unit.factories import ids
 from tests.unit.fake_ports import Gate, turns
 

@@ -6,8 +6,8 @@ from cluster.errors import PrefillFailed, ServingError, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.step_stream.buffer import DeltaSink
+from decode.link_probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.telemetry import TransferLog
 from tests.unit.factories import a_delta, a_handoff, a_prefill_result, a_request
 from tests.unit.fake_ports import Gate

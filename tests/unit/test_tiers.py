@@ -3,8 +3,8 @@ import pytest
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
 from cluster.messages.ids import Pool
 from kvtransfer.lease import engine_lease_s
-from kvtransfer.tiers import GIB, GRAMMARS, kv_transfer_arguments
-from kvtransfer.topology import Device
+from kvtransfer.tiers.arguments import GIB, GRAMMARS, kv_transfer_arguments
+from kvtransfer.transport.topology import Device
 
 NONE = TiersConfig()
 DISK = DiskTierConfig(path="/nvme/kv", gib=100)
@@ -67,7 +67,7 @@ def test_host_memory_is_reached_by_vllm_from_accelerators_and_by_us_from_host_me
 
 def test_disk_tier_has_a_folder_of_its_own_and_a_capacity():
     (disk,) = offloading(TiersConfig(dram_gib=1, disk=DISK), revision="v2")["secondary_tiers"]
-    assert (disk["type"], disk["module_path"]) == ("DiskTier", "kvtransfer.disk_tier")
+    assert (disk["type"], disk["module_path"]) == ("DiskTier", "kvtransfer.tiers.disk")
     assert (disk["root_dir"], disk["capacity_bytes"], disk["revision"]) == ("/nvme/kv/baton-kv", 100 * GIB, "v2")
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from cluster.messages.transport import Transport, WorkerTransport
-from kvtransfer.topology import Device, Node, RdmaPort, between, choose, environment
+from kvtransfer.transport.topology import Device, Node, RdmaPort, between, choose, environment
 
 INFINIBAND, ROCE = RdmaPort("mlx5_0:1", is_roce=False), RdmaPort("mlx5_1:1", is_roce=True)
 CPU_NODE = Node(device=Device.CPU)

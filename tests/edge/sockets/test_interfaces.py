@@ -11,7 +11,7 @@ from cluster.messages.ids import Address
 from cluster.network.interface import own_interface
 from cluster.rpc.connection import ConnectionLost
 from cluster.serve_context import OutOfReach, require_reachable
-from kvtransfer.topology import Device, Node, RdmaPort, choose, environment
+from kvtransfer.transport.topology import Device, Node, RdmaPort, choose, environment
 
 NODE_IP = "192.0.2.77"
 

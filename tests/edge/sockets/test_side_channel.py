@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import GET_META_MSG
 
-from cluster.engine_environment import reserve_port
+from cluster.engine.environment import reserve_port
 from cluster.network.secret import SECRET_VARIABLE
 from cluster.network.strangers import STRANGERS
 from kvtransfer import connector, side_channel

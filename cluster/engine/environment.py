@@ -9,9 +9,9 @@ import socket
 from cluster.config.pools import PoolConfig
 from cluster.messages.transport import WorkerTransport
 from cluster.network.interface import Interface
-from kvtransfer import topology
-from kvtransfer.node import read_node
-from kvtransfer.topology import Device
+from kvtransfer.transport import topology
+from kvtransfer.transport.node import read_node
+from kvtransfer.transport.topology import Device
 
 LOWEST_PORT, LOWEST_EPHEMERAL_PORT, PORT_ATTEMPTS = 20_000, 32_768, 100
 

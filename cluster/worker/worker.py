@@ -11,10 +11,9 @@ from contextlib import suppress
 from cluster import metrics
 from cluster.clients.scheduler_client import SchedulerPeer
 from cluster.config.pools import PoolConfig
-from cluster.engine import Engine
-from cluster.engine_watch import EngineWatch, show_life
+from cluster.engine.engine import Engine
+from cluster.engine.kv_event_feed import KvEventFeed
 from cluster.errors import ServingError
-from cluster.kv_events import KvEventFeed
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Address, Pool, WorkerId
 from cluster.messages.reports import ReportReply, TransferSample, WorkerReport
@@ -25,6 +24,7 @@ from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER
 from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_worker_id
+from cluster.worker.watchdog import EngineWatch, show_life
 from kvtransfer.lease import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")

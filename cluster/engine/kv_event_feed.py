@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import zmq
 
+from cluster.engine.kv_mirror import EventBatch, EventOrder, KvMirror
 from cluster.errors import ServingError
-from cluster.kv_mirror import EventBatch, EventOrder, KvMirror
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents
 

@@ -7,7 +7,7 @@ import msgspec
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.transport import Setting, Transport
 from cluster.messages.views import ClusterView, WorkerView
-from kvtransfer.topology import between
+from kvtransfer.transport.topology import between
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True):

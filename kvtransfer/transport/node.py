@@ -1,8 +1,10 @@
-"""What this machine has to move KV blocks with, as Linux tells it. Decides nothing: kvtransfer/topology.py does."""
+"""What this machine has to move KV blocks with, as Linux tells it. Decides nothing: kvtransfer/transport/topology.py
+does.
+"""
 
 from pathlib import Path
 
-from kvtransfer.topology import Device, Node, RdmaPort
+from kvtransfer.transport.topology import Device, Node, RdmaPort
 
 _ACTIVE = "ACTIVE"
 _ETHERNET = "Ethernet"

@@ -19,7 +19,8 @@ from cluster.messages.ids import RequestId
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
 from kvtransfer.handoff import PrefillResult
-from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Leases, LeaseState, Promise, Refusal, engine_lease_s
+from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal, engine_lease_s
+from prefill.leases import Leases, LeaseState
 
 logger = logging.getLogger("baton.lender")
 

@@ -13,8 +13,8 @@ from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.transport import LinkSpeed
 from cluster.step_stream.buffer import DeltaSink, Feed
+from decode.link_speed import Sample, fit
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.link_speed import Sample, fit
 from kvtransfer.telemetry import TransferLog
 
 SMALL_BLOCKS = 2
@@ -40,7 +40,7 @@ class ProbingEngine(Protocol):
 
 
 class ProbingPuller(Protocol):
-    """As requests pull (kvtransfer/puller.py)."""
+    """As requests pull (decode/kv_puller.py)."""
 
     async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
         """Raises ServingError."""

@@ -1,8 +1,8 @@
 """The disk tier behind the DRAM tier: vLLM's file system tier, kept within its capacity and apart from other weights'.
 
-vLLM's tier only ever adds files. This one has those that were not used for longest removed (kvtransfer/disk_prune.py),
-in a process of its own, since a walk over a full disk would take the engine's interpreter for seconds. A file that goes
-while it is asked for is a miss.
+vLLM's tier only ever adds files. This one has those that were not used for longest removed
+(kvtransfer/tiers/disk_prune.py), in a process of its own, since a walk over a full disk would take the engine's
+interpreter for seconds. A file that goes while it is asked for is a miss.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from vllm.v1.kv_offload.base import OffloadingEvent, OffloadingSpec, OffloadKey
 from vllm.v1.kv_offload.tiering.base import TransferJob
 from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
 
-from kvtransfer import disk_prune
+from kvtransfer.tiers import disk_prune
 
 SHARE_BETWEEN_PRUNES = 0.05
 """Of the capacity: each worker that writes to it may exceed the capacity by so much."""
 
 
 class DiskTier(FileSystemTierManager):
-    """Loaded by name from the engine's configuration (kvtransfer/tiers.py), in the scheduler's process."""
+    """Loaded by name from the engine's configuration (kvtransfer/tiers/arguments.py), in the scheduler's process."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 Pure: decides the arguments of vLLM's KVTransferConfig. NIXL comes first, so a request with a hand-over takes its blocks
 from there (kvtransfer/handoff.py keeps it from looking into the tiers at all); any other request is looked up in the
 tiers for what the engine's prefix cache lacks. vLLM moves blocks between an accelerator and host memory; where the
-engine's own memory is host memory, kvtransfer/host_tier.py does.
+engine's own memory is host memory, kvtransfer/tiers/host.py does.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import msgspec
 from cluster.config.pools import DiskTierConfig, PoolConfig
 from cluster.messages.ids import Pool
 from kvtransfer.lease import engine_lease_s
-from kvtransfer.topology import Device
+from kvtransfer.transport.topology import Device
 
 GIB = 1 << 30
 
@@ -57,7 +57,7 @@ def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine
 def _offloading(dram_gib: float, config: PoolConfig, device: Device) -> dict[str, Any]:
     disk = config.tiers.disk
     if device is Device.CPU:
-        spec = {"spec_name": "HostTieringSpec", "spec_module_path": "kvtransfer.host_tier"}
+        spec = {"spec_name": "HostTieringSpec", "spec_module_path": "kvtransfer.tiers.host"}
     else:
         spec = {"spec_name": "TieringOffloadingSpec" if disk else "CPUOffloadingSpec"}
     extra: dict[str, Any] = {
@@ -73,7 +73,7 @@ def _offloading(dram_gib: float, config: PoolConfig, device: Device) -> dict[str
 def _disk_tier(disk: DiskTierConfig, engine: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "DiskTier",
-        "module_path": "kvtransfer.disk_tier",
+        "module_path": "kvtransfer.tiers.disk",
         "root_dir": f"{disk.path}/{DISK_SUBFOLDER}",
         "capacity_bytes": int(disk.gib * GIB),
         # vLLM names a file by its tokens, the model's name, the dtype and the layers. Blocks outlive the process that

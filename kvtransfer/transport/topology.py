@@ -30,7 +30,7 @@ class RdmaPort(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's machine has (kvtransfer/node.py)."""
+    """What a worker's machine has (kvtransfer/transport/node.py)."""
 
     device: Device
     num_gpus: int = 0

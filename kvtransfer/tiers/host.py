@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
 class HostTieringSpec(TieringOffloadingSpec):
-    """Loaded by name from the engine's configuration (kvtransfer/tiers.py)."""
+    """Loaded by name from the engine's configuration (kvtransfer/tiers/arguments.py)."""
 
     _worker: OffloadingWorker | None
 
@@ -67,7 +67,9 @@ class HostWorker(OffloadingWorker):
 
     def shutdown(self) -> None:
         self._tier_pages.clear()  # the region cannot be unmapped while it is viewed
-        self._region._creator = False  # it would remove the file's name, which is gone (kvtransfer/tier_memory.py)
+        self._region._creator = (
+            False  # it would remove the file's name, which is gone (kvtransfer/tiers/shared_memory.py)
+        )
         self._region.cleanup()
 
     def _copy(

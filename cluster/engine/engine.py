@@ -23,27 +23,27 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
-from cluster.block_hashes import use_fixed_seed
 from cluster.config.pools import DEFAULT_BLOCK_SIZE, PoolConfig
 from cluster.config.repository import resolve_model
-from cluster.engine_environment import environment_of, reserve_port, transport_of
-from cluster.engine_outputs import Running, TapHooks, TokenEngine, TokenTap
-from cluster.engine_shape import shape_of
-from cluster.engine_steps import EngineSteps
+from cluster.engine.block_hashes import use_fixed_seed
+from cluster.engine.environment import environment_of, reserve_port, transport_of
+from cluster.engine.kv_event_feed import KvEventSockets
+from cluster.engine.sampling_params import decode_sampling_params, encode_sampling_params
+from cluster.engine.shape import shape_of
+from cluster.engine.step_stats import EngineSteps
+from cluster.engine.token_tap import Running, TapHooks, TokenEngine, TokenTap
 from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
-from cluster.kv_events import KvEventSockets
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network.interface import Interface
-from cluster.sampling import decode_sampling_params, encode_sampling_params
 from cluster.step_stream.buffer import DeltaSink, Feed, merged
 from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseEnd, LeaseId
-from kvtransfer.tier_memory import named_while_starting
-from kvtransfer.tiers import kv_transfer_arguments
-from kvtransfer.topology import Device
+from kvtransfer.tiers.arguments import kv_transfer_arguments
+from kvtransfer.tiers.shared_memory import named_while_starting
+from kvtransfer.transport.topology import Device
 
 logger = logging.getLogger("baton.engine")
 
