@@ -44,11 +44,11 @@ from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 from cluster.messages.generation import GenerateRequest
 from cluster.observability.logging import set_up_logging
-from cluster.scheduling import Scheduling
 from cluster.serve_context import claim_state, join_cluster, own_worker_id, scheduler_address
-from router.last_resort import LastResort
-from router.receipt import Terms
-from router.session import Session, SessionPorts
+from router.session.fallback_placement import LastResort
+from router.session.receipt import Terms
+from router.session.scheduler_failover import Scheduling
+from router.session.session import Session, SessionPorts
 
 SWITCH_INTERVAL_S = 0.0005
 """After how long a thread lets another one have the interpreter. While a large body is checked in a thread, the event

@@ -27,8 +27,8 @@ from cluster.errors import UNFORESEEN, ConstraintFailed, InvalidRequest, Serving
 from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId
 from cluster.messages.placement import Placement
-from router.receipt import Terms
-from router.session import Session
+from router.session.receipt import Terms
+from router.session.session import Session
 
 logger = logging.getLogger("baton.ingress")
 
@@ -39,7 +39,7 @@ class Call:
     """One HTTP request."""
 
     def __init__(self, *, tenant: str = "", **terms: Any) -> None:
-        """`tenant`: whose it is; nobody else's requests find its KV blocks. `terms`: of router/receipt.py."""
+        """`tenant`: whose it is; nobody else's requests find its KV blocks. `terms`: of router/session/receipt.py."""
         self.id = uuid.uuid4().hex
         self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
         self.tenant = tenant

@@ -9,11 +9,11 @@ from cluster import metrics
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import WorkerId
 from kvtransfer import verify
-from router.receipt import RouteReceipt
+from router.session.receipt import RouteReceipt
 
 
 class Receipts:
-    """The sessions' observer (router/receipt.py)."""
+    """The sessions' observer (router/session/receipt.py)."""
 
     def __init__(self, num_kept: int) -> None:
         self._kept: deque[RouteReceipt] = deque(maxlen=num_kept)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from router.prefix_index import PrefixIndex
+from router.prefixes.index import PrefixIndex
 
 SIZES = ((64, 32), (100, 2048))
 """Workers, and blocks of a prompt: 512 and 32k tokens."""

@@ -17,37 +17,37 @@ from pathlib import Path
 logger = logging.getLogger("baton.scheduler")
 
 MODULES = (
-    "router.admission",
-    "router.arrivals",
-    "router.ask",
-    "router.block_table",
-    "router.charge",
-    "router.charges",
-    "router.charging",
-    "router.choice",
-    "router.cost",
-    "router.duty",
-    "router.fairness",
-    "router.fleet",
-    "router.latency",
-    "router.lmetric",
-    "router.nobody",
-    "router.outlook",
-    "router.output_lengths",
-    "router.path_bias",
-    "router.placement",
-    "router.predictions",
-    "router.prefix_index",
-    "router.quarantine",
-    "router.queue",
-    "router.retry",
-    "router.rls",
+    "router.admission.admission",
+    "router.admission.arrivals",
+    "router.placement.placement_input",
+    "router.prefixes.block_table",
+    "router.load.charge",
+    "router.load.charges",
+    "router.placement.commit",
+    "router.placement.candidates",
+    "router.placement.cost",
+    "router.load.prefill_share",
+    "router.admission.fairness",
+    "router.load.worker_state",
+    "router.prediction.latency",
+    "router.placement.lmetric",
+    "router.placement.no_candidates",
+    "router.load.decode_slack",
+    "router.prediction.output_lengths",
+    "router.prediction.path_bias",
+    "router.placement.goodput",
+    "router.prefixes.expected_blocks",
+    "router.prefixes.index",
+    "router.quarantine.quarantine",
+    "router.admission.waiting_queue",
+    "router.admission.retry_after",
+    "router.prediction.recursive_least_squares",
     "router.state",
-    "router.step_model",
-    "router.suspects",
-    "router.transfer",
-    "router.way",
-    "router.worker_bits",
+    "router.prediction.step_model",
+    "router.placement.suspects",
+    "router.prediction.transfer",
+    "router.placement.option",
+    "router.prefixes.worker_bits",
 )
 """What every placement runs through."""
 INTERPRETED = (
@@ -60,8 +60,8 @@ INTERPRETED = (
     "cluster.messages.transport",
     "cluster.messages.views",
     "cluster.slo",
-    "router.catalogue",
-    "router.roofline",
+    "router.prediction.hardware",
+    "router.prediction.roofline",
 )
 """What these import of ours and is not compiled: machine code is made for what it says, too."""
 LIBRARY = "baton__mypyc"
@@ -106,7 +106,7 @@ def put_before(package: str, path: list[str], root: Path = ROOT) -> None:
         compiled = folder(root)
         if compiled.is_dir():
             load_library(file_of(LIBRARY, compiled))
-            path.insert(0, str(compiled / package))
+            path.insert(0, str(compiled / package.replace(".", "/")))
     except (ImportError, OSError) as error:
         logger.warning("what was compiled cannot be used, the sources run: %s", error)
 

@@ -4,8 +4,8 @@
 exists by its reports: the first one adds it, REPORT_TIMEOUT_S without one removes it, so that a restarted Scheduler is
 whole again after one report interval. A worker that cannot be reached is out at once, until it reports again. A request
 is charged when it is placed (anew, if it was placed before), moves on with what its session tells, and is released when
-it is closed, or when its ingress or its worker says that it is not there (router/charges.py). One that has to wait is
-answered by `decide`, which whoever owns this (router/desk.py) calls after every event and at `next_decision_at`.
+it is closed, or when its ingress or its worker says that it is not there (router/load/charges.py). One that has to wait
+is answered by `decide`, which whoever owns this (router/desk.py) calls after every event and at `next_decision_at`.
 """
 
 from collections.abc import Iterable
@@ -28,25 +28,25 @@ from cluster.messages.scheduler_events import (
 )
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.slo import SloConfig
-from router.admission import MAX_QUEUE, Verdict, judge
-from router.arrivals import ArrivalRate
-from router.ask import Ask, Higher, Others
-from router.charges import Charges
-from router.charging import charge, engine_s
-from router.choice import ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, nobody, roster_of
-from router.duty import Duty, lately
-from router.fairness import TenantShares
-from router.fleet import WorkerState, view_of
-from router.latency import LatencyModels
-from router.nobody import no_worker
-from router.outlook import CLASS_RANK, class_weight
-from router.output_lengths import OutputLengths
-from router.placement import goodput, least_prefill_s
-from router.prefix_index import PrefixIndex
-from router.quarantine import Quarantine, quarantined
-from router.queue import Waiting, WaitingQueue
-from router.retry import MOST_RETRY_S, Turns, retry_after_s, wait_s
-from router.suspects import SuspectedPairs
+from router.admission.admission import MAX_QUEUE, Verdict, judge
+from router.admission.arrivals import ArrivalRate
+from router.admission.fairness import TenantShares
+from router.admission.retry_after import MOST_RETRY_S, Turns, retry_after_s, wait_s
+from router.admission.waiting_queue import Waiting, WaitingQueue
+from router.load.charges import Charges
+from router.load.decode_slack import CLASS_RANK, class_weight
+from router.load.prefill_share import Duty, lately
+from router.load.worker_state import WorkerState, view_of
+from router.placement.candidates import ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, nobody, roster_of
+from router.placement.commit import charge, engine_s
+from router.placement.goodput import goodput, least_prefill_s
+from router.placement.no_candidates import no_worker
+from router.placement.placement_input import Ask, Higher, Others
+from router.placement.suspects import SuspectedPairs
+from router.prediction.latency import LatencyModels
+from router.prediction.output_lengths import OutputLengths
+from router.prefixes.index import PrefixIndex
+from router.quarantine.quarantine import Quarantine, quarantined
 
 REPORT_TIMEOUT_S: Final = 6.0
 """Several report intervals: shorter drops workers that are merely busy, longer keeps placing on dead ones."""

@@ -11,8 +11,8 @@ from cluster.clients.scheduler_client import SchedulerPeer
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.metrics import Scrape, render
 from cluster.rpc.shared_answer import SharedAnswer
-from cluster.scheduling import Scheduling
 from cluster.serve_context import broadcast
+from router.session.scheduler_failover import Scheduling
 
 logger = logging.getLogger("baton.handles")
 _VIEW_MAX_AGE_S = 0.25

@@ -1,4 +1,4 @@
-"""The workers over connections, as ports of a session (router/ports.py) and otherwise.
+"""The workers over connections, as ports of a session (router/session/ports.py) and otherwise.
 
 Workers are found through the Scheduler and connected to when they are first needed; a connection stays until one side
 ends. Translates what can go wrong with a connection into cluster/errors.py.

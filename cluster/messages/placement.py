@@ -49,7 +49,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True):
-    """What one way to run a request is expected to bring (router/cost.py)."""
+    """What one way to run a request is expected to bring (router/placement/cost.py)."""
 
     path: Path
     prefill: WorkerId | None
@@ -65,7 +65,9 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
     cost: float
     """What placement minimizes: risk, victims and the smaller terms."""
     engine_ttft_s: float = 0.0
-    """By the engine models alone, before the path's bias is corrected (router/path_bias.py). 0: not by prediction."""
+    """By the engine models alone, before the path's bias is corrected (router/prediction/path_bias.py). 0: not by
+    prediction.
+    """
     engine_tpot_s: float = 0.0
     """Likewise, of an answer of median length."""
     engine_gap_s: float = 0.0

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cluster.messages.ids import Path
-from router.ask import Ask
-from router.choice import Candidates, Choice, Policy
-from router.cost import prefill_s
-from router.fleet import WorkerState
-from router.latency import LatencyModels
-from router.lmetric import score
-from router.placement import goodput
+from router.load.worker_state import WorkerState
+from router.placement.candidates import Candidates, Choice, Policy
+from router.placement.cost import prefill_s
+from router.placement.goodput import goodput
+from router.placement.lmetric import score
+from router.placement.placement_input import Ask
+from router.prediction.latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
 """Of the prompt, that a worker must hold to be preferred for it."""

@@ -19,7 +19,7 @@ from cluster.simulate.setting import Reporting
 from cluster.simulate.slos import OBJECTIVES, parse_slos
 from cluster.simulate.traces import read_lengths, read_trace, repeated
 from cluster.simulate.workload import Arrival, RequestRecord, rate_per_s
-from router.catalogue import DEVICES, LINKS, MODELS
+from router.prediction.hardware import DEVICES, LINKS, MODELS
 
 DEFAULT_REQUESTS = 2500
 TTY_INTERVAL_S, LOG_INTERVAL_S = 0.5, 10.0

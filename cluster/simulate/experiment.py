@@ -19,11 +19,11 @@ from cluster.simulate.setting import Fault, PoolSetting, Reporting, Setting
 from cluster.simulate.slos import slo_of
 from cluster.simulate.workload import Arrival, RequestRecord, at_rate, rate_per_s
 from cluster.slo import SloConfig
-from router.catalogue import DEVICES, LINKS, MODELS
 from router.desk import PlacementDesk
-from router.roofline import kv_capacity_tokens, step_model
+from router.prediction.hardware import DEVICES, LINKS, MODELS
+from router.prediction.roofline import kv_capacity_tokens, step_model
+from router.prediction.step_model import StepModel
 from router.state import RouterState
-from router.step_model import StepModel
 
 HOST_BYTES_PER_S = 40e9
 """From host memory to one device, as PCIe 5 gives it."""
@@ -37,7 +37,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """What the workers are. Checked when it is built."""
 
     model: str = "qwen3-32b"
-    """Of router/catalogue.py."""
+    """Of router/prediction/hardware.py."""
     device: str = "h100"
     tensor_parallel: int = 2
     """Devices per worker."""

@@ -24,8 +24,8 @@ from cluster.simulate.reports import Desk
 from cluster.simulate.setting import Setting
 from cluster.simulate.worker import Prompt
 from cluster.simulate.workload import RequestRecord, SimRequest
-from router.receipt import RouteReceipt, Terms
-from router.session import Session, SessionPorts
+from router.session.receipt import RouteReceipt, Terms
+from router.session.session import Session, SessionPorts
 
 Watch = Callable[[RequestRecord], None]
 

@@ -22,7 +22,7 @@ from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
 from cluster.step_stream.buffer import Feed
 from kvtransfer.handoff import KVHandoff
-from router.prefix_index import PrefixIndex
+from router.prefixes.index import PrefixIndex
 from tests.cluster.bare_engine import CONFIG, a_bare_engine
 
 NUM_TOKENS, NUM_OUTPUT = 1000, 100

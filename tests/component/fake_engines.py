@@ -15,7 +15,7 @@ from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
-from router.receipt import Terms
+from router.session.receipt import Terms
 from tests.component.surface import a_placement
 
 MODEL = "conf/models/baton-demo"

@@ -25,7 +25,7 @@ from cluster.messages.reports import WorkerLoad
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import ClusterView, QueuedRequest, WorkerView
 from cluster.metrics import Family, Sample, Scrape, render
-from router.receipt import Terms
+from router.session.receipt import Terms
 from tests.conformance.watch import watched
 
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}

@@ -21,7 +21,7 @@ from cluster.errors import (
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Prediction, Slo
-from router.receipt import RouteReceipt
+from router.session.receipt import RouteReceipt
 from tests.component.surface import (
     CARD,
     CHAT,

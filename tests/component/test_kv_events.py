@@ -21,7 +21,7 @@ from cluster.engine.kv_event_feed import KvEventFeed, KvEventSockets
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
-from router.prefix_index import Hit, PrefixIndex
+from router.prefixes.index import Hit, PrefixIndex
 
 WORKER = WorkerId("d0")
 

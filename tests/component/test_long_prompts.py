@@ -13,7 +13,7 @@ from api.render import Frontend
 from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Path
-from router.receipt import Terms
+from router.session.receipt import Terms
 from tests.component.surface import a_placement
 
 NUM_TOKENS = 32_000

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from cluster import scheduling as scheduling_module
 from cluster.clients import scheduler_client
 from cluster.clients.scheduler_client import SchedulerPeer
 from cluster.clients.worker_client import Peers
@@ -21,9 +20,10 @@ from cluster.messages.views import ClusterView, WorkerView
 from cluster.rpc.connection import ConnectionLost, Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, VIEW
-from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
-from router.last_resort import LastResort
+from router.session import scheduler_failover as scheduling_module
+from router.session.fallback_placement import LastResort
+from router.session.scheduler_failover import Scheduling
 
 PATIENCE_S, GRACE_S = 0.2, 0.3
 SLO = SloConfig(interactive=msgspec.structs.replace(SloConfig().interactive, outage_wait_s=0.5))

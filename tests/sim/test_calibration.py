@@ -17,11 +17,11 @@ import pytest
 from cluster.messages.reports import StepSample
 from cluster.simulate.alone import Arrival, serve
 from cluster.simulate.engine_setting import EngineSetting
-from router import catalogue
-from router.latency import LatencyModel
-from router.roofline import kv_capacity_tokens, step_model
-from router.step_model import prompt_attention
-from router.transfer import TransferModel
+from router.prediction import hardware as catalogue
+from router.prediction.latency import LatencyModel
+from router.prediction.roofline import kv_capacity_tokens, step_model
+from router.prediction.step_model import prompt_attention
+from router.prediction.transfer import TransferModel
 
 CALIBRATION = Path(__file__).parents[3] / "shared/traces/calibration"
 

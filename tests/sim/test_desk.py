@@ -10,8 +10,8 @@ from cluster.messages.ids import IngressId, Path
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.simulate.clock import VirtualLoop
+from router.admission.waiting_queue import MOST_LOOK_S
 from router.desk import DECIDE_INTERVAL_S, PlacementDesk
-from router.queue import MOST_LOOK_S
 from tests.unit.fleets import a_fleet, a_report, ask
 
 

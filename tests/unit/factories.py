@@ -9,7 +9,7 @@ from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import ClusterView, WorkerView
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from router.receipt import RouteReceipt
+from router.session.receipt import RouteReceipt
 
 MANY = 100
 """Requests that a worker takes."""

@@ -11,11 +11,11 @@ from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLost
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from router.ask import Ask
-from router.choice import Candidates, Choice
-from router.latency import LatencyModels
-from router.receipt import RouteReceipt, Terms
-from router.session import Session, SessionPorts
+from router.placement.candidates import Candidates, Choice
+from router.placement.placement_input import Ask
+from router.prediction.latency import LatencyModels
+from router.session.receipt import RouteReceipt, Terms
+from router.session.session import Session, SessionPorts
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_delta, a_prefill_report, a_prefill_result
 

@@ -7,9 +7,9 @@ from statistics import fmean
 import msgspec
 
 from cluster.messages.reports import StepSample
-from router import catalogue
-from router.roofline import step_model
-from router.step_model import StepModel, prompt_attention
+from router.prediction import hardware as catalogue
+from router.prediction.roofline import step_model
+from router.prediction.step_model import StepModel, prompt_attention
 
 NOISE, OUTLIERS = 0.08, 0.01
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from cluster.messages.ids import IngressId, Path, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
-from router.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
-from router.ask import Ask, Others
-from router.choice import Choice
-from router.fleet import WorkerState
-from router.latency import LatencyModels
-from router.output_lengths import LengthHistogram
-from router.queue import Waiting, WaitingQueue
-from router.retry import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
+from router.admission.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
+from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
+from router.admission.waiting_queue import Waiting, WaitingQueue
+from router.load.worker_state import WorkerState
+from router.placement.candidates import Choice
+from router.placement.placement_input import Ask, Others
+from router.prediction.latency import LatencyModels
+from router.prediction.output_lengths import LengthHistogram
 from router.state import RouterState
 from tests.unit.fleets import KIND, a_fleet, a_report, ask, ended, put
 

@@ -6,7 +6,7 @@ import pytest
 from cluster.messages.ids import Path, RequestId
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import FirstToken, PrefillDone
-from router.charges import NUM_SHORT, SETTLED_S
+from router.load.charges import NUM_SHORT, SETTLED_S
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection, Slo
 from cluster.slo import SloConfig
-from router.last_resort import LastResort
+from router.session.fallback_placement import LastResort
 from tests.unit.factories import MANY, a_decode_view, a_placement_request, a_prefill_view
 
 

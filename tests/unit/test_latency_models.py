@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
-from router import catalogue
-from router.latency import LatencyModel, LatencyModels
+from router.prediction import hardware as catalogue
+from router.prediction.latency import LatencyModel, LatencyModels
 from tests.unit.latency_truth import (
     CPU,
     GPU,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.arrivals import ArrivalRate
-from router.duty import MOST, WINDOWS_S, Duty, share_over
-from router.fairness import HALF_LIFE_S, LARGEST_EXCESS, MAX_TENANTS, TenantShares
+from router.admission.arrivals import ArrivalRate
+from router.admission.fairness import HALF_LIFE_S, LARGEST_EXCESS, MAX_TENANTS, TenantShares
+from router.load.prefill_share import MOST, WINDOWS_S, Duty, share_over
 
 gaps = st.lists(st.floats(0.0, 100.0), max_size=30)
 

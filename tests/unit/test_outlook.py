@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import SloClass
-from router.outlook import CLASS_RANK, NOTHING, LookAhead, Outlook
+from router.load.decode_slack import CLASS_RANK, NOTHING, LookAhead, Outlook
 
 STEP_S = 0.02
 UNDISTURBED = (0.0, 0.0, 0.0)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.output_lengths import (
+from router.prediction.output_lengths import (
     BIN_RATIO,
     HALF_LIFE,
     LONGEST,

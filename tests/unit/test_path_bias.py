@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction
-from router.path_bias import Bias, PathBias
+from router.prediction.path_bias import Bias, PathBias
 
 
 def taught(bias, factor, overhead_s, num_requests, *, noise=0.1):

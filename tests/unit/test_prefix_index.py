@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from router.predictions import STRIDE_BLOCKS, Predictions
-from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
-from router.worker_bits import WorkerBits
+from router.prefixes.expected_blocks import STRIDE_BLOCKS, Predictions
+from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
+from router.prefixes.worker_bits import WorkerBits
 
 A, B = WorkerId("a"), WorkerId("b")
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from router.prefix_index import PREDICTION_TTL_S, Hit, PrefixIndex
+from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
 
 WORKERS = [WorkerId(name) for name in "ab"]
 NUM_BLOCKS = 4

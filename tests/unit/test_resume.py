@@ -155,7 +155,7 @@ async def test_hand_over_that_the_decode_worker_did_not_redeem_is_withdrawn():
 
 
 async def test_check_that_takes_long_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("router.handoff_check.PATIENCE_S", 0.01)
+    monkeypatch.setattr("router.session.handoff_check.PATIENCE_S", 0.01)
     cluster = FakeCluster()
     cluster.decode.hangs_on = {"p0"}
     cluster.decode.top_logprobs = TOP

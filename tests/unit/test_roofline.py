@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router import catalogue
-from router.roofline import kv_capacity_tokens, step_model
-from router.step_model import prompt_attention
+from router.prediction import hardware as catalogue
+from router.prediction.roofline import kv_capacity_tokens, step_model
+from router.prediction.step_model import prompt_attention
 
 EXAMPLE = step_model(catalogue.QWEN3_32B, catalogue.H100, tensor_parallel=2)
 MIXTURE = step_model(catalogue.QWEN3_30B_A3B, catalogue.H100)

@@ -16,8 +16,8 @@ from cluster.messages.scheduler_events import (
     WorkerLeft,
     WorkerLost,
 )
+from router.placement.suspects import PAIR_QUARANTINE_S
 from router.state import REPORT_TIMEOUT_S, RouterState
-from router.suspects import PAIR_QUARANTINE_S
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]

@@ -16,7 +16,7 @@ from cluster.messages.generation import PromptTokenSources, TokenDelta
 from cluster.messages.ids import Outcome, Path, SloClass
 from cluster.messages.placement import Rejection
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
-from router.session import Session
+from router.session.session import Session
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 

@@ -1,7 +1,7 @@
 import pytest
 
 from cluster.messages.generation import TokenDelta
-from router.timing import Timing
+from router.session.timing import Timing
 
 
 def test_ttft_is_the_first_token_and_tpot_the_mean_gap_after_it():

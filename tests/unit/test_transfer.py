@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.transport import LinkSpeed
-from router.transfer import TransferModel, TransferModels
+from router.prediction.transfer import TransferModel, TransferModels
 
 P, D, D2 = WorkerId("p"), WorkerId("d"), WorkerId("d2")
 FAST = LinkSpeed(latency_s=1e-3, bytes_per_s=10e9)

@@ -1,5 +1,5 @@
 from cluster.messages.ids import WorkerId
-from router.worker_bits import WorkerBits
+from router.prefixes.worker_bits import WorkerBits
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 

@@ -12,10 +12,10 @@ from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.rpc.listener import Listener
-from cluster.scheduling import Scheduling
 from cluster.slo import SloConfig
-from router.last_resort import LastResort
 from router.scheduler_service import SchedulerService
+from router.session.fallback_placement import LastResort
+from router.session.scheduler_failover import Scheduling
 from router.state import RouterState
 
 T = TypeVar("T")

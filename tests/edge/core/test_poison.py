@@ -10,7 +10,7 @@ from cluster.errors import EngineLost, RequestQuarantined, WorkerUnreachable
 from cluster.messages.ids import Outcome, Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLeft
-from router.quarantine import (
+from router.quarantine.quarantine import (
     MANY,
     MAX_ENGINES_LOST,
     MAX_KEPT,
@@ -18,7 +18,7 @@ from router.quarantine import (
     SHORT_QUARANTINE_S,
     Quarantine,
 )
-from router.request_digest import digest_of
+from router.quarantine.request_digest import digest_of
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, a_request
 from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakeScheduler

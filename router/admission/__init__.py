@@ -1,0 +1,5 @@
+"""Who is admitted, who waits, and who is refused. Compiled modules come first (cluster/compiled.py)."""
+
+from cluster import compiled
+
+compiled.put_before(__name__, __path__)

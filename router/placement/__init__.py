@@ -1,0 +1,5 @@
+"""Which workers a request runs on. Compiled modules come first (cluster/compiled.py)."""
+
+from cluster import compiled
+
+compiled.put_before(__name__, __path__)

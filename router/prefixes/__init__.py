@@ -1,0 +1,5 @@
+"""Which worker caches which KV blocks. Compiled modules come first (cluster/compiled.py)."""
+
+from cluster import compiled
+
+compiled.put_before(__name__, __path__)

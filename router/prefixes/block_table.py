@@ -1,0 +1,304 @@
+"""Which workers hold which KV blocks, and in which tier: one entry per block hash, a bit mask of its holders.
+
+A holder is a worker between two moments at which all that is known of it is thrown away. It has a slot of one bit per
+tier in every mask. Ending a holder only takes its slot out of the live ones; its bits are cleared, and its slot used
+again, after a sweep over the table that runs a little at a time, so that no call pays for a worker with a million
+blocks.
+
+The prefix of a prompt is found for all workers in one walk: the mask of those that have held every block so far narrows
+until none is left. Blocks of one prompt mostly have the same holders, so the walk works on runs of equal masks, and
+costs little more than the look-ups. Beyond the first DENSE_BLOCKS it finds the end of a run by bisection, to within
+STRIDE_BLOCKS: engines evict a prefix from its end, so nothing is missing between equal masks. Equal masks that were
+written together are one object, so a block costs a key and a place in the dictionary.
+
+Invariants: no more than `max_blocks` entries; no entry is 0; a free slot has no bit in any of them.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from typing import Final, final
+
+from router.prefixes.worker_bits import MAX_GROUPS
+
+GPU, HOST, DISK = 1, 2, 4
+ALL = GPU | HOST | DISK
+
+DENSE_BLOCKS: Final = 64
+STRIDE_BLOCKS: Final = 16
+_SLOT_BITS: Final = 3
+_KEY_BYTES: Final = 48
+"""Of a hash of 8 bytes as a Python object."""
+_SWEEP_BLOCKS: Final = 256
+"""Per call, at least: a sweep is over in some thousand calls, and none of them takes long."""
+_SWEPT_PER_JOINED: Final = 16
+"""When the table is crowded, a sweep is faster than what fills it."""
+_MAX_CLOSED: Final = 64
+"""So many slots await the next sweep, and it is done at once: masks must not grow without bound."""
+
+
+@final
+class Hit:
+    """What a worker holds of a prompt, in leading KV blocks."""
+
+    __slots__ = ("num_blocks", "num_gpu_blocks")
+
+    def __init__(self, num_blocks: int, num_gpu_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        """In any tier, counted from the prompt's start without a gap."""
+        self.num_gpu_blocks = num_gpu_blocks
+        """Of them, those that are in the engine's own memory, counted the same way."""
+
+    def __repr__(self) -> str:
+        return f"Hit({self.num_blocks}, {self.num_gpu_blocks})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Hit):
+            return NotImplemented
+        return self.num_blocks == other.num_blocks and self.num_gpu_blocks == other.num_gpu_blocks
+
+    def __hash__(self) -> int:
+        return hash((self.num_blocks, self.num_gpu_blocks))
+
+
+@final
+class Holder:
+    """A worker as the table knows it."""
+
+    __slots__ = ("bits", "has_blocks", "is_cut", "is_live", "slot", "unit", "worker_bit")
+
+    def __init__(self, worker_bit: int, slot: int) -> None:
+        self.worker_bit = worker_bit
+        self.slot = slot
+        self.unit = 1 << slot * _SLOT_BITS
+        self.bits = {place: place * self.unit for place in (GPU, HOST, DISK)}
+        self.is_live = True
+        self.has_blocks = False
+        self.is_cut = False
+        """The table had no room for some of its blocks."""
+
+
+@final
+class BlockTable:
+    __slots__ = (
+        "_blocks",
+        "_closed",
+        "_free",
+        "_groups",
+        "_holders",
+        "_live",
+        "_num_joined",
+        "_sweeping",
+        "_swept_slots",
+        "max_blocks",
+    )
+
+    def __init__(self, max_blocks: int) -> None:
+        self.max_blocks = max_blocks
+        self._blocks: dict[bytes, int] = {}
+        self._holders: list[Holder | None] = []
+        """By slot. None: free, or not yet swept."""
+        self._free: list[int] = []
+        self._closed: list[int] = []
+        """Slots that wait for the next sweep."""
+        self._sweeping: Iterator[bytes] | None = None
+        self._swept_slots: list[int] = []
+        self._live = 0
+        """The lowest bit, which is that of GPU, of every live slot."""
+        self._num_joined = 0
+        """Blocks since the last sweep for room began."""
+        self._groups: dict[int, int] = {}
+        """The workers that have some slots: the bits of those by the lowest bits of these."""
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Nearly: without the masks, which are mostly shared."""
+        return sys.getsizeof(self._blocks) + len(self._blocks) * _KEY_BYTES
+
+    def open(self, worker_bit: int) -> Holder:
+        """`worker_bit`: the worker's, of its WorkerBits."""
+        slot = self._free.pop() if self._free else len(self._holders)
+        holder = Holder(worker_bit, slot)
+        if slot == len(self._holders):
+            self._holders.append(holder)
+        else:
+            self._holders[slot] = holder
+        self._live |= holder.unit
+        self._groups.clear()
+        return holder
+
+    def close(self, holder: Holder) -> None:
+        """Forget all that it holds."""
+        holder.is_live = False
+        self._holders[holder.slot] = None
+        self._live ^= holder.unit
+        self._groups.clear()
+        if not holder.has_blocks:
+            self._free.append(holder.slot)
+            return
+        self._closed.append(holder.slot)
+        while len(self._closed) > _MAX_CLOSED:
+            self.sweep(len(self._blocks) + 1)
+
+    def join(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
+        """The holder has these blocks there. What the table has no room for is left out, and the holder is cut."""
+        blocks, bits = self._blocks, holder.bits[place]
+        holder.has_blocks = True
+        self._num_joined += len(hashes)
+        at = 0
+        for mask, run in groupby(map(blocks.get, hashes)):
+            start, at = at, at + len(list(run))
+            if mask is None:
+                part = hashes[start : min(at, start + self.max_blocks - len(blocks))]
+                holder.is_cut |= len(part) < at - start
+                blocks.update(dict.fromkeys(part, bits))
+            elif not mask & bits:
+                blocks.update(dict.fromkeys(hashes[start:at], mask | bits))
+
+    def leave(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
+        """The holder no longer has these blocks there."""
+        blocks, bits = self._blocks, holder.bits[place]
+        at = 0
+        for mask, run in groupby(map(blocks.get, hashes)):
+            start, at = at, at + len(list(run))
+            if mask is None or not mask & bits:
+                continue
+            part = hashes[start:at]
+            if rest := mask & ~bits:
+                blocks.update(dict.fromkeys(part, rest))
+            else:
+                for block in part:
+                    blocks.pop(block, None)
+
+    def longest(self, hashes: Sequence[bytes]) -> list[tuple[Hit, int]]:
+        """What is held of a prompt, and by which workers (their bits). Those without its first block are absent."""
+        hits: list[tuple[Hit, int]] = []
+        alive = near = self._live
+        # The lowest bits of the slots that still hold every block, and of those that have all of them in memory.
+        # Whoever is in the first alone has fallen behind: `behind` says at which depth.
+        behind: dict[int, int] = {}
+        depth = 0
+        for mask, length in self._runs(hashes):
+            if mask is None:
+                break
+            still = alive & (mask | mask >> 1 | mask >> 2)
+            if still != alive:
+                self._settle(hits, alive ^ still, depth, behind)
+                alive = still
+                near &= still
+                if not alive:
+                    return hits
+            if (ahead := near & mask) != near:
+                for unit in _bits(near ^ ahead):
+                    behind[unit] = depth
+                near = ahead
+            depth += length
+        self._settle(hits, alive, depth, behind)
+        return hits
+
+    def _runs(self, hashes: Sequence[bytes]) -> Iterator[tuple[int | None, int]]:
+        """Masks of consecutive blocks, and how many blocks have each."""
+        get = self._blocks.get
+        for mask, run in groupby(map(get, hashes[:DENSE_BLOCKS])):
+            yield mask, len(list(run))
+        at, num_blocks = DENSE_BLOCKS, len(hashes)
+        while at < num_blocks:
+            mask, last = get(hashes[at]), at
+            stride, grows = STRIDE_BLOCKS, True
+            while stride >= STRIDE_BLOCKS:
+                is_same = last + stride < num_blocks and get(hashes[last + stride]) == mask
+                last += stride * is_same
+                grows &= is_same
+                stride = stride * 2 if grows else stride // 2
+            yield mask, last + 1 - at
+            at = last + 1
+
+    def sweep(self, num_joined: int = 0) -> None:
+        """Go on with the sweep that clears closed slots, and that makes room when the table is crowded: blocks in no
+        engine's own memory go, those first that have been known longest. `num_joined`: blocks since the last call.
+        """
+        if self._sweeping is None and not self._begin_sweep():
+            return
+        assert self._sweeping is not None
+        part = list(islice(self._sweeping, max(_SWEEP_BLOCKS, _SWEPT_PER_JOINED * num_joined)))
+        if not part:
+            self._sweeping = None
+            self._free += self._swept_slots
+            self._swept_slots = []
+            return
+        blocks = self._blocks
+        closed = sum(ALL << slot * _SLOT_BITS for slot in self._swept_slots)
+        is_crowded = len(blocks) > self.max_blocks * 3 // 4
+        for block, mask in zip(part, map(blocks.get, part), strict=True):
+            if mask is None:
+                continue
+            if mask & closed:
+                if kept := mask & ~closed:
+                    blocks[block] = mask = kept
+                else:
+                    del blocks[block]
+                    continue
+            if is_crowded and not mask & self._live:
+                self._cut(mask)
+                del blocks[block]
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        assert len(self._blocks) <= self.max_blocks
+        used = sum(
+            ALL << slot * _SLOT_BITS
+            for slot in (*self._closed, *self._swept_slots, *(h.slot for h in self._holders if h is not None))
+        )
+        for mask in self._blocks.values():
+            assert mask and not mask & ~used
+        for holder in self._holders:
+            assert holder is None or holder.is_live
+        assert self._live == sum(h.unit for h in self._holders if h is not None)
+        known = [*self._free, *self._closed, *self._swept_slots, *(h.slot for h in self._holders if h is not None)]
+        assert sorted(known) == list(range(len(self._holders)))
+
+    def _begin_sweep(self) -> bool:
+        is_crowded = len(self._blocks) > self.max_blocks * 7 // 8 and self._num_joined >= self.max_blocks // 16
+        if not self._closed and not is_crowded:
+            return False
+        self._num_joined = 0
+        self._sweeping = iter(list(self._blocks))
+        self._swept_slots, self._closed = self._closed, []
+        return True
+
+    def _cut(self, mask: int) -> None:
+        """Their holders lose a block that they have."""
+        slots = {(bit.bit_length() - 1) // _SLOT_BITS for bit in _bits(mask)}
+        for holder in (self._holders[slot] for slot in slots):
+            if holder is not None:
+                holder.is_cut = True
+
+    def _settle(self, hits: list[tuple[Hit, int]], units: int, depth: int, behind: dict[int, int]) -> None:
+        """These slots hold so many leading blocks and not the next one."""
+        if not depth:
+            return
+        if behind:
+            for unit in [u for u in behind if u & units]:
+                hits.append((Hit(depth, behind.pop(unit)), self._workers_of(unit)))
+                units ^= unit
+        if units:
+            hits.append((Hit(depth, depth), self._workers_of(units)))
+
+    def _workers_of(self, units: int) -> int:
+        group = self._groups.get(units)
+        if group is None:
+            if len(self._groups) >= MAX_GROUPS:
+                self._groups.clear()
+            holders = [self._holders[(unit.bit_length() - 1) // _SLOT_BITS] for unit in _bits(units)]
+            group = self._groups[units] = sum([holder.worker_bit for holder in holders if holder is not None])
+        return group
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest
+        mask ^= lowest

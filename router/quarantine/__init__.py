@@ -1,0 +1,5 @@
+"""Requests that engines were lost with. Compiled modules come first (cluster/compiled.py)."""
+
+from cluster import compiled
+
+compiled.put_before(__name__, __path__)
