@@ -154,7 +154,8 @@ class Puller:
         worker = pull.handoff.worker
         if seconds is None and sources.local < pull.handoff.num_tokens:
             self._lender.give_back(pull.handoff, self._worker)  # the engine that has not read them does not say so
-            self._on_suspect(worker)
+            if _now() < pull.deadline:  # the engine itself gives up what is late
+                self._on_suspect(worker)
             metrics.PULLS.labels("failed").inc()
             logger.info("request %s was computed here: the pull from %s failed", pull.request.request_id, worker)
         elif seconds is not None and sources.pulled:

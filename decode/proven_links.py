@@ -42,6 +42,8 @@ class Links:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._proved: set[WorkerId] = set()
+        self._suspected: set[WorkerId] = set()
+        """Since the last attempt began."""
         self._speeds: dict[WorkerId, LinkSpeed] = {}
         self._num_measured: dict[WorkerId, int] = {}
         self._probing: dict[WorkerId, asyncio.Task[None]] = {}
@@ -69,6 +71,7 @@ class Links:
                 self._speeds.pop(worker, None)
                 self._num_measured.pop(worker, None)
         self._failures = {worker: why for worker, why in self._failures.items() if worker in live}
+        self._suspected &= live
         for worker in live - self._probing.keys():
             if worker not in self._proved or self._can_measure(worker):
                 self._probing[worker] = asyncio.create_task(self._find_out(worker))
@@ -80,6 +83,7 @@ class Links:
         """A pull from this worker hung or failed: it must prove its link anew. How fast it was is not forgotten:
         measuring takes many times as long, and the pair would have no requests meanwhile.
         """
+        self._suspected.add(worker)
         if worker in self._proved:
             self._proved.remove(worker)
             logger.warning("no requests from prefill worker %s until its link has been proved anew", worker)
@@ -88,6 +92,7 @@ class Links:
         return worker not in self._speeds and self._num_measured.get(worker, 0) < NUM_MEASUREMENTS
 
     async def _find_out(self, worker: WorkerId) -> None:
+        self._suspected.discard(worker)
         try:
             if worker not in self._proved:
                 async with asyncio.timeout(PROOF_TIMEOUT_S):
@@ -97,7 +102,8 @@ class Links:
         except (ServingError, TimeoutError) as error:
             self._warn(worker, _reason(error))
         else:
-            self._proved.add(worker)
+            if worker not in self._suspected:
+                self._proved.add(worker)
             self._failures.pop(worker, None)
         finally:
             del self._probing[worker]

@@ -53,8 +53,8 @@ class SchedulerService:
         service.on_post(OPEN_REQUESTS, self._open_requests)
         service.on_post(EVENTS, self._events)
         service.when_closed(self._closed)
-        service.on_post(LEAVING, self._leaving)
         service.on_call(REPORT, self._report)
+        service.on_call(LEAVING, self._leaving)  # as a post it would overtake a report that is read together with it
         service.on_post(KV_EVENTS, self._kv_events)
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
@@ -102,7 +102,7 @@ class SchedulerService:
             self.desk.ingress_gone(ingress)
         self._sweep_later()
 
-    def _leaving(self, _: Connection, event: WorkerLeft) -> None:
+    async def _leaving(self, event: WorkerLeft) -> None:
         self.desk.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:

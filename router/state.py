@@ -105,7 +105,7 @@ class RouterState:
             case PairSuspected():
                 self._suspects.add((event.prefill, event.decode), now)
             case EngineLostWith():
-                self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now)
+                self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
             case _:
                 assert_never(event)
 
@@ -239,9 +239,9 @@ class RouterState:
     def _on_closed(self, event: RequestClosed, now: float) -> None:
         self._queue.remove(event.request_id)
         made = self._charges.find(event.request_id)
-        if event.num_output_tokens is not None:
+        if event.is_harmless:
             self._quarantine.clear(event.digest)
-        elif made is not None:
+        elif made is not None and event.num_output_tokens is None:
             self._quarantine.left(event.digest, made.runs_on, made.num_engines_lost + 1, now)
         if made is None:
             return

@@ -7,8 +7,8 @@ import logging
 import math
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -108,11 +108,12 @@ class Database:
         connection or of a lock. Raises StateUnavailable.
         """
         try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                if self._probing is None:
+            if self._probing is None:
+                async with asyncio.timeout(PROBE_TIMEOUT_S):
                     self._probing = await AsyncConnection.connect(self._url, autocommit=True)
+            with _cut(self._probing, _now() + PROBE_TIMEOUT_S):
                 await self._probing.execute("SELECT 1")
-            self.reachable_since = min(self.reachable_since, asyncio.get_running_loop().time())
+            self.reachable_since = min(self.reachable_since, _now())
         except (TimeoutError, OperationalError) as error:
             self.reachable_since = math.inf
             if self._probing is not None:
@@ -121,10 +122,10 @@ class Database:
             raise _away(error) from error
 
     async def drop_broken(self) -> None:
-        """Connections to a server that was lost, before a transaction gets one. Others take their place."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                await self._pool.check()
+        """All connections, once the server was lost, before a transaction gets one. Others take their place. They are
+        not asked whether they work: a connection may never answer, and cannot be left before it does.
+        """
+        await self._pool.drain()
 
     @asynccontextmanager
     async def transaction(
@@ -141,12 +142,8 @@ class Database:
             StateUnavailable: PostgreSQL is away, or too slow.
         """
         try:
-            until = asyncio.get_running_loop().time() + timeout_s
-            async with (
-                asyncio.timeout_at(until + CUT_MARGIN_S),
-                self._connected(tenant) as connection,
-                _cut(connection, until),
-            ):
+            until = _now() + timeout_s
+            async with asyncio.timeout_at(until + CUT_MARGIN_S), self._connected(tenant, until) as connection:
                 if tenant == EVERY_TENANT:
                     await connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant])
                 else:
@@ -166,12 +163,15 @@ class Database:
             raise _away(error) from error
 
     @asynccontextmanager
-    async def _connected(self, tenant: str) -> AsyncIterator[Transaction]:
-        """Within the time that a request may wait for that."""
+    async def _connected(self, tenant: str, until: float) -> AsyncIterator[Transaction]:
+        """Within the time that a request may wait for that; cut at `until`, be it in the middle of the commit."""
         async with AsyncExitStack() as held:
             async with asyncio.timeout(CONNECTION_TIMEOUT_S):
                 await held.enter_async_context(self._shares.one(tenant))
-            yield await held.enter_async_context(self._pool.connection())
+            connection = await self._pool.getconn()
+            held.push_async_callback(self._pool.putconn, connection)
+            held.enter_context(_cut(connection, until))
+            yield await held.enter_async_context(connection)
 
     async def _enter(self, connection: Transaction, tenant: str, adds: int, lock: int | None) -> None:
         most = self._quota(tenant) if adds else None
@@ -219,8 +219,12 @@ class Database:
                     )
 
 
-@asynccontextmanager
-async def _cut(connection: Transaction, until: float) -> AsyncIterator[None]:
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@contextmanager
+def _cut(connection: AsyncConnection[Any], until: float) -> Iterator[None]:
     """At that time of the event loop, if it comes. A statement that is cancelled asks the server first to end it, and
     waits for the answer: of a server that hangs there is none.
     """
@@ -231,7 +235,7 @@ async def _cut(connection: Transaction, until: float) -> AsyncIterator[None]:
         cutting.cancel()
 
 
-def _shut_down(connection: Transaction) -> None:
+def _shut_down(connection: AsyncConnection[Any]) -> None:
     with suppress(OSError, OperationalError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as its_socket:
         its_socket.shutdown(socket.SHUT_RDWR)
 

@@ -92,7 +92,7 @@ class Compilers:
 
     async def _tried(self, key: bytes, kind: str, spec: str, share: "_Tenant") -> str | None:
         async with share.running, self._free:
-            trial = self._idle.pop() if self._idle else await _Trial.start(await self._shared_setup())
+            trial = self._take_idle() or await _Trial.start(await self._shared_setup())
             try:
                 verdict = await trial.verdict(kind, spec, WALL_S + WALL_FACTOR * self._config.compile_s)
             finally:
@@ -107,10 +107,20 @@ class Compilers:
             self._verdicts.popitem(last=False)
         return verdict
 
+    def _take_idle(self) -> "_Trial | None":
+        while self._idle:
+            if (trial := self._idle.pop()).is_running:
+                return trial
+        return None
+
     async def _shared_setup(self) -> bytes:
         if self._setup is None:
             self._setup = asyncio.ensure_future(asyncio.to_thread(self._made_setup))
-        return await asyncio.shield(self._setup)
+        try:
+            return await asyncio.shield(self._setup)
+        except Exception:
+            self._setup = None  # the next constraint tries again
+            raise
 
     def _made_setup(self) -> bytes:
         limits = {
@@ -124,8 +134,13 @@ _PARAMS = {"json": "response_format", "json_object": "response_format", "structu
 """The parameter that a constraint of this kind comes from; the others are named alike."""
 
 
-_OUT_OF_MEMORY = frozenset({-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL})
-"""How a process ends that gets no memory. One that has had its CPU time gets SIGPROF."""
+_TOO_COSTLY = {
+    -signal.SIGPROF: "too long",
+    **dict.fromkeys((-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL), "too much memory"),
+}
+"""How a process ends that has had its CPU time, or that gets no memory. Other ends, as by the kernel where the machine
+has no memory, say nothing of the constraint.
+"""
 
 
 class _Tenant:
@@ -159,6 +174,11 @@ class _Trial:
             raise ServingError("the process that compiles schemas and grammars cannot be started")
         return trial
 
+    @property
+    def is_running(self) -> bool:
+        """Somebody else may have ended it while it had nothing to do."""
+        return self._process.returncode is None
+
     async def verdict(self, kind: str, spec: str, wall_s: float) -> str | None:
         """What is wrong with the constraint, in words for the client. None: nothing. Raises Overloaded where it has had
         neither its CPU time nor its memory by then.
@@ -170,11 +190,11 @@ class _Trial:
             error: str | None = json.loads(answer)
             self.result = "compiled" if error is None else "invalid"
             return None if error is None else f"the schema, regular expression or grammar is invalid: {error}"
-        if await self.end():
+        was_forced = await self.end()
+        how = None if was_forced else _TOO_COSTLY.get(self._process.returncode or 0)
+        if how is None:
             raise Overloaded("the schema, regular expression or grammar could not be tried in time", RETRY_AFTER_S)
         self.result = "too_costly"
-        is_too_large = self._process.returncode in _OUT_OF_MEMORY
-        how = "too much memory" if is_too_large else "too long"
         return f"the schema, regular expression or grammar takes {how} to compile"
 
     async def end(self) -> bool:

@@ -55,14 +55,18 @@ class SchedulerPeer:
 
     async def say_leaving(self, event: WorkerLeft) -> None:
         """Raises WorkerUnreachable."""
-        (await self._opened(_LEAVING_TIMEOUT_S)).post(LEAVING, event)
+        try:
+            async with asyncio.timeout(_LEAVING_TIMEOUT_S):
+                await (await self._link.open()).call(LEAVING, event)
+        except (ConnectionLost, TimeoutError) as error:
+            raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def report(self, report: WorkerReport) -> ReportReply:
         return await self._ask(REPORT, report)
 
     async def send_kv_events(self, messages: list[KvEvents]) -> None:
         """Raises WorkerUnreachable; some of them may have been heard then."""
-        connection = await self._opened(SCHEDULER_TIMEOUT_S)
+        connection = await self._opened()
         if not connection.is_writable:
             raise WorkerUnreachable("the Scheduler does not read", "scheduler")
         try:
@@ -80,10 +84,10 @@ class SchedulerPeer:
     async def address_of(self, worker: WorkerId) -> Address | None:
         return await self._ask(LOCATE, worker)
 
-    async def _opened(self, timeout_s: float) -> Connection:
+    async def _opened(self) -> Connection:
         """Raises WorkerUnreachable."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(SCHEDULER_TIMEOUT_S):
                 return await self._link.open()
         except (ConnectionLost, TimeoutError) as error:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error

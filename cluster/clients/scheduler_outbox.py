@@ -11,6 +11,8 @@ requests is told to it again: lost engines, and wrong hand-overs.
 
 from collections import deque
 
+import msgspec
+
 from cluster.messages.ids import IngressId, RequestId, WorkerId
 from cluster.messages.placement import PlacementRequest
 from cluster.messages.scheduler_events import (
@@ -29,8 +31,8 @@ the oldest are dropped: the list of open requests still ends their charges, and 
 from them is lost.
 """
 LASTING_S = 600.0
-"""How long a lost engine or a wrong hand-over is told to each new Scheduler process, in seconds. The Scheduler acts on
-them for so long from when it hears of them: longer has it act on old ones, shorter lets a new process forget them.
+"""How long a lost engine or a wrong hand-over is told to each new Scheduler process, in seconds. Longer has the
+Scheduler act on old ones, shorter lets a new process forget them.
 """
 MAX_LASTING = 1024
 """Lost engines and wrong hand-overs that are remembered for a new Scheduler process, in number. More costs memory, some
@@ -47,7 +49,9 @@ class Outbox:
         self._scheduler: str | None = None
         """The process that the kept events are for."""
         self._lasting: dict[bytes | tuple[WorkerId, WorkerId], tuple[float, SchedulerEvent]] = {}
-        """What outlasts requests, and when it was told; the latest by digest and by pair of workers."""
+        """What outlasts requests, and when it was told; the highest count by digest, and the latest by pair of
+        workers.
+        """
 
     @property
     def num_kept(self) -> int:
@@ -69,10 +73,11 @@ class Outbox:
         match event:
             case RequestClosed():
                 self._open.pop(event.request_id, None)
-                if event.num_output_tokens is not None:
+                if event.is_harmless:
                     self._lasting.pop(event.digest, None)
             case EngineLostWith():
-                self._remember(event.digest, event, now)
+                if event.num_engines_lost >= self._num_lost(event.digest):
+                    self._remember(event.digest, event, now)
             case PairSuspected():
                 self._remember((event.prefill, event.decode), event, now)
         return Events(self._keep(event), [event])
@@ -93,7 +98,8 @@ class Outbox:
             self._kept.clear()
             for at, event in self._lasting.values():
                 if now - at < LASTING_S:
-                    self._keep(event)
+                    is_loss = isinstance(event, EngineLostWith)
+                    self._keep(msgspec.structs.replace(event, age_s=now - at) if is_loss else event)
         ended = [event.request_id for _, event in self._kept if isinstance(event, RequestClosed)]
         kept = [Events(number, [event]) for number, event in self._kept if not isinstance(event, WorkerLost)]
         return OpenRequests(self._ingress, self._num_connections, [*self._open, *ended]), kept
@@ -102,6 +108,10 @@ class Outbox:
         self._last_number += 1
         self._kept.append((self._last_number, event))
         return self._last_number
+
+    def _num_lost(self, digest: bytes) -> int:
+        _, known = self._lasting.get(digest, (0.0, None))
+        return known.num_engines_lost if isinstance(known, EngineLostWith) else 0
 
     def _remember(self, key: bytes | tuple[WorkerId, WorkerId], event: SchedulerEvent, now: float) -> None:
         self._lasting.pop(key, None)

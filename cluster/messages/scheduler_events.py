@@ -25,10 +25,17 @@ class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """As in its `PlacementRequest`."""
     num_output_tokens: int | None = None
     """When it finished by itself; of all its sequences."""
+    num_engines_lost: int = 0
+    """Engines that were lost while they ran it."""
     ttft_s: float | None = None
     """Since its arrival at the ingress, when it had a token."""
     tpot_s: float | None = None
     """When it had two."""
+
+    @property
+    def is_harmless(self) -> bool:
+        """It has run from beginning to end, and no engine was lost with it."""
+        return self.num_output_tokens is not None and not self.num_engines_lost
 
 
 class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -52,6 +59,8 @@ class EngineLostWith(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker: WorkerId
     num_engines_lost: int
     """Engines that were lost one after another with requests of this digest, with this one."""
+    age_s: float = 0.0
+    """Seconds since then, where another Scheduler process is told."""
 
 
 class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -97,7 +97,9 @@ class Quarantine:
         return self.num_lost(digest, now) >= MAX_ENGINES_LOST
 
     def clear(self, digest: bytes) -> None:
-        """The request has finished somewhere."""
+        """The request has run to its end without the loss of an engine. To finish after one proves nothing: a request
+        may stop each prefill engine that it meets, and finish on a decode engine.
+        """
         self._losses.pop(digest, None)
 
     def _set(self, digest: bytes, num: int, until: float) -> None:

@@ -53,7 +53,9 @@ class Scheduling:
         self._last_resort = last_resort
         self._outbox = Outbox(IngressId(secrets.token_hex(8)))
         self._quarantine = Quarantine()
-        """Of this ingress's own requests, so that a Scheduler that is away or new lets none of them in."""
+        """Of this ingress's own requests, for the time when the Scheduler is away. As long as it is there it alone says
+        who is in quarantine: it sees the losses of all ingresses, and lets the neighbours of the reason out earlier.
+        """
         self._connection: Connection | None = None
         """Where events are posted. None: the Scheduler is away."""
         scheduler.on_connected = self._on_connected
@@ -71,11 +73,6 @@ class Scheduling:
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         self._outbox.asks(request)
         began_at = _now()
-        num_lost = self._quarantine.num_lost(request.digest, began_at)
-        if num_lost >= MAX_ENGINES_LOST:
-            return quarantined()
-        if num_lost > request.num_engines_lost:
-            request = msgspec.structs.replace(request, num_engines_lost=num_lost)
         answer = await self._ask(request)
         while answer is None:
             if (waits_s := began_at + self._last_resort.outage_wait_s(request) - _now()) > 0:
@@ -83,10 +80,8 @@ class Scheduling:
                     async with asyncio.timeout(waits_s):
                         await self._is_back.wait()
                 answer = await self._ask(request)
-            elif self._quarantine.holds(request.digest, _now()):
-                answer = quarantined()
             else:
-                answer = self._last_resort.place(request)
+                answer = self._place_alone(request)
         if isinstance(answer, Placement):
             self._last_resort.placed(request.request_id, answer.generating)
         return answer
@@ -94,7 +89,7 @@ class Scheduling:
     def tell(self, event: SchedulerEvent) -> None:
         if isinstance(event, RequestClosed):
             self._last_resort.closed(event.request_id)
-            if event.num_output_tokens is not None:
+            if event.is_harmless:
                 self._quarantine.clear(event.digest)
         if isinstance(event, EngineLostWith):
             self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, _now())
@@ -108,6 +103,14 @@ class Scheduling:
         view = await self._scheduler.view()
         self._saw(view)
         return view
+
+    def _place_alone(self, request: PlacementRequest) -> Placement | Rejection:
+        num_lost = self._quarantine.num_lost(request.digest, _now())
+        if num_lost >= MAX_ENGINES_LOST:
+            return quarantined()
+        if num_lost > request.num_engines_lost:
+            request = msgspec.structs.replace(request, num_engines_lost=num_lost)
+        return self._last_resort.place(request)
 
     async def _ask(self, request: PlacementRequest) -> Placement | Rejection | None:
         """None: the Scheduler is away."""

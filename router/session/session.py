@@ -355,6 +355,7 @@ class Session:
                 request_id=self._request.request_id,
                 digest=self._digest,
                 num_output_tokens=self._num_output_tokens if outcome is Outcome.FINISHED else None,
+                num_engines_lost=len(self._engines_lost),
                 ttft_s=receipt.ttft_s,
                 tpot_s=receipt.tpot_s,
             )

@@ -65,7 +65,7 @@ class FakeScheduler:
     async def start(self) -> "FakeScheduler":
         service = Service()
         service.on_call(PLACE, self._place)
-        service.on_post(LEAVING, lambda _, event: self.left.append(event))
+        service.on_call(LEAVING, self._leaving)
         service.on_call(LOCATE, self._locate)
         service.on_call(REPORT, self._report)
         service.on_post(KV_EVENTS, lambda _, events: self.kv_events.append(events))
@@ -79,6 +79,9 @@ class FakeScheduler:
 
     async def _place(self, request: PlacementRequest) -> Rejection:
         return Rejection(retry_after_s=1.0, why="no worker")
+
+    async def _leaving(self, event: WorkerLeft) -> None:
+        self.left.append(event)
 
     async def _report(self, report: WorkerReport) -> ReportReply:
         return ReportReply(prefill_workers=frozenset({WORKER}))

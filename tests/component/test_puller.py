@@ -162,6 +162,16 @@ async def test_pull_that_failed_in_the_engine_is_given_back_and_its_link_doubted
     assert "the pull from p failed" in caplog.text
 
 
+async def test_pull_that_was_only_late_says_nothing_of_its_link():
+    worker = Worker()
+    worker.lender.redeemed = Promise(0.01)
+    await worker.start()
+    await asyncio.sleep(0.02)
+    worker.engine.finish(PromptTokenSources(4, 0, 0))
+    assert await worker.token() == 9
+    assert (worker.lender.given_back, worker.suspects) == ([HANDOFF], [])
+
+
 async def test_hand_over_found_in_the_engines_own_cache_is_neither_failure_nor_sample(caplog):
     worker = Worker()
     await worker.start()

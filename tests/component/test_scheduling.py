@@ -49,6 +49,7 @@ class FakeScheduler:
     def __init__(self) -> None:
         self.workers = [D0]
         self.told: list[SchedulerEvent] = []
+        self.told_when_asked: list[SchedulerEvent] = []
         self.listed: list[list[RequestId]] = []
         self.answers, self.answers_views = asyncio.Event(), asyncio.Event()
         self.answers.set()
@@ -77,6 +78,7 @@ class FakeScheduler:
 
     async def _place(self, request: PlacementRequest) -> Placement | Rejection:
         self.asked.set()
+        self.told_when_asked = list(self.told)
         await self.answers.wait()
         return PLACED
 
@@ -297,29 +299,52 @@ async def test_open_requests_are_listed_on_a_new_connection_before_anything_else
     assert stage.scheduler.listed[-1] == [R]
 
 
-async def test_request_in_quarantine_reaches_no_scheduler_that_does_not_know_of_it(stage):
-    """A Scheduler that has just been replaced would place it."""
+async def is_refused_while_the_scheduler_is_away(stage) -> bool:
     await stage.scheduler.start()
     await stage.settled()
-    poison = msgspec.structs.replace(REQUEST, digest=b"poison")
-    assert await stage.scheduling.place(poison) == PLACED
+    await stage.scheduler.kill()
+    await stage.noticed_loss()
+    answer = await stage.scheduling.place(msgspec.structs.replace(REQUEST, digest=b"poison"))
+    return isinstance(answer, Rejection) and answer.is_quarantined
+
+
+def told_of_two_losses(stage) -> None:
     for number in (1, 2):
         worker = WorkerId(f"d{number}")
         stage.scheduling.tell(EngineLostWith(digest=b"poison", worker=worker, num_engines_lost=number))
-    stage.scheduler.asked.clear()
-    answer = await stage.scheduling.place(poison)
-    assert isinstance(answer, Rejection) and answer.is_quarantined
-    assert not stage.scheduler.asked.is_set()
-    assert await stage.scheduling.place(REQUEST) == PLACED
+
+
+async def test_request_in_quarantine_is_refused_while_the_scheduler_is_away(stage):
+    told_of_two_losses(stage)
+    assert await is_refused_while_the_scheduler_is_away(stage)
 
 
 async def test_request_that_finishes_is_in_quarantine_no_more(stage):
+    told_of_two_losses(stage)
+    stage.scheduling.tell(RequestClosed(request_id=R, digest=b"poison", num_output_tokens=3))
+    assert not await is_refused_while_the_scheduler_is_away(stage)
+
+
+async def test_scheduler_that_is_there_says_who_is_in_quarantine(stage):
+    """It sees the losses of all ingresses: where many were lost with one engine, it lets them out earlier."""
     await stage.scheduler.start()
     await stage.settled()
-    poison = msgspec.structs.replace(REQUEST, digest=b"poison")
-    stage.scheduling.tell(EngineLostWith(digest=b"poison", worker=WorkerId("d1"), num_engines_lost=2))
-    stage.scheduling.tell(RequestClosed(request_id=R, digest=b"poison", num_output_tokens=3))
-    assert await stage.scheduling.place(poison) == PLACED
+    told_of_two_losses(stage)
+    assert await stage.scheduling.place(msgspec.structs.replace(REQUEST, digest=b"poison")) == PLACED
+
+
+async def test_successor_hears_of_losses_before_it_is_asked(stage):
+    """A Scheduler that has just been replaced would place the request."""
+    await stage.scheduler.start()
+    await stage.settled()
+    told_of_two_losses(stage)
+    await stage.scheduler.kill()
+    await stage.noticed_loss()
+    stage.scheduler.told.clear()
+    await stage.scheduler.start()
+    await stage.settled()
+    await stage.scheduling.place(msgspec.structs.replace(REQUEST, digest=b"poison"))
+    assert [event.num_engines_lost for event in stage.scheduler.told_when_asked] == [2]
 
 
 async def test_last_resort_knows_how_many_engines_were_lost(stage):

@@ -127,6 +127,17 @@ async def test_link_that_is_suspected_is_proved_again_and_not_measured_again(lin
     assert (probe.proofs, probe.measurements, links.proved) == (["p0", "p0"], ["p0"], {"p0": SPEED})
 
 
+async def test_link_that_is_suspected_while_it_is_measured_is_proved_again(links, probe):
+    probe.measure_gate.hold()
+    await update(links, "p0")
+    links.suspect(WorkerId("p0"))
+    probe.measure_gate.open()
+    await turns(8)
+    assert links.proved == {}
+    await update(links, "p0")
+    assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
+
+
 async def test_link_that_failed_is_tried_at_the_next_update(links, probe, caplog):
     probe.failing = {"p0"}
     await update(links, "p0 p1")

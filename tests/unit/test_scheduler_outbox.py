@@ -4,6 +4,7 @@ no request loses its charge.
 
 from collections import deque
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -68,7 +69,8 @@ def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_ov
         outbox.put(event, 0.0)
     outbox.heard(4)
     assert outbox.connected("scheduler", 1.0)[1] == [], "it has them"
-    assert outbox.connected("successor", LASTING_S - 1.0)[1] == [Events(5, [lost_again]), Events(6, [wrong])]
+    aged = msgspec.structs.replace(lost_again, age_s=LASTING_S - 1.0)
+    assert outbox.connected("successor", LASTING_S - 1.0)[1] == [Events(5, [aged]), Events(6, [wrong])]
     assert outbox.connected("third", LASTING_S)[1] == []
 
 
@@ -78,6 +80,22 @@ def test_request_that_has_finished_is_told_to_no_successor():
     outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1), 0.0)
     outbox.put(RequestClosed(request_id=RequestId("r"), digest=b"digest", num_output_tokens=3), 0.0)
     assert outbox.connected("successor", 1.0)[1] == []
+
+
+def test_request_that_finished_after_the_loss_of_an_engine_is_told_to_a_successor():
+    outbox = Outbox(INGRESS)
+    lost = EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1)
+    outbox.put(lost, 0.0)
+    outbox.put(RequestClosed(request_id=RequestId("r"), digest=b"digest", num_output_tokens=3, num_engines_lost=1), 0.0)
+    assert outbox.connected("successor", 0.0)[1][0].events == [lost]
+
+
+def test_copy_that_was_placed_before_a_loss_does_not_lower_its_count():
+    outbox = Outbox(INGRESS)
+    for worker, number in (("d0", 1), ("d1", 2), ("d2", 1)):
+        outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId(worker), num_engines_lost=number), 0.0)
+    ((message),) = outbox.connected("successor", 1.0)[1]
+    assert [event.num_engines_lost for event in message.events] == [2]
 
 
 def test_lost_engines_that_are_remembered_take_no_more_than_so_much():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,12 +155,40 @@ def test_request_that_finishes_somewhere_leaves_quarantine():
     assert placed(state, "and again", digest=b"digest").num_engines_lost == 0
 
 
+def test_request_that_finishes_after_it_stopped_an_engine_is_not_cleared_by_that():
+    """It may stop each prefill engine that it meets, and finish on a decode engine: sent again, it stops the next."""
+    state = a_state(4)
+    for number in (1, 2):
+        assert not is_quarantined(state, f"r{number}")
+        state.handle(lost_with(b"digest", f"d{number}", number), 0.0)
+        closed = RequestClosed(
+            request_id=RequestId(f"r{number}"), digest=b"digest", num_output_tokens=3, num_engines_lost=1
+        )
+        state.handle(closed, 0.0)
+    assert is_quarantined(state, "r3")
+
+
+async def test_session_says_how_many_engines_were_lost_with_it():
+    cluster = FakeCluster(decode=FakeDecode(fails_before={"d0": dies_on_every_engine()["d0"]}))
+    await read(cluster.session(a_request()))
+    (closed,) = [event for event in cluster.scheduler.told if isinstance(event, RequestClosed)]
+    assert (closed.num_engines_lost, closed.num_output_tokens is None, closed.is_harmless) == (1, False, False)
+
+
 def test_quarantine_ends():
     state = a_state(2)
     state.handle(lost_with(b"digest", "d9"), 0.0)
     refused = state.place(a_placement_request("r", digest=b"digest"), QUARANTINE_S - 1.0)
     assert isinstance(refused, Rejection) and refused.is_quarantined
     placed_later = state.place(a_placement_request("r", digest=b"digest"), QUARANTINE_S)
+    assert not isinstance(placed_later, Rejection)
+
+
+def test_new_scheduler_that_is_told_late_of_a_loss_remembers_it_no_longer():
+    state = a_state(2)
+    state.handle(msgspec.structs.replace(lost_with(b"digest", "d9"), age_s=QUARANTINE_S - 10.0), 100.0)
+    assert is_quarantined(state, "r")
+    placed_later = state.place(a_placement_request("r", digest=b"digest"), 110.0)
     assert not isinstance(placed_later, Rejection)
 
 

@@ -6,7 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
@@ -87,6 +87,47 @@ async def test_constraint_that_could_not_be_tried_in_time_is_not_taken_for_a_cos
                 await compilers.check("json", '{"type": "string"}', "a")
     assert (trial._process.returncode, compilers.num_killed) == (-signal.SIGKILL, 1)
     await compilers.check("json", '{"type": "string"}', "a")
+
+
+async def test_failure_to_prepare_is_not_remembered():
+    made = Compilers(StructuredOutputConfig(compile_s=COMPILE_S), _failing_once())
+    with pytest.raises(OSError, match="too many open files"):
+        await made.check("json", '{"type": "integer"}', "a")
+    await made.check("json", '{"type": "integer"}', "a")
+    await made.close()
+
+
+def _failing_once() -> Callable[[], dict[str, object]]:
+    tokenizer = get_tokenizer(str(REPO_ROOT / "conf/models/baton-demo"))
+    failures = [OSError("too many open files")]
+
+    def tokens() -> dict[str, object]:
+        if failures:
+            raise failures.pop()
+        return tokens_of(tokenizer, len(tokenizer), True)
+
+    return tokens
+
+
+async def test_process_that_somebody_has_killed_says_nothing_of_the_next_constraint(compilers):
+    await compilers.check("json", '{"type": "integer"}', "a")
+    (idle,) = compilers._idle
+    idle._process.kill()
+    await idle._process.wait()
+    await compilers.check("json", '{"type": "string"}', "a")
+
+
+async def test_constraint_whose_process_somebody_kills_is_not_taken_for_a_costly_one(compilers):
+    await compilers.check("json", '{"type": "integer"}', "a")
+    (idle,) = compilers._idle
+    trying = asyncio.create_task(compilers.check("json", bomb(0), "a"))
+    while compilers._idle:  # noqa: ASYNC110  # until the process is taken
+        await asyncio.sleep(0)
+    idle._process.kill()
+    with pytest.raises(Overloaded):
+        await trying
+    with pytest.raises(InvalidRequest, match="too long to compile"):
+        await compilers.check("json", bomb(0), "a")
 
 
 async def test_tag_of_a_tool_that_compiles_too_long_is_refused(compilers, monkeypatch):

@@ -1,15 +1,18 @@
 """PostgreSQL that hangs, as when a network drops packets: whoever waits for it is told so, and soon."""
 
+import asyncio
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import psutil
 import pytest
+from psycopg import OperationalError
 
 from api.state.chat_state import ChatState
+from api.state.database import Database
 from cluster.errors import StateUnavailable
 
 TIMEOUT_S = 0.5
@@ -44,6 +47,44 @@ async def test_transaction_that_is_not_answered_ends_in_its_time(state: ChatStat
             async with state._database.transaction("alice", TIMEOUT_S) as transaction:
                 await transaction.execute("SELECT 1")
         assert time.monotonic() - began < TIMEOUT_S + SOON_S
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
+async def test_transaction_whose_end_is_not_answered_ends_in_its_time(state: ChatState, fails):
+    backend = await backend_of(state)
+    began = 0.0
+    with pytest.raises(StateUnavailable), ExitStack() as hangs:
+        async with state._database.transaction("alice", TIMEOUT_S) as transaction:
+            await transaction.execute("SELECT 1")
+            hangs.enter_context(hanging(backend))
+            began = time.monotonic()
+            if fails:
+                raise OperationalError("of the work itself")
+    assert time.monotonic() - began < TIMEOUT_S + SOON_S
+    async with state._database.transaction("alice") as transaction:
+        await transaction.execute("SELECT 1")
+
+
+async def test_probe_that_is_not_answered_ends_in_its_time_and_leaves_no_broken_connection(
+    state: ChatState, monkeypatch
+):
+    monkeypatch.setattr("api.state.database.PROBE_TIMEOUT_S", TIMEOUT_S)
+    database = state._database
+    await asyncio.gather(*(_slept(database) for _ in range(3)))  # so many connections are idle
+    with hanging(await backend_of(state)):
+        began = time.monotonic()
+        with pytest.raises(StateUnavailable):
+            await database.probe()
+        await database.drop_broken()
+        assert time.monotonic() - began < TIMEOUT_S + SOON_S
+    async with database.transaction("alice") as transaction:
+        await transaction.execute("SELECT 1")
+    await database.probe()
+
+
+async def _slept(database: Database) -> None:
+    async with database.transaction("alice") as transaction:
+        await transaction.execute("SELECT pg_sleep(0.2)")
 
 
 async def test_connection_that_was_cut_is_replaced(state: ChatState):
