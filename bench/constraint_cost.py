@@ -24,8 +24,8 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar, StructuredOutputOptions
 
-from api.remote_engine import RemoteEngine
-from api.render import vllm_state
+from api.frontend.frontend import vllm_state
+from api.frontend.remote_engine import RemoteEngine
 from api.wire.constraints import check_constraints
 from cluster.config.application import parse
 from cluster.config.structured_output import GrammarBudgetConfig, StructuredOutputConfig

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from transformers import AutoTokenizer
 
-from api.context.notes import SEAM_TOKENS, composed, text_of, user_message
 from api.context.plan import Budget, Measured, Summary, budget_of, plan, to_summarize
-from api.context.turns import Item, is_asked, turn_starts
-from api.responses.chat import chat_messages
+from api.context.prompt_notes import SEAM_TOKENS, composed, text_of, user_message
+from api.context.turn_boundaries import Item, is_asked, turn_starts
+from api.wire.responses.as_chat import chat_messages
 from cluster.config.context import ContextConfig
 from cluster.config.repository import REPO_ROOT
 
@@ -102,7 +102,7 @@ def num_tokens(said: str) -> int:
 
 @cache
 def around_message() -> int:
-    """Of a turn's messages, in the template; api/context/counting.py measures it with words in them."""
+    """Of a turn's messages, in the template; api/context/token_counter.py measures it with words in them."""
     return len(prompt_of([user_message(""), said_by_model("")])) - len(prompt_of([user_message("")])) + SEAM_TOKENS
 
 

@@ -34,9 +34,9 @@ async def serve_and_measure() -> dict[str, list[float]]:
     """In the process of one side, whose modules are imported from its own worktree."""
     import httpx
 
-    import api.app  # noqa: F401  # before what it imports
-    from api.listener import HttpListener
-    from api.render import Frontend
+    import api.http_app  # noqa: F401  # before what it imports
+    from api.frontend.frontend import Frontend
+    from api.server.listener import HttpListener
     from bench.fronts.ports import free_port
     from cluster.config.application import parse
     from cluster.config.ingress import IngressConfig
@@ -49,7 +49,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     port = free_port()
     app: Any = an_app(frontend, FakeCluster())
     with contextlib.suppress(ImportError):  # of commits whose application does not cancel by itself
-        from api.disconnect import CancelledByDisconnect  # type: ignore[attr-defined,unused-ignore]
+        from api.server.disconnect import CancelledByDisconnect  # type: ignore[attr-defined,unused-ignore]
 
         app = CancelledByDisconnect(app)
     listener = await HttpListener.start(app, IngressConfig(port=port))

@@ -23,7 +23,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
-from api.render import vllm_state
+from api.frontend.frontend import vllm_state
 from bench.placement import CASES, measure
 from cluster.config.application import parse
 from cluster.engine.block_hashes import BlockHasher

@@ -13,9 +13,9 @@ import yaml
 
 from api.identity.tenants import tenant_of_key
 from api.state.administration import Administration
-from api.state.chat_state import ChatState
-from api.state.master_keys import KEY_VARIABLE, master_key
-from api.state.sealing import LocalMasterKey
+from api.state.encryption.master_keys import KEY_VARIABLE, master_key
+from api.state.encryption.tenant_keys import LocalMasterKey
+from api.state.lifecycle import ChatState
 from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig

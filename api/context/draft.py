@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from api.context.notes import composed, memory_note
 from api.context.plan import Measured, next_cut
-from api.context.turns import Item
+from api.context.prompt_notes import composed, memory_note
+from api.context.turn_boundaries import Item
 
 
 class Memory(NamedTuple):

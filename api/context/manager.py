@@ -4,20 +4,20 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from api.context.counting import TokenCounter
 from api.context.draft import Memory
-from api.context.drafting import Drafting, newest_summary
-from api.context.notes import composed
+from api.context.draft_builder import Drafting, newest_summary
+from api.context.memory_recall import Recall, Relevant
 from api.context.plan import budget_of
-from api.context.recall import Recall, Relevant
+from api.context.prompt_notes import composed
 from api.context.summary import Style, Summarizer, Usage
-from api.context.turns import Item
-from api.context.upkeep import TurnContext, Upkeep
-from api.generation import Call
-from api.render import Frontend
-from api.responses.request import ResponseRequest
-from api.state.context_store import ContextStore
-from api.state.history import History
+from api.context.summary_jobs import TurnContext, Upkeep
+from api.context.token_counter import TokenCounter
+from api.context.turn_boundaries import Item
+from api.frontend.frontend import Frontend
+from api.frontend.generation import Call
+from api.state.postgres.stores.history import History
+from api.state.postgres.stores.summaries import ContextStore
+from api.wire.responses.request import ResponseRequest
 from api.wire.slo import tier_of
 from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest, StateUnavailable

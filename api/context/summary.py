@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from api.context.counting import TokenCounter
-from api.context.notes import spoken, text_of
-from api.context.turns import Item
-from api.generation import Call
-from api.render import Frontend
-from api.responses.events import usage_of
+from api.context.prompt_notes import spoken, text_of
+from api.context.token_counter import TokenCounter
+from api.context.turn_boundaries import Item
+from api.frontend.frontend import Frontend
+from api.frontend.generation import Call
+from api.wire.responses.events import usage_of
 from api.wire.slo import slo_class_of
 from cluster.errors import ServingError
 

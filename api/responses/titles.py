@@ -3,10 +3,10 @@
 import asyncio
 import logging
 
-from api.generation import Call
-from api.render import Frontend
+from api.frontend.frontend import Frontend
+from api.frontend.generation import Call
 from api.responses.title_text import first_messages, title_body, title_of
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from api.wire.pages import Page
 from api.wire.slo import slo_class_of
 from cluster.errors import InvalidRequest, ServingError

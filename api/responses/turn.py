@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from api.context.manager import ContextManager, Fitted
-from api.generation import Call
-from api.render import Frontend
-from api.responses.chat import chat_body
-from api.responses.event_log import EventLog, LogSpace
-from api.responses.events import Event, ResponseWriter
-from api.responses.request import ResponseRequest
+from api.frontend.frontend import Frontend
+from api.frontend.generation import Call
 from api.responses.titles import Titles
-from api.state.history import History
-from api.state.items import Item, new_id
-from api.state.log_writer import LogWriter, Running
-from api.state.responses import Ending, Responses
-from api.state.sealing import TenantKey
+from api.state.encryption.tenant_keys import TenantKey
+from api.state.event_streams.event_log import EventLog, LogSpace
+from api.state.event_streams.event_writer import LogWriter, Running
+from api.state.postgres.stores.history import History
+from api.state.postgres.stores.items import Item, new_id
+from api.state.postgres.stores.responses import Ending, Responses
+from api.wire.responses.as_chat import chat_body
+from api.wire.responses.events import Event, ResponseWriter
+from api.wire.responses.request import ResponseRequest
 from cluster.errors import UNFORESEEN, InvalidRequest, Overloaded, ServingError, StateUnavailable
 
 logger = logging.getLogger("baton.turns")

@@ -6,15 +6,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.completions.keeper import Keeping
-from api.completions.request import wants_store
-from api.generation import Call
+from api.completions.store_writer import Keeping
+from api.completions.stored_request import wants_store
+from api.frontend.frontend import Frames
+from api.frontend.generation import Call
+from api.frontend.vllm_errors import error_in_frame
 from api.identity.tenants import tenant_in_state
-from api.render import Frames
-from api.routes.calls import call_of, check_constraints_of, headers_of, hold_sequences
-from api.vllm_errors import error_in_frame
+from api.routes.call_headers import call_of, check_constraints_of, headers_of, hold_sequences
+from api.server.event_stream import EventStream
 from api.wire.bodies import public
-from api.wire.event_stream import EventStream
 from api.wire.requests import json_of
 from api.wire.slo import tier_of
 

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Request
 
 from api.context.manager import ContextManager
 from api.identity.tenants import tenant_in_state
-from api.responses.request import ResponseRequest, request_of
-from api.responses.turns import input_of
-from api.routes.calls import call_of
-from api.state.chat_state import ChatState
-from api.state.history import NOTHING, History
-from api.state.items import Item, new_id
+from api.responses.running_turns import input_of
+from api.routes.call_headers import call_of
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.history import NOTHING, History
+from api.state.postgres.stores.items import Item, new_id
 from api.wire.requests import checked, object_of
+from api.wire.responses.request import ResponseRequest, request_of
 
 router = APIRouter(prefix="/v1/responses")
 

@@ -5,11 +5,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api.identity.tenants import tenant_in_state
-from api.routes.copies import answer_or_copy, first_page
-from api.state.cache import ReadCache
-from api.state.chat_state import ChatState
-from api.state.conversations import Conversation, Conversations
-from api.state.search import Match
+from api.routes.stale_reads import answer_or_copy, first_page
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.conversations import Conversation, Conversations
+from api.state.postgres.stores.search import Match
+from api.state.redis.read_cache import ReadCache
 from api.wire.items import items_of
 from api.wire.pages import Part, listed, metadata_in, metadata_of, page_of, title_of, user_of
 from api.wire.requests import checked, object_of

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
-from api.state.chat_state import ChatState
-from api.state.feedback import Feedback, FeedbackStore
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.feedback import Feedback, FeedbackStore
 from api.wire.feedback import KNOWN, opinion_of, rating_of
 from api.wire.pages import Part, listed, page_of
 from api.wire.requests import object_of

@@ -8,22 +8,22 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from api.identity.tenants import tenant_in_state
-from api.responses.attempts import attempt_of, found_for
-from api.responses.kept import cancelled, resumed
-from api.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_again, request_of
+from api.responses.idempotency import attempt_of, found_for
+from api.responses.resume import cancelled, resumed
 from api.responses.turn import Turn
-from api.routes.calls import call_of, check_constraints_of, headers_of
-from api.routes.copies import answer_or_copy, first_page
+from api.routes.call_headers import call_of, check_constraints_of, headers_of
+from api.routes.stale_reads import answer_or_copy, first_page
 from api.server.edge import UNITS
-from api.state.chat_state import ChatState
-from api.state.items import new_id
-from api.state.responses import Responses
-from api.state.retries import Hold
-from api.wire.event_stream import EventStream
+from api.server.event_stream import EventStream
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.items import new_id
+from api.state.postgres.stores.responses import Responses
+from api.state.redis.idempotency_keys import Hold
 from api.wire.fingerprint import fingerprint
 from api.wire.pages import listed, page_of
 from api.wire.query import flag_in, number_in
 from api.wire.requests import checked, object_of
+from api.wire.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_again, request_of
 from api.wire.sse import error_event, event_frame
 from cluster.errors import Conflict, NotFound, ServingError
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from api.completions.messages import listed_messages
 from api.identity.tenants import tenant_in_state
-from api.state.chat_completions import ChatCompletions
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.chat_completions import ChatCompletions
+from api.wire.completions.messages import listed_messages
 from api.wire.pages import listed, metadata_in, metadata_of, page_of, part_of
 from api.wire.requests import object_of
 from cluster.errors import InvalidRequest

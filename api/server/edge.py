@@ -12,12 +12,12 @@ from starlette.datastructures import QueryParams
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.disconnect import Exchange
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
 from api.server.bodies import Bodies, ClientLeft
 from api.server.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
 from api.server.capacity import Capacity, Units
+from api.server.disconnect import Exchange
 from api.server.head import Head, check_repeated, head_of
 from api.server.hosts import HostRule
 from api.server.request_id import HEADER, HTTP_REQUEST, request_id_of

@@ -1,8 +1,8 @@
 """By what a client, an operator and a log line name the same HTTP request.
 
 The client's own `x-request-id` where it is a plain word, else one that is made here. It is only ever shown: engines and
-workers know a request by an id that no client chooses (`Call.id`, api/generation.py), which is in the `id` of the
-answer's body and, beside this one, in the request's receipt.
+workers know a request by an id that no client chooses (`Call.id`, api/frontend/generation.py), which is in the `id` of
+the answer's body and, beside this one, in the request's receipt.
 """
 
 import logging

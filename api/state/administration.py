@@ -8,11 +8,11 @@ from typing import LiteralString
 from psycopg import sql
 from psycopg.rows import DictRow
 
-from api.state.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
+from api.state.encryption.tenant_keys import TenantKey, TenantKeys
+from api.state.postgres.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
+from api.state.postgres.queries import queries
 from api.state.postgres.sealed_tables import SEALED_TABLES, TABLES, SealedTable
-from api.state.queries import queries
-from api.state.sealing import TenantKey, TenantKeys
-from api.state.volatile import Volatile
+from api.state.redis.client import Volatile
 from cluster.errors import NotFound, StateUnavailable
 
 ERASED_AT_ONCE = 500

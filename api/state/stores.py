@@ -2,22 +2,22 @@
 
 from typing import NamedTuple
 
-from api.state.cache import ReadCache
-from api.state.chat_completions import ChatCompletions
-from api.state.context_store import ContextStore
-from api.state.conversations import Conversations
-from api.state.database import Database
-from api.state.feedback import FeedbackStore
-from api.state.history_space import HistorySpace
-from api.state.items import Limits
-from api.state.log_writer import LogWriter
-from api.state.orphans import Orphans
-from api.state.purges import Purges
-from api.state.response_events import ResponseEvents
-from api.state.responses import Responses
-from api.state.sealing import TenantKeys
-from api.state.search import Search
-from api.state.tails import Tails
+from api.state.encryption.tenant_keys import TenantKeys
+from api.state.event_streams.event_writer import LogWriter
+from api.state.event_streams.live_tails import Tails
+from api.state.event_streams.orphans import Orphans
+from api.state.event_streams.response_events import ResponseEvents
+from api.state.postgres.database import Database
+from api.state.postgres.stores.chat_completions import ChatCompletions
+from api.state.postgres.stores.conversations import Conversations
+from api.state.postgres.stores.feedback import FeedbackStore
+from api.state.postgres.stores.history_space import HistorySpace
+from api.state.postgres.stores.items import Limits
+from api.state.postgres.stores.responses import Responses
+from api.state.postgres.stores.retention import Purges
+from api.state.postgres.stores.search import Search
+from api.state.postgres.stores.summaries import ContextStore
+from api.state.redis.read_cache import ReadCache
 from cluster.config.state import StateConfig
 
 

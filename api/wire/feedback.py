@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from api.state.feedback import Opinion
+from api.state.postgres.stores.feedback import Opinion
 from api.wire.pages import user_of
 from cluster.errors import InvalidRequest
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from openai import AsyncOpenAI
 
-from api.generation import Call
+from api.frontend.generation import Call
 from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import answer
 

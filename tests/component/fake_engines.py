@@ -10,7 +10,7 @@ from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 from vllm.v1.serial_utils import MsgpackEncoder
 
-from api.render import Frontend
+from api.frontend.frontend import Frontend
 from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta

@@ -8,9 +8,9 @@ import psycopg
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from api.context.manager import ContextManager
-from api.listener import HttpListener
-from api.render import Frontend
-from api.state.chat_state import ChatState
+from api.frontend.frontend import Frontend
+from api.server.listener import HttpListener
+from api.state.lifecycle import ChatState
 from bench.fronts.ports import free_port
 from cluster.config.ingress import IngressConfig
 from tests.component.surface import FakeFrontend, an_app, invented

@@ -6,16 +6,16 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from api.app import build_http_app
 from api.context.manager import ContextManager
-from api.generation import Call
-from api.receipts import Receipts
-from api.render import Frontend
-from api.responses.event_log import LogSpace
-from api.state.cache import ReadCache
-from api.state.retries import Retries
-from api.state.sealing import KEY_BYTES, LocalMasterKey, TenantKeys
-from api.state.volatile import Volatile
+from api.frontend.frontend import Frontend
+from api.frontend.generation import Call
+from api.http_app import build_http_app
+from api.server.receipt_log import Receipts
+from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
+from api.state.event_streams.event_log import LogSpace
+from api.state.redis.client import Volatile
+from api.state.redis.idempotency_keys import Retries
+from api.state.redis.read_cache import ReadCache
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable

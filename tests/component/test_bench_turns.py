@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from bench.turns.dialogs import Dialog, Spec, Stateless, Stored
 from tests.component.answering import Model
 from tests.component.remembering import clients_of

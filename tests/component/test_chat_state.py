@@ -9,10 +9,11 @@ import psutil
 import psycopg
 import pytest
 
-from api.state import chat_state, master_keys
-from api.state.chat_state import ChatState
-from api.state.orphans import Orphans
-from api.state.purges import Purges
+from api.state import lifecycle as chat_state
+from api.state.encryption import master_keys
+from api.state.event_streams.orphans import Orphans
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.retention import Purges
 from api.wire.pages import Page
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 
-from api.context import counting, upkeep
-from api.context.counting import TokenCounter
+from api.context import summary_jobs as upkeep
+from api.context import token_counter as counting
 from api.context.manager import ContextManager
-from api.context.notes import user_message
-from api.generation import Call
-from api.state.chat_state import ChatState
+from api.context.prompt_notes import user_message
+from api.context.token_counter import TokenCounter
+from api.frontend.generation import Call
+from api.state.lifecycle import ChatState
 from api.wire.pages import Page
 from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from api.wire.pages import Page
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend

@@ -13,10 +13,10 @@ import pytest
 from openai import AsyncOpenAI, InternalServerError
 from redis import Redis
 
-from api.state import cache as module
-from api.state import database
-from api.state.chat_state import ChatState
-from api.state.conversations import Conversation
+from api.state.lifecycle import ChatState
+from api.state.postgres import database
+from api.state.postgres.stores.conversations import Conversation
+from api.state.redis import read_cache as module
 from api.wire.pages import Page
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable

@@ -12,7 +12,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 from openai import APIError, AsyncOpenAI
 
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.messages.generation import FinishReason

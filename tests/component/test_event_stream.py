@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.server.capacity import Capacity
 from api.server.edge import Edge
-from api.wire.event_stream import EventStream
+from api.server.event_stream import EventStream
 from cluster.config.ingress import IngressConfig
 from cluster.errors import Overloaded, ServingError
 

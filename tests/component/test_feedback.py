@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from api.generation import Call
-from api.state.chat_state import ChatState
+from api.frontend.generation import Call
+from api.state.lifecycle import ChatState
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import answer

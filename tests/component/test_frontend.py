@@ -9,9 +9,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from api.context.counting import TokenCounter
-from api.render import COUNTED_WINDOWS, Frontend
-from api.responses.chat import chat_messages
+from api.context.token_counter import TokenCounter
+from api.frontend.frontend import COUNTED_WINDOWS, Frontend
+from api.wire.responses.as_chat import chat_messages
 from cluster.engine.sampling_params import decode_sampling_params
 from cluster.errors import InvalidRequest, Overloaded, WorkerUnreachable
 from cluster.messages.generation import FinishReason

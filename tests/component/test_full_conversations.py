@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, texts
 from tests.component.remembering import clients_of, emptied

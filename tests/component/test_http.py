@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from api.generation import Call
-from api.receipts import Receipts
+from api.frontend.generation import Call
+from api.server.receipt_log import Receipts
 from cluster.errors import (
     UNFORESEEN,
     GenerationFailed,

@@ -16,11 +16,11 @@ import psycopg
 import pytest
 from openai import APIConnectionError, AsyncOpenAI
 
-from api.generation import Call
-from api.listener import HttpListener
-from api.state import orphans
-from api.state.chat_state import ChatState
-from api.state.responses import LEASE
+from api.frontend.generation import Call
+from api.server.listener import HttpListener
+from api.state.event_streams import orphans
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.responses import LEASE
 from bench.fronts.ports import free_port
 from cluster.config.ingress import IngressConfig
 from cluster.config.state import StateConfig

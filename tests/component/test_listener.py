@@ -9,9 +9,9 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from api.listener import HttpListener, _bind
 from api.server.capacity import Capacity
 from api.server.edge import Edge
+from api.server.listener import HttpListener, _bind
 from cluster.config.ingress import IngressConfig
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
@@ -164,7 +164,7 @@ async def refuses(client: httpx.AsyncClient) -> bool:
 
 
 async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch):
-    monkeypatch.setattr("api.listener.BIND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("api.server.listener.BIND_TIMEOUT_S", 0.1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

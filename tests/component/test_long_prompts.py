@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from api.generation import Call
-from api.render import Frontend
+from api.frontend.frontend import Frontend
+from api.frontend.generation import Call
 from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Path

@@ -12,7 +12,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.renderers import BaseRenderer, ChatParams, TokenizeParams, renderer_from_config
 from vllm.tokenizers.hf import get_cached_tokenizer
 
-from api.quick_rendering import SHORT_CHARS, ids_only, quicken
+from api.frontend.fast_tokenizer import SHORT_CHARS, ids_only, quicken
 
 DEMO_MODEL = Path(__file__).parents[2] / "conf/models/baton-demo"
 ORIGINAL = get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))

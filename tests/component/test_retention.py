@@ -10,9 +10,10 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 
 from api.identity.tenants import tenant_of_key
-from api.state import database, purges
-from api.state.chat_state import ChatState
-from api.state.purges import PURGED_AT_ONCE
+from api.state.lifecycle import ChatState
+from api.state.postgres import database
+from api.state.postgres.stores import retention as purges
+from api.state.postgres.stores.retention import PURGED_AT_ONCE
 from cluster.config.state import StateConfig, TenantStateConfig
 from tests.component.answering import Model
 from tests.component.remembering import ClientOf, clients_of

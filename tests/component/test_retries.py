@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from redis import Redis
 
-from api.state import retries as module
-from api.state.retries import Claim, Held, Hold, Retries
-from api.state.volatile import Volatile
+from api.state.redis import idempotency_keys as module
+from api.state.redis.client import Volatile
+from api.state.redis.idempotency_keys import Claim, Held, Hold, Retries
 from tests.component.forgetful import ForgetfulRedis
 
 ONE, OTHER = Claim("f", "resp_1"), Claim("f", "resp_2")

@@ -8,11 +8,11 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from api.identity.tenants import tenant_of_key
-from api.state import search
-from api.state.chat_state import ChatState
-from api.state.items import Item
-from api.state.search import CAUGHT_UP_AT_ONCE
-from api.state.words import MAX_SEARCHED, text_of
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores import search
+from api.state.postgres.stores.items import Item
+from api.state.postgres.stores.search import CAUGHT_UP_AT_ONCE
+from api.state.postgres.stores.search_words import MAX_SEARCHED, text_of
 from cluster.config.state import StateConfig
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend

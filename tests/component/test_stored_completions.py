@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from openai import APIError, AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError
 
-from api.completions import keeper
-from api.generation import Call
-from api.state.chat_state import ChatState
+from api.completions import store_writer as keeper
+from api.frontend.generation import Call
+from api.state.lifecycle import ChatState
 from api.state.stores import Stores
 from cluster.errors import StateUnavailable
 from tests.component.remembering import ClientOf, clients_of

@@ -6,10 +6,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from api.identity.tenants import tenant_of_key
-from api.state.chat_state import ChatState
-from api.state.context_store import ContextStore
-from api.state.items import Coverage
-from api.state.sealing import TenantKeys
+from api.state.encryption.tenant_keys import TenantKeys
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.items import Coverage
+from api.state.postgres.stores.summaries import ContextStore
 from cluster.errors import StateUnavailable
 from tests.component.answering import Model
 from tests.component.remembering import clients_of

@@ -7,10 +7,10 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from redis import Redis
 
-from api.state import tails as module
-from api.state import volatile as volatile_module
-from api.state.tails import Batch, Tails
-from api.state.volatile import Volatile
+from api.state.event_streams import live_tails as module
+from api.state.event_streams.live_tails import Batch, Tails
+from api.state.redis import client as volatile_module
+from api.state.redis.client import Volatile
 from tests.component.forgetful import ForgetfulRedis
 
 

@@ -1,6 +1,6 @@
 from pydantic import BaseModel
 
-from api.text_frames import _json_string
+from api.frontend.plain_frames import _json_string
 
 
 class Text(BaseModel):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from vllm.parser import ParserManager
 
-from api.generation import Call
-from api.render import Frontend, vllm_state
-from api.text_streams import passes_text_on
-from api.vllm_errors import error_in_frame
+from api.frontend.frontend import Frontend, vllm_state
+from api.frontend.generation import Call
+from api.frontend.plain_streams import passes_text_on
+from api.frontend.vllm_errors import error_in_frame
 from api.wire import sse
 from cluster.config.application import AppConfig, parse
 from cluster.config.repository import REPO_ROOT

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from api.generation import Call
+from api.frontend.generation import Call
 from api.identity.tenants import tenant_of_key
 from api.responses.titles import MAX_TITLES, Titles
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from cluster.errors import InvalidRequest, StateUnavailable, TooManyRequests
 from cluster.messages.ids import SloClass

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from api.state import volatile as module
-from api.state.volatile import TIMEOUT_S, Volatile
+from api.state.redis import client as module
+from api.state.redis.client import TIMEOUT_S, Volatile
 from tests.component.forgetful import ForgetfulRedis
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.completions.assembly import Assembly
+from api.wire.completions.assembly import Assembly
 from tests.unit.chat_chunks import Chunk, answer, call, chunk, usage
 
 

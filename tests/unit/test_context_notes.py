@@ -2,7 +2,16 @@
 
 import pytest
 
-from api.context.notes import EXCERPT_CHARS, composed, memory_note, num_images, shortened, spoken, text_of, user_message
+from api.context.prompt_notes import (
+    EXCERPT_CHARS,
+    composed,
+    memory_note,
+    num_images,
+    shortened,
+    spoken,
+    text_of,
+    user_message,
+)
 from tests.unit.conversations import called, numbered, returned, said
 
 IMAGE = {"type": "input_image", "image_url": "data:,", "detail": "auto"}

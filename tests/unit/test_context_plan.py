@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.context.draft import Draft, Memory
-from api.context.notes import composed, text_of
 from api.context.plan import Budget, Measured, Plan, Summary, budget_of, plan, to_summarize
-from api.context.turns import Item, is_asked, num_system, turn_starts
+from api.context.prompt_notes import composed, text_of
+from api.context.turn_boundaries import Item, is_asked, num_system, turn_starts
 from cluster.config.context import ContextConfig
 from tests.unit.conversations import called, conversations, numbered, returned, said
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from api.responses.event_log import EventLog, LogSpace
+from api.state.event_streams.event_log import EventLog, LogSpace
 
 CREATED: dict[str, Any] = {"id": "resp_1", "status": "in_progress", "output": []}
 

@@ -1,6 +1,6 @@
 from typing import Any
 
-from api.completions.messages import listed_messages
+from api.wire.completions.messages import listed_messages
 
 TEXT = {"type": "text", "text": "What is this?"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}

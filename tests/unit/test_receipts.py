@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client import REGISTRY
 
-from api.receipts import Receipts
+from api.server.receipt_log import Receipts
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Slo

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.responses.chat import LOGPROBS, chat_body, chat_messages
+from api.wire.responses.as_chat import LOGPROBS, chat_body, chat_messages
 from cluster.errors import InvalidRequest
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from api.responses.events import Event, ResponseWriter
+from api.wire.responses.events import Event, ResponseWriter
 from tests.unit.chat_chunks import Chunk, answer, call, chunk, usage
 
 RESPONSE: dict[str, Any] = {

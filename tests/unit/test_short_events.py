@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.responses.events import Event, ResponseWriter
-from api.responses.short_events import Retelling, is_last, shortened, whole
+from api.wire.responses.events import Event, ResponseWriter
+from api.wire.responses.short_events import Retelling, is_last, shortened, whole
 from tests.unit.chat_chunks import Chunk, call, chunk, usage
 from tests.unit.test_response_events import RESPONSE
 

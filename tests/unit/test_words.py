@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.state.words import (
+from api.state.postgres.stores.search_words import (
     BEFORE_HIT,
     EXCERPT,
     HIT_BEGINS,

@@ -5,8 +5,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from psycopg.rows import DictRow
 
-from api.state.items import Item, unsealed
-from api.state.sealing import TenantKey
+from api.state.encryption.tenant_keys import TenantKey
+from api.state.postgres.stores.items import Item, unsealed
 from api.wire.pages import Page, Part
 from cluster.errors import InvalidRequest
 

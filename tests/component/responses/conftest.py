@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from openai import AsyncOpenAI
 
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model
 from tests.component.remembering import ClientOf, clients_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, ConflictError, RateLimitError
 
-from api.responses import attempts
+from api.responses import idempotency as attempts
 from cluster.errors import TooManyRequests
 from tests.component.answering import texts
 from tests.component.responses.streams import cut_after, numbers

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from openai import InternalServerError
 
-from api.state import log_writer, orphans
-from api.state.chat_state import ChatState
-from api.state.responses import LEASE
+from api.state.event_streams import event_writer as log_writer
+from api.state.event_streams import orphans
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.responses import LEASE
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from tests.component.answering import texts

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError
 
-from api.state import items
+from api.state.postgres.stores import items
 from tests.component.answering import texts
 from tests.component.remembering import clients_of
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from api.state import log_writer
+from api.state.event_streams import event_writer as log_writer
 from tests.component.responses.streams import cut_after, numbers, resumed
 
 

@@ -6,8 +6,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api import text_counting
-from api.text_counting import COUNTED_AT_A_TIME, TextCounter
+from api.frontend import token_counting as text_counting
+from api.frontend.token_counting import COUNTED_AT_A_TIME, TextCounter
 
 LONG = "x" * COUNTED_AT_A_TIME
 

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
-from api.responses.request import request_of, response_of
 from api.wire.fields import check_fields
+from api.wire.responses.request import request_of, response_of
 from cluster.cli import private
 from cluster.errors import InvalidRequest
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from api.listener import HttpListener
+from api.server.listener import HttpListener
 from cluster.config.ingress import IngressConfig
 from tests.component.surface import FakeFrontend, an_app
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route
 
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.fake_engines import FakeEngines
 from tests.component.surface import CHAT, COMPLETION, a_client, an_app

@@ -10,9 +10,9 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from api.listener import HttpListener
 from api.server.capacity import Capacity
 from api.server.edge import Edge
+from api.server.listener import HttpListener
 from cluster.config.ingress import IngressConfig
 
 PATIENCE_S = 5.0

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.generation import Call
-from api.state.chat_state import ChatState
+from api.frontend.generation import Call
+from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, frame
 from tests.component.responses.conftest import client, clients, elsewhere

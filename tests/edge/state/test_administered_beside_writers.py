@@ -10,8 +10,8 @@ from redis import Redis
 
 from api.state import administration as module
 from api.state.administration import REPLICAS_LOOK_S, TRANSACTION_TIMEOUT_S
-from api.state.chat_state import LOOK_INTERVAL_S
-from api.state.sealing import LOOK_MARGIN, LocalMasterKey
+from api.state.encryption.tenant_keys import LOOK_MARGIN, LocalMasterKey
+from api.state.lifecycle import LOOK_INTERVAL_S
 from tests.edge.state.stored import rows
 from tests.edge.state.test_erasure import ALICE, SAID, administration, rows_of, with_everything
 

@@ -10,7 +10,7 @@ from redis import Redis
 from api.identity.tenants import tenant_of_key
 from api.state import administration as module
 from api.state.administration import Administration
-from api.state.chat_state import ChatState
+from api.state.lifecycle import ChatState
 from cluster.errors import NotFound
 from tests.edge.state.stored import rows
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from psycopg import OperationalError
 
-from api.state.chat_state import ChatState
-from api.state.database import Database
+from api.state.lifecycle import ChatState
+from api.state.postgres.database import Database
 from cluster.errors import StateUnavailable
 
 TIMEOUT_S = 0.5
@@ -68,7 +68,7 @@ async def test_transaction_whose_end_is_not_answered_ends_in_its_time(state: Cha
 async def test_probe_that_is_not_answered_ends_in_its_time_and_leaves_no_broken_connection(
     state: ChatState, monkeypatch
 ):
-    monkeypatch.setattr("api.state.database.PROBE_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr("api.state.postgres.database.PROBE_TIMEOUT_S", TIMEOUT_S)
     database = state._database
     await asyncio.gather(*(_slept(database) for _ in range(3)))  # so many connections are idle
     with hanging(await backend_of(state)):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.state.history_space import HistorySpace
+from api.state.postgres.stores.history_space import HistorySpace
 from cluster.errors import Overloaded, TooManyRequests
 from tests.edge.state.test_bounds import KILO, code_of, said
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.completions import keeper
-from api.completions.keeper import Keeper
+from api.completions import store_writer as keeper
+from api.completions.store_writer import Keeper
 from api.identity.tenants import tenant_of_key
-from api.state.chat_completions import ChatCompletion
+from api.state.postgres.stores.chat_completions import ChatCompletion
 from cluster.errors import StateUnavailable
 from tests.component.test_stored_completions import Model
 

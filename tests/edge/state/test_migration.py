@@ -6,7 +6,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from api.state.database import MIGRATIONS, Database
+from api.state.postgres.database import MIGRATIONS, Database
 from cluster.services.postgres import LocalPostgres
 from tests.edge.state.stored import rows
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from api.identity.tenants import tenant_of_key
-from api.state import search
+from api.state.postgres.stores import search
 from api.wire.pages import Page
 from cluster.errors import StateUnavailable, TooManyRequests
 
@@ -34,7 +34,7 @@ async def test_tenant_whose_statements_are_slow_leaves_connections_to_the_others
 
 
 async def test_tenant_that_waits_for_itself_too_long_is_told_so(state, state_with, monkeypatch):
-    monkeypatch.setattr("api.state.database.CONNECTION_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("api.state.postgres.database.CONNECTION_TIMEOUT_S", 0.05)
     state = await state_with(max_connections=2)
     async with state._database.transaction("greedy"):
         with pytest.raises(StateUnavailable):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from api.identity.tenants import tenant_of_key
-from api.responses import attempts
-from api.responses.attempts import Attempt, found_for
-from api.state.response_events import Standing
-from api.state.retries import Hold, Retries
-from api.state.volatile import Volatile
+from api.responses import idempotency as attempts
+from api.responses.idempotency import Attempt, found_for
+from api.state.event_streams.response_events import Standing
+from api.state.redis.client import Volatile
+from api.state.redis.idempotency_keys import Hold, Retries
 from api.wire.fingerprint import fingerprint
 from cluster.errors import StillAdmitting
 

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from api.identity.tenants import tenant_of_key
-from api.responses.short_events import whole
-from api.state.chat_state import ChatState
-from api.state.response_events import Batch, events_of
-from api.state.responses import RUNNING
+from api.state.event_streams.response_events import Batch, events_of
+from api.state.lifecycle import ChatState
+from api.state.postgres.stores.responses import RUNNING
+from api.wire.responses.short_events import whole
 from tests.component.responses.streams import resumed
 from tests.edge.state.blocking import longest_block
 from tests.edge.state.stored import num_bytes, rows

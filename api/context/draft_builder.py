@@ -1,0 +1,122 @@
+"""Drafts of prompts, with the numbers that they are planned by."""
+
+import json
+from collections.abc import Sequence
+
+from api.context.draft import Draft
+from api.context.plan import Budget, Measured, Summary, budget_of, plan
+from api.context.prompt_notes import memory_note, user_message
+from api.context.token_counter import TokenCounter, most_tokens, most_tokens_of_text
+from api.context.turn_boundaries import Item, is_asked, num_system, turn_starts
+from api.frontend.frontend import Frontend
+from api.state.postgres.stores.history import History, StoredSummary
+from api.wire.responses.as_chat import chat_body
+from api.wire.responses.request import ResponseRequest
+from cluster.config.context import ContextConfig
+from cluster.errors import InvalidRequest
+
+TEMPLATE_TOKENS = 1024
+"""More than templates put around a chat as a whole."""
+EXACT_FROM = 0.8
+"""Of the limit: a prompt whose estimate is nearer is counted exactly, even if nothing is left out."""
+
+
+class Drafting:
+    def __init__(self, frontend: Frontend, counter: TokenCounter, config: ContextConfig) -> None:
+        self._frontend = frontend
+        self._counter = counter
+        self._config = config
+        self._windows: dict[str, int] = {}
+        """By model."""
+
+    async def window(self, model: str) -> int:
+        """Tokens; of a model that is not served, any: it is refused when something is rendered for it."""
+        if model not in self._windows:
+            self._windows |= {card["id"]: card["max_model_len"] for card in await self._frontend.models()}
+        return self._windows.get(model) or max(self._windows.values())
+
+    def surely_fits(self, request: ResponseRequest, items: Sequence[Item], window: int) -> bool:
+        """Without counting a token."""
+        budget = self._budget_with(request, window, system=0)
+        system = request.body.get("instructions", "") + json.dumps(request.body.get("tools", ()))
+        return TEMPLATE_TOKENS + most_tokens_of_text(system) + sum(map(most_tokens, items)) <= budget.high
+
+    async def budget(self, request: ResponseRequest, items: Sequence[Item], window: int) -> Budget:
+        """Raises InvalidRequest where the system prompt has more than its share."""
+        system = await self.num_tokens(request, [*items[: num_system(items)], user_message("")])
+        answer = request.body.get("max_output_tokens")
+        most = int(self._config.system_share * budget_of(self._config, window, answer, 0).limit)
+        if system > most:
+            raise InvalidRequest(
+                f"instructions, leading system messages and tools have {system} tokens, and may have {most} of the "
+                f"{window} that the model can read",
+                "instructions",
+                "context_length_exceeded",
+            )
+        return self._budget_with(request, window, system)
+
+    async def draft(self, history: History, budget: Budget) -> Draft:
+        by_id = {item["id"]: item for item in history.items}
+        notes = {
+            message: memory_note(by_id[item] for item in remembered if item in by_id)
+            for message, remembered in history.memories.items()
+        }
+        usable = usable_summaries(history)
+        summaries = [Summary(one.coverage.number, one.after) for one in usable]
+        tokens = await self._tokens(history.items, notes)
+        measured = Measured(tokens, list(map(is_asked, history.items)), turn_starts(history.items), summaries)
+        chosen = plan(measured, budget)
+        text = next((one.text for one in usable if _is(one, chosen.summary)), None)
+        covered = chosen.summary.covers if chosen.summary else measured.first
+        return Draft(history.items, measured, chosen.cut, covered, text, notes)
+
+    async def shrunk(self, request: ResponseRequest, draft: Draft, budget: Budget) -> tuple[Draft, int | None]:
+        """Until it fits, with the exact number of its tokens; None for a conversation that is plainly sent whole.
+
+        Raises:
+            InvalidRequest: the last turn alone is too long.
+        """
+        if not draft.leaves_out and sum(draft.measured.tokens) <= min(budget.high, int(EXACT_FROM * budget.limit)):
+            return draft, None
+        while (number := await self.num_tokens(request, draft.sent())) > budget.limit:
+            smaller = draft.smaller(number - budget.limit)
+            if smaller is None:
+                raise InvalidRequest(
+                    f"the last turn and the system prompt have {number} tokens, and the model can read {budget.limit} "
+                    "beside its answer",
+                    "input",
+                    "context_length_exceeded",
+                )
+            draft = smaller
+        return draft, number
+
+    async def num_tokens(self, request: ResponseRequest, items: Sequence[Item]) -> int:
+        """Of the prompt, as the model's template has it. Raises ServingError."""
+        return await self._frontend.count_tokens(chat_body(request.body, request.body["model"], items))
+
+    def _budget_with(self, request: ResponseRequest, window: int, system: int) -> Budget:
+        return budget_of(self._config, window, request.body.get("max_output_tokens"), system, request.compact_threshold)
+
+    async def _tokens(self, items: Sequence[Item], notes: dict[str, str]) -> list[int]:
+        """Of each item, with what it was reminded of."""
+        reminders = [user_message(note) | {"id": f"memory of {message}"} for message, note in notes.items()]
+        told = dict(zip(notes, await self._counter.in_prompt(reminders), strict=True))
+        counts = await self._counter.in_prompt(items)
+        return [tokens + told.get(item["id"], 0) for item, tokens in zip(items, counts, strict=True)]
+
+
+def usable_summaries(history: History) -> list[StoredSummary]:
+    """Those that stand for what is still there, all of it."""
+    if not history.summaries:
+        return []
+    lasts = {start: history.items[start - 1]["id"] for start in turn_starts(history.items) if start}
+    return [summary for summary in history.summaries if lasts.get(summary.coverage.number) == summary.coverage.through]
+
+
+def newest_summary(history: History) -> StoredSummary | None:
+    """Which stands for most."""
+    return max(usable_summaries(history), key=lambda summary: summary.coverage.number, default=None)
+
+
+def _is(stored: StoredSummary, chosen: Summary | None) -> bool:
+    return chosen is not None and (stored.coverage.number, stored.after) == (chosen.covers, chosen.after)

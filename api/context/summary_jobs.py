@@ -1,0 +1,86 @@
+"""What a conversation wants after a turn: a summary of what will be left out, before it is."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from api.context.draft_builder import Drafting, newest_summary
+from api.context.plan import Budget, to_summarize
+from api.context.summary import Style, Summarizer
+from api.context.turn_boundaries import Item
+from api.state.postgres.stores.history import History
+from api.state.postgres.stores.items import Coverage
+from api.state.postgres.stores.summaries import ContextStore
+from cluster.errors import ServingError
+
+logger = logging.getLogger("baton.context")
+
+MAX_JOBS = 4
+"""Summaries that a replica writes at a time. A conversation that finds no place has it written after a later turn."""
+TIMEOUT_S = 300.0
+"""Of all that a summary takes, however slowly the model writes."""
+
+
+class TurnContext(NamedTuple):
+    """What a turn leaves to do."""
+
+    tenant: str
+    response: str
+    history: History
+    """With the turn's input."""
+    budget: Budget
+    writer: str
+    """The model that writes its summaries."""
+    window: int
+    """The writer's."""
+
+
+class Upkeep:
+    def __init__(self, drafting: Drafting, summarizer: Summarizer, store: Callable[[], ContextStore]) -> None:
+        """`store`: raises StateUnavailable while it cannot be reached."""
+        self._drafting = drafting
+        self._summarizer = summarizer
+        self._store = store
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        """By tenant."""
+
+    def after(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
+        """Goes on in the background, one at a time for each tenant."""
+        has_place = turn.tenant not in self._jobs and len(self._jobs) < MAX_JOBS
+        if turn.budget.summary and turn.history.items and has_place:
+            job = asyncio.create_task(self._summarize(turn, output, style))
+            self._jobs[turn.tenant] = job
+            job.add_done_callback(lambda _: self._jobs.pop(turn.tenant))
+
+    async def idle(self) -> None:
+        while self._jobs:
+            await asyncio.wait(self._jobs.values())
+
+    async def close(self) -> None:
+        for job in self._jobs.values():
+            job.cancel()
+        await self.idle()
+
+    async def _summarize(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._extend(turn, turn.history._replace(items=[*turn.history.items, *output]), style)
+        except (ServingError, TimeoutError) as error:
+            logger.warning("no summary after response %s: %s", turn.response, error or "not written in time")
+        except Exception:
+            logger.exception("no summary after response %s", turn.response)
+
+    async def _extend(self, turn: TurnContext, history: History, style: Style) -> None:
+        draft = await self._drafting.draft(history, turn.budget)
+        number = to_summarize(draft.measured, draft.cut, turn.budget)
+        if number is None:
+            return
+        newest = newest_summary(history)
+        covered = newest.coverage.number if newest else draft.measured.first
+        text = newest.text if newest else None
+        stops = [start - covered for start in draft.measured.starts if covered < start < number] + [number - covered]
+        written = await self._summarizer.extended(style, text, history.items[covered:number], stops)
+        end = covered + written.covers
+        coverage = Coverage(history.items[end - 1]["id"], end)
+        await self._store().add_summary(turn.tenant, turn.response, coverage, written.text)

@@ -1,0 +1,257 @@
+"""vLLM's OpenAI front half, without its engine: request models, chat templates, tokenizer, tool and reasoning parsers.
+
+`Frontend` owns vLLM's serving objects; they believe to talk to an engine, which is `RemoteEngine`
+(api/frontend/remote_engine.py).
+"""
+
+import argparse
+import dataclasses
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import State
+from vllm.engine.protocol import EngineClient
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMClientError
+from vllm.renderers.chat_utils import has_non_text_content
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from api.frontend.generation import CALL, Call, SessionFactory
+from api.frontend.plain_streams import TextChat, TextCompletion
+from api.frontend.remote_engine import RemoteEngine
+from api.frontend.token_counting import TextCounter
+from api.frontend.vllm_errors import error_of_response, serving_error
+from api.wire.fields import check_fields
+from api.wire.requests import in_checking_thread
+from api.wire.validation import FailFast, first_error
+from cluster.config.application import AppConfig
+from cluster.config.repository import resolve_model
+from cluster.engine.block_hashes import BlockHasher
+from cluster.errors import InvalidRequest, ServingError
+
+Frames = AsyncGenerator[str | bytes, None]
+"""Of a stream: as vLLM writes them (str), or ready for the wire (bytes)."""
+
+
+COUNTED_WINDOWS = 8
+"""The tokens of a prompt are counted up to so many times what the model can read. More lets one question keep a thread
+busy for longer; fewer says of fewer prompts by how much they are too long.
+"""
+
+
+class _Counted(ChatCompletionRequest):
+    """A request whose prompt may be longer than the model can read."""
+
+    def build_tok_params(self, model_config: Any) -> Any:
+        most = COUNTED_WINDOWS * model_config.max_model_len
+        return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=most, max_output_tokens=0)
+
+
+_CHAT: FailFast[ChatCompletionRequest] = FailFast(ChatCompletionRequest)
+_COUNTED: FailFast[_Counted] = FailFast(_Counted)
+_TEXT: FailFast[CompletionRequest] = FailFast(CompletionRequest)
+
+MANY_MESSAGES = 200
+"""Validating so many takes up to 3 ms, for which the event loop may be blocked."""
+MESSAGES_AT_A_TIME = 1024
+"""Validating so many takes up to 12 ms, in which nothing else of the process runs."""
+MANY_TOKENS = 20_000
+"""Validating so many takes up to 2 ms."""
+
+
+class Frontend:
+    """Answers chat and text completions from dictionaries, as a dictionary or a stream of SSE frames."""
+
+    def __init__(
+        self, chat: OpenAIServingChat, completion: OpenAIServingCompletion, models: OpenAIServingModels
+    ) -> None:
+        self._chat = chat
+        self._completion = completion
+        self._models = models
+        self._texts = TextCounter(self._count)
+
+    @classmethod
+    async def start(cls, config: AppConfig, start_session: SessionFactory) -> "Frontend":
+        state = await vllm_state(config, start_session)
+        return cls(
+            TextChat.adopt(state.openai_serving_chat),
+            TextCompletion.adopt(state.openai_serving_completion),
+            state.openai_serving_models,
+        )
+
+    async def close(self) -> None:
+        """Nobody asks any more: the processes that try constraints end."""
+        engine: RemoteEngine = self._chat.engine_client
+        await engine.compilers.close()
+
+    async def models(self) -> list[dict[str, Any]]:
+        """The served models, as OpenAI's model objects plus vLLM's `max_model_len`."""
+        cards = (await self._models.show_available_models()).data
+        return [card.model_dump(include={"id", "object", "created", "owned_by", "max_model_len"}) for card in cards]
+
+    async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
+        """Raises ServingError (InvalidRequest for bad input)."""
+        request = await _validated_chat(_CHAT, body)
+        return await self._answer(self._chat.create_chat_completion, request, call)
+
+    async def completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
+        """Raises ServingError (InvalidRequest for bad input)."""
+        request = (
+            await in_checking_thread(lambda: _validated(_TEXT, body)) if _is_long(body) else _validated(_TEXT, body)
+        )
+        return await self._answer(self._completion.create_completion, request, call)
+
+    async def count_tokens(self, body: Any) -> int:
+        """Of the prompt of a chat completion, even if it is too long for the model. Raises ServingError, InvalidRequest
+        for more than COUNTED_WINDOWS times too many.
+        """
+        request = await _validated_chat(_COUNTED, body)
+        try:
+            rendered = await self._chat.render_chat_request(request)
+        except (VLLMClientError, GracefulHTTPError, ValueError, TypeError) as error:
+            raise _uncounted(serving_error(error)) from error
+        if isinstance(rendered, ErrorResponse):
+            raise _uncounted(error_of_response(rendered))
+        _, (prompt, *_) = rendered
+        return len(prompt["prompt_token_ids"])
+
+    async def count_texts(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each text, by itself; of a long one nearly."""
+        return await self._texts.counts(texts)
+
+    def _count(self, text: str) -> int:
+        return len(self._chat.renderer.get_tokenizer()(text, add_special_tokens=False)["input_ids"])
+
+    async def _answer(self, create: Callable[[Any], Any], request: Any, call: Call) -> dict[str, Any] | Frames:
+        request.request_id = call.id
+        call.has_tools = bool(getattr(request, "tools", None))
+        CALL.set(call)
+        try:
+            answer = await create(request)
+        except (VLLMClientError, GracefulHTTPError, GenerationError, ValueError, TypeError, OverflowError) as error:
+            raise call.error or serving_error(error) from error
+        finally:
+            call.generations.clear()  # they know the call: no cycle may outlive the rendering
+        if isinstance(answer, ErrorResponse):
+            raise call.error or error_of_response(answer)
+        if isinstance(answer, BaseModel):
+            return answer.model_dump()
+        return cast(Frames, answer)
+
+
+async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
+    """vLLM's serving objects as its own server builds them, over the cluster."""
+    arguments = _arguments(config)
+    engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session, config.ingress.structured_output)
+    state = State()
+    await init_app_state(cast(EngineClient, engine), state, arguments, ("generate",))
+    return state
+
+
+def _arguments(config: AppConfig) -> argparse.Namespace:
+    """vLLM's server arguments: its defaults, the shared engine arguments, and what the ingress configures."""
+    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    ingress = config.ingress
+    settings = {
+        **config.shared_engine,
+        "model": resolve_model(config.model),
+        "served_model_name": [config.model_name],
+        "tool_call_parser": ingress.tool_call_parser,
+        "enable_auto_tool_choice": ingress.tool_call_parser is not None,
+        "chat_template": ingress.chat_template,
+        "enable_prompt_tokens_details": True,
+        "limit_mm_per_prompt": dict.fromkeys(("image", "video", "audio"), 0),  # what slips through is not fetched
+    }
+    if ingress.reasoning_parser is not None:
+        settings["reasoning_parser"] = ingress.reasoning_parser
+        arguments.structured_outputs_config.reasoning_parser = ingress.reasoning_parser
+    for name, value in settings.items():
+        setattr(arguments, name, value)
+    return arguments
+
+
+async def _validated_chat(model: FailFast[Any], body: Any) -> Any:
+    """Raises InvalidRequest."""
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if isinstance(messages, list) and len(messages) > MANY_MESSAGES:
+        return await in_checking_thread(lambda: _validated_in_pieces(model, body))
+    return _validated(model, body)
+
+
+def _validated_in_pieces(model: FailFast[Any], body: dict[str, Any]) -> Any:
+    """A few messages at a time. Raises InvalidRequest."""
+    messages, size = body["messages"], MESSAGES_AT_A_TIME
+    request = _validated(model, {**body, "messages": messages[:size]})
+    for start in range(size, len(messages), size):
+        request.messages += _validated(model, {"messages": messages[start : start + size]}, start).messages
+    return request
+
+
+def _is_long(body: Any) -> bool:
+    """The prompt of a text completion has many token ids."""
+    prompt = body.get("prompt") if isinstance(body, dict) else None
+    return isinstance(prompt, list) and sum(len(ids) if isinstance(ids, list) else 1 for ids in prompt) > MANY_TOKENS
+
+
+def _validated(model: FailFast[Any], body: Any, first_message: int = 0) -> Any:
+    """The body as vLLM's request model, with nothing in it that a client may not set. `first_message`: the number of
+    the first of its messages. Raises InvalidRequest.
+    """
+    try:
+        present = check_fields(body, model.fields)
+        _check_media(present.get("messages"), first_message)
+        return model.validate(present)
+    except ValidationError as error:
+        first = first_error(error)
+        param = _path_in(body, first["loc"], first_message)
+        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+        raise InvalidRequest(f"{first['msg']} (at {param or 'the request'})", param, code) from error
+    except VLLMClientError as error:
+        raise serving_error(error) from error
+    except (AttributeError, KeyError, TypeError) as error:  # vLLM's own validators on a value of the wrong type
+        raise InvalidRequest(f"a field of the request has a wrong type ({error})", None, "invalid_type") from error
+
+
+def _check_media(messages: Any, first_message: int) -> None:
+    """Before anything is fetched: vLLM's renderer downloads what a URL names. Raises InvalidRequest."""
+    if has_non_text_content(messages):
+        number = first_message + next(
+            number for number, message in enumerate(messages) if has_non_text_content([message])
+        )
+        raise InvalidRequest(
+            "this service takes text only: no images, audio, video or embeddings",
+            f"messages.{number}.content",
+            "unsupported_value",
+        )
+
+
+def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str | None:
+    """Where pydantic found an error, without the names that it gives to the branches of a union."""
+    path: list[str] = []
+    last = len(loc) - 1
+    for i, part in enumerate(loc):
+        is_there = part in body if isinstance(body, dict) else isinstance(body, list) and isinstance(part, int)
+        if is_there:
+            path.append(str(part + first_message if path == ["messages"] and isinstance(part, int) else part))
+            body = body[part]
+        elif i == last and isinstance(body, dict):  # a missing field
+            path.append(str(part))
+    return ".".join(path) or None
+
+
+def _uncounted(error: ServingError) -> ServingError:
+    if error.code != "context_length_exceeded":
+        return error
+    return InvalidRequest(
+        f"the prompt has more than {COUNTED_WINDOWS} times the tokens that the model can read: they are not counted",
+        "input",
+        error.code,
+    )

@@ -1,0 +1,153 @@
+"""One HTTP request and the generations that it asks the cluster for.
+
+vLLM's serving code stands between the two and cannot carry a request along: it is found again by a context variable.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+from vllm.exceptions import GenerationError, VLLMClientError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.structured_output.request import get_structured_output_key
+
+from api.frontend.vllm_errors import serving_error
+from api.structured.compilers import Compilers
+from cluster import metrics
+from cluster.engine.block_hashes import BlockHasher
+from cluster.engine.sampling_params import encode_sampling_params, is_resumable, is_verifiable
+from cluster.errors import UNFORESEEN, ConstraintFailed, InvalidRequest, ServingError
+from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import RequestId
+from cluster.messages.placement import Placement
+from router.session.receipt import Terms
+from router.session.session import Session
+
+logger = logging.getLogger("baton.ingress")
+
+SessionFactory = Callable[[GenerateRequest, Terms], Session]
+
+
+class Call:
+    """One HTTP request."""
+
+    def __init__(self, *, tenant: str = "", **terms: Any) -> None:
+        """`tenant`: whose it is; nobody else's requests find its KV blocks. `terms`: of router/session/receipt.py."""
+        self.id = uuid.uuid4().hex
+        self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
+        self.tenant = tenant
+        self.placement: Placement | None = None
+        """Where it runs, why, and what is expected; set with the first token."""
+        self.prompt_sources: PromptTokenSources | None = None
+        """Where the KV of its prompt came from, as the worker of the first token found it; set with that token."""
+        self.error: ServingError | None = None
+        """Why generation failed; vLLM's serving code passes on no more than a message."""
+        self.generations: list[Generation] = []
+        """One per prompt, once the request is rendered."""
+        self.has_tools = False
+        """vLLM looks for calls of tools in what is generated."""
+
+    def again(self) -> "Call":
+        """The same request, tried anew."""
+        call = Call(tenant=self.tenant)
+        call.terms = msgspec.structs.replace(self.terms, arrived_at=call.terms.arrived_at)
+        return call
+
+
+CALL: ContextVar[Call] = ContextVar("call")
+
+
+def constraint_in(params: Any) -> tuple[str, str]:
+    """Its kind, as vLLM names it in lower case, and its text. Raises InvalidRequest."""
+    try:
+        kind, spec = get_structured_output_key(params)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"structured_outputs: {error}", "structured_outputs", "invalid_value") from error
+    return kind.name.lower(), spec
+
+
+class Generation:
+    """One rendered prompt, and the session that answers it. Whoever consumes it consumes it once."""
+
+    def __init__(
+        self,
+        call: Call,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        reasoning_ended: bool | None,
+        reasoning_parser_kwargs: dict[str, Any] | None,
+    ) -> None:
+        self.params = params
+        self._call = call
+        self._prompt = prompt
+        self._request_id = request_id
+        self._reasoning_ended = reasoning_ended
+        self._reasoning_parser_kwargs = reasoning_parser_kwargs
+
+    @property
+    def has_tools(self) -> bool:
+        return self._call.has_tools
+
+    def processed(self, processor: InputProcessor) -> EngineCoreRequest:
+        """Raises GenerationError where the engine's own checks refuse the prompt or its parameters."""
+        try:
+            request = processor.process_inputs(
+                self._request_id, self._prompt, self.params, supported_tasks=("generate",)
+            )
+            if request.prompt_token_ids is None or request.mm_features:
+                raise VLLMClientError("only text prompts are supported")
+        except VLLMClientError as error:
+            self._call.error = serving_error(error)
+            raise GenerationError(str(error)) from error  # which vLLM's serving code passes on without logging it
+        processor.assign_request_id(request)
+        return request
+
+    async def deltas(
+        self, request: EngineCoreRequest, hasher: BlockHasher, compilers: Compilers, start_session: SessionFactory
+    ) -> AsyncGenerator[TokenDelta, None]:
+        """What the workers generate for the processed request. Raises GenerationError, and says why in the call."""
+        call = self._call
+        try:
+            if (constraint := request.params.structured_outputs) is not None:
+                await compilers.check(*constraint_in(constraint), call.tenant)
+            generate = self._to_generate_request(request)
+            block_hashes = await hasher.of_prompt(generate.prompt_token_ids, generate.cache_salt)
+            session = start_session(generate, msgspec.structs.replace(call.terms, block_hashes=block_hashes))
+            async with aclosing(session.run()) as deltas:
+                async for delta in deltas:
+                    call.placement = session.placement
+                    call.prompt_sources = call.prompt_sources or delta.prompt_sources
+                    yield delta
+        except ServingError as error:
+            if isinstance(error, ConstraintFailed):
+                metrics.CONSTRAINTS.labels("ended").inc()
+            call.error = error
+            raise GenerationError(str(error)) from error
+        except Exception as error:
+            logger.exception("a generation failed")
+            call.error = ServingError(UNFORESEEN)
+            raise GenerationError(UNFORESEEN) from error
+
+    def _to_generate_request(self, request: EngineCoreRequest) -> GenerateRequest:
+        params = request.params
+        return GenerateRequest(
+            request_id=RequestId(str(request.external_req_id)),
+            prompt_token_ids=request.prompt_token_ids or [],
+            sampling_params=encode_sampling_params(params),
+            cache_salt=self._call.tenant or None,
+            num_sequences=params.n,
+            max_output_tokens=params.max_tokens,
+            needs_prompt_logprobs=params.prompt_logprobs is not None,
+            is_resumable=is_resumable(params),
+            is_verifiable=is_verifiable(params),
+            reasoning_ended=self._reasoning_ended,
+            reasoning_parser_kwargs=self._reasoning_parser_kwargs,
+        )

@@ -1,0 +1,221 @@
+"""Streams of plain text without vLLM's objects per token.
+
+vLLM's serving code builds a request output, a pydantic chunk and its JSON for each token. `TextChat` and
+`TextCompletion` are that serving code with one method replaced: where a request asks for text and nothing else, its
+stream is written from frames that are prepared once per request (api/frontend/plain_frames.py). Everything else, and
+everything that is not plainly understood here, stays vLLM's. Both ways give the same bytes
+(tests/component/test_text_streams.py).
+"""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.exceptions import GenerationError
+from vllm.parser.abstract_parser import DelegatingParser, Parser
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+from api.frontend.generation import CALL, Generation
+from api.frontend.plain_frames import ChatFrames, CompletionFrames, TextFrames, wants_usage
+from api.wire.sse import DONE
+from cluster.messages.generation import FinishReason, TokenDelta
+
+logger = logging.getLogger("baton.ingress")
+
+UNDERSTOOD = frozenset(
+    {
+        "allowed_token_ids",
+        "bad_words",
+        "frequency_penalty",
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "logit_bias",
+        "max_completion_tokens",
+        "max_tokens",
+        "add_generation_prompt",
+        "add_special_tokens",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "messages",
+        "min_p",
+        "min_tokens",
+        "model",
+        "presence_penalty",
+        "prompt",
+        "repetition_penalty",
+        "reasoning_effort",
+        "request_id",
+        "response_format",
+        "seed",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "stop",
+        "stop_token_ids",
+        "stream",
+        "stream_options",
+        "structured_outputs",
+        "temperature",
+        "top_k",
+        "top_p",
+        "truncate_prompt_tokens",
+    }
+)
+"""Fields that change the prompt, the tokens or their text, and not what a frame says of them (`stream_options` may: it
+is looked at). Any other field keeps its default, or the stream is vLLM's.
+"""
+
+
+class TextChat(OpenAIServingChat):
+    @classmethod
+    def adopt(cls, serving: OpenAIServingChat) -> "TextChat":
+        """A serving object that vLLM has set up."""
+        adopted: TextChat = cls.__new__(cls)
+        adopted.__dict__.update(serving.__dict__)
+        return adopted
+
+    def chat_completion_stream_generator(
+        self, request: ChatCompletionRequest, outputs: Any, request_id: str, model_name: str, *rest: Any, **options: Any
+    ) -> AsyncGenerator[str | bytes, None]:
+        generation = plain_generation(self, request)
+        if generation is None or self.enable_log_outputs or not passes_text_on(self.parser_cls):
+            return super().chat_completion_stream_generator(request, outputs, request_id, model_name, *rest, **options)
+        frames = ChatFrames(self, request, request_id, model_name)
+        return _TextStream(self, generation, frames, wants_usage(request)).frames()
+
+
+class TextCompletion(OpenAIServingCompletion):
+    @classmethod
+    def adopt(cls, serving: OpenAIServingCompletion) -> "TextCompletion":
+        """A serving object that vLLM has set up."""
+        adopted: TextCompletion = cls.__new__(cls)
+        adopted.__dict__.update(serving.__dict__)
+        return adopted
+
+    def completion_stream_generator(
+        self,
+        request: CompletionRequest,
+        prompts: Any,
+        outputs: Any,
+        request_id: str,
+        created_time: int,
+        model_name: str,
+        **options: Any,
+    ) -> AsyncGenerator[str | bytes, None]:
+        generation = plain_generation(self, request)
+        if generation is None:
+            return super().completion_stream_generator(
+                request, prompts, outputs, request_id, created_time, model_name, **options
+            )
+        frames = CompletionFrames(self, request, request_id, created_time, model_name)
+        return _TextStream(self, generation, frames, wants_usage(request)).frames()
+
+
+Serving = TextChat | TextCompletion
+
+
+def plain_generation(serving: Serving, request: ChatCompletionRequest | CompletionRequest) -> Generation | None:
+    """The one generation of a request that asks for plain text; None where vLLM must write the stream."""
+    generations = CALL.get().generations
+    if len(generations) != 1 or serving.enable_force_include_usage or serving.enable_per_request_metrics:
+        return None
+    usage = request.stream_options
+    if usage is not None and usage.include_usage and usage.continuous_usage_stats:
+        return None
+    fields = type(request).model_fields
+    for name in request.model_fields_set - UNDERSTOOD:
+        if name not in fields or getattr(request, name) != fields[name].get_default(call_default_factory=True):
+            return None
+    return generations[0] if _is_plain(generations[0].params) else None
+
+
+def _is_plain(params: SamplingParams) -> bool:
+    return (
+        params.n == 1
+        and params.detokenize
+        and params.output_kind is RequestOutputKind.DELTA
+        and params.stream_interval is None
+        and params.logprobs is None
+        and params.prompt_logprobs is None
+    )
+
+
+def passes_text_on(parser: type[Parser] | None) -> bool:
+    """Whether text reaches the client as it is when no tools were given: there is no parser, or one for tools alone
+    that leaves the text to vLLM's common streaming code.
+    """
+    if parser is None:
+        return True
+    return (
+        DelegatingParser in parser.__bases__
+        and parser.reasoning_parser_cls is None
+        and not parser.tool_parser_cls.engine_based_streaming
+    )
+
+
+class _TextStream:
+    """One sequence on its way from token deltas to frames."""
+
+    def __init__(self, serving: Serving, generation: Generation, frames: TextFrames, with_usage: bool) -> None:
+        self._serving = serving
+        self._generation = generation
+        self._frames = frames
+        self._with_usage = with_usage
+        self._detokenizer: IncrementalDetokenizer
+        self._num_prompt_tokens = 0
+        self._num_cached_tokens: int | None = None
+        """None until the first delta."""
+        self._num_output_tokens = 0
+        self._is_finished = False
+
+    async def frames(self) -> AsyncGenerator[str | bytes, None]:
+        """As vLLM's stream generators: whatever happens ends in frames. Errors and the terminal frame are vLLM's own
+        text, for the wire to recognize.
+        """
+        serving = self._serving
+        try:
+            request, generated = serving.engine_client.prepare(self._generation)
+            self._detokenizer = serving.engine_client.detokenizer(request)
+            async with aclosing(generated) as deltas:
+                async for delta in deltas:
+                    if self._num_cached_tokens is None:
+                        self._num_prompt_tokens = len(request.prompt_token_ids)
+                        sources = delta.prompt_sources
+                        self._num_cached_tokens = sources.cached if sources else 0
+                        if self._frames.opening:
+                            yield self._frames.opening
+                    if frame := self._frame(delta):
+                        yield frame
+            if self._with_usage:
+                yield self._frames.usage(self._num_prompt_tokens, self._num_output_tokens, self._num_cached_tokens)
+        except GenerationError as error:
+            yield f"data: {serving._convert_generation_error_to_streaming_response(error)}\n\n"
+        except Exception as error:
+            logger.exception("a text stream failed")
+            yield f"data: {serving.create_streaming_error_response(error)}\n\n"
+        yield DONE
+
+    def _frame(self, delta: TokenDelta) -> bytes:
+        """The delta's frame; empty where vLLM sends none. Counts and ends as vLLM's output processor does."""
+        if self._is_finished:  # at a stop string; the worker ends the sequence on its own
+            return b""
+        detokenizer, num_new, finish = self._detokenizer, len(delta.token_ids), delta.finish_reason
+        num_before = detokenizer.num_output_tokens()
+        stop = detokenizer.update(delta.token_ids, finish is FinishReason.STOP)
+        stop_reason: int | str | None = delta.stop_reason
+        if stop:
+            num_new = min(num_new, detokenizer.num_output_tokens() - num_before)
+            finish, stop_reason = FinishReason.STOP, stop
+        self._is_finished = finish is not None
+        text = detokenizer.get_next_output_text(self._is_finished, True)
+        if not (text or num_new or self._num_output_tokens):
+            return b""
+        self._num_output_tokens += num_new
+        if finish is None:
+            return self._frames.text(text)
+        return self._frames.finish(text, finish, stop_reason)

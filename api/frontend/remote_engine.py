@@ -1,0 +1,160 @@
+"""The engine that vLLM's serving code believes to talk to: one session per request over the workers."""
+
+import argparse
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from copy import copy
+from typing import Any, cast
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.outputs import RequestOutput
+from vllm.renderers import renderer_from_config
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import FinishReason as EngineFinishReason
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.parallel_sampling import ParentRequest
+from vllm.v1.metrics.stats import PrefillStats
+from vllm.v1.serial_utils import MsgpackDecoder
+
+from api.frontend.fast_tokenizer import quicken
+from api.frontend.generation import CALL, Generation, SessionFactory
+from api.structured.beside_tools import judge_by_keywords
+from api.structured.compilers import Compilers
+from api.structured.tokens import tokens_of
+from cluster.config.structured_output import StructuredOutputConfig
+from cluster.engine.block_hashes import BlockHasher
+from cluster.messages.generation import TokenDelta
+
+DETOKENIZER_CONTEXT = 32
+"""Prompt tokens that may decide how the first output tokens read. vLLM's own slow detokenizer looks at 7."""
+
+TOKENS_ALONE = 512
+"""An answer that may call tools leaves in pieces of one token per so many that it has. Fewer make long arguments come
+in coarser pieces, more makes each token of them cost the event loop longer.
+"""
+
+
+class RemoteEngine:
+    """What vLLM's serving code needs of an engine (its EngineClient)."""
+
+    errored = False
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        hasher: BlockHasher,
+        start_session: SessionFactory,
+        constraints: StructuredOutputConfig,
+    ) -> None:
+        self.vllm_config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
+        self.model_config = self.vllm_config.model_config
+        self.renderer = renderer_from_config(self.vllm_config)
+        quicken(self.renderer)
+        self.input_processor = InputProcessor(self.vllm_config, self.renderer)
+        # vLLM would parse constraints here, on the event loop: the compilers try them elsewhere.
+        self.input_processor.structured_outputs_config = None
+        judge_by_keywords()
+        self.compilers = Compilers(constraints, self._tokens)
+        self._has_tags = constraints.allow_grammars or arguments.tool_call_parser is not None
+        self._outputs = OutputProcessor(self.renderer.tokenizer, log_stats=False)
+        self._hasher = hasher
+        self._start_session = start_session
+        self._decoder = MsgpackDecoder(EngineCoreOutput)
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        """Admission is the Scheduler's."""
+
+    async def is_tracing_enabled(self) -> bool:
+        return False
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: dict[str, Any] | None = None,
+        **ignored: object,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run one prompt. `ignored` are the engine's own affairs: priority, data-parallel rank, trace headers.
+
+        The generation is also left in the call, where the plain text path (api/frontend/plain_streams.py) takes it
+        from. Nothing runs, and nothing needs closing, before one of the two is iterated.
+        """
+        call = CALL.get()
+        generation = Generation(call, prompt, sampling_params, request_id, reasoning_ended, reasoning_parser_kwargs)
+        call.generations.append(generation)
+        return self._outputs_of(generation)
+
+    def prepare(self, generation: Generation) -> tuple[EngineCoreRequest, AsyncGenerator[TokenDelta, None]]:
+        """The generation as the engine's processor has it, and what the workers answer. Raises GenerationError."""
+        request = generation.processed(self.input_processor)
+        return request, generation.deltas(request, self._hasher, self.compilers, self._start_session)
+
+    def _tokens(self) -> dict[str, Any]:
+        vocab_size = int(self.model_config.get_vocab_size())
+        return tokens_of(self.renderer.get_tokenizer(), vocab_size, self._has_tags)
+
+    def detokenizer(self, request: EngineCoreRequest) -> IncrementalDetokenizer:
+        """A detokenizer that knows the end of the prompt: given all of it, it decodes all of it at the first token."""
+        tail = copy(request)
+        tail.prompt_token_ids = (request.prompt_token_ids or [])[-DETOKENIZER_CONTEXT:]
+        return IncrementalDetokenizer.from_new_request(self.renderer.tokenizer, tail)
+
+    async def _outputs_of(self, generation: Generation) -> AsyncGenerator[RequestOutput, None]:
+        """The generation as vLLM's own serving code takes it."""
+        request, generated = self.prepare(generation)
+        collector = RequestOutputCollector(request.params.output_kind, request.request_id)
+        sequence_ids = self._expect(request, collector)
+        try:
+            async with aclosing(generated) as deltas:
+                async for delta in deltas:
+                    self._outputs.process_outputs([self._to_engine_output(sequence_ids[delta.sequence], delta)])
+                    if (output := collector.get_nowait()) is not None:
+                        yield cast(RequestOutput, output)
+                    if generation.has_tools:
+                        self._come_together(sequence_ids[delta.sequence])
+        finally:
+            self._outputs.abort_requests(sequence_ids, internal=True)
+
+    def _come_together(self, sequence_id: str) -> None:
+        """The longer a sequence is, the more of its tokens leave at a time: vLLM's tool parsers look at all of the text
+        whenever something comes.
+        """
+        state = self._outputs.request_states.get(sequence_id)
+        if state is None or state.detokenizer is None:
+            return
+        num_tokens = state.detokenizer.num_output_tokens()
+        interval = num_tokens // TOKENS_ALONE
+        if interval > state.stream_interval:
+            if state.stream_interval == 1:
+                state.sent_tokens_offset = num_tokens  # vLLM keeps it for longer intervals alone
+            state.stream_interval = interval
+
+    def _expect(self, request: EngineCoreRequest, collector: RequestOutputCollector) -> list[str]:
+        """Prepare detokenization of the request's sequences; returns their ids by index."""
+        if request.params.n == 1:
+            self._outputs.add_request(request, None, None, 0, collector)
+            return [request.request_id]
+        parent = ParentRequest(request)
+        ids = []
+        for index in range(request.params.n):
+            child = copy(request)
+            child.request_id, child.sampling_params = parent.get_child_info(index)
+            self._outputs.add_request(child, None, parent, index, collector)
+            ids.append(child.request_id)
+        return ids
+
+    def _to_engine_output(self, sequence_id: str, delta: TokenDelta) -> EngineCoreOutput:
+        output = self._decoder.decode(delta.logprobs) if delta.logprobs else EngineCoreOutput("", [])
+        output.request_id = sequence_id
+        output.new_token_ids = list(delta.token_ids)
+        output.finish_reason = delta.finish_reason and EngineFinishReason[delta.finish_reason.name]
+        output.stop_reason = delta.stop_reason
+        if (sources := delta.prompt_sources) is not None:
+            output.prefill_stats = PrefillStats(num_cached_tokens=sources.cached)
+        return cast(EngineCoreOutput, output)

@@ -1,0 +1,88 @@
+"""What the routes that generate share: how a request is to be run, and what its answer says of how it was."""
+
+from typing import Any
+
+import msgspec
+from fastapi import Request
+
+from api.frontend.generation import Call
+from api.identity.tenants import tenant_of
+from api.server.edge import hold_more
+from api.server.request_id import HTTP_REQUEST
+from api.wire.bounds import check_sequences
+from api.wire.constraints import check_constraints
+from api.wire.requests import checked
+from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of
+from cluster.errors import InvalidRequest
+from cluster.messages.ids import Path
+from cluster.messages.placement import Prediction, Slo
+
+PATH_HEADER = "x-baton-path"
+"""Of a response: where it ran. Of a request, where the operator allows it: where it must run."""
+
+SOURCES_HEADER = "x-baton-prompt-tokens"
+"""Of a response: how many tokens of the prompt the worker of the first token computed, and found where."""
+
+SLO_HEADER = "x-baton-slo"
+"""Of a response: its SLO class, and the TTFT and TPOT that it was to meet."""
+
+PREDICTED_HEADER = "x-baton-predicted"
+"""Of a response: the TTFT and TPOT that it was placed for."""
+
+
+def call_of(request: Request, body: Any) -> Call:
+    """Raises InvalidRequest."""
+    call = Call(
+        tenant=tenant_of(request),
+        path=_forced_path(request),
+        http_request=HTTP_REQUEST.get(),
+        ttft_s=seconds_of(request.headers, TTFT_HEADER),
+        tpot_s=seconds_of(request.headers, TPOT_HEADER),
+    )
+    call.terms = msgspec.structs.replace(call.terms, slo_class=slo_class_of(body))
+    return call
+
+
+async def check_constraints_of(request: Request, body: Any) -> None:
+    """What the body asks of structured output. Raises InvalidRequest."""
+    config = request.app.state.structured_output
+    await checked(request, None, lambda: check_constraints(body, config))
+
+
+def hold_sequences(request: Request, body: Any) -> None:
+    """A request that asks for several holds so much of the replica's capacity. Raises InvalidRequest, Overloaded."""
+    number = check_sequences(body, request.app.state.max_sequences)
+    if number > 1:
+        hold_more(request.scope, number - 1)
+
+
+def headers_of(call: Call) -> dict[str, str]:
+    placement = call.placement
+    headers = {PATH_HEADER: placement.path if placement else "", SLO_HEADER: _listed(class_=call.terms.slo_class)}
+    if placement is not None and placement.slo is not None:
+        headers[SLO_HEADER] += ", " + _milliseconds(placement.slo)
+    if placement is not None and placement.predicted is not None:
+        headers[PREDICTED_HEADER] = _milliseconds(placement.predicted)
+    if call.prompt_sources is not None:
+        headers[SOURCES_HEADER] = _listed(**msgspec.structs.asdict(call.prompt_sources))
+    return headers
+
+
+def _milliseconds(times: Slo | Prediction) -> str:
+    return _listed(ttft_ms=round(1000 * times.ttft_s), tpot_ms=round(1000 * times.tpot_s, 1))
+
+
+def _listed(**values: object) -> str:
+    return ", ".join(f"{name.rstrip('_')}={value}" for name, value in values.items())
+
+
+def _forced_path(request: Request) -> Path | None:
+    """Raises InvalidRequest for a header that is not allowed or names no path."""
+    wanted = request.headers.get(PATH_HEADER)
+    if wanted is None:
+        return None
+    if not request.app.state.allow_path_header:
+        raise InvalidRequest(f"the header {PATH_HEADER} is not allowed here", None, "unsupported_parameter")
+    if wanted not in set(Path):
+        raise InvalidRequest(f"{PATH_HEADER} must be one of {', '.join(Path)}", None, "invalid_value")
+    return Path(wanted)

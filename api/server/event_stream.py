@@ -1,0 +1,130 @@
+"""A stream of frames as an HTTP response, whatever happens to the generator behind it.
+
+Not Starlette's StreamingResponse: it sees the first frame before it chooses the status, and a frame costs it one
+message. Frames are vLLM's text (str), or ready for the wire (bytes). A client that leaves cancels the response
+(api/server/disconnect.py), and with it the generator.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.wire.errors import error_response
+from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, error_frame, to_wire
+from cluster.errors import ServingError
+
+logger = logging.getLogger("baton.ingress")
+
+STALL_FACTOR = 4
+"""A client that has taken nothing for so many times `keep_alive_s` is given up."""
+
+
+class EventStream(Response):
+    """Until the first frame, or until `keep_alive_s` have passed without one, the status is open: an error is an error
+    response. Then errors are frames, a comment follows each `keep_alive_s` of silence, and exactly one terminal frame
+    ends the stream; unless the client reads nothing any more, whose connection is then closed as it is.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[str | bytes, None],
+        error_in: ErrorIn,
+        headers_of_status: Callable[[], dict[str, str]],
+        keep_alive_s: float,
+        error_frame: Callable[[ServingError], bytes] = error_frame,
+    ) -> None:
+        """`headers_of_status` are asked for when it is sent; `error_frame` tells of what `frames` raises after that."""
+        self.background = None
+        self._frames = frames
+        self._error_in = error_in
+        self._headers_of_status = headers_of_status
+        self._keep_alive_s = keep_alive_s
+        self._error_frame = error_frame
+        self._is_started = False
+        self._is_sending = False
+        self._last_sent_at = 0.0
+        self._comment: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._is_stalled = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._sent()
+        self._watch_silence(send)
+        try:
+            # In a task of its own: each token would else wake up through all the layers of the application.
+            self._sending = asyncio.create_task(self._send_all(scope, receive, send))
+            await self._sending
+        except asyncio.CancelledError:
+            if not self._is_stalled:
+                raise
+            logger.warning("a client took nothing for %.0f s: its stream is closed", STALL_FACTOR * self._keep_alive_s)
+        finally:
+            await self._end_comments()
+
+    async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with aclosing(self._frames) as frames:
+                async for frame in frames:
+                    if frame == DONE:
+                        break
+                    if not self._is_started and isinstance(frame, str) and (error := self._error_in(frame)):
+                        await self._end_comments()
+                        await error_response(error)(scope, receive, send)
+                        return
+                    body = frame if isinstance(frame, bytes) else to_wire(frame, self._error_in)
+                    await self._send(send, body, is_last=False)
+        except ServingError as error:
+            if not self._is_started:
+                raise
+            await self._send(send, self._error_frame(error), is_last=False)
+        await self._send(send, DONE.encode(), is_last=True)
+
+    async def _send(self, send: Send, body: bytes, *, is_last: bool) -> None:
+        if self._comment is not None:
+            await self._comment
+        self._is_sending = True
+        await self._start(send)
+        await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+        self._sent()
+
+    async def _start(self, send: Send) -> None:
+        if not self._is_started:
+            self._is_started = True
+            headers = [(name.encode(), value.encode()) for name, value in (HEADERS | self._headers_of_status()).items()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    def _sent(self) -> None:
+        self._is_sending = False
+        self._last_sent_at = asyncio.get_running_loop().time()
+
+    def _watch_silence(self, send: Send) -> None:
+        """One timer for the whole stream: nothing to do per frame."""
+        loop = asyncio.get_running_loop()
+        silence_s = loop.time() - self._last_sent_at
+        if silence_s >= self._keep_alive_s:
+            if silence_s >= STALL_FACTOR * self._keep_alive_s and self._sending is not None:
+                self._is_stalled = True
+                self._sending.cancel()
+                return
+            if not self._is_sending and self._comment is None:  # a client that is slow needs no comments
+                self._comment = asyncio.create_task(self._send_comment(send))
+            silence_s = 0.0
+        self._timer = loop.call_later(self._keep_alive_s - silence_s, self._watch_silence, send)
+
+    async def _send_comment(self, send: Send) -> None:
+        await self._start(send)
+        await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        self._sent()
+        self._comment = None
+
+    async def _end_comments(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+            await asyncio.wait([self._comment])

@@ -1,0 +1,18 @@
+"""Named SQL: each file of api/state/postgres/sql holds statements, each under a line `-- name: so_and_so`."""
+
+from pathlib import Path
+from typing import LiteralString
+
+_FOLDER = Path(__file__).parent / "sql"
+_MARK = "-- name: "
+
+
+def queries(file: str) -> dict[str, LiteralString]:
+    """By name. Raises ValueError for a file in which a name is there twice."""
+    found: dict[str, LiteralString] = {}
+    for part in ("\n" + (_FOLDER / file).read_text()).split("\n" + _MARK)[1:]:
+        name, _, statement = part.partition("\n")
+        if name in found:
+            raise ValueError(f"{file}: {name} is there twice")
+        found[name] = statement.strip()
+    return found

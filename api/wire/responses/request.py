@@ -1,0 +1,282 @@
+"""POST /v1/responses: what a client may say, and the response object that it gets back. Pure."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from api.state.postgres.stores.responses import Asked
+from api.wire.items import Item, items_of
+from api.wire.pages import metadata_of
+from api.wire.slo import slo_class_of, tier_of
+from cluster.errors import InvalidRequest
+
+MAX_INPUT_ITEMS = 10_000
+MIN_COMPACT_THRESHOLD = 1000
+"""Tokens, as OpenAI has it."""
+
+KNOWN = frozenset(
+    {
+        "background",
+        "context_management",
+        "conversation",
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "model",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream",
+        "stream_options",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+    }
+)
+
+
+INCLUDABLE = frozenset(
+    {
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "message.output_text.logprobs",
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""OpenAI's values of `include`. Only logprobs are there to include; clients ask for the others whoever serves them."""
+
+_TOOL_CHOICES = ("none", "auto", "required")
+
+_SUMMARIES_OF_REASONING = ("summary", "generate_summary")
+"""The reasoning itself is in the response, so that there is nothing to sum up."""
+
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            "instructions",
+            "model",
+            "previous_response_id",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "safety_identifier",
+            "service_tier",
+            "truncation",
+            "user",
+        ),
+        str,
+    ),
+    **dict.fromkeys(("background", "store", "stream", "parallel_tool_calls"), bool),
+    **dict.fromkeys(("max_output_tokens", "max_tool_calls", "top_logprobs"), int),
+    **dict.fromkeys(("temperature", "top_p"), (int, float)),
+    **dict.fromkeys(("text", "reasoning", "stream_options", "metadata", "prompt_cache_options"), dict),
+    **dict.fromkeys(("tools", "include", "context_management"), list),
+    "tool_choice": (str, dict),
+}
+
+
+class ResponseRequest(NamedTuple):
+    body: dict[str, Any]
+    """As the client sent it, without nulls."""
+    items: list[Item]
+    """Its input, each item in its full form."""
+    conversation: str | None
+    previous: str | None
+    is_stored: bool
+    is_streamed: bool
+    is_background: bool
+    truncation: str
+    """"auto": what is too long for the model is fitted; "disabled": it is refused."""
+    compact_threshold: int | None
+    """The prompt's length in tokens from which on it is to be made shorter, if not the model's window."""
+    replaced: str | None = None
+    """The response that is generated anew."""
+
+
+def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
+    """Raises InvalidRequest."""
+    given = {name: value for name, value in body.items() if value is not None}
+    for name, kinds in _TYPES.items():
+        if name in given and (
+            not isinstance(given[name], kinds) or isinstance(given[name], bool) is not (kinds is bool)
+        ):
+            raise InvalidRequest(f"{name} has a wrong type", name, "invalid_type")
+    if "model" not in given:
+        raise InvalidRequest("model is missing", "model", "missing_required_parameter")
+    conversation, previous = _conversation(given.get("conversation")), given.get("previous_response_id")
+    if conversation and previous:
+        raise InvalidRequest(
+            "a response follows a conversation or a previous response, not both", "conversation", "invalid_value"
+        )
+    _check_tool_choice(given.get("tool_choice", "auto"))
+    _check_include(given.get("include", ()))
+    _check_reasoning(given.get("reasoning", {}))
+    truncation, threshold = _truncation(given, default_truncation)
+    if given.get("background") and not given.get("store", True):
+        raise InvalidRequest("a response in the background must be stored", "background", "invalid_value")
+    given["metadata"] = metadata_of(given.get("metadata"))
+    items = _input(given.get("input", []))
+    if not items and not conversation and not previous:
+        raise InvalidRequest("input is missing", "input", "missing_required_parameter")
+    return ResponseRequest(
+        body=given,
+        items=items,
+        conversation=conversation,
+        previous=previous,
+        is_stored=given.get("store", True),
+        is_streamed=given.get("stream", False),
+        is_background=given.get("background", False),
+        truncation=truncation,
+        compact_threshold=threshold,
+    )
+
+
+OVERRIDES = KNOWN - {"conversation", "input", "previous_response_id", "store"}
+"""What a client may change of a response that is generated anew."""
+REGENERATED_FROM = "regenerated_from"
+"""Key in the metadata of a response that was generated anew, beside those that its client may have."""
+
+
+def request_again(asked: Asked, overrides: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
+    """The request for a sibling of the response that was asked for so. Raises InvalidRequest."""
+    kept = {name: value for name, value in asked.body.items() if name not in ("background", "stream")}
+    kept["metadata"] = {name: text for name, text in asked.body["metadata"].items() if name != REGENERATED_FROM}
+    request = request_of(kept | {"input": asked.items} | overrides, default_truncation)
+    request.body["metadata"][REGENERATED_FROM] = asked.response
+    return request._replace(replaced=asked.response)
+
+
+def response_of(request: ResponseRequest, response_id: str, created_at: int) -> dict[str, Any]:
+    """The response before anything is generated; `created_at` in seconds."""
+    body = request.body
+    reasoning = body.get("reasoning") or {}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "queued" if request.is_background else "in_progress",
+        "background": request.is_background,
+        "completed_at": None,
+        "conversation": {"id": request.conversation} if request.conversation else None,
+        "error": None,
+        "frequency_penalty": 0.0,
+        "incomplete_details": None,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "max_tool_calls": body.get("max_tool_calls"),
+        "metadata": body["metadata"],
+        "model": body["model"],
+        "output": [],
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "presence_penalty": 0.0,
+        "previous_response_id": request.previous,
+        "prompt_cache_key": body.get("prompt_cache_key"),
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "safety_identifier": body.get("safety_identifier"),
+        "service_tier": tier_of(slo_class_of(body)),
+        "store": request.is_stored,
+        "temperature": body.get("temperature", 1.0),
+        "text": {"format": (body.get("text") or {}).get("format") or {"type": "text"}},
+        "tool_choice": body.get("tool_choice", "auto"),
+        "tools": [_tool(tool) for tool in body.get("tools", [])],
+        "top_logprobs": body.get("top_logprobs", 0),
+        "top_p": body.get("top_p", 1.0),
+        "truncation": request.truncation,
+        "usage": None,
+        "user": body.get("user"),
+    }
+
+
+def _input(value: Any) -> list[Item]:
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    return items_of(value, "input", MAX_INPUT_ITEMS)
+
+
+def _check_tool_choice(choice: Any) -> None:
+    """Raises InvalidRequest. A tool by its name is for those to judge who know the tools."""
+    if isinstance(choice, dict):
+        is_one = choice.get("type") == "function" and isinstance(choice.get("name"), str)
+    else:
+        is_one = choice in _TOOL_CHOICES
+    if not is_one:
+        raise InvalidRequest(
+            "tool_choice must be 'none', 'auto', 'required' or a function", "tool_choice", "invalid_value"
+        )
+
+
+def _check_include(wanted: Sequence[Any]) -> None:
+    """Raises InvalidRequest. Of tools that are not here, and of encryption, there is nothing to include."""
+    for number, name in enumerate(wanted):
+        if name not in INCLUDABLE:
+            raise InvalidRequest(
+                f"include may have {', '.join(sorted(INCLUDABLE))}", f"include[{number}]", "invalid_value"
+            )
+
+
+def _check_reasoning(reasoning: dict[str, Any]) -> None:
+    """Raises InvalidRequest."""
+    for name, value in reasoning.items():
+        if name not in ("effort", *_SUMMARIES_OF_REASONING):
+            raise InvalidRequest(f"reasoning.{name} is not supported", f"reasoning.{name}", "unsupported_parameter")
+        if name in _SUMMARIES_OF_REASONING and value not in (None, "auto", "concise", "detailed"):
+            raise InvalidRequest(
+                f"reasoning.{name} must be 'auto', 'concise' or 'detailed'", f"reasoning.{name}", "invalid_value"
+            )
+
+
+def _truncation(given: dict[str, Any], default: str) -> tuple[str, int | None]:
+    """And the threshold of `context_management`, which asks for more than the default, and may have none."""
+    truncation = given.get("truncation", default)
+    if truncation not in ("auto", "disabled"):
+        raise InvalidRequest("truncation must be 'auto' or 'disabled'", "truncation", "invalid_value")
+    thresholds = [
+        _compact_threshold(entry, f"context_management[{number}]")
+        for number, entry in enumerate(given.get("context_management", ()))
+    ]
+    if not thresholds:
+        return truncation, None
+    return "auto", min((threshold for threshold in thresholds if threshold is not None), default=None)
+
+
+def _compact_threshold(entry: Any, param: str) -> int | None:
+    if not isinstance(entry, dict) or entry.get("type") != "compaction":
+        raise InvalidRequest("context_management knows type 'compaction' only", f"{param}.type", "unsupported_value")
+    threshold = entry.get("compact_threshold")
+    if threshold is None:
+        return None
+    if type(threshold) is not int or threshold < MIN_COMPACT_THRESHOLD:
+        raise InvalidRequest(
+            f"compact_threshold must be a number of tokens from {MIN_COMPACT_THRESHOLD} on",
+            f"{param}.compact_threshold",
+            "invalid_value",
+        )
+    return threshold
+
+
+def _conversation(value: Any) -> str | None:
+    found = value.get("id") if isinstance(value, dict) else value
+    if found is not None and not isinstance(found, str):
+        raise InvalidRequest("conversation must be an id, or an object with one", "conversation", "invalid_type")
+    return found
+
+
+def _tool(tool: Any) -> Any:
+    """As the official client's strict mode wants it back."""
+    return {"parameters": None, "strict": None, **tool} if isinstance(tool, dict) else tool
