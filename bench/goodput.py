@@ -27,9 +27,9 @@ from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, TRAFFIC, matching
 from bench.matrix.report import OURS, REFERENCE, Matrix, heading, markdown, row, table, verdicts
 from bench.matrix.search import Job, Result, find
 from bench.matrix.trials import code_digest
-from cluster.simulate.baselines import BASELINES
-from cluster.simulate.experiment import Cluster
-from cluster.simulate.report import aligned
+from cluster.simulation.baselines import BASELINES
+from cluster.simulation.experiment import Cluster
+from cluster.simulation.results.summary import aligned
 
 QUICK_CELLS = ["conversation/mid", "azure-conv/mid", "code-bursts/mid"]
 QUICK_REQUESTS = 1500

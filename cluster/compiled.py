@@ -1,6 +1,6 @@
 """Where the compiled twins of the modules that decide are, if they are there and belong to these very sources.
 
-mypyc (`baton compile`, cluster/compiler.py) makes machine code of MODULES, several times as fast and otherwise the
+mypyc (`baton compile`, cluster/cli/compile.py) makes machine code of MODULES, several times as fast and otherwise the
 same. It lies in a folder of its own, named by a digest of the sources and of the interpreter's ABI: a source that was
 edited, or another interpreter, has no such folder, and the sources run. So nothing that is stale can ever be imported,
 and nothing needs a compiler. Objects of compiled classes cannot be pickled or copied.

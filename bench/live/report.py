@@ -12,7 +12,7 @@ from bench.live.contenders import OURS
 from bench.live.goodput import Answer, Interval, PredictionError, difference, interval, prediction_error
 from bench.live.rounds import Plan, Results, Run
 from bench.matrix.report import markdown
-from cluster.simulate.report import aligned
+from cluster.simulation.results.summary import aligned
 
 STRANGERS_TOLERANCE = 0.1
 """Of a core."""

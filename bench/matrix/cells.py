@@ -1,7 +1,7 @@
 """The cells of the matrix: traffic x objectives. No policy was tuned on the `held-out` traffic.
 
 Traffic that is read comes from the traces beside the repository; traffic that is generated imitates traces that are not
-there (cluster/simulate/catalogue.py).
+there (cluster/simulation/traffic/named_mixes.py).
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from cluster.simulate.catalogue import MIXES
-from cluster.simulate.experiment import Cluster, Experiment
-from cluster.simulate.mixes import generate
-from cluster.simulate.slos import OBJECTIVES, parse_slos
-from cluster.simulate.traces import read_lengths, read_trace
-from cluster.simulate.workload import Arrival
+from cluster.simulation.experiment import Cluster, Experiment
+from cluster.simulation.traffic.mixes import generate
+from cluster.simulation.traffic.named_mixes import MIXES
+from cluster.simulation.traffic.slos import OBJECTIVES, parse_slos
+from cluster.simulation.traffic.traces import read_lengths, read_trace
+from cluster.simulation.traffic.workload import Arrival
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
 TRACES = REPO_ROOT.parent / "shared" / "traces"

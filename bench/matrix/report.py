@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from bench.matrix.search import Result
-from cluster.simulate.baselines import BASELINES
-from cluster.simulate.report import aligned
+from cluster.simulation.baselines import BASELINES
+from cluster.simulation.results.summary import aligned
 
 OURS, REFERENCE = "goodput", "round_robin"
 MOST_BELOW = 0.02

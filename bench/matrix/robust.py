@@ -10,10 +10,10 @@ import msgspec
 
 from bench.matrix.trials import TrialFile, TrialKey
 from cluster.messages.ids import Pool
-from cluster.simulate.baselines import BASELINES
-from cluster.simulate.experiment import Cluster, parse_link
-from cluster.simulate.report import Summary
-from cluster.simulate.setting import Fault
+from cluster.simulation.baselines import BASELINES
+from cluster.simulation.experiment import Cluster, parse_link
+from cluster.simulation.pools.pool_setting import Fault
+from cluster.simulation.results.summary import Summary
 
 CELL = "conversation/mid"
 SPLIT = 4

@@ -6,9 +6,9 @@ import msgspec
 
 from bench.matrix.cells import cluster_of
 from bench.matrix.trials import TrialFile, TrialKey
-from cluster.simulate.baselines import BASELINES
-from cluster.simulate.report import Summary
-from cluster.simulate.search import best_split
+from cluster.simulation.baselines import BASELINES
+from cluster.simulation.rate_search import best_split
+from cluster.simulation.results.summary import Summary
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from bench.matrix.cells import REPO_ROOT, experiment
-from cluster.simulate.experiment import Cluster, OutOfReach
-from cluster.simulate.report import Summary, summary
+from cluster.simulation.experiment import Cluster, OutOfReach
+from cluster.simulation.results.summary import Summary, summary
 
 logging.getLogger("router").setLevel(logging.ERROR)
 """Simulated workers die by the dozen: nobody needs a line for each request that goes on elsewhere."""

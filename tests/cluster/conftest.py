@@ -3,7 +3,7 @@ from collections.abc import Generator, Iterator
 import openai
 import pytest
 
-from cluster.cli import LOG_FILE
+from cluster.cli.main import LOG_FILE
 from cluster.config.repository import REPO_ROOT
 from tests.cluster.service import CHANGES, Service
 from tests.conformance.watch import watched

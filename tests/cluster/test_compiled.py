@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.cli.compile import what_is_missing
 from cluster.compiled import LIBRARY, file_of, folder
-from cluster.compiler import what_is_missing
 from tests.cluster.service import SCHEDULER_PROCESS, Service
 
 

@@ -51,7 +51,7 @@ def server() -> Iterator[str]:
 
 
 def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from cluster.cli import main; main()", "probe", *arguments]
+    command = [sys.executable, "-c", "from cluster.cli.main import main; main()", "probe", *arguments]
     return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, check=False)
 
 

@@ -10,7 +10,7 @@ from bench.matrix.cells import CELLS, TRAFFIC, cluster_of, experiment, matching
 from bench.matrix.report import Matrix, heading, markdown, row, verdicts
 from bench.matrix.search import Job, Result, find
 from bench.matrix.trials import Trial, TrialFile, TrialKey
-from cluster.simulate.report import Summary
+from cluster.simulation.results.summary import Summary
 
 A_KEY = TrialKey(
     cell="azure-conv/mid",

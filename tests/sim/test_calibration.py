@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from cluster.messages.reports import StepSample
-from cluster.simulate.alone import Arrival, serve
-from cluster.simulate.engine_setting import EngineSetting
+from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.engine.single_engine import Arrival, serve
 from router.prediction import hardware as catalogue
 from router.prediction.latency import LatencyModel
 from router.prediction.roofline import kv_capacity_tokens, step_model

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from cluster.simulate.clock import Deadlock, VirtualLoop
+from cluster.simulation.clock import Deadlock, VirtualLoop
 
 
 def test_sleeping_takes_virtual_time_alone():

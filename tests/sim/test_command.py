@@ -6,11 +6,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from cluster.cli import main
-from cluster.simulate.catalogue import MIXES
-from cluster.simulate.experiment import Cluster, Experiment, OutOfReach, parse_link
-from cluster.simulate.mixes import generate
-from cluster.simulate.slos import parse_slos
+from cluster.cli.main import main
+from cluster.simulation.experiment import Cluster, Experiment, OutOfReach, parse_link
+from cluster.simulation.traffic.mixes import generate
+from cluster.simulation.traffic.named_mixes import MIXES
+from cluster.simulation.traffic.slos import parse_slos
 
 SMALL = ("--requests", "60", "--policy", "round_robin,pd_least")
 

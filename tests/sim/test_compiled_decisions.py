@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from cluster.cli.compile import what_is_missing
 from cluster.compiled import ROOT, SWITCH
-from cluster.compiler import what_is_missing
 from tests.sim.test_golden_decisions import GOLDEN
 
-COMPILE = "import sys; from cluster.cli import main; sys.argv[1:] = ['compile']; main()"
+COMPILE = "import sys; from cluster.cli.main import main; sys.argv[1:] = ['compile']; main()"
 DECIDE = """
 from cluster import compiled
 from tests.sim.test_golden_decisions import decisions

@@ -9,7 +9,7 @@ import pytest
 from cluster.messages.ids import IngressId, Path
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
-from cluster.simulate.clock import VirtualLoop
+from cluster.simulation.clock import VirtualLoop
 from router.admission.waiting_queue import MOST_LOOK_S
 from router.desk import DECIDE_INTERVAL_S, PlacementDesk
 from tests.unit.fleets import a_fleet, a_report, ask

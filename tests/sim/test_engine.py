@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.simulate.alone import Arrival, serve
-from cluster.simulate.engine import Engine
-from cluster.simulate.engine_request import EngineRequest, Moment, Phase
-from cluster.simulate.engine_setting import EngineSetting
+from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
+from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.engine.simulated_engine import Engine
+from cluster.simulation.engine.single_engine import Arrival, serve
 from tests.sim.step_model import LinearSteps
 
 MODEL = LinearSteps()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from cluster.messages.ids import IngressId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.simulate.experiment import Cluster
-from cluster.simulate.run import simulate
-from cluster.simulate.traces import read_trace
-from cluster.simulate.workload import at_rate
+from cluster.simulation.experiment import Cluster
+from cluster.simulation.run import simulate
+from cluster.simulation.traffic.traces import read_trace
+from cluster.simulation.traffic.workload import at_rate
 from cluster.slo import Objective, SloConfig
 from router.desk import PlacementDesk
 from router.state import RouterState

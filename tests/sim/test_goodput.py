@@ -15,11 +15,11 @@ import pytest
 from cluster.messages.ids import IngressId, Outcome, Path, Pool, SloClass
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.transport import LinkSpeed
-from cluster.simulate.experiment import Cluster
-from cluster.simulate.run import simulate
-from cluster.simulate.setting import Fault, Reporting
-from cluster.simulate.traces import read_trace
-from cluster.simulate.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
+from cluster.simulation.experiment import Cluster
+from cluster.simulation.pools.pool_setting import Fault, Reporting
+from cluster.simulation.run import simulate
+from cluster.simulation.traffic.traces import read_trace
+from cluster.simulation.traffic.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import Objective, SloConfig
 from router.desk import PlacementDesk
 from router.state import RouterState

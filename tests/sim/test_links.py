@@ -1,7 +1,7 @@
 import pytest
 
 from cluster.messages.transport import LinkSpeed
-from cluster.simulate.links import Links
+from cluster.simulation.pools.link_model import Links
 
 FAST = LinkSpeed(latency_s=0.001, bytes_per_s=1000.0)
 

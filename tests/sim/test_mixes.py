@@ -6,9 +6,9 @@ from statistics import correlation, mean, pstdev
 
 import pytest
 
-from cluster.simulate.catalogue import MIXES
-from cluster.simulate.mixes import Mix, Renewal, Spread, Stream, generate, log_normal
-from cluster.simulate.workload import Arrival, rate_per_s
+from cluster.simulation.traffic.mixes import Mix, Renewal, Spread, Stream, generate, log_normal
+from cluster.simulation.traffic.named_mixes import MIXES
+from cluster.simulation.traffic.workload import Arrival, rate_per_s
 
 SEEDS = (0, 1, 2)
 

@@ -7,12 +7,12 @@ from cluster.messages.ids import Outcome, Path, Pool
 from cluster.messages.placement import Slo
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
 from cluster.messages.transport import LinkSpeed
-from cluster.simulate.clock import VirtualLoop
-from cluster.simulate.engine_setting import EngineSetting
-from cluster.simulate.fleet import Fleet
-from cluster.simulate.run import serve, simulate
-from cluster.simulate.setting import Fault, PoolSetting, Reporting, Setting
-from cluster.simulate.workload import RequestRecord, SimRequest
+from cluster.simulation.clock import VirtualLoop
+from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.pools.pool_setting import Fault, PoolSetting, Reporting, Setting
+from cluster.simulation.pools.simulated_pools import Fleet
+from cluster.simulation.run import serve, simulate
+from cluster.simulation.traffic.workload import RequestRecord, SimRequest
 from tests.sim.desk import NotingDesk
 from tests.sim.step_model import LinearSteps
 

@@ -9,8 +9,8 @@ from statistics import mean, pstdev
 
 import pytest
 
-from cluster.simulate.traces import BadTrace, read_lengths, read_trace, repeated
-from cluster.simulate.workload import rate_per_s
+from cluster.simulation.traffic.traces import BadTrace, read_lengths, read_trace, repeated
+from cluster.simulation.traffic.workload import rate_per_s
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 CONVERSATION = TRACES / "mooncake_conversation_trace.jsonl.gz"

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.cli import configured, excerpt, has_failed_to_start
+from cluster.cli.main import configured, excerpt, has_failed_to_start
 
 
 def a_serve_config(**application: object) -> dict[str, object]:

@@ -9,9 +9,9 @@ import pytest
 
 from cluster.messages.ids import Outcome, Path, SloClass
 from cluster.messages.placement import Slo
-from cluster.simulate.chart import Axis, Line, cumulative, line_chart
-from cluster.simulate.report import Quantiles, aligned, measured, summary, table, who_attained
-from cluster.simulate.workload import RequestRecord
+from cluster.simulation.results.chart import Axis, Line, cumulative, line_chart
+from cluster.simulation.results.summary import Quantiles, aligned, measured, summary, table, who_attained
+from cluster.simulation.traffic.workload import RequestRecord
 
 
 def a_record(arrival_s: float = 0.0, **fields: Any) -> RequestRecord:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.simulate.search import MaxRate, best_split, max_rate
+from cluster.simulation.rate_search import MaxRate, best_split, max_rate
 
 
 def falling_at(capacity: float, steepness: float = 15.0) -> object:

@@ -4,8 +4,8 @@ import pytest
 
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
-from cluster.simulate.slos import OBJECTIVES, parse_objective, parse_slos, slo_of
-from cluster.simulate.workload import Arrival
+from cluster.simulation.traffic.slos import OBJECTIVES, parse_objective, parse_slos, slo_of
+from cluster.simulation.traffic.workload import Arrival
 from cluster.slo import Objective
 
 

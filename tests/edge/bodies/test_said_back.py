@@ -6,7 +6,7 @@ import pytest
 
 from api.wire.fields import check_fields
 from api.wire.responses.request import request_of, response_of
-from cluster.cli import private
+from cluster.cli.main import private
 from cluster.errors import InvalidRequest
 
 ASKED = {"model": "m", "input": "Hello"}

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bench.fronts.ports import free_port
-from cluster.cli import LOG_FILE, private
+from cluster.cli.main import LOG_FILE, private
 from cluster.config.repository import REPO_ROOT
 from tests.cluster.service import wait_for
 
@@ -58,7 +58,7 @@ http.server.HTTPServer(("127.0.0.1", port), Ingress).serve_forever()
 BATON = """
 import sys
 from pathlib import Path
-from cluster.cli import Service
+from cluster.cli.main import Service
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 args = {"model": "conf/models/baton-demo", "ingress": {"port": port}}

@@ -1,6 +1,6 @@
 """Where the Ray listens that `baton serve` starts."""
 
-from cluster.cli import ray_environment
+from cluster.cli.main import ray_environment
 from tests.edge.sockets.test_interfaces import a_config
 
 

@@ -7,10 +7,10 @@ from typing import cast
 from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, WorkerId
-from cluster.simulate.engine import Engine
-from cluster.simulate.engine_request import EngineRequest, Moment, Phase
-from cluster.simulate.setting import PoolSetting
-from cluster.simulate.workload import SimRequest
+from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
+from cluster.simulation.engine.simulated_engine import Engine
+from cluster.simulation.pools.pool_setting import PoolSetting
+from cluster.simulation.traffic.workload import SimRequest
 from kvtransfer.handoff import KVHandoff
 
 _RUN = "run"

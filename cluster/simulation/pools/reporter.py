@@ -11,9 +11,9 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.transport import LinkSpeed
-from cluster.simulate.links import Links
-from cluster.simulate.setting import Setting
-from cluster.simulate.worker import SimWorker
+from cluster.simulation.pools.link_model import Links
+from cluster.simulation.pools.pool_setting import Setting
+from cluster.simulation.pools.simulated_worker import SimWorker
 
 Sample = TypeVar("Sample", StepSample, TransferSample)
 

@@ -27,14 +27,15 @@ from typing import Any, BinaryIO
 import msgspec
 import yaml
 
-from cluster import cli_state, compiler
+from cluster.cli import compile as compiler
+from cluster.cli import simulate
+from cluster.cli import state as cli_state
+from cluster.cli.serve_run import ServeRun
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import LOOPBACK, is_loopback
 from cluster.config.repository import REPO_ROOT
-from cluster.serve_run import ServeRun
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.services.redis import REDIS_FOLDER, LocalRedis
-from cluster.simulate import command as simulate
 from kvtransfer.transport.link_table import LinkTable, render
 
 ALL_INTERFACES = "0.0.0.0"

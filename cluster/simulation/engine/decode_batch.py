@@ -6,7 +6,7 @@ it joins: so any number of steps is one addition.
 
 from heapq import heappop, heappush
 
-from cluster.simulate.engine_request import EngineRequest, Phase
+from cluster.simulation.engine.engine_request import EngineRequest, Phase
 
 
 class Decodes:

@@ -11,13 +11,13 @@ import msgspec
 
 from cluster.messages.ids import Pool
 from cluster.messages.transport import LinkSpeed
-from cluster.simulate.baselines import BASELINES
-from cluster.simulate.engine_setting import EngineSetting
-from cluster.simulate.report import WARM_UP
-from cluster.simulate.run import simulate
-from cluster.simulate.setting import Fault, PoolSetting, Reporting, Setting
-from cluster.simulate.slos import slo_of
-from cluster.simulate.workload import Arrival, RequestRecord, at_rate, rate_per_s
+from cluster.simulation.baselines import BASELINES
+from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.pools.pool_setting import Fault, PoolSetting, Reporting, Setting
+from cluster.simulation.results.summary import WARM_UP
+from cluster.simulation.run import simulate
+from cluster.simulation.traffic.slos import slo_of
+from cluster.simulation.traffic.workload import Arrival, RequestRecord, at_rate, rate_per_s
 from cluster.slo import SloConfig
 from router.desk import PlacementDesk
 from router.prediction.hardware import DEVICES, LINKS, MODELS

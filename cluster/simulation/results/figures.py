@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from cluster.simulate.chart import Axis, Line, cumulative, line_chart
-from cluster.simulate.report import Summary, measured
-from cluster.simulate.workload import RequestRecord
+from cluster.simulation.results.chart import Axis, Line, cumulative, line_chart
+from cluster.simulation.results.summary import Summary, measured
+from cluster.simulation.traffic.workload import RequestRecord
 
 
 class Run(msgspec.Struct, frozen=True):

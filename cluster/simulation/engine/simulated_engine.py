@@ -17,10 +17,10 @@ from collections import deque
 from math import inf
 
 from cluster.messages.reports import StepSample, WorkerLoad
-from cluster.simulate.cache import KvCache
-from cluster.simulate.decodes import Decodes
-from cluster.simulate.engine_request import EngineOutput, EngineRequest, Moment, Phase
-from cluster.simulate.engine_setting import EngineSetting, StepModel
+from cluster.simulation.engine.decode_batch import Decodes
+from cluster.simulation.engine.engine_request import EngineOutput, EngineRequest, Moment, Phase
+from cluster.simulation.engine.engine_setting import EngineSetting, StepModel
+from cluster.simulation.engine.kv_cache import KvCache
 
 MAX_SAMPLES = 8
 """Step samples that are kept between two reports."""

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import msgspec
 
 from cluster.messages.ids import SloClass
-from cluster.simulate.workload import BLOCK_TOKENS, Arrival
+from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
 
 CYCLE = 48
 """Bursts whose sizes, lengths and pauses together are an even sample of their distributions: without it, one seed's

@@ -18,12 +18,12 @@ from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import SchedulerEvent
-from cluster.simulate.clock import VirtualLoop
-from cluster.simulate.fleet import Fleet
-from cluster.simulate.reports import Desk
-from cluster.simulate.setting import Setting
-from cluster.simulate.worker import Prompt
-from cluster.simulate.workload import RequestRecord, SimRequest
+from cluster.simulation.clock import VirtualLoop
+from cluster.simulation.pools.pool_setting import Setting
+from cluster.simulation.pools.reporter import Desk
+from cluster.simulation.pools.simulated_pools import Fleet
+from cluster.simulation.pools.simulated_worker import Prompt
+from cluster.simulation.traffic.workload import RequestRecord, SimRequest
 from router.session.receipt import RouteReceipt, Terms
 from router.session.session import Session, SessionPorts
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cluster.simulate.engine import Engine
-from cluster.simulate.engine_request import EngineOutput, EngineRequest, Moment
-from cluster.simulate.engine_setting import EngineSetting, StepModel
+from cluster.simulation.engine.engine_request import EngineOutput, EngineRequest, Moment
+from cluster.simulation.engine.engine_setting import EngineSetting, StepModel
+from cluster.simulation.engine.simulated_engine import Engine
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from cluster.simulate.workload import BLOCK_TOKENS, Arrival
+from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
 
 MIN_QUANTUM_S, COINCIDENT, NEAR, WHOLE = 0.5, 1.5, 0.01, 0.9
 """Arrival times were rounded when they lie at least so far apart, hold so many requests each on average, and this share

@@ -3,7 +3,7 @@
 from types import MappingProxyType
 
 from cluster.messages.ids import SloClass
-from cluster.simulate.mixes import Bursts, Mix, Renewal, Spread, Stream, log_normal
+from cluster.simulation.traffic.mixes import Bursts, Mix, Renewal, Spread, Stream, log_normal
 
 CHAT = Stream(
     prompts=log_normal(300, 1_500, 8_000),

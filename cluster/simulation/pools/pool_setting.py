@@ -4,7 +4,7 @@ import msgspec
 
 from cluster.messages.ids import Pool
 from cluster.messages.transport import LinkSpeed
-from cluster.simulate.engine_setting import EngineSetting, StepModel
+from cluster.simulation.engine.engine_setting import EngineSetting, StepModel
 
 
 class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):

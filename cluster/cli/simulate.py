@@ -8,17 +8,17 @@ from pathlib import Path
 
 import msgspec
 
-from cluster.simulate.baselines import BASELINES
-from cluster.simulate.catalogue import MIXES
-from cluster.simulate.experiment import REPORT_INTERVAL_S, Cluster, Experiment, OutOfReach, parse_link
-from cluster.simulate.figures import Run, charts
-from cluster.simulate.mixes import Renewal, generate
-from cluster.simulate.report import Summary, aligned, summary, table, who_attained
-from cluster.simulate.search import max_rate
-from cluster.simulate.setting import Reporting
-from cluster.simulate.slos import OBJECTIVES, parse_slos
-from cluster.simulate.traces import read_lengths, read_trace, repeated
-from cluster.simulate.workload import Arrival, RequestRecord, rate_per_s
+from cluster.simulation.baselines import BASELINES
+from cluster.simulation.experiment import REPORT_INTERVAL_S, Cluster, Experiment, OutOfReach, parse_link
+from cluster.simulation.pools.pool_setting import Reporting
+from cluster.simulation.rate_search import max_rate
+from cluster.simulation.results.figures import Run, charts
+from cluster.simulation.results.summary import Summary, aligned, summary, table, who_attained
+from cluster.simulation.traffic.mixes import Renewal, generate
+from cluster.simulation.traffic.named_mixes import MIXES
+from cluster.simulation.traffic.slos import OBJECTIVES, parse_slos
+from cluster.simulation.traffic.traces import read_lengths, read_trace, repeated
+from cluster.simulation.traffic.workload import Arrival, RequestRecord, rate_per_s
 from router.prediction.hardware import DEVICES, LINKS, MODELS
 
 DEFAULT_REQUESTS = 2500

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Slo
-from cluster.simulate.workload import Arrival
+from cluster.simulation.traffic.workload import Arrival
 from cluster.slo import Objective, SloConfig
 
 _SPELT = re.compile(r"(?P<ttft>[\d.]+)(\+(?P<factor>[\d.]+)x)?/(?P<tpot>[\d.]+)")

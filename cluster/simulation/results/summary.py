@@ -12,7 +12,7 @@ from statistics import fmean, median
 import msgspec
 
 from cluster.messages.ids import Outcome
-from cluster.simulate.workload import RequestRecord
+from cluster.simulation.traffic.workload import RequestRecord
 
 WARM_UP = 0.1
 """Share of the requests that is left out, by arrival."""

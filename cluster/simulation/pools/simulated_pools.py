@@ -11,10 +11,10 @@ from cluster.errors import WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import TransferSample
-from cluster.simulate.links import Links
-from cluster.simulate.reports import Desk, Reporter
-from cluster.simulate.setting import Fault, PoolSetting, Setting, worker_name
-from cluster.simulate.worker import Run, SimWorker, hand_over, kept_by
+from cluster.simulation.pools.link_model import Links
+from cluster.simulation.pools.pool_setting import Fault, PoolSetting, Setting, worker_name
+from cluster.simulation.pools.reporter import Desk, Reporter
+from cluster.simulation.pools.simulated_worker import Run, SimWorker, hand_over, kept_by
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0
