@@ -9,7 +9,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.schema import LoggingConfig
 
-from api.http_app import Ingress
+from api.deployment import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import resolve_model

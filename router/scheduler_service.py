@@ -1,7 +1,7 @@
 """The Scheduler's side of its connections: what ingresses and workers may ask it and tell it.
 
-Holds no policy. Placements are decided behind the desk (router/desk.py); whose messages count, and which were taken
-before, in router/ingresses.py. The clock is the event loop's.
+Holds no policy. Placements are decided by router/state.py, for the callers that wait in router/pending_placements.py;
+whose messages count, and which were taken before, in router/ingresses.py. The clock is the event loop's.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from cluster.rpc.protocol import (
     REPORT,
     VIEW,
 )
-from router.desk import PlacementDesk
 from router.ingresses import SWEEP_S, Ingresses
+from router.pending_placements import PendingPlacements
 from router.state import RouterState
 
 logger = logging.getLogger("baton.scheduler")
@@ -42,7 +42,7 @@ keep and perhaps repeat more.
 
 class SchedulerService:
     def __init__(self, state: RouterState) -> None:
-        self.desk = PlacementDesk(state)
+        self.desk = PendingPlacements(state)
         self.service = Service()
         """What the listener of the Scheduler is to be started with."""
         self._ingresses = Ingresses()

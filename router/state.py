@@ -5,7 +5,8 @@ exists by its reports: the first one adds it, REPORT_TIMEOUT_S without one remov
 whole again after one report interval. A worker that cannot be reached is out at once, until it reports again. A request
 is charged when it is placed (anew, if it was placed before), moves on with what its session tells, and is released when
 it is closed, or when its ingress or its worker says that it is not there (router/load/charges.py). One that has to wait
-is answered by `decide`, which whoever owns this (router/desk.py) calls after every event and at `next_decision_at`.
+is answered by `decide`, which whoever owns this (router/pending_placements.py) calls after every event and at
+`next_decision_at`.
 """
 
 from collections.abc import Iterable

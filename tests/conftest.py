@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from cluster import compiled
-from cluster.network.secret import SECRET_VARIABLE
+from cluster.config.environment import SECRET_VARIABLE
 from tests.conformance.watch import RECORD
 
 NUM_SHOWN = 10

@@ -17,6 +17,7 @@ from api.state.redis.client import Volatile
 from api.state.redis.idempotency_keys import Retries
 from api.state.redis.read_cache import ReadCache
 from api.state.stores import Stores, stores_in
+from cluster.config.environment import DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE
 from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError, StateUnavailable
@@ -25,7 +26,6 @@ from cluster.services.redis import REDIS_FOLDER, LocalRedis
 
 logger = logging.getLogger("baton.state")
 
-URL_VARIABLE, REDIS_URL_VARIABLE = "BATON_DATABASE_URL", "BATON_REDIS_URL"
 LOOK_INTERVAL_S = 1.0
 """Between two looks at whether PostgreSQL or Redis runs, or can be reached."""
 MAX_LOOK_INTERVAL_S = 30.0
@@ -42,7 +42,9 @@ class ChatState:
         """Raises ValueError for a master key or a URL of Redis that is none, OSError where a key cannot be kept."""
         self._config = config
         folder = REPO_ROOT / config.data_dir
-        self._url = os.environ.get(URL_VARIABLE) or config.database_url  # one that is empty is as one that is not set
+        self._url = (
+            os.environ.get(DATABASE_URL_VARIABLE) or config.database_url
+        )  # one that is empty is as one that is not set
         self.local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
         """Where PostgreSQL has no URL."""
         self._keys = TenantKeys(master_key(config.master_key, folder))

@@ -1,8 +1,7 @@
 """POST /v1/feedback: what a client may say."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from api.state.postgres.stores.feedback import Opinion
 from api.wire.pages import user_of
 from cluster.errors import InvalidRequest
 
@@ -12,6 +11,20 @@ MAX_LABELS, MAX_LABEL, MAX_COMMENT = 16, 64, 10_000
 """Labels, and characters."""
 
 _RATINGS = {"1": 1, "-1": -1, "up": 1, "down": -1}
+
+
+class Opinion(NamedTuple):
+    """What a user says."""
+
+    subject: str
+    """The id of a stored response, or of a stored chat completion."""
+    rating: int
+    """1 or -1."""
+    labels: list[str]
+    comment: str | None
+    item: str | None
+    """Of the response, where it is about that item alone."""
+    end_user: str | None
 
 
 def opinion_of(body: dict[str, Any]) -> Opinion:

@@ -13,10 +13,11 @@ import yaml
 
 from api.identity.tenants import tenant_of_key
 from api.state.administration import Administration
-from api.state.encryption.master_keys import KEY_VARIABLE, master_key
+from api.state.encryption.master_keys import master_key
 from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
 from cluster.config.application import parse
+from cluster.config.environment import MASTER_KEY_VARIABLE
 from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
@@ -47,7 +48,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "rotate-master-key",
         help="wrap the keys of all tenants with a new master key",
         description="A master key in a file is made anew, and the last one is kept behind it until the next rotation. "
-        f"One in {KEY_VARIABLE} is the operator's: put a new one in front of it, with a comma, in the environment of "
+        f"One in {MASTER_KEY_VARIABLE} is the operator's: put a new one in front of it, with a comma, in the environment of "
         "every ingress and of this command, and take the old one away when this command is done.",
     )
     _add_conf(master, _rotate_master_key)
@@ -97,7 +98,7 @@ def _rotate_master_key(arguments: argparse.Namespace) -> int:
         print(f"{await administration.rewrap()} keys are wrapped with the new master key")
 
     def prepare(config: StateConfig) -> None:
-        if config.master_key is None and KEY_VARIABLE not in os.environ:
+        if config.master_key is None and MASTER_KEY_VARIABLE not in os.environ:
             made = master_key(None, REPO_ROOT / config.data_dir)
             assert isinstance(made, LocalMasterKey)
             made.rotate()

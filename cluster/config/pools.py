@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from cluster.config.environment import SECRET_VARIABLE
 from cluster.config.structured_output import GrammarBudgetConfig
 from cluster.config.units import Count
 from cluster.messages.transport import Transport
-from cluster.network.secret import SECRET_VARIABLE
 
 BLOCK_HASH_ALGORITHM = "sha256"
 """vLLM's `prefix_caching_hash_algo`, of the engines and of the ingress. Gives the same in all processes of one version

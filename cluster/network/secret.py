@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Callable
 
-SECRET_VARIABLE = "BATON_CLUSTER_SECRET"
+from cluster.config.environment import SECRET_VARIABLE
 
 MIN_SECRET_CHARS = 32
 """A proof that is seen on the network lets secrets be guessed without asking anybody. A shorter secret may be guessed;

@@ -19,7 +19,7 @@ from cluster.simulation.run import simulate
 from cluster.simulation.traffic.slos import slo_of
 from cluster.simulation.traffic.workload import Arrival, RequestRecord, at_rate, rate_per_s
 from cluster.slo import SloConfig
-from router.desk import PlacementDesk
+from router.pending_placements import PendingPlacements
 from router.prediction.hardware import DEVICES, LINKS, MODELS
 from router.prediction.roofline import kv_capacity_tokens, step_model
 from router.prediction.step_model import StepModel
@@ -147,8 +147,9 @@ class Experiment:
 
         baseline = BASELINES[policy]
 
-        def make_desk() -> PlacementDesk:
-            return PlacementDesk(RouterState(self._slos, baseline.make(seed), admits_all=not baseline.has_admission))
+        def make_desk() -> PendingPlacements:
+            state = RouterState(self._slos, baseline.make(seed), admits_all=not baseline.has_admission)
+            return PendingPlacements(state)
 
         setting = self.cluster.split(num_prefill if baseline.has_prefill_pool else 0)
         return simulate(workload, setting, make_desk, watch)

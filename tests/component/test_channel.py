@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import pytest
 
+from cluster.config.environment import SECRET_VARIABLE
 from cluster.errors import InvalidRequest, Overloaded, ServingError
 from cluster.messages.ids import Address
 from cluster.network.handshake import GREETING_BYTES, NONCE_BYTES, PROCESS_BYTES, ListenerHandshake
-from cluster.network.secret import SECRET_VARIABLE, cluster_secret
+from cluster.network.secret import cluster_secret
 from cluster.rpc.connection import Connection, ConnectionLost, Method, Service
 from cluster.rpc.listener import Listener, connect
 

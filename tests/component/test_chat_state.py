@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from api.state import lifecycle as chat_state
-from api.state.encryption import master_keys
 from api.state.event_streams.orphans import Orphans
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.retention import Purges
 from api.wire.pages import Page
+from cluster.config.environment import DATABASE_URL_VARIABLE, MASTER_KEY_VARIABLE, REDIS_URL_VARIABLE
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
 from cluster.services.postgres import LocalPostgres
@@ -133,14 +133,14 @@ async def test_redis_that_cannot_start_is_done_without(state, http, tmp_path, ca
 
 
 def test_url_of_redis_that_is_none_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv(chat_state.REDIS_URL_VARIABLE, "localhost")
+    monkeypatch.setenv(REDIS_URL_VARIABLE, "localhost")
     with pytest.raises(ValueError, match="redis"):
         ChatState(StateConfig(data_dir=str(tmp_path)))
 
 
 def test_variable_that_is_empty_overrides_nothing(tmp_path, monkeypatch):
     """As a compose file has it where nobody has set one."""
-    for variable in (chat_state.URL_VARIABLE, chat_state.REDIS_URL_VARIABLE):
+    for variable in (DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE):
         monkeypatch.setenv(variable, "")
     made = ChatState(StateConfig(database_url="postgresql://there", redis_url="redis://there", data_dir=str(tmp_path)))
     assert (made.local, made._local_redis, made._url) == (None, None, "postgresql://there")
@@ -170,14 +170,14 @@ async def test_database_of_a_newer_version_is_left_alone(state, http, tmp_path, 
 async def test_other_master_key_is_noticed_at_once(state, tmp_path, monkeypatch, caplog):
     await state.look()
     made = await state.stores.conversations.create("anonymous", {}, [NOTHING])
-    monkeypatch.setenv(master_keys.KEY_VARIABLE, "00" * 32)
+    monkeypatch.setenv(MASTER_KEY_VARIABLE, "00" * 32)
     await is_refused(StateConfig(data_dir=str(tmp_path)), made.id)
     assert "the master key is not the one" in caplog.text
 
 
 async def test_master_key_counts_from_the_first_start_on(state, tmp_path, monkeypatch):
     await state.look()
-    monkeypatch.setenv(master_keys.KEY_VARIABLE, "00" * 32)
+    monkeypatch.setenv(MASTER_KEY_VARIABLE, "00" * 32)
     await is_refused(StateConfig(data_dir=str(tmp_path)), "conv_1")
 
 
@@ -227,7 +227,7 @@ def test_factory_that_gives_no_master_key_is_named(tmp_path, factory, why):
 
 
 def test_two_master_keys_are_one_too_many(tmp_path, monkeypatch):
-    monkeypatch.setenv(master_keys.KEY_VARIABLE, "00" * 32)
+    monkeypatch.setenv(MASTER_KEY_VARIABLE, "00" * 32)
     with pytest.raises(ValueError, match="both set"):
         ChatState(StateConfig(data_dir=str(tmp_path), master_key=f"{KMS}:one"))
 
@@ -241,8 +241,8 @@ async def test_language_that_postgres_does_not_know_is_named(state, http, tmp_pa
 
 @pytest.mark.parametrize("key", ["", "zz", "00" * 31])
 def test_master_key_that_is_none_is_refused(tmp_path, monkeypatch, key):
-    monkeypatch.setenv(master_keys.KEY_VARIABLE, key)
-    with pytest.raises(ValueError, match=master_keys.KEY_VARIABLE):
+    monkeypatch.setenv(MASTER_KEY_VARIABLE, key)
+    with pytest.raises(ValueError, match=MASTER_KEY_VARIABLE):
         ChatState(StateConfig(data_dir=str(tmp_path)))
 
 

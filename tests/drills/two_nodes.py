@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import psutil
 
+from cluster.config.environment import SECRET_VARIABLE
 from cluster.config.repository import REPO_ROOT
-from cluster.network.secret import SECRET_VARIABLE
 from tests.cluster.service import CONTROLLER_PROCESS, Service, wait_for
 from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet
 from tests.drills.nodes import Network, Node

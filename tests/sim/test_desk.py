@@ -11,11 +11,11 @@ from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.simulation.clock import VirtualLoop
 from router.admission.waiting_queue import MOST_LOOK_S
-from router.desk import DECIDE_INTERVAL_S, PlacementDesk
+from router.pending_placements import DECIDE_INTERVAL_S, PendingPlacements
 from tests.unit.fleets import a_fleet, a_report, ask
 
 
-class CountedDesk(PlacementDesk):
+class CountedDesk(PendingPlacements):
     def __init__(self) -> None:
         super().__init__(a_fleet(1, 1))
         self.num_decided = 0

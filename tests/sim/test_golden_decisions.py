@@ -12,7 +12,7 @@ from cluster.simulation.run import simulate
 from cluster.simulation.traffic.traces import read_trace
 from cluster.simulation.traffic.workload import at_rate
 from cluster.slo import Objective, SloConfig
-from router.desk import PlacementDesk
+from router.pending_placements import PendingPlacements
 from router.state import RouterState
 
 TRACE = Path(__file__).parents[3] / "shared" / "traces" / "mooncake_conversation_trace.jsonl.gz"
@@ -21,7 +21,7 @@ MID = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
 SLOS = SloConfig(interactive=MID, standard=MID, batch=MID)
 
 
-class NotingDesk(PlacementDesk):
+class NotingDesk(PendingPlacements):
     def __init__(self, noted: list[str]) -> None:
         super().__init__(RouterState(SLOS))
         self._noted = noted

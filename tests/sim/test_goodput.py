@@ -21,7 +21,7 @@ from cluster.simulation.run import simulate
 from cluster.simulation.traffic.traces import read_trace
 from cluster.simulation.traffic.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import Objective, SloConfig
-from router.desk import PlacementDesk
+from router.pending_placements import PendingPlacements
 from router.state import RouterState
 
 TRACE = File(__file__).parents[3] / "shared" / "traces" / "AzureLLMInferenceTrace_conv.csv.gz"
@@ -49,8 +49,8 @@ def a_workload(arrivals: list[Arrival], rate: float, cluster: Cluster = FOUR) ->
     return at_rate(arrivals, scale, lambda row: SLOS.of(row.slo_class).resolve(isolated_s(row.num_prompt)))
 
 
-def a_desk() -> PlacementDesk:
-    return PlacementDesk(RouterState(SLOS))
+def a_desk() -> PendingPlacements:
+    return PendingPlacements(RouterState(SLOS))
 
 
 @cache
@@ -128,7 +128,7 @@ def test_those_whom_a_burst_has_had_refused_are_taken_when_they_were_told(before
     assert sum(record.outcome is Outcome.FINISHED for record in came_again) >= 0.8 * len(came_again)
 
 
-class Impatient(PlacementDesk):
+class Impatient(PendingPlacements):
     """Has all who are refused ask again and again, and notes when each is let in, in seconds after BURST_AT."""
 
     ASK_EVERY_S = 0.5

@@ -5,8 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from api.state.encryption.tenant_keys import LocalMasterKey, MasterKey
-
-KEY_VARIABLE = "BATON_MASTER_KEY"
+from cluster.config.environment import MASTER_KEY_VARIABLE
 
 
 def master_key(factory: str | None, folder: Path) -> MasterKey:
@@ -16,10 +15,10 @@ def master_key(factory: str | None, folder: Path) -> MasterKey:
         ValueError: a master key that is none.
         OSError: one cannot be kept.
     """
-    given = os.environ.get(KEY_VARIABLE)
+    given = os.environ.get(MASTER_KEY_VARIABLE)
     if factory is not None:
         if given is not None:
-            raise ValueError(f"state.master_key and {KEY_VARIABLE} are both set: only one can be the master key")
+            raise ValueError(f"state.master_key and {MASTER_KEY_VARIABLE} are both set: only one can be the master key")
         return _made_by(factory)
     if given is None:
         return LocalMasterKey.in_file(folder / "master.key")
@@ -27,7 +26,8 @@ def master_key(factory: str | None, folder: Path) -> MasterKey:
         return LocalMasterKey(*map(bytes.fromhex, given.split(",")))
     except ValueError as error:
         raise ValueError(
-            f"{KEY_VARIABLE} must be 64 hexadecimal digits, and those of keys from before behind a comma ({error})"
+            f"{MASTER_KEY_VARIABLE} must be 64 hexadecimal digits, and those of keys from before behind a comma "
+            f"({error})"
         ) from error
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from api.state.postgres.stores.responses import Asked
 from api.wire.items import Item, items_of
 from api.wire.pages import metadata_of
 from api.wire.slo import slo_class_of, tier_of
@@ -89,6 +88,17 @@ _TYPES: dict[str, Any] = {
     **dict.fromkeys(("tools", "include", "context_management"), list),
     "tool_choice": (str, dict),
 }
+
+
+class Asked(NamedTuple):
+    """What a response was asked for."""
+
+    response: str
+    body: dict[str, Any]
+    """Without the input."""
+    items: list[Item]
+    conversation: str | None
+    previous: str | None
 
 
 class ResponseRequest(NamedTuple):

@@ -25,7 +25,7 @@ LONGEST_RUN_S = 1e5
 
 
 class Desk(Protocol):
-    """The Scheduler (router/desk.py)."""
+    """The Scheduler (router/pending_placements.py)."""
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None, /) -> Placement | Rejection: ...
 

@@ -5,14 +5,14 @@ import asyncio
 import uvloop
 
 from cluster.messages.placement import Placement
-from router.desk import PlacementDesk
+from router.pending_placements import PendingPlacements
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
 
 def test_requests_that_come_together_in_an_outage_all_wait_and_are_all_placed():
     async def run() -> list[object]:
-        desk = PlacementDesk(RouterState())
+        desk = PendingPlacements(RouterState())
         asked = [asyncio.ensure_future(desk.place(a_placement_request(f"r{number}"))) for number in range(5)]
         done, _ = await asyncio.wait(asked, timeout=0.1)
         assert not done

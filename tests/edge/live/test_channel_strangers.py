@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.config.environment import SECRET_VARIABLE
 from cluster.network.handshake import GREETING_BYTES, MAGIC, VERSION
-from cluster.network.secret import SECRET_VARIABLE
 from tests.cluster.service import DECODE_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, Service
 from tests.drills.client import ANSWERED, Client
 from tests.drills.litany import litany

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cluster.network.secret import SECRET_VARIABLE, cluster_secret, establish_secret
+from cluster.config.environment import SECRET_VARIABLE
+from cluster.network.secret import cluster_secret, establish_secret
 
 
 class Kept:

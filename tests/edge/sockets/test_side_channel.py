@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import GET_META_MSG
 
+from cluster.config.environment import SECRET_VARIABLE
 from cluster.engine.environment import reserve_port
-from cluster.network.secret import SECRET_VARIABLE
 from cluster.network.strangers import STRANGERS
 from kvtransfer import connector, side_channel
 

@@ -13,24 +13,11 @@ from api.state.postgres.database import Database, Transaction, fetch_all, fetch_
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.items import ROW_BYTES, new_id
 from api.state.postgres.stores.responses import no_response
+from api.wire.feedback import Opinion
 from api.wire.pages import Page, Part
 from cluster.errors import NotFound
 
 _SQL = queries("feedback.sql")
-
-
-class Opinion(NamedTuple):
-    """What a user says."""
-
-    subject: str
-    """The id of a stored response, or of a stored chat completion."""
-    rating: int
-    """1 or -1."""
-    labels: list[str]
-    comment: str | None
-    item: str | None
-    """Of the response, where it is about that item alone."""
-    end_user: str | None
 
 
 class Feedback(NamedTuple):

@@ -21,6 +21,7 @@ from api.state.postgres.stores.history_space import HistorySpace
 from api.state.postgres.stores.items import ROW_BYTES, Item, Limits, Turn, append, packed, referred, too_large, unsealed
 from api.wire.differences import Difference, applied, difference
 from api.wire.pages import Page, Part
+from api.wire.responses.request import Asked
 from api.wire.responses.short_events import Line
 from cluster.errors import Conflict, InvalidRequest, NotFound
 
@@ -45,17 +46,6 @@ class Admission(NamedTuple):
     """The response that it is generated anew for."""
     asked: dict[str, Any]
     """Its request, as the client said it, without the input."""
-
-
-class Asked(NamedTuple):
-    """What a response was asked for."""
-
-    response: str
-    body: dict[str, Any]
-    """Without the input."""
-    items: list[Item]
-    conversation: str | None
-    previous: str | None
 
 
 class Admitted(NamedTuple):

@@ -15,7 +15,7 @@ DECIDE_INTERVAL_S = 0.02
 """Those that wait are looked at no more often."""
 
 
-class PlacementDesk:
+class PendingPlacements:
     def __init__(self, state: RouterState) -> None:
         self.state = state
         self._loop = asyncio.get_running_loop()
