@@ -8,6 +8,7 @@ from ray.serve.handle import DeploymentHandle
 
 from api.completions.store_writer import Keeper
 from api.context.manager import ContextManager
+from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
 from api.http_app import build_http_app
 from api.responses.running_turns import Turns
@@ -15,7 +16,6 @@ from api.responses.titles import Titles
 from api.server.cluster_handle import ClusterHandle
 from api.server.listener import HttpListener
 from api.server.receipt_log import Receipts
-from api.server.request_id import RequestIds
 from api.state.lifecycle import ChatState
 from cluster import metrics
 from cluster.clients.scheduler_client import SchedulerPeer

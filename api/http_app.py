@@ -5,6 +5,8 @@ from starlette.exceptions import HTTPException
 
 from api.completions.store_writer import Keeper
 from api.context.manager import ContextManager
+from api.edge.capacity import Capacity, Standstill
+from api.edge.edge import Edge
 from api.frontend.frontend import Frontend
 from api.responses.running_turns import Turns
 from api.responses.titles import Titles
@@ -22,8 +24,6 @@ from api.routes import (
     stored_completions,
 )
 from api.routes import route_receipts as receipts_route
-from api.server.capacity import Capacity, Standstill
-from api.server.edge import Edge
 from api.server.ports import ClusterPort
 from api.server.receipt_log import Receipts
 from api.state.lifecycle import ChatState

@@ -49,7 +49,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     port = free_port()
     app: Any = an_app(frontend, FakeCluster())
     with contextlib.suppress(ImportError):  # of commits whose application does not cancel by itself
-        from api.server.disconnect import CancelledByDisconnect  # type: ignore[attr-defined,unused-ignore]
+        from api.edge.disconnect import CancelledByDisconnect  # type: ignore[attr-defined,unused-ignore]
 
         app = CancelledByDisconnect(app)
     listener = await HttpListener.start(app, IngressConfig(port=port))

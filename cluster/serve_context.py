@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -19,6 +20,9 @@ from cluster.network.secret import establish_secret
 from cluster.rpc.connection import ConnectionLost
 from cluster.services.folder_use import claim_for_node
 
+Deployment = DeploymentHandle
+"""How another module names what it asks, without Ray."""
+
 logger = logging.getLogger("baton.handles")
 _BROADCAST_TIMEOUT_S = 5.0
 _STATE_NAMESPACE = b"baton_state"
@@ -33,6 +37,17 @@ between. More delays workers while there is no Scheduler; fewer lets a worker on
 
 class OutOfReach(ConnectionLost):
     """The other side listens where this node cannot connect."""
+
+
+def connected_handles(deployments: Sequence[DeploymentHandle]) -> list[DeploymentHandle]:
+    """This replica's own deployment and these, ready to be asked.
+
+    To be called while the replica starts: what makes a handle asks Serve's controller and the GCS, and holds up the
+    event loop until they answer. A handle that is made broadcasts without either.
+    """
+    own = serve.get_replica_context()
+    ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
+    return [handle.options() for handle in (ingress, *deployments)]  # which connects it
 
 
 async def scheduler_address(scheduler: DeploymentHandle) -> Address:

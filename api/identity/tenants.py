@@ -16,7 +16,7 @@ def tenant_of_key(key: str) -> str:
 
 
 def tenant_of(request: Any) -> str:
-    """Of a request that the edge (api/server/edge.py) has let in. Empty without an API key."""
+    """Of a request that the edge (api/edge/edge.py) has let in. Empty without an API key."""
     return str(request.scope["state"][TENANT])
 
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from api.edge.capacity import Capacity, Units
 from api.frontend.generation import Call
 from api.responses.turn import Means, Turn
-from api.server.capacity import Capacity, Units
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.history import NOTHING
 from api.state.postgres.stores.items import Item, refers, with_ids

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 from fastapi import Request
 
+from api.edge.edge import hold_more
+from api.edge.request_id import HTTP_REQUEST
 from api.frontend.generation import Call
 from api.identity.tenants import tenant_of
-from api.server.edge import hold_more
-from api.server.request_id import HTTP_REQUEST
-from api.wire.bounds import check_sequences
 from api.wire.constraints import check_constraints
+from api.wire.limits.bounds import check_sequences
 from api.wire.requests import checked
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of
 from cluster.errors import InvalidRequest

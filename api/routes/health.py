@@ -5,7 +5,7 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.server.capacity import Capacity, Standstill
+from api.edge.capacity import Capacity, Standstill
 
 router = APIRouter()
 

@@ -7,13 +7,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from api.edge.edge import UNITS
 from api.identity.tenants import tenant_in_state
 from api.responses.idempotency import attempt_of, found_for
 from api.responses.resume import cancelled, resumed
 from api.responses.turn import Turn
 from api.routes.call_headers import call_of, check_constraints_of, headers_of
 from api.routes.stale_reads import answer_or_copy, first_page
-from api.server.edge import UNITS
 from api.server.event_stream import EventStream
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.items import new_id

@@ -4,14 +4,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ray import serve
-from ray.serve.handle import DeploymentHandle
-
 from cluster.clients.scheduler_client import SchedulerPeer
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.metrics import Scrape, render
 from cluster.rpc.shared_answer import SharedAnswer
-from cluster.serve_context import broadcast
+from cluster.serve_context import Deployment, broadcast, connected_handles
 from router.session.scheduler_failover import Scheduling
 
 logger = logging.getLogger("baton.handles")
@@ -22,22 +19,17 @@ between two reports: longer shows what is no more, shorter lets who asks all the
 
 
 class ClusterHandle:
-    """The whole application, as an ingress replica sees it.
-
-    To be made while the replica starts: what makes a handle asks Serve's controller and the GCS, and holds up the event
-    loop until they answer. A handle that is made broadcasts without either.
-    """
+    """The whole application, as an ingress replica sees it."""
 
     def __init__(
         self,
         scheduling: Scheduling,
         scheduler: SchedulerPeer,
-        deployments: list[DeploymentHandle],
+        deployments: list[Deployment],
         metrics_max_age_s: float,
     ) -> None:
-        own = serve.get_replica_context()
-        ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
-        self._deployments = [handle.options() for handle in (ingress, *deployments)]  # which connects it
+        """To be made while the replica starts (`connected_handles`)."""
+        self._deployments = connected_handles(deployments)
         self._view = SharedAnswer(scheduling.view, _VIEW_MAX_AGE_S)
         self._queue = SharedAnswer(scheduler.queue, _VIEW_MAX_AGE_S)
         self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), metrics_max_age_s)
@@ -52,7 +44,7 @@ class ClusterHandle:
         return await self._metrics_page.get()
 
 
-async def metrics_page_of(deployments: Sequence[DeploymentHandle]) -> bytes:
+async def metrics_page_of(deployments: Sequence[Deployment]) -> bytes:
     """The metrics of every replica that answers in time, and of how many there are none."""
     answers = await asyncio.gather(*(broadcast(handle, "scrape") for handle in deployments))
     num_missing = {}

@@ -2,7 +2,7 @@
 
 Not Starlette's StreamingResponse: it sees the first frame before it chooses the status, and a frame costs it one
 message. Frames are vLLM's text (str), or ready for the wire (bytes). A client that leaves cancels the response
-(api/server/disconnect.py), and with it the generator.
+(api/edge/disconnect.py), and with it the generator.
 """
 
 import asyncio

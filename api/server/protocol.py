@@ -11,9 +11,9 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.server.browser import SECURITY_HEADERS
-from api.server.connections import Connections
-from api.server.request_id import HEADER, request_id_of
+from api.edge.browser import SECURITY_HEADERS
+from api.edge.connections import Connections
+from api.edge.request_id import HEADER, request_id_of
 from api.wire.errors import error_response
 from cluster import metrics
 from cluster.config.ingress import IngressConfig

@@ -42,9 +42,8 @@ class ChatState:
         """Raises ValueError for a master key or a URL of Redis that is none, OSError where a key cannot be kept."""
         self._config = config
         folder = REPO_ROOT / config.data_dir
-        self._url = (
-            os.environ.get(DATABASE_URL_VARIABLE) or config.database_url
-        )  # one that is empty is as one that is not set
+        # A variable that is empty is as one that is not set
+        self._url = os.environ.get(DATABASE_URL_VARIABLE) or config.database_url
         self.local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
         """Where PostgreSQL has no URL."""
         self._keys = TenantKeys(master_key(config.master_key, folder))

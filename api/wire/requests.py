@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from fastapi import Request
 
-from api.wire.bounds import check_bounds
-from api.wire.depth import check_depths
-from api.wire.structure import check_structure
+from api.wire.limits.bounds import check_bounds
+from api.wire.limits.depth import check_depths
+from api.wire.limits.structure import check_structure
 from cluster.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ MANY_VALUES = 20_000
 """A body with more does too: decoding them takes a millisecond, walking them some ten."""
 
 BODY = "baton.body"
-"""Where the scope of a request has its body, which the edge (api/server/edge.py) has read."""
+"""Where the scope of a request has its body, which the edge (api/edge/edge.py) has read."""
 
 _CHECKING = ThreadPoolExecutor(1, "baton-checking")
 """One thread: what is checked holds the interpreter, and several threads would leave the event loop its turn less

@@ -48,8 +48,8 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "rotate-master-key",
         help="wrap the keys of all tenants with a new master key",
         description="A master key in a file is made anew, and the last one is kept behind it until the next rotation. "
-        f"One in {MASTER_KEY_VARIABLE} is the operator's: put a new one in front of it, with a comma, in the environment of "
-        "every ingress and of this command, and take the old one away when this command is done.",
+        f"One in {MASTER_KEY_VARIABLE} is the operator's: put a new one in front of it, with a comma, in the "
+        "environment of every ingress and of this command, and take the old one away when this command is done.",
     )
     _add_conf(master, _rotate_master_key)
 

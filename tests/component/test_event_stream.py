@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from api.server.capacity import Capacity
-from api.server.edge import Edge
+from api.edge.capacity import Capacity
+from api.edge.edge import Edge
 from api.server.event_stream import EventStream
 from cluster.config.ingress import IngressConfig
 from cluster.errors import Overloaded, ServingError

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from api.server.capacity import Capacity
-from api.server.edge import Edge
+from api.edge.capacity import Capacity
+from api.edge.edge import Edge
 from api.server.listener import HttpListener, _bind
 from cluster.config.ingress import IngressConfig
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.wire.bounds import (
+from api.wire.limits.bounds import (
     LISTS,
     MAX_COMPARED,
     MAX_PARTS,

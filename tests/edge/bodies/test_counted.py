@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from api.server.byte_budget import FREE_BYTES, ByteBudget, Share
-from api.server.capacity import Capacity, Standstill
+from api.edge.byte_budget import FREE_BYTES, ByteBudget, Share
+from api.edge.capacity import Capacity, Standstill
 from cluster.errors import Overloaded
 from tests.component.surface import CHAT, COMPLETION, FakeFrontend, a_client, an_app
 from tests.edge.http.wire import listening, post

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.wire.structure import (
+from api.wire.limits.structure import (
     MAX_CONTAINERS,
     MAX_DIGITS_IN_A_ROW,
     MAX_MEMBERS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.server.hosts import HostRule
+from api.edge.hosts import HostRule
 from tests.component.surface import CHAT, FakeFrontend, a_client, an_app
 
 EVIL = "https://evil.example"

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from api.server.request_id import HTTP_REQUEST, RequestIds, request_id_of
+from api.edge.request_id import HTTP_REQUEST, RequestIds, request_id_of
 from cluster.errors import GenerationFailed, Overloaded
 from cluster.observability.logging import set_up_logging
 from tests.component.surface import CHAT, FakeFrontend, a_client, an_app, posted

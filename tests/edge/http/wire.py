@@ -10,8 +10,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from api.server.capacity import Capacity
-from api.server.edge import Edge
+from api.edge.capacity import Capacity
+from api.edge.edge import Edge
 from api.server.listener import HttpListener
 from cluster.config.ingress import IngressConfig
 

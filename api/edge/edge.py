@@ -12,15 +12,15 @@ from starlette.datastructures import QueryParams
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.edge.bodies import Bodies, ClientLeft
+from api.edge.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
+from api.edge.capacity import Capacity, Units
+from api.edge.disconnect import Exchange
+from api.edge.head import Head, check_repeated, head_of
+from api.edge.hosts import HostRule
+from api.edge.request_id import HEADER, HTTP_REQUEST, request_id_of
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
-from api.server.bodies import Bodies, ClientLeft
-from api.server.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
-from api.server.capacity import Capacity, Units
-from api.server.disconnect import Exchange
-from api.server.head import Head, check_repeated, head_of
-from api.server.hosts import HostRule
-from api.server.request_id import HEADER, HTTP_REQUEST, request_id_of
 from api.wire.errors import error_response
 from api.wire.query import flag_in
 from api.wire.requests import BODY

@@ -8,8 +8,8 @@ times what clients send, and small enough that no single step takes 50 ms on one
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from api.wire.depth import MAX_DEPTH
-from api.wire.structure import Counts, check_structure, nesting_of
+from api.wire.limits.depth import MAX_DEPTH
+from api.wire.limits.structure import Counts, check_structure, nesting_of
 from cluster.errors import InvalidRequest
 
 

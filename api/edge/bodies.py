@@ -1,7 +1,7 @@
 """Request bodies, read before anything is done for the request.
 
 A client may take its time over a long prompt, at a minimum rate; memory is counted as it is filled. A request that is
-not all here takes nobody's turn: only then does it count as open (api/server/edge.py).
+not all here takes nobody's turn: only then does it count as open (api/edge/edge.py).
 """
 
 import asyncio
@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Message, Receive
 
-from api.server.byte_budget import ByteBudget, Share
-from api.server.head import Head
+from api.edge.byte_budget import ByteBudget, Share
+from api.edge.head import Head
 from cluster.config.ingress import IngressConfig
 from cluster.errors import RequestTimedOut, RequestTooLarge
 
