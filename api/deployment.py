@@ -11,7 +11,7 @@ from api.context.manager import ContextManager
 from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
 from api.http_app import build_http_app
-from api.responses.running_turns import Turns
+from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.server.cluster_handle import ClusterHandle
 from api.server.listener import HttpListener
@@ -73,7 +73,7 @@ class Ingress:
         http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
-        self._turns: Turns = http_app.state.turns
+        self._turns: RunningTurns = http_app.state.turns
         self._keeper: Keeper = http_app.state.keeper
         self._titles: Titles = http_app.state.titles
         self._listener = await HttpListener.start(http_app, config.ingress)

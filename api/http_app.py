@@ -8,7 +8,7 @@ from api.context.manager import ContextManager
 from api.edge.capacity import Capacity, Standstill
 from api.edge.edge import Edge
 from api.frontend.frontend import Frontend
-from api.responses.running_turns import Turns
+from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.responses.turn import Means
 from api.routes import (
@@ -50,7 +50,7 @@ def build_http_app(
     app.state.context = context_manager
     app.state.titles = Titles(frontend, state)
     background = Capacity(config.max_background_responses, config.max_background_responses_per_tenant)
-    app.state.turns = Turns(Means(frontend, context_manager, app.state.titles), state, background)
+    app.state.turns = RunningTurns(Means(frontend, context_manager, app.state.titles), state, background)
     app.state.keeps_receipts = config.keep_receipts > 0
     app.state.allow_path_header = config.allow_path_header
     app.state.keep_alive_s = config.keep_alive_s

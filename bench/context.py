@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from transformers import AutoTokenizer
 
-from api.context.plan import Budget, Measured, Summary, budget_of, plan, to_summarize
+from api.context.plan import Budget, Measured, SummaryPlace, budget_of, plan, to_summarize
 from api.context.prompt_notes import SEAM_TOKENS, composed, text_of, user_message
 from api.context.turn_boundaries import Item, is_asked, turn_starts
 from api.wire.responses.as_chat import chat_messages
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
 class Planned:
     def __init__(self, *, summarizes: bool) -> None:
         self._summarizes = summarizes
-        self._summaries: list[Summary] = []
+        self._summaries: list[SummaryPlace] = []
         self._texts: dict[int, str] = {}
         """By what they cover."""
         self._chance = random.Random(1)
@@ -73,7 +73,7 @@ class Planned:
             covered = max(self._texts, default=0)
             self.read += sum(measured.tokens[covered:covers]) + num_tokens(self._texts.get(covered, ""))
             self._texts[covers] = text(self._chance, budget.summary // 2)
-            self._summaries.append(Summary(covers, len(items)))
+            self._summaries.append(SummaryPlace(covers, len(items)))
 
     def _measured(self, items: list[Item]) -> Measured:
         tokens = [around_message() + num_tokens(text_of(item)) for item in items]

@@ -158,7 +158,7 @@ def count_placement(answer: Placement | Rejection) -> None:
     PLACEMENTS.labels(how).inc()
 
 
-class Sample(msgspec.Struct, frozen=True, array_like=True):
+class MetricSample(msgspec.Struct, frozen=True, array_like=True):
     name: str
     labels: dict[str, str]
     value: float
@@ -170,7 +170,7 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
     name: str
     documentation: str
     type: str
-    samples: list[Sample]
+    samples: list[MetricSample]
 
 
 class Scrape(msgspec.Struct, frozen=True):
@@ -184,7 +184,7 @@ class Scrape(msgspec.Struct, frozen=True):
 def scrape(deployment: str, replica: str) -> Scrape:
     """This process's registry."""
     families = [
-        Family(m.name, m.documentation, m.type, [Sample(s.name, dict(s.labels), s.value) for s in m.samples])
+        Family(m.name, m.documentation, m.type, [MetricSample(s.name, dict(s.labels), s.value) for s in m.samples])
         for m in REGISTRY.collect()
     ]
     return Scrape(deployment, replica, families)

@@ -35,7 +35,7 @@ between. More delays workers while there is no Scheduler; fewer lets a worker on
 """
 
 
-class OutOfReach(ConnectionLost):
+class SchedulerOutOfReach(ConnectionLost):
     """The other side listens where this node cannot connect."""
 
 
@@ -67,7 +67,7 @@ async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str, ow
     for _ in range(_SCHEDULER_ATTEMPTS):
         try:
             await _address_for(own, scheduler)
-        except OutOfReach as error:
+        except SchedulerOutOfReach as error:
             raise RuntimeError(str(error)) from error
         except ConnectionLost:
             await asyncio.sleep(_SCHEDULER_INTERVAL_S)
@@ -88,7 +88,7 @@ async def _address_for(own: str, scheduler: DeploymentHandle) -> Address:
 def require_reachable(address: Address, node: str, own: str) -> None:
     """Raises OutOfReach for a process that listens on the loopback address of another node."""
     if is_loopback(address.host) and node != own:
-        raise OutOfReach(
+        raise SchedulerOutOfReach(
             f"the Scheduler listens on {address.host} of node {node}, which this process on node {own} cannot reach: "
             "set network.host to an interface by which the nodes reach each other, or keep the application on one node"
         )

@@ -21,7 +21,7 @@ from cluster.step_stream.worker_side import StepStreams
 from cluster.worker.worker import Worker
 from decode.kv_puller import Puller
 from decode.link_probe import LinkProbe
-from decode.proven_links import Links
+from decode.proven_links import ProvenLinks
 
 logger = logging.getLogger("baton.decode")
 
@@ -36,7 +36,7 @@ class DecodeWorker:
         prefill = PrefillPeers(Peers(peer))
         engine = self._worker.engine
         self._puller = Puller(engine, prefill, self._worker.id, config.pull_timeout_s, self._suspect)
-        self._links: Links = Links(LinkProbe(self._worker.id, engine, self._puller, prefill))
+        self._links: ProvenLinks = ProvenLinks(LinkProbe(self._worker.id, engine, self._puller, prefill))
         self._streams = StepStreams(self._puller, self._worker.service)
         self._worker.on_step = self._streams.flush
         self._worker.service.on_post(FORGET, self._forget)

@@ -13,7 +13,7 @@ from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.transport import LinkSpeed
 from cluster.step_stream.buffer import DeltaSink, Feed
-from decode.link_speed import Sample, fit
+from decode.link_speed import LinkSample, fit
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.telemetry import TransferLog
 
@@ -95,7 +95,7 @@ class LinkProbe:
             if transfers:  # of all the engine's processes, which read side by side
                 num_bytes = sum(transfer.num_bytes for transfer in transfers)
                 duration_s = max(transfer.duration_s for transfer in transfers)
-                samples.append(Sample(num_blocks, num_bytes, duration_s))
+                samples.append(LinkSample(num_blocks, num_bytes, duration_s))
         return fit(samples)
 
     async def _hand_over(self, prefill: WorkerId, num_blocks: int) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from cluster.messages.transport import LinkSpeed
 
 
-class Sample(msgspec.Struct, frozen=True):
+class LinkSample(msgspec.Struct, frozen=True):
     """One hand-over, as the decode engine saw it."""
 
     num_blocks: int
@@ -20,7 +20,7 @@ class Sample(msgspec.Struct, frozen=True):
     duration_s: float
 
 
-def fit(samples: Sequence[Sample]) -> LinkSpeed | None:
+def fit(samples: Sequence[LinkSample]) -> LinkSpeed | None:
     """None: the samples are of one size, or took no time that can be told."""
     if not samples:
         return None
@@ -38,6 +38,6 @@ def fit(samples: Sequence[Sample]) -> LinkSpeed | None:
     return LinkSpeed(latency_s=latency_s, bytes_per_s=slope)
 
 
-def _best(samples: Sequence[Sample], num_blocks: int) -> Sample:
+def _best(samples: Sequence[LinkSample], num_blocks: int) -> LinkSample:
     alike = [sample for sample in samples if sample.num_blocks == num_blocks]
     return min(alike, key=lambda sample: (sample.num_bytes, sample.duration_s))

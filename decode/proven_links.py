@@ -38,7 +38,7 @@ class Probe(Protocol):
         ...
 
 
-class Links:
+class ProvenLinks:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._proved: set[WorkerId] = set()

@@ -17,7 +17,7 @@ from cluster.errors import ServingError
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId
 from cluster.rpc.connection import Connection, Service
-from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
+from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import PrefillResult
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal, engine_lease_s
 from prefill.leases import Leases, LeaseState
@@ -134,7 +134,7 @@ class Lender:
     async def _redeem(self, redeem: Redeem) -> Promise | Refusal:
         return self._leases.redeem(redeem.lease, redeem.digest, redeem.decode, _now())
 
-    async def _extend(self, claim: Claim) -> Promise | Refusal:
+    async def _extend(self, claim: LeaseClaim) -> Promise | Refusal:
         now = _now()
         if self._engine_keeps_until.get(claim.lease, 0.0) < now + PROMISE_S:
             return Refusal("the engine does not confirm that it keeps the blocks")
@@ -143,7 +143,7 @@ class Lender:
     def _withdraw(self, connection: Connection, request_id: RequestId) -> None:
         self._end(self._leases.withdraw(request_id, connection))
 
-    def _give_back(self, connection: Connection, claim: Claim) -> None:
+    def _give_back(self, connection: Connection, claim: LeaseClaim) -> None:
         self._end(self._leases.give_back(claim.lease, claim.decode))
 
     def _sweep_later(self) -> None:

@@ -32,7 +32,7 @@ from cluster.slo import SloConfig
 from router.admission.admission import MAX_QUEUE, Verdict, judge
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import TenantShares
-from router.admission.retry_after import MOST_RETRY_S, Turns, retry_after_s, wait_s
+from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.charges import Charges
 from router.load.decode_slack import CLASS_RANK, class_weight
@@ -84,7 +84,7 @@ class RouterState:
         self._shares = TenantShares()
         self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
         self._prefill_use = Duty()
-        self._turns = Turns()
+        self._turns = RetrySlots()
         self._contended_at = float("-inf")
         self._turn = 0
         self._roster = nobody()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from api.context.draft import Draft
-from api.context.plan import Budget, Measured, Summary, budget_of, plan
+from api.context.plan import Budget, Measured, SummaryPlace, budget_of, plan
 from api.context.prompt_notes import memory_note, user_message
 from api.context.token_counter import TokenCounter, most_tokens, most_tokens_of_text
 from api.context.turn_boundaries import Item, is_asked, num_system, turn_starts
@@ -62,7 +62,7 @@ class Drafting:
             for message, remembered in history.memories.items()
         }
         usable = usable_summaries(history)
-        summaries = [Summary(one.coverage.number, one.after) for one in usable]
+        summaries = [SummaryPlace(one.coverage.number, one.after) for one in usable]
         tokens = await self._tokens(history.items, notes)
         measured = Measured(tokens, list(map(is_asked, history.items)), turn_starts(history.items), summaries)
         chosen = plan(measured, budget)
@@ -118,5 +118,5 @@ def newest_summary(history: History) -> StoredSummary | None:
     return max(usable_summaries(history), key=lambda summary: summary.coverage.number, default=None)
 
 
-def _is(stored: StoredSummary, chosen: Summary | None) -> bool:
+def _is(stored: StoredSummary, chosen: SummaryPlace | None) -> bool:
     return chosen is not None and (stored.coverage.number, stored.after) == (chosen.covers, chosen.after)

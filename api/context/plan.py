@@ -28,7 +28,7 @@ class Budget(NamedTuple):
     summary: int
 
 
-class Summary(NamedTuple):
+class SummaryPlace(NamedTuple):
     """A stored summary's place in the conversation."""
 
     covers: int
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
     """By item: whether it was sent to the model, rather than made by it."""
     starts: Sequence[int]
     """Where turns begin."""
-    summaries: Sequence[Summary]
+    summaries: Sequence[SummaryPlace]
 
     @property
     def first(self) -> int:
@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 class Plan(NamedTuple):
     cut: int
     """The first item that is sent, but for the system prompt."""
-    summary: Summary | None
+    summary: SummaryPlace | None
     """Which stands for items before the cut."""
 
 
@@ -127,18 +127,18 @@ def _ends(conversation: Measured) -> list[int]:
 class _Summaries:
     """Those of a conversation that grows."""
 
-    def __init__(self, summaries: Sequence[Summary]) -> None:
+    def __init__(self, summaries: Sequence[SummaryPlace]) -> None:
         self._to_come = sorted(summaries, key=lambda summary: summary.after, reverse=True)
-        self._there: list[Summary] = []
+        self._there: list[SummaryPlace] = []
         """Sorted."""
 
-    def newest(self, number: int, cut: int) -> Summary | None:
+    def newest(self, number: int, cut: int) -> SummaryPlace | None:
         """Of those that were there before the last of so many items, what covers most before the cut. `number`: no less
         than the last time.
         """
         while self._to_come and self._to_come[-1].after < number:
             insort(self._there, self._to_come.pop())
-        end = bisect_right(self._there, Summary(cut, number))
+        end = bisect_right(self._there, SummaryPlace(cut, number))
         return self._there[end - 1] if end else None
 
 

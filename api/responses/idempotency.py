@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from api.state.event_streams.response_events import Standing
 from api.state.lifecycle import ChatState
-from api.state.redis.idempotency_keys import Claim, Held, Hold
+from api.state.redis.idempotency_keys import GenerationClaim, HeldClaim, Hold
 from cluster.errors import Conflict, InvalidRequest, StillAdmitting
 
 KEY_HEADER, RETRY_HEADER = "idempotency-key", "x-stainless-retry-count"
@@ -33,7 +33,7 @@ class Attempt(NamedTuple):
     is_retry: bool
 
 
-class Found(NamedTuple):
+class KeyedResponse(NamedTuple):
     response: str
     hold: Hold | None
     """Of who is to make it. None: an earlier try has made it."""
@@ -47,29 +47,31 @@ def attempt_of(headers: Headers, fingerprint: str) -> Attempt:
     return Attempt(fingerprint, key, headers.get(RETRY_HEADER, "0") not in ("0", ""))
 
 
-async def found_for(state: ChatState, tenant: str, attempt: Attempt, new: str) -> Found:
+async def found_for(state: ChatState, tenant: str, attempt: Attempt, new: str) -> KeyedResponse:
     """The response that answers this attempt: one that is there, or else a new one, to be made under this id.
 
     Raises:
         Conflict: the key was used for another request; or another try is still being admitted.
         StateUnavailable: whether it is there cannot be told.
     """
-    claim = Claim(state.retries.hashed(attempt.fingerprint), new)
+    claim = GenerationClaim(state.retries.hashed(attempt.fingerprint), new)
     if attempt.key is not None:
         return await _found_by_name(state, tenant, f"key {attempt.key}", claim, math.inf)
     name = f"request {attempt.fingerprint}"
     if attempt.is_retry:
         return await _found_by_name(state, tenant, name, claim, ATTACHED_WITHIN_S)
-    return Found(new, await state.retries.take(tenant, name, claim))
+    return KeyedResponse(new, await state.retries.take(tenant, name, claim))
 
 
-async def _found_by_name(state: ChatState, tenant: str, name: str, claim: Claim, attached_within_s: float) -> Found:
+async def _found_by_name(
+    state: ChatState, tenant: str, name: str, claim: GenerationClaim, attached_within_s: float
+) -> KeyedResponse:
     """`attached_within_s`: since the end of the earlier try."""
     until, gone = time.monotonic() + WAIT_S, None
     while True:
         held = await state.retries.claim(tenant, name, claim, gone)
         if isinstance(held, Hold):
-            return Found(claim.response, held)
+            return KeyedResponse(claim.response, held)
         if held.claim.fingerprint != claim.fingerprint:
             if not held.is_admitted or await _standing(state, tenant, held) is not None:
                 raise Conflict(f"this {KEY_HEADER} was used for another request", None, "idempotency_key_conflict")
@@ -77,7 +79,7 @@ async def _found_by_name(state: ChatState, tenant: str, name: str, claim: Claim,
             continue
         standing = await _standing(state, tenant, held)
         if standing is not None and standing.over_for_s < attached_within_s:
-            return Found(held.claim.response, None)
+            return KeyedResponse(held.claim.response, None)
         if held.is_admitted:  # and then refused, or deleted; or else long over
             gone = held.claim
         elif time.monotonic() > until:
@@ -86,5 +88,5 @@ async def _found_by_name(state: ChatState, tenant: str, name: str, claim: Claim,
             await asyncio.sleep(LOOK_INTERVAL_S)
 
 
-async def _standing(state: ChatState, tenant: str, held: Held) -> Standing | None:
+async def _standing(state: ChatState, tenant: str, held: HeldClaim) -> Standing | None:
     return await state.stores.response_events.standing(tenant, held.claim.response)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
-from api.responses.running_turns import Turns
+from api.responses.running_turns import RunningTurns
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import RUNNING, no_response
 from api.wire.responses.short_events import Line, Retelling, is_last
@@ -17,7 +17,7 @@ CANCELLED_WITHIN_S = 5.0
 
 
 async def resumed(
-    turns: Turns, state: ChatState, tenant: str, response: str, after: int
+    turns: RunningTurns, state: ChatState, tenant: str, response: str, after: int
 ) -> AsyncGenerator[bytes, None]:
     """Its events after this one as JSON, to the last.
 
@@ -81,7 +81,7 @@ async def _lines(state: ChatState, tenant: str, response: str) -> AsyncGenerator
         await asyncio.sleep(LOOK_INTERVAL_S)
 
 
-async def cancelled(turns: Turns, state: ChatState, tenant: str, response: str) -> None:
+async def cancelled(turns: RunningTurns, state: ChatState, tenant: str, response: str) -> None:
     """Returns when it has ended, wherever it is generated, or after some seconds."""
     if turn := turns.running(tenant, response):
         await turn.cancel()

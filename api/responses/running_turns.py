@@ -24,7 +24,7 @@ BACKGROUND_RETRY_AFTER_S = 10.0
 Settle = Callable[[asyncio.Future[Turn]], None]
 
 
-class Turns:
+class RunningTurns:
     def __init__(self, means: Means, state: ChatState, background: Capacity) -> None:
         """`background`: of responses that nobody waits for."""
         self._means = means

@@ -15,7 +15,7 @@ from api.frontend.generation import Call
 from api.responses.titles import Titles
 from api.state.encryption.tenant_keys import TenantKey
 from api.state.event_streams.event_log import EventLog, LogSpace
-from api.state.event_streams.event_writer import LogWriter, Running
+from api.state.event_streams.event_writer import LogWriter, RunningResponse
 from api.state.postgres.stores.history import History
 from api.state.postgres.stores.items import Item, new_id
 from api.state.postgres.stores.responses import Ending, Responses
@@ -58,7 +58,7 @@ class Turn:
         self._log = EventLog(self._created, space)
         self._store: Responses | None = None
         self._log_writer: LogWriter | None = None
-        self._running: Running | None = None
+        self._running: RunningResponse | None = None
         """How its events become durable; None for one that is not kept."""
         self._refusal: ServingError | None = None
         """Why nothing was generated, which its client is told instead of a response."""
@@ -78,7 +78,7 @@ class Turn:
     def keep(self, store: Responses, log_writer: LogWriter, key: TenantKey) -> None:
         """It has been admitted to the store."""
         self._store, self._log_writer = store, log_writer
-        self._running = Running(key, self.id, self._log, self._status, self._stop)
+        self._running = RunningResponse(key, self.id, self._log, self._status, self._stop)
         log_writer.add(self._running)
 
     def start(self, means: Means, history: History, items: list[Item], call: Call) -> "asyncio.Task[None]":

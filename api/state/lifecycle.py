@@ -14,7 +14,7 @@ from api.state.event_streams.event_log import LogSpace
 from api.state.event_streams.live_tails import Tails
 from api.state.postgres.database import EVERY_TENANT, RETRY_AFTER_S, Database
 from api.state.redis.client import Volatile
-from api.state.redis.idempotency_keys import Retries
+from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
 from api.state.stores import Stores, stores_in
 from cluster.config.environment import DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE
@@ -61,7 +61,7 @@ class ChatState:
         """For what responses tell while they are generated here."""
         self._volatile = Volatile()
         self.tails = Tails(self._volatile)
-        self.retries = Retries(self._volatile, self._keys.hashed)
+        self.retries = IdempotencyKeys(self._volatile, self._keys.hashed)
         self.cache = ReadCache(self._volatile, self._keys, config.cache_s)
         redis_url = os.environ.get(REDIS_URL_VARIABLE) or config.redis_url
         self._local_redis = None if redis_url else LocalRedis(folder / REDIS_FOLDER)

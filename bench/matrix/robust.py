@@ -13,7 +13,7 @@ from cluster.messages.ids import Pool
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.experiment import Cluster, parse_link
 from cluster.simulation.pools.pool_setting import Fault
-from cluster.simulation.results.summary import Summary
+from cluster.simulation.results.summary import RunSummary
 
 CELL = "conversation/mid"
 SPLIT = 4
@@ -83,7 +83,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     policy: str
     rate: float
-    summary: Summary | None
+    summary: RunSummary | None
 
 
 def measure(variation: Variation, policy: str, rate: float, num_requests: int, *trial_file: Any) -> Fixed:

@@ -8,7 +8,7 @@ from bench.matrix.cells import cluster_of
 from bench.matrix.trials import TrialFile, TrialKey
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.rate_search import best_split
-from cluster.simulation.results.summary import Summary
+from cluster.simulation.results.summary import RunSummary
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     num_prefill: int
     rate: float
     """0: the target is out of reach at any rate."""
-    summary: Summary | None
+    summary: RunSummary | None
     """Of the run at that rate."""
     took_s: float
 

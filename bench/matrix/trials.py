@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from bench.matrix.cells import REPO_ROOT, experiment
-from cluster.simulation.experiment import Cluster, OutOfReach
-from cluster.simulation.results.summary import Summary, summary
+from cluster.simulation.experiment import Cluster, TargetMissed
+from cluster.simulation.results.summary import RunSummary, summary
 
 logging.getLogger("router").setLevel(logging.ERROR)
 """Simulated workers die by the dozen: nobody needs a line for each request that goes on elsewhere."""
@@ -39,7 +39,7 @@ class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     key: TrialKey
     code: str
-    summary: Summary | None
+    summary: RunSummary | None
     """None: out of reach of the target."""
     took_s: float
 
@@ -78,7 +78,7 @@ class TrialFile:
         there = experiment(key.cell, key.seed, key.num_requests, key.cluster)
         try:
             run = summary(there.run(key.policy, key.num_prefill, key.rate, key.seed, target=key.target))
-        except OutOfReach:
+        except TargetMissed:
             run = None
         took_s = time.monotonic() - began_at
         if self._is_verbose:

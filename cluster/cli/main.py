@@ -100,7 +100,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         yaml.safe_dump(config, rendered)
         rendered.flush()
         serve = str(Path(sys.executable).with_name("serve"))
-        return Service(Path(rendered.name), config, [serve]).run()
+        return RunningService(Path(rendered.name), config, [serve]).run()
 
 
 def _probe(arguments: argparse.Namespace) -> int:
@@ -178,7 +178,7 @@ def private(file: Path) -> Path:
     return file
 
 
-class Service:
+class RunningService:
     """`serve run` and everything it starts, again and again until the user stops it."""
 
     def __init__(self, config_file: Path, config: dict[str, Any], serve: list[str], folder: Path = Path()) -> None:

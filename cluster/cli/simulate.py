@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from cluster.simulation.baselines import BASELINES
-from cluster.simulation.experiment import REPORT_INTERVAL_S, Cluster, Experiment, OutOfReach, parse_link
+from cluster.simulation.experiment import REPORT_INTERVAL_S, Cluster, Experiment, TargetMissed, parse_link
 from cluster.simulation.pools.pool_setting import Reporting
 from cluster.simulation.rate_search import max_rate
-from cluster.simulation.results.figures import Run, charts
-from cluster.simulation.results.summary import Summary, aligned, summary, table, who_attained
+from cluster.simulation.results.figures import FigureRun, charts
+from cluster.simulation.results.summary import RunSummary, aligned, summary, table, who_attained
 from cluster.simulation.traffic.mixes import Renewal, generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import OBJECTIVES, parse_slos
@@ -130,7 +130,7 @@ class _Comparison:
     def __init__(self, experiment: Experiment, arguments: argparse.Namespace) -> None:
         self._experiment = experiment
         self._arguments = arguments
-        self._runs: list[Run] = []
+        self._runs: list[FigureRun] = []
         self._max_rates: dict[str, float] = {}
 
     def run(self) -> None:
@@ -163,7 +163,7 @@ class _Comparison:
             self._max_rates[self._label(policy)] = found.rate
             guess = found.rate or guess
 
-    def _try(self, policy: str, rate: float, mark: str, target: float | None = None) -> Run | None:
+    def _try(self, policy: str, rate: float, mark: str, target: float | None = None) -> FigureRun | None:
         """None: it cannot attain the target."""
         label = self._label(policy)
         progress = _Progress(f"{mark} {label} at {rate:.2f} req/s", self._experiment.num_requests)
@@ -176,10 +176,10 @@ class _Comparison:
                 target=target,
                 on_record=progress.count,
             )
-        except OutOfReach:
+        except TargetMissed:
             progress.end("too fast")
             return None
-        run = Run(label, rate, summary(records), records)
+        run = FigureRun(label, rate, summary(records), records)
         progress.end(f"{100 * run.summary.attainment:.1f} % within SLO")
         self._runs.append(run)
         return run
@@ -187,7 +187,7 @@ class _Comparison:
     def _label(self, policy: str) -> str:
         return f"{policy} {self._experiment.split_name(policy, self._arguments.prefill)}"
 
-    def _shown(self) -> list[Run]:
+    def _shown(self) -> list[FigureRun]:
         """Of a search, the run at the highest rate."""
         if not self._max_rates:
             return self._runs
@@ -296,7 +296,7 @@ def _max_rate_table(max_rates: dict[str, float]) -> str:
     return aligned(rows)
 
 
-def _fields(run: Summary) -> dict[str, object]:
+def _fields(run: RunSummary) -> dict[str, object]:
     return dict(msgspec.to_builtins(run))
 
 

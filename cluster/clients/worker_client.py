@@ -24,7 +24,7 @@ from cluster.rpc.protocol import (
     PREFILL,
     REDEEM,
     WITHDRAW,
-    Claim,
+    LeaseClaim,
     Redeem,
 )
 from cluster.step_stream.ingress_side import StepReader
@@ -161,11 +161,11 @@ class PrefillPeers:
         return await (await self._peers.to(handoff.worker)).call(REDEEM, Redeem(handoff.lease, decode, digest))
 
     async def extend(self, handoff: KVHandoff, decode: WorkerId) -> Promise | Refusal:
-        return await (await self._peers.to(handoff.worker)).call(EXTEND, Claim(handoff.lease, decode))
+        return await (await self._peers.to(handoff.worker)).call(EXTEND, LeaseClaim(handoff.lease, decode))
 
     def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None:
         if peer := self._peers.connected(handoff.worker):
-            peer.connection.post(GIVE_BACK, Claim(handoff.lease, decode))
+            peer.connection.post(GIVE_BACK, LeaseClaim(handoff.lease, decode))
 
 
 class DecodePeers:

@@ -31,7 +31,7 @@ from cluster.engine.kv_event_feed import KvEventSockets
 from cluster.engine.sampling_params import decode_sampling_params, encode_sampling_params
 from cluster.engine.shape import shape_of
 from cluster.engine.step_stats import EngineSteps
-from cluster.engine.token_tap import Running, TapHooks, TokenEngine, TokenTap
+from cluster.engine.token_tap import RunningRequest, TapHooks, TokenEngine, TokenTap
 from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Pool, RequestId, WorkerId
@@ -329,7 +329,7 @@ class Engine:
         params: SamplingParams,
         kv_transfer_params: dict[str, Any] | None,
         sink: DeltaSink,
-    ) -> Running:
+    ) -> RunningRequest:
         # The engine's own collector is not read: FINAL_ONLY keeps it from building outputs for every step.
         params.output_kind = RequestOutputKind.FINAL_ONLY
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None

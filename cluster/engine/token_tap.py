@@ -36,7 +36,7 @@ last of them, later only waits.
 """
 
 
-class Running:
+class RunningRequest:
     """One request in the engine, and where its outputs go."""
 
     def __init__(self, request_id: str, params: SamplingParams, sink: DeltaSink, is_verified: bool) -> None:
@@ -81,8 +81,8 @@ class TokenTap(OutputProcessor):
             tracing_enabled=replaced.tracing_enabled,
         )
         self._hooks: TapHooks | None = None
-        self._running: dict[str, Running] = {}
-        self._sequences: dict[str, tuple[Running, int]] = {}
+        self._running: dict[str, RunningRequest] = {}
+        self._sequences: dict[str, tuple[RunningRequest, int]] = {}
         self._idle: asyncio.Future[None] | None = None
         self._num_steps = 0
 
@@ -103,7 +103,7 @@ class TokenTap(OutputProcessor):
         return len(self._running)
 
     @property
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningRequest]:
         return list(self._running.values())
 
     async def idle(self) -> None:
@@ -112,17 +112,19 @@ class TokenTap(OutputProcessor):
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def open(self, request_id: str, params: SamplingParams, sink: DeltaSink, is_verified: bool = False) -> Running:
+    def open(
+        self, request_id: str, params: SamplingParams, sink: DeltaSink, is_verified: bool = False
+    ) -> RunningRequest:
         """Raises InvalidRequest for an id that is already running here."""
         if request_id in self._running:
             raise InvalidRequest(f"request {request_id} is already running")
-        self._running[request_id] = running = Running(request_id, params, sink, is_verified)
+        self._running[request_id] = running = RunningRequest(request_id, params, sink, is_verified)
         return running
 
-    def find(self, request_id: str) -> Running | None:
+    def find(self, request_id: str) -> RunningRequest | None:
         return self._running.get(request_id)
 
-    def close(self, running: Running) -> None:
+    def close(self, running: RunningRequest) -> None:
         """Forget a request; what the engine still produces for it goes nowhere."""
         self._running.pop(running.request_id, None)
         if not self._running and self._idle is not None and not self._idle.done():
@@ -214,7 +216,7 @@ class TokenTap(OutputProcessor):
             state.stats.last_token_ts = timestamp or 0.0
         return True
 
-    def _put(self, running: Running, delta: TokenDelta) -> None:
+    def _put(self, running: RunningRequest, delta: TokenDelta) -> None:
         running.sink.put(delta)
         if delta.finish_reason is not None:
             running.num_open -= 1
@@ -252,7 +254,7 @@ def _ended_by_grammar(delta: TokenDelta) -> ServingError | None:
     return None if end is None else ConstraintFailed(end)
 
 
-def _to_delta(sequence: int, output: EngineCoreOutput, running: Running) -> TokenDelta:
+def _to_delta(sequence: int, output: EngineCoreOutput, running: RunningRequest) -> TokenDelta:
     logprobs = top_logprobs = None
     if running.reports_top:
         top_logprobs = _top_logprobs(output)

@@ -14,7 +14,7 @@ class Transport(StrEnum):
     TCP = "tcp"
 
 
-class Setting(msgspec.Struct, frozen=True, array_like=True):
+class EngineVariable(msgspec.Struct, frozen=True, array_like=True):
     """An environment variable of an engine's processes."""
 
     name: str
@@ -28,7 +28,7 @@ class WorkerTransport(msgspec.Struct, frozen=True, kw_only=True):
 
     transports: tuple[Transport, ...] = ()
     """What its settings allow, fastest first. Empty: the operator has set UCX_TLS."""
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[EngineVariable, ...] = ()
 
 
 class LinkSpeed(msgspec.Struct, frozen=True, array_like=True):

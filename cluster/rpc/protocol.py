@@ -45,7 +45,7 @@ class Redeem(msgspec.Struct, frozen=True, array_like=True):
     """Of the prompt that is to be decoded (kvtransfer/handoff.py)."""
 
 
-class Claim(msgspec.Struct, frozen=True, array_like=True):
+class LeaseClaim(msgspec.Struct, frozen=True, array_like=True):
     lease: LeaseId
     decode: WorkerId
     """Who has redeemed it."""
@@ -53,9 +53,9 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 REDEEM = Method[Redeem, Promise | Refusal]("redeem", Redeem, Promise | Refusal)
 """A decode worker is about to pull."""
-EXTEND = Method[Claim, Promise | Refusal]("extend", Claim, Promise | Refusal)
+EXTEND = Method[LeaseClaim, Promise | Refusal]("extend", LeaseClaim, Promise | Refusal)
 """It still waits for its pull."""
-GIVE_BACK = Method[Claim, None]("give_back", Claim)
+GIVE_BACK = Method[LeaseClaim, None]("give_back", LeaseClaim)
 """It will not pull."""
 
 

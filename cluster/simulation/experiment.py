@@ -13,7 +13,7 @@ from cluster.messages.ids import Pool
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.engine.engine_setting import EngineSetting
-from cluster.simulation.pools.pool_setting import Fault, PoolSetting, Reporting, Setting
+from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, Reporting
 from cluster.simulation.results.summary import WARM_UP
 from cluster.simulation.run import simulate
 from cluster.simulation.traffic.slos import slo_of
@@ -76,9 +76,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         model, most = self.step_model, self.prefill_step_tokens
         return lambda num_prompt: model.prefill_s(num_prompt, 0, most)
 
-    def split(self, num_prefill: int) -> Setting:
+    def split(self, num_prefill: int) -> ClusterSetting:
         """With so many prefill workers."""
-        return Setting(
+        return ClusterSetting(
             prefill=self._pool(Pool.PREFILL, num_prefill, self.prefill_step_tokens),
             decode=self._pool(Pool.DECODE, self.num_workers - num_prefill, self.decode_step_tokens),
             kv_bytes_per_token=MODELS[self.model].kv_bytes_per_token,
@@ -101,7 +101,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         return PoolSetting(number=number, engine=engine, model=self.step_model, kind=kind)
 
 
-class OutOfReach(Exception):
+class TargetMissed(Exception):
     """So many requests have missed their SLO that the target cannot be attained any more."""
 
 
@@ -143,7 +143,7 @@ class Experiment:
             if record.arrival_s >= counted_from_s and not record.is_good:
                 num_misses += 1
                 if num_misses == most_misses + 1:  # once: the run is over, but some requests may yet end
-                    raise OutOfReach
+                    raise TargetMissed
 
         baseline = BASELINES[policy]
 

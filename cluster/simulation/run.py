@@ -19,7 +19,7 @@ from cluster.messages.ids import Outcome, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.simulation.clock import VirtualLoop
-from cluster.simulation.pools.pool_setting import Setting
+from cluster.simulation.pools.pool_setting import ClusterSetting
 from cluster.simulation.pools.reporter import Desk
 from cluster.simulation.pools.simulated_pools import Fleet
 from cluster.simulation.pools.simulated_worker import Prompt
@@ -31,7 +31,7 @@ Watch = Callable[[RequestRecord], None]
 
 
 def simulate(
-    workload: Sequence[SimRequest], setting: Setting, make_desk: Callable[[], Desk], watch: Watch | None = None
+    workload: Sequence[SimRequest], setting: ClusterSetting, make_desk: Callable[[], Desk], watch: Watch | None = None
 ) -> list[RequestRecord]:
     """The records are in the order of the workload, which is that of its arrivals. `make_desk` is called on the virtual
     loop. `watch` gets each record when its request has ended; what it raises ends the run.

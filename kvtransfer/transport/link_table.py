@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from cluster.messages.ids import Pool, WorkerId
-from cluster.messages.transport import Setting, Transport
+from cluster.messages.transport import EngineVariable, Transport
 from cluster.messages.views import ClusterView, WorkerView
 from kvtransfer.transport.topology import between
 
@@ -33,7 +33,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
     pool: Pool
     node: str
-    settings: tuple[Setting, ...]
+    settings: tuple[EngineVariable, ...]
 
 
 class LinkTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from cluster.messages.transport import Setting, Transport, WorkerTransport
+from cluster.messages.transport import EngineVariable, Transport, WorkerTransport
 
 
 class Device(StrEnum):
@@ -53,13 +53,17 @@ memory always needs cuda_copy, which `cuda` includes.
 """
 
 _PEER_LOSS = (
-    Setting("UCX_TCP_KEEPIDLE", "4s", "an idle connection is asked for a sign of life after 4 s"),
-    Setting("UCX_TCP_KEEPINTVL", "2s", "and every 2 s from then on"),
-    Setting("UCX_TCP_KEEPCNT", "3", f"and is lost after 3 silent ones: {DEAD_PEER_S} s in all, UCX's own take 28"),
-    Setting(
+    EngineVariable("UCX_TCP_KEEPIDLE", "4s", "an idle connection is asked for a sign of life after 4 s"),
+    EngineVariable("UCX_TCP_KEEPINTVL", "2s", "and every 2 s from then on"),
+    EngineVariable(
+        "UCX_TCP_KEEPCNT", "3", f"and is lost after 3 silent ones: {DEAD_PEER_S} s in all, UCX's own take 28"
+    ),
+    EngineVariable(
         "UCX_TCP_USER_TIMEOUT", f"{DEAD_PEER_S}s", "the same for data that nobody acknowledges: Linux takes 15 min"
     ),
-    Setting("UCX_KEEPALIVE_INTERVAL", "4s", "the same for transports other than TCP: UCX's own round takes 20 s"),
+    EngineVariable(
+        "UCX_KEEPALIVE_INTERVAL", "4s", "the same for transports other than TCP: UCX's own round takes 20 s"
+    ),
 )
 _WITHIN_A_NODE = (Transport.NVLINK, Transport.SHARED_MEMORY)
 
@@ -70,7 +74,9 @@ _WHY = {
     Transport.TCP: "nothing faster reaches both",
 }
 
-_RCACHE = Setting("UCX_RCACHE_MAX_UNRELEASED", "1024", "vLLM's default, which it cannot set once nixl is imported")
+_RCACHE = EngineVariable(
+    "UCX_RCACHE_MAX_UNRELEASED", "1024", "vLLM's default, which it cannot set once nixl is imported"
+)
 
 
 def choose(
@@ -88,7 +94,7 @@ def choose(
     if "UCX_TLS" in operator:
         transports = ()
     ours = (tls, *_net_devices(node, interface), *_PEER_LOSS, _RCACHE)
-    theirs = tuple(Setting(name, value, "set by the operator") for name, value in sorted(operator.items()))
+    theirs = tuple(EngineVariable(name, value, "set by the operator") for name, value in sorted(operator.items()))
     settings = tuple(setting for setting in ours if setting.name not in operator)
     return WorkerTransport(transports=transports, settings=theirs + settings)
 
@@ -123,26 +129,28 @@ def _has(node: Node, transport: Transport) -> bool:
             return True
 
 
-def _fastest(node: Node) -> Setting:
+def _fastest(node: Node) -> EngineVariable:
     if node.device is Device.CUDA:
-        return Setting("UCX_TLS", None, f"UCX chooses from what it finds: {_inventory(node)}")
+        return EngineVariable("UCX_TLS", None, f"UCX chooses from what it finds: {_inventory(node)}")
     if node.rdma_ports:
-        return Setting("UCX_TLS", "rc,tcp,cma", f"{_inventory(node)}; CMA within the node")
-    return Setting("UCX_TLS", "tcp,cma", f"{_inventory(node)}: CMA within the node, TCP to other nodes")
+        return EngineVariable("UCX_TLS", "rc,tcp,cma", f"{_inventory(node)}; CMA within the node")
+    return EngineVariable("UCX_TLS", "tcp,cma", f"{_inventory(node)}: CMA within the node, TCP to other nodes")
 
 
-def _only(node: Node, transport: Transport) -> Setting:
+def _only(node: Node, transport: Transport) -> EngineVariable:
     if not _has(node, transport):
         raise ValueError(f"transport {transport} is asked for, but this node has {_inventory(node)}")
-    return Setting("UCX_TLS", _ONLY[node.device, transport], f"the pool's config asks for {transport}")
+    return EngineVariable("UCX_TLS", _ONLY[node.device, transport], f"the pool's config asks for {transport}")
 
 
-def _net_devices(node: Node, interface: str | None) -> tuple[Setting, ...]:
+def _net_devices(node: Node, interface: str | None) -> tuple[EngineVariable, ...]:
     """UCX listens on each interface that it may use."""
     if interface is None:
         return ()
     devices = ",".join((interface, *(port.name for port in node.rdma_ports)))
-    return (Setting("UCX_NET_DEVICES", devices, "TCP on the interface of network.host, RDMA on every active port"),)
+    return (
+        EngineVariable("UCX_NET_DEVICES", devices, "TCP on the interface of network.host, RDMA on every active port"),
+    )
 
 
 def _inventory(node: Node) -> str:

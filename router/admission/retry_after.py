@@ -49,7 +49,7 @@ class Rate:
 
 
 @final
-class Turns:
+class RetrySlots:
     """When those who were refused are to come again, by class: the next one after all who were told before."""
 
     __slots__ = ("_admitted", "_capacity_at", "_capacity_per_s", "_next_at", "_offered")

@@ -14,7 +14,7 @@ from api.server.receipt_log import Receipts
 from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.event_streams.event_log import LogSpace
 from api.state.redis.client import Volatile
-from api.state.redis.idempotency_keys import Retries
+from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
 from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
@@ -24,7 +24,7 @@ from cluster.messages.placement import Placement
 from cluster.messages.reports import WorkerLoad
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import ClusterView, QueuedRequest, WorkerView
-from cluster.metrics import Family, Sample, Scrape, render
+from cluster.metrics import Family, MetricSample, Scrape, render
 from router.session.receipt import Terms
 from tests.conformance.watch import watched
 
@@ -129,7 +129,7 @@ class StateAway:
 
     cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
-    retries = Retries(Volatile(), str)
+    retries = IdempotencyKeys(Volatile(), str)
     max_item_bytes = 10 << 20
     log_space = LogSpace(1 << 30, 1 << 20)
 
@@ -139,7 +139,7 @@ class StateAway:
 
 
 def a_scrape(deployment: str, value: float) -> Scrape:
-    sample = Sample("baton_output_tokens_total", {}, value)
+    sample = MetricSample("baton_output_tokens_total", {}, value)
     return Scrape(deployment, "x", [Family("baton_output_tokens", "Tokens.", "counter", [sample])])
 
 

@@ -7,7 +7,7 @@ from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from cluster.engine.token_tap import ITL_STEPS, Running, TapHooks, TokenTap
+from cluster.engine.token_tap import ITL_STEPS, RunningRequest, TapHooks, TokenTap
 from cluster.errors import ConstraintFailed, ErrorMessage, InvalidRequest, Overloaded, WorkerFailed
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
 from cluster.messages.ids import WorkerId
@@ -53,7 +53,7 @@ class Tapped:
         self.finished: list[int] = []
         self.num_observed = 0
 
-    def add(self, name: str, kv_transfer_params: dict[str, object] | None = None) -> tuple[Sink, Running]:
+    def add(self, name: str, kv_transfer_params: dict[str, object] | None = None) -> tuple[Sink, RunningRequest]:
         sink = Sink()
         params = SamplingParams(max_tokens=NUM_TOKENS, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False)
         params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None

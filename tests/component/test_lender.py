@@ -11,7 +11,7 @@ from cluster.messages.generation import FinishReason, GenerateRequest, PromptTok
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.listener import Listener, connect
-from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, Claim, Redeem
+from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
 from prefill import kv_lender as lender_module
@@ -21,7 +21,7 @@ PROMPT = [5, 6, 7]
 REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"")
 RESUMABLE = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"", is_resumable=True)
 LEASE, DIGEST, DECODE = LeaseId("r-internal"), prompt_digest(PROMPT), WorkerId("d")
-REDEMPTION, CLAIM = Redeem(LEASE, DECODE, DIGEST), Claim(LEASE, DECODE)
+REDEMPTION, CLAIM = Redeem(LEASE, DECODE, DIGEST), LeaseClaim(LEASE, DECODE)
 
 
 class LendingEngine:
@@ -112,7 +112,7 @@ async def test_hand_over_is_redeemed_once_and_extended_by_its_holder():
         assert await decode.call(REDEEM, REDEMPTION) == Promise(PROMISE_S)
         assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
         assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
-        assert isinstance(await decode.call(EXTEND, Claim(LEASE, WorkerId("d2"))), Refusal)
+        assert isinstance(await decode.call(EXTEND, LeaseClaim(LEASE, WorkerId("d2"))), Refusal)
         ingress.post(WITHDRAW, REQUEST.request_id)
         assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
         engine.end(LEASE, LeaseEnd.READ)

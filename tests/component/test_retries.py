@@ -8,19 +8,19 @@ from redis import Redis
 
 from api.state.redis import idempotency_keys as module
 from api.state.redis.client import Volatile
-from api.state.redis.idempotency_keys import Claim, Held, Hold, Retries
+from api.state.redis.idempotency_keys import GenerationClaim, HeldClaim, Hold, IdempotencyKeys
 from tests.component.forgetful import ForgetfulRedis
 
-ONE, OTHER = Claim("f", "resp_1"), Claim("f", "resp_2")
+ONE, OTHER = GenerationClaim("f", "resp_1"), GenerationClaim("f", "resp_2")
 
 
 @pytest.fixture
-async def replicas(forgetful: ForgetfulRedis) -> AsyncIterator[list[Retries]]:
+async def replicas(forgetful: ForgetfulRedis) -> AsyncIterator[list[IdempotencyKeys]]:
     """Two that share a Redis."""
     reached = [Volatile(), Volatile()]
     for volatile in reached:
         volatile.reach(forgetful.url)
-    made = [Retries(volatile, str) for volatile in reached]
+    made = [IdempotencyKeys(volatile, str) for volatile in reached]
     yield made
     for retries, volatile in zip(made, reached, strict=True):
         await retries.settled()
@@ -34,7 +34,7 @@ def done(error: Exception | None = None) -> "asyncio.Future[None]":
     return ended
 
 
-async def admitted(retries: Retries, name: str, claim: Claim, tenant: str = "alice") -> None:
+async def admitted(retries: IdempotencyKeys, name: str, claim: GenerationClaim, tenant: str = "alice") -> None:
     hold = await retries.claim(tenant, name, claim)
     assert isinstance(hold, Hold)
     hold.settle(done())
@@ -45,7 +45,7 @@ async def test_name_belongs_to_who_was_first_at_every_replica(replicas):
     first, other = replicas
     await admitted(first, "k", ONE)
     for retries in replicas:
-        assert await retries.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
+        assert await retries.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
     await admitted(other, "K" * 10_000, OTHER)
     await admitted(other, "k", OTHER, tenant="bob")
 
@@ -55,7 +55,7 @@ async def test_name_of_a_request_that_is_being_admitted_is_not_free(replicas):
     hold = await first.claim("alice", "k", ONE)
     assert isinstance(hold, Hold)
     for retries in replicas:
-        assert await retries.claim("alice", "k", OTHER) == Held(ONE, is_admitted=False)
+        assert await retries.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=False)
     hold.settle(done(ValueError()))
     await first.settled()
     await admitted(other, "k", OTHER)
@@ -68,24 +68,24 @@ async def test_request_that_is_sent_again_on_purpose_counts_from_then_on(replica
     earlier.settle(done())
     for retries in replicas:
         await retries.settled()
-    assert await first.claim("alice", "f", Claim("f", "resp_3")) == Held(OTHER, is_admitted=True)
+    assert await first.claim("alice", "f", GenerationClaim("f", "resp_3")) == HeldClaim(OTHER, is_admitted=True)
 
 
 async def test_name_of_a_response_that_is_gone_is_taken_by_one(replicas):
     first, other = replicas
     await admitted(first, "k", ONE)
     assert isinstance(await other.claim("alice", "k", OTHER, gone=ONE), Hold)
-    third = Claim("f", "resp_3")
-    assert await first.claim("alice", "k", third, gone=ONE) == Held(OTHER, is_admitted=False)
+    third = GenerationClaim("f", "resp_3")
+    assert await first.claim("alice", "k", third, gone=ONE) == HeldClaim(OTHER, is_admitted=False)
 
 
 async def test_one_replica_knows_its_own_while_redis_is_away(replicas, forgetful):
     first = replicas[0]
     await admitted(first, "k", ONE)
     forgetful.kill()
-    assert await first.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
+    assert await first.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
     await admitted(first, "another", OTHER)
-    assert await first.claim("alice", "another", ONE) == Held(OTHER, is_admitted=True)
+    assert await first.claim("alice", "another", ONE) == HeldClaim(OTHER, is_admitted=True)
 
 
 async def test_what_redis_forgets_its_owner_tells_it_again(replicas, forgetful):
@@ -93,8 +93,8 @@ async def test_what_redis_forgets_its_owner_tells_it_again(replicas, forgetful):
     await admitted(first, "k", ONE)
     with Redis.from_url(forgetful.url) as client:
         client.flushall()
-    assert await first.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
-    assert await other.claim("alice", "k", OTHER) == Held(ONE, is_admitted=True)
+    assert await first.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
+    assert await other.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
 
 
 async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_replica(replicas, monkeypatch):
@@ -103,7 +103,7 @@ async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_
     hold = await first.claim("alice", "k", ONE)
     assert isinstance(hold, Hold)
     await asyncio.sleep(0.5)  # much longer than a lease
-    assert await other.claim("alice", "k", OTHER) == Held(ONE, is_admitted=False)
+    assert await other.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=False)
     hold._renewal.cancel()  # its replica is killed
     await asyncio.sleep(0.3)
     assert isinstance(await other.claim("alice", "k", OTHER), Hold)

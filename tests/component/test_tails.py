@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from api.state.event_streams import live_tails as module
-from api.state.event_streams.live_tails import Batch, Tails
+from api.state.event_streams.live_tails import TailEvents, Tails
 from api.state.redis import client as volatile_module
 from api.state.redis.client import Volatile
 from tests.component.forgetful import ForgetfulRedis
@@ -37,15 +37,17 @@ async def reader(forgetful: ForgetfulRedis) -> AsyncIterator[Tails]:
         yield tails
 
 
-def a_batch(seq_from: int, seq_to: int) -> Batch:
-    return Batch(seq_from, seq_to, 1, b"sealed %d" % seq_to)
+def a_batch(seq_from: int, seq_to: int) -> TailEvents:
+    return TailEvents(seq_from, seq_to, 1, b"sealed %d" % seq_to)
 
 
-async def published(tails: Tails, *batches: Batch, response: str = "r") -> None:
+async def published(tails: Tails, *batches: TailEvents, response: str = "r") -> None:
     await tails.publish([("alice", response, batch) for batch in batches])
 
 
-async def followed(tails: Tails, after: int, number: int, response: str = "r", tenant: str = "alice") -> list[Batch]:
+async def followed(
+    tails: Tails, after: int, number: int, response: str = "r", tenant: str = "alice"
+) -> list[TailEvents]:
     """At most so many batches."""
     seen = []
     async with aclosing(tails.follow(tenant, response, after)) as batches:
@@ -56,7 +58,7 @@ async def followed(tails: Tails, after: int, number: int, response: str = "r", t
     return seen
 
 
-async def is_heard(writer: Tails, following: "asyncio.Task[list[Batch]]", batch: Batch) -> None:
+async def is_heard(writer: Tails, following: "asyncio.Task[list[TailEvents]]", batch: TailEvents) -> None:
     """Published again and again until somebody has followed up to there."""
     while not following.done():
         await published(writer, batch)
@@ -109,7 +111,7 @@ async def test_tails_of_others_are_not_heard(writer, reader, monkeypatch):
 
 
 async def test_hundreds_follow_on_one_connection_more(writer, reader, forgetful):
-    async def both_of(name: str) -> list[Batch]:
+    async def both_of(name: str) -> list[TailEvents]:
         """Who is sent away, because a slow core took too long, comes back."""
         while len(seen := await followed(reader, -1, 2, name)) < 2:
             pass
@@ -176,7 +178,7 @@ async def test_tails_come_back_with_redis(writer, reader, forgetful, monkeypatch
     forgetful.kill()
     assert await followed(reader, 0, 1) == []
     forgetful.start()
-    seen: list[Batch] = []
+    seen: list[TailEvents] = []
     while not seen:
         await published(writer, a_batch(1, 1))
         seen = await followed(reader, 0, 1)

@@ -10,7 +10,7 @@ from bench.matrix.cells import CELLS, TRAFFIC, cluster_of, experiment, matching
 from bench.matrix.report import Matrix, heading, markdown, row, verdicts
 from bench.matrix.search import Job, Result, find
 from bench.matrix.trials import Trial, TrialFile, TrialKey
-from cluster.simulation.results.summary import Summary
+from cluster.simulation.results.summary import RunSummary
 
 A_KEY = TrialKey(
     cell="azure-conv/mid",
@@ -79,7 +79,7 @@ def test_search_finds_a_rate_and_the_same_one_from_its_trials(tmp_path: Path):
     )
     found = find(job, tmp_path / "trials.jsonl", "v1", frozenset(), False)
     assert found.rate > 0 and found.num_prefill in (2, 4)
-    assert isinstance(found.summary, Summary) and found.summary.attainment >= 0.9
+    assert isinstance(found.summary, RunSummary) and found.summary.attainment >= 0.9
     num_trials = len((tmp_path / "trials.jsonl").read_bytes().splitlines())
     assert find(job, tmp_path / "trials.jsonl", "v1", frozenset(), False) == found
     assert len((tmp_path / "trials.jsonl").read_bytes().splitlines()) == num_trials

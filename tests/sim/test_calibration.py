@@ -16,7 +16,7 @@ import pytest
 
 from cluster.messages.reports import StepSample
 from cluster.simulation.engine.engine_setting import EngineSetting
-from cluster.simulation.engine.single_engine import Arrival, serve
+from cluster.simulation.engine.single_engine import EngineArrival, serve
 from router.prediction import hardware as catalogue
 from router.prediction.latency import LatencyModel
 from router.prediction.roofline import kv_capacity_tokens, step_model
@@ -42,7 +42,7 @@ def replay(run, model, hardware, *, tensor_parallel=1, max_decoding, kv_tokens=N
         max_decoding=max_decoding,
         block_size=16,
     )
-    arrivals = [Arrival(r["queued_ts"] - start, r["input_toks"], r["output_toks"]) for r in requests]
+    arrivals = [EngineArrival(r["queued_ts"] - start, r["input_toks"], r["output_toks"]) for r in requests]
     served = serve(setting, step_model(model, hardware, tensor_parallel), arrivals)
     several = [(s, r) for s, r in zip(served, requests, strict=True) if r["output_toks"] > 1]
     return {

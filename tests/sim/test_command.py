@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from cluster.cli.main import main
-from cluster.simulation.experiment import Cluster, Experiment, OutOfReach, parse_link
+from cluster.simulation.experiment import Cluster, Experiment, TargetMissed, parse_link
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import parse_slos
@@ -96,7 +96,7 @@ def test_run_stops_when_its_target_is_out_of_reach_and_leaves_nothing_behind(rec
     rows = generate(MIXES["poisson"], 300)
     crowded = Experiment(rows, Cluster(num_workers=2), parse_slos("mid"))
     seen: list[object] = []
-    with pytest.raises(OutOfReach):
+    with pytest.raises(TargetMissed):
         crowded.run("round_robin", 0, 500.0, target=0.9, on_record=seen.append)
     assert len(seen) < 300
     assert not recwarn.list

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
 from cluster.simulation.engine.engine_setting import EngineSetting
-from cluster.simulation.engine.simulated_engine import Engine
-from cluster.simulation.engine.single_engine import Arrival, serve
+from cluster.simulation.engine.simulated_engine import SimulatedEngine
+from cluster.simulation.engine.single_engine import EngineArrival, serve
 from tests.sim.step_model import LinearSteps
 
 MODEL = LinearSteps()
@@ -23,7 +23,7 @@ class Driver:
     """Runs an engine and notes when what happened."""
 
     def __init__(self, setting: EngineSetting, model: LinearSteps = MODEL) -> None:
-        self.engine = Engine(setting, model)
+        self.engine = SimulatedEngine(setting, model)
         self.moments: dict[tuple[str, Moment], float] = {}
 
     def run(self, until: float = float("inf")) -> None:
@@ -48,67 +48,69 @@ class Driver:
 
 
 def test_lone_request_takes_its_prefill_and_then_its_decode_run():
-    (served,) = serve(a_setting(), MODEL, [Arrival(5.0, 2500, 101)])
+    (served,) = serve(a_setting(), MODEL, [EngineArrival(5.0, 2500, 101)])
     prefill_s = 3 * 0.010 + 2500 * 1e-4
     assert served.ttft_s == pytest.approx(prefill_s)
     assert served.last_at - served.first_at == pytest.approx(MODEL.decode_run_s(1, 2501, 100))
 
 
 def test_single_token_ends_with_its_prefill():
-    (served,) = serve(a_setting(), MODEL, [Arrival(0.0, 500, 1)])
+    (served,) = serve(a_setting(), MODEL, [EngineArrival(0.0, 500, 1)])
     assert served.last_at == served.first_at == pytest.approx(0.060)
 
 
 def test_chunks_of_a_prompt_attend_to_all_that_comes_before():
     model = LinearSteps(attended_s=1e-7)
-    (served,) = serve(a_setting(), model, [Arrival(0.0, 2500, 1)])
+    (served,) = serve(a_setting(), model, [EngineArrival(0.0, 2500, 1)])
     assert served.ttft_s == pytest.approx(0.280 + 1e-7 * 2500 * 2501 / 2)
 
 
 def test_prompt_beside_decodes_delays_each_of_them_by_its_chunks():
     setting = a_setting()
-    alone = serve(setting, MODEL, [Arrival(0.0, 100, 200)])[0]
-    beside = serve(setting, MODEL, [Arrival(0.0, 100, 200), Arrival(0.5, 1998, 1)])[0]
+    alone = serve(setting, MODEL, [EngineArrival(0.0, 100, 200)])[0]
+    beside = serve(setting, MODEL, [EngineArrival(0.0, 100, 200), EngineArrival(0.5, 1998, 1)])[0]
     delay_s = beside.last_at - alone.last_at
     assert delay_s == pytest.approx(1998 * 1e-4)  # 999 tokens in each of two steps, which the decode shares
 
 
 def test_prompts_are_computed_first_come_first_served():
-    first, second = serve(a_setting(), MODEL, [Arrival(0.0, 3000, 1), Arrival(0.001, 500, 1)])
+    first, second = serve(a_setting(), MODEL, [EngineArrival(0.0, 3000, 1), EngineArrival(0.001, 500, 1)])
     assert first.last_at < second.first_at
 
 
 def test_who_comes_in_the_middle_of_a_decode_run_waits_for_the_step_that_is_under_way():
     model = LinearSteps(context_s=0.0)
-    resident, late = serve(a_setting(), model, [Arrival(0.0, 100, 1000), Arrival(0.1355, 100, 1)])
+    resident, late = serve(a_setting(), model, [EngineArrival(0.0, 100, 1000), EngineArrival(0.1355, 100, 1)])
     step_began = 0.020 + 10 * 0.011
     assert late.first_at == pytest.approx(step_began + 0.011 + 0.010 + 0.010 + 0.001)
     assert resident.last_at == pytest.approx(0.020 + 999 * 0.011 + 0.010)
 
 
 def test_seats_are_never_exceeded():
-    served = serve(a_setting(max_decoding=2), MODEL, [Arrival(0.0, 100, 50)] * 3)
+    served = serve(a_setting(max_decoding=2), MODEL, [EngineArrival(0.0, 100, 50)] * 3)
     assert served[2].first_at > min(served[0].last_at, served[1].last_at)
 
 
 def test_shortage_of_memory_preempts_the_latest_and_loses_nothing():
     setting = a_setting(kv_capacity_tokens=1000)
-    served = serve(setting, MODEL, [Arrival(0.0, 300, 400), Arrival(0.0, 300, 400)])
+    served = serve(setting, MODEL, [EngineArrival(0.0, 300, 400), EngineArrival(0.0, 300, 400)])
     assert [s.num_preemptions for s in served] == [0, 1]
     assert served[1].last_at > served[0].last_at
-    alone = serve(setting, MODEL, [Arrival(0.0, 300, 400)])[0]
+    alone = serve(setting, MODEL, [EngineArrival(0.0, 300, 400)])[0]
     assert served[0].last_at < served[1].last_at < 2 * alone.last_at
 
 
 def test_prompt_waits_until_all_of_it_has_memory():
-    served = serve(a_setting(kv_capacity_tokens=1000), MODEL, [Arrival(0.0, 600, 100), Arrival(0.0, 600, 1)])
+    served = serve(
+        a_setting(kv_capacity_tokens=1000), MODEL, [EngineArrival(0.0, 600, 100), EngineArrival(0.0, 600, 1)]
+    )
     assert served[1].first_at > served[0].last_at
     assert served[1].num_preemptions == 0
 
 
 def test_request_that_never_fits_is_refused():
     with pytest.raises(ValueError, match="does not fit"):
-        serve(a_setting(kv_capacity_tokens=1000), MODEL, [Arrival(0.0, 900, 101)])
+        serve(a_setting(kv_capacity_tokens=1000), MODEL, [EngineArrival(0.0, 900, 101)])
 
 
 def test_known_prefix_is_not_computed_again():

@@ -9,7 +9,7 @@ from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestCl
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.engine.engine_setting import EngineSetting
-from cluster.simulation.pools.pool_setting import Fault, PoolSetting, Reporting, Setting
+from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, Reporting
 from cluster.simulation.pools.simulated_pools import Fleet
 from cluster.simulation.run import serve, simulate
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
@@ -25,14 +25,14 @@ def a_pool(number: int, **engine) -> PoolSetting:
     return PoolSetting(number=number, engine=EngineSetting(**engine), model=MODEL)
 
 
-def a_setting(num_prefill: int = 2, num_decode: int = 2, engine: dict | None = None, **changes) -> Setting:
+def a_setting(num_prefill: int = 2, num_decode: int = 2, engine: dict | None = None, **changes) -> ClusterSetting:
     given = {
         "prefill": a_pool(num_prefill, **{"max_step_tokens": 4000, **(engine or {})}),
         "decode": a_pool(num_decode, **(engine or {})),
         "kv_bytes_per_token": KV_BYTES,
         "link": LinkSpeed(latency_s=0.002, bytes_per_s=1e8),
     }
-    return Setting(**{**given, **changes})
+    return ClusterSetting(**{**given, **changes})
 
 
 def a_request(at: float = 0.0, prompt: int = 2500, output: int = 101, **changes) -> SimRequest:
@@ -55,7 +55,7 @@ def a_workload(number: int, rate: float, seed: int = 1) -> list[SimRequest]:
 class Outcomes:
     """Of a run in which the workers and the desk can be looked at."""
 
-    def __init__(self, workload: list[SimRequest], setting: Setting, **desk) -> None:
+    def __init__(self, workload: list[SimRequest], setting: ClusterSetting, **desk) -> None:
         async def run() -> list[RequestRecord]:
             self.desk = NotingDesk(**desk)
             self.fleet = Fleet(setting, self.desk)

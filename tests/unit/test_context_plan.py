@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.context.draft import Draft, Memory
-from api.context.plan import Budget, Measured, Plan, Summary, budget_of, plan, to_summarize
+from api.context.plan import Budget, Measured, Plan, SummaryPlace, budget_of, plan, to_summarize
 from api.context.prompt_notes import composed, text_of
 from api.context.turn_boundaries import Item, is_asked, num_system, turn_starts
 from cluster.config.context import ContextConfig
@@ -21,7 +21,7 @@ def tokens_of(item: Item) -> int:
     return 4 + len(text_of(item).split())
 
 
-def measured(items: list[Item], *summaries: Summary) -> Measured:
+def measured(items: list[Item], *summaries: SummaryPlace) -> Measured:
     return Measured(
         [tokens_of(item) for item in items], [is_asked(item) for item in items], turn_starts(items), summaries
     )
@@ -40,15 +40,15 @@ def kept(conversation: Measured, cut: int) -> int:
     return sum(conversation.tokens[cut:])
 
 
-def summaries_of(items: list[Item]) -> list[Summary]:
+def summaries_of(items: list[Item]) -> list[SummaryPlace]:
     """As the upkeep writes them: one after a turn that needs it, there before the next."""
-    made: list[Summary] = []
+    made: list[SummaryPlace] = []
     for number in range(1, len(items) + 1):
         if number < len(items) and is_asked(items[number]) and not is_asked(items[number - 1]):
             past = measured(items[:number], *made)
             covers = to_summarize(past, plan(past, BUDGET).cut, BUDGET)
             if covers is not None:
-                made.append(Summary(covers, number))
+                made.append(SummaryPlace(covers, number))
     return made
 
 
@@ -57,7 +57,7 @@ def test_planning_takes_time_in_proportion_to_the_conversation():
     calls = [called("c"), *(returned("c") for _ in range(40_000))]
     assert turn_starts([said("user", "a"), *calls, said("user", "b")]) == [0, 40_002]
     number = 40_000
-    summaries = [Summary(covers, covers + 2) for covers in range(2, number, 2)]
+    summaries = [SummaryPlace(covers, covers + 2) for covers in range(2, number, 2)]
     conversation = Measured([20] * number, [True, False] * (number // 2), range(0, number, 2), summaries)
     assert plan(conversation, BUDGET).summary is not None
 
@@ -113,7 +113,7 @@ def test_beginning_moves_only_when_the_turns_have_outgrown_their_budget(items):
             assert kept(measured(items[:number]), before.cut) > BUDGET.high
 
 
-def known(summaries: list[Summary], number: int) -> list[Summary]:
+def known(summaries: list[SummaryPlace], number: int) -> list[SummaryPlace]:
     return [summary for summary in summaries if summary.after < number]
 
 
@@ -189,18 +189,18 @@ def test_turn_that_alone_is_too_long_is_sent_alone():
 
 def test_nothing_moves_while_all_fits():
     items = numbered([said("system", "Be brief."), said("user", "a"), said("assistant", "b"), said("user", "c")])
-    assert plan(measured(items, Summary(3, 3)), BUDGET) == Plan(1, None)
+    assert plan(measured(items, SummaryPlace(3, 3)), BUDGET) == Plan(1, None)
 
 
 def test_cut_is_where_the_summary_ends_if_that_is_far_enough():
     items = numbered([said("user" if number % 2 == 0 else "assistant", "word " * 20) for number in range(13)])
-    assert plan(measured(items, Summary(6, 12)), BUDGET) == Plan(6, Summary(6, 12))
-    assert plan(measured(items, Summary(4, 10)), BUDGET) == Plan(8, Summary(4, 10))
+    assert plan(measured(items, SummaryPlace(6, 12)), BUDGET) == Plan(6, SummaryPlace(6, 12))
+    assert plan(measured(items, SummaryPlace(4, 10)), BUDGET) == Plan(8, SummaryPlace(4, 10))
 
 
 def test_summary_that_came_after_the_question_is_not_used_before_the_next():
     items = numbered([said("user" if number % 2 == 0 else "assistant", "word " * 20) for number in range(13)])
-    assert plan(measured(items, Summary(6, 13)), BUDGET).summary is None
+    assert plan(measured(items, SummaryPlace(6, 13)), BUDGET).summary is None
 
 
 def test_late_result_keeps_its_call():

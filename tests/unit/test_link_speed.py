@@ -3,21 +3,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.transport import LinkSpeed
-from decode.link_speed import Sample, fit
+from decode.link_speed import LinkSample, fit
 
 BLOCK_BYTES = 50_000
 SMALL, LARGE = 2, 64
 
 durations_s = st.integers(0, 100_000_000).map(lambda us: us / 1e6)
 """NIXL counts microseconds."""
-samples = st.builds(Sample, st.integers(1, 100), st.integers(0, 1 << 40), durations_s)
+samples = st.builds(LinkSample, st.integers(1, 100), st.integers(0, 1 << 40), durations_s)
 
 
-def taking(num_blocks: int, duration_s: float, other_bytes: int = 0) -> Sample:
-    return Sample(num_blocks, num_blocks * BLOCK_BYTES + other_bytes, duration_s)
+def taking(num_blocks: int, duration_s: float, other_bytes: int = 0) -> LinkSample:
+    return LinkSample(num_blocks, num_blocks * BLOCK_BYTES + other_bytes, duration_s)
 
 
-def over(num_blocks: int, speed: LinkSpeed, delay_s: float = 0.0) -> Sample:
+def over(num_blocks: int, speed: LinkSpeed, delay_s: float = 0.0) -> LinkSample:
     """What a link of this speed takes for so many blocks."""
     return taking(num_blocks, speed.latency_s + num_blocks * BLOCK_BYTES / speed.bytes_per_s + delay_s)
 

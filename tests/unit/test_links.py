@@ -7,7 +7,7 @@ from cluster.errors import PrefillFailed
 from cluster.messages.ids import WorkerId
 from cluster.messages.transport import LinkSpeed
 from decode import proven_links as links_module
-from decode.proven_links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, Links
+from decode.proven_links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, ProvenLinks
 from tests.unit.factories import ids
 from tests.unit.fake_ports import Gate, turns
 
@@ -45,11 +45,11 @@ def probe() -> FakeProbe:
 
 
 @pytest.fixture
-def links(probe) -> Links:
-    return Links(probe)
+def links(probe) -> ProvenLinks:
+    return ProvenLinks(probe)
 
 
-async def update(links: Links, live: str, times: int = 1) -> None:
+async def update(links: ProvenLinks, live: str, times: int = 1) -> None:
     for _ in range(times):
         links.update(ids(live))
         await turns(8)

@@ -2,12 +2,22 @@ import pickle
 
 from cluster.messages.ids import Path, WorkerId
 from cluster.messages.placement import Placement, Rejection
-from cluster.metrics import LINKS, REQUESTS, Family, Sample, Scrape, count_placement, render, scrape, set_link_speeds
+from cluster.metrics import (
+    LINKS,
+    REQUESTS,
+    Family,
+    MetricSample,
+    Scrape,
+    count_placement,
+    render,
+    scrape,
+    set_link_speeds,
+)
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
 
 def a_family(value: float = 1.0, name: str = "baton_links", **labels: str) -> Family:
-    return Family(name, "Pairs.", "gauge", [Sample(name, labels, value)])
+    return Family(name, "Pairs.", "gauge", [MetricSample(name, labels, value)])
 
 
 def test_families_of_one_name_become_one_told_apart_by_their_process():

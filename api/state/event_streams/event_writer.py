@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from api.state.encryption.tenant_keys import TenantKey
 from api.state.event_streams.event_log import EventLog
-from api.state.event_streams.live_tails import Batch as TailBatch
-from api.state.event_streams.live_tails import Tails
-from api.state.event_streams.response_events import BATCH_BYTES, Batch, ResponseEvents, batches_of
+from api.state.event_streams.live_tails import TailEvents, Tails
+from api.state.event_streams.response_events import BATCH_BYTES, ResponseEvents, StoredEvents, batches_of
 from api.state.postgres.stores.responses import LEASE, RUNNING
 from cluster.errors import Conflict, StateUnavailable
 
@@ -30,7 +29,7 @@ MAX_BYTES = 4e6
 RENEWALS_PER_LEASE = 5
 
 
-class Running:
+class RunningResponse:
     """A response that is being generated here."""
 
     def __init__(
@@ -53,7 +52,7 @@ class LogWriter:
     def __init__(self, events: ResponseEvents, tails: Tails) -> None:
         self._events = events
         self._tails = tails
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningResponse] = {}
         self._told = asyncio.Event()
         self._is_behind = False
         """PostgreSQL does not keep up."""
@@ -70,26 +69,26 @@ class LogWriter:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def add(self, running: Running) -> None:
+    def add(self, running: RunningResponse) -> None:
         self._running[running.response] = running
 
-    def forget(self, running: Running) -> None:
+    def forget(self, running: RunningResponse) -> None:
         self._running.pop(running.response, None)
 
-    def tell(self, running: Running) -> None:
+    def tell(self, running: RunningResponse) -> None:
         """Its log has more events."""
         if self._is_behind:
             running.log.release(len(running.log))
         self._told.set()
 
-    async def pass_on(self, running: Running) -> None:
+    async def pass_on(self, running: RunningResponse) -> None:
         """What was written of it elsewhere, to those who follow it from other replicas."""
         lines = running.log.since(running.num_written)
         for batch in batches_of(running.key, running.response, running.num_written, lines):
             await self._publish([batch])
 
-    async def _publish(self, batches: list[Batch]) -> None:
-        tails = (TailBatch(one.first_number, one.last_number, one.key_version, one.sealed) for one in batches)
+    async def _publish(self, batches: list[StoredEvents]) -> None:
+        tails = (TailEvents(one.first_number, one.last_number, one.key_version, one.sealed) for one in batches)
         named = zip(batches, tails, strict=True)
         await self._tails.publish([(batch.tenant, batch.response, tail) for batch, tail in named])
 
@@ -104,9 +103,9 @@ class LogWriter:
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(INTERVAL_S)
 
-    def _batches(self) -> list[Batch]:
+    def _batches(self) -> list[StoredEvents]:
         """What is to be written next; there may be more."""
-        batches: list[Batch] = []
+        batches: list[StoredEvents] = []
         num_bytes = 0.0
         for running in self._running.values():
             if num_bytes > MAX_BYTES:
@@ -114,13 +113,15 @@ class LogWriter:
                 break
             events = [] if running.is_ending else running.log.since(running.num_written, BATCH_BYTES)
             if events:
-                batches.append(Batch.of(running.key, running.response, running.status(), running.num_written, events))
+                batches.append(
+                    StoredEvents.of(running.key, running.response, running.status(), running.num_written, events)
+                )
                 num_bytes += len(batches[-1].sealed)
                 if running.num_written + len(events) < len(running.log):
                     self._told.set()
         return batches
 
-    async def _is_written(self, batches: list[Batch]) -> bool:
+    async def _is_written(self, batches: list[StoredEvents]) -> bool:
         """False while PostgreSQL is away."""
         late = asyncio.get_running_loop().call_later(PATIENCE_S, self._fall_behind)
         try:
@@ -144,7 +145,7 @@ class LogWriter:
             late.cancel()
         return True
 
-    async def _look_at(self, batch: Batch) -> None:
+    async def _look_at(self, batch: StoredEvents) -> None:
         """It was not written: it is over, or an earlier try has written it after all."""
         try:
             standing = await self._events.standing(batch.tenant, batch.response)

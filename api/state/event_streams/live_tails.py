@@ -33,7 +33,7 @@ redis.call('PUBLISH', KEYS[1], ARGV[3])
 """
 
 
-class Batch(NamedTuple):
+class TailEvents(NamedTuple):
     """Consecutive events of a response."""
 
     seq_from: int
@@ -68,7 +68,7 @@ class Tails:
         self._volatile = volatile
         self._channels = _Channels(volatile)
 
-    async def publish(self, batches: list[tuple[str, str, Batch]]) -> None:
+    async def publish(self, batches: list[tuple[str, str, TailEvents]]) -> None:
         """Of many responses (tenant, response, batch) in one round trip. What PostgreSQL has refused must not be."""
         commands = [
             (
@@ -85,7 +85,7 @@ class Tails:
         ]
         await self._volatile.run(*commands)
 
-    async def follow(self, tenant: str, response: str, after: int) -> AsyncGenerator[Batch, None]:
+    async def follow(self, tenant: str, response: str, after: int) -> AsyncGenerator[TailEvents, None]:
         """The batches with what comes after this event, without a gap, as they are published. Ends when the next one
         is not to be had here: then look into PostgreSQL, and come back.
         """
@@ -98,7 +98,7 @@ class Tails:
                 return
             waiting = deque(fields[b"batch"] for _, fields in kept[0])
             while encoded := waiting.popleft() if waiting else await _next(queue):
-                batch = msgspec.msgpack.decode(encoded, type=Batch)
+                batch = msgspec.msgpack.decode(encoded, type=TailEvents)
                 if batch.seq_from > after + 1:
                     return
                 if batch.seq_to > after:

@@ -27,7 +27,7 @@ Body = dict[str, Any]
 _SQL = queries("events.sql")
 
 
-class Batch(NamedTuple):
+class StoredEvents(NamedTuple):
     """Events of one response, next to each other."""
 
     tenant: str
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     key_version: int
 
     @classmethod
-    def of(cls, key: TenantKey, response: str, status: str, first_number: int, lines: list[Line]) -> "Batch":
+    def of(cls, key: TenantKey, response: str, status: str, first_number: int, lines: list[Line]) -> "StoredEvents":
         sealed = key.seal(b"\n".join(lines), _place(response, first_number))
         last_number = first_number + len(lines) - 1
         return cls(key.tenant, response, status, first_number, last_number, sealed, key.version)
@@ -61,7 +61,7 @@ class ResponseEvents:
         self._database = database
         self._keys = keys
 
-    async def append(self, batches: list[Batch]) -> dict[str, bool]:
+    async def append(self, batches: list[StoredEvents]) -> dict[str, bool]:
         """All at once. Returns those that were written: the events before them were, and the response still runs; and
         whether somebody wants the response to end.
         """
@@ -143,18 +143,18 @@ async def add_events(
         await transaction.execute(_SQL["add"], values)
 
 
-def batches_of(key: TenantKey, response: str, first_number: int, lines: list[Line]) -> Iterator[Batch]:
+def batches_of(key: TenantKey, response: str, first_number: int, lines: list[Line]) -> Iterator[StoredEvents]:
     """In pieces that are not too large."""
     piece: list[Line] = []
     num_bytes = 0
     for line in lines:
         if piece and num_bytes + len(line) > BATCH_BYTES:
-            yield Batch.of(key, response, "", first_number, piece)
+            yield StoredEvents.of(key, response, "", first_number, piece)
             first_number, piece, num_bytes = first_number + len(piece), [], 0
         piece.append(line)
         num_bytes += len(line)
     if piece:
-        yield Batch.of(key, response, "", first_number, piece)
+        yield StoredEvents.of(key, response, "", first_number, piece)
 
 
 def created_in(key: TenantKey, row: DictRow) -> Body:

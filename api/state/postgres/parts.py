@@ -19,7 +19,7 @@ ask more often for what is large.
 _CURSOR = re.compile(r"(conv_[0-9a-f]{32})\.([0-9a-z.+-]{1,40})")
 
 
-class Found(NamedTuple, Generic[T]):
+class FoundPart(NamedTuple, Generic[T]):
     part: Part[T]
     cursor: str | None
     """Where the next page begins, if there are entries."""

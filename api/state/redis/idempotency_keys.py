@@ -36,7 +36,7 @@ return 1
 Hash = Callable[[str], str]
 
 
-class Claim(NamedTuple):
+class GenerationClaim(NamedTuple):
     """Who has the name of a request, which is an idempotency key or made of all of it."""
 
     fingerprint: str
@@ -44,8 +44,8 @@ class Claim(NamedTuple):
     response: str
 
 
-class Held(NamedTuple):
-    claim: Claim
+class HeldClaim(NamedTuple):
+    claim: GenerationClaim
     is_admitted: bool
     """Else it is being admitted."""
 
@@ -57,33 +57,35 @@ class Held(NamedTuple):
         return " ".join([*self.claim, "admitted" if self.is_admitted else "admitting"])
 
     @classmethod
-    def told(cls, text: str) -> "Held":
+    def told(cls, text: str) -> "HeldClaim":
         fingerprint, response, standing = text.split(" ")
-        return cls(Claim(fingerprint, response), standing == "admitted")
+        return cls(GenerationClaim(fingerprint, response), standing == "admitted")
 
 
-class Retries:
+class IdempotencyKeys:
     def __init__(self, volatile: Volatile, hashed: Hash) -> None:
         """`hashed`: of what clients say, with a key of Baton's. Who reads Redis cannot check guesses of it."""
         self._volatile = volatile
         self.hashed = hashed
-        self._own: TTLCache[str, Held] = TTLCache(MAX_HERE, KEPT_S)
+        self._own: TTLCache[str, HeldClaim] = TTLCache(MAX_HERE, KEPT_S)
         """By this replica."""
-        self._seen: TLRUCache[str, Held] = TLRUCache(MAX_HERE, lambda _, held, now: now + held.lasts_s)
+        self._seen: TLRUCache[str, HeldClaim] = TLRUCache(MAX_HERE, lambda _, held, now: now + held.lasts_s)
         """By others, for when Redis is away."""
         self._settling: set[asyncio.Task[Any]] = set()
 
-    async def claim(self, tenant: str, name: str, claim: Claim, gone: Claim | None = None) -> "Hold | Held":
+    async def claim(
+        self, tenant: str, name: str, claim: GenerationClaim, gone: GenerationClaim | None = None
+    ) -> "Hold | HeldClaim":
         """A hold for this one if the name is free, or of a response that is gone; else who has it."""
-        key, mine = self._key(tenant, name), Held(claim, is_admitted=False)
-        gone_value = "" if gone is None else str(Held(gone, is_admitted=True))
+        key, mine = self._key(tenant, name), HeldClaim(claim, is_admitted=False)
+        gone_value = "" if gone is None else str(HeldClaim(gone, is_admitted=True))
         told = await self._run(("EVAL", _CLAIM, 1, key, str(mine), _milliseconds(LEASE_S), gone_value))
         own = self._own.get(key)
         if own is not None and own.claim in (gone, claim):
             own = None
         if told is None:
             held = own or self._seen.get(key) or mine
-        elif (held := Held.told(told.decode())) == mine and own is not None:  # Redis has forgotten it
+        elif (held := HeldClaim.told(told.decode())) == mine and own is not None:  # Redis has forgotten it
             held = own
             await self._set(key, own)
         if held.claim in (gone, claim):
@@ -92,10 +94,10 @@ class Retries:
         self._seen[key] = held
         return held
 
-    async def take(self, tenant: str, name: str, claim: Claim) -> "Hold":
+    async def take(self, tenant: str, name: str, claim: GenerationClaim) -> "Hold":
         """Whoever has it: who sends the same request again, later and on purpose, gets another response."""
         key = self._key(tenant, name)
-        self._own[key] = Held(claim, is_admitted=False)
+        self._own[key] = HeldClaim(claim, is_admitted=False)
         await self._set(key, self._own[key])
         return Hold(self, key, claim)
 
@@ -104,7 +106,7 @@ class Retries:
         while self._settling:
             await asyncio.wait(self._settling)
 
-    async def _set(self, key: str, held: Held) -> None:
+    async def _set(self, key: str, held: HeldClaim) -> None:
         await self._volatile.run(("SET", key, str(held), "PX", _milliseconds(held.lasts_s)))
 
     async def _run(self, command: Command) -> bytes | None:
@@ -115,14 +117,14 @@ class Retries:
     def _key(self, tenant: str, name: str) -> str:
         return f"baton:request:{tenant}:{self.hashed(name)}"
 
-    def _becomes(self, key: str, claim: Claim, held: Held | None) -> None:
+    def _becomes(self, key: str, claim: GenerationClaim, held: HeldClaim | None) -> None:
         """What this replica holds, where nobody has taken it away."""
         if (own := self._own.get(key)) is not None and own.claim == claim:
             if held is None:
                 del self._own[key]
             else:
                 self._own[key] = held
-        before, after = str(Held(claim, is_admitted=False)), "" if held is None else str(held)
+        before, after = str(HeldClaim(claim, is_admitted=False)), "" if held is None else str(held)
         lasts_s = 0 if held is None else held.lasts_s
         saying = asyncio.ensure_future(self._run(("EVAL", _REPLACE, 1, key, before, after, _milliseconds(lasts_s))))
         self._settling.add(saying)
@@ -132,7 +134,7 @@ class Retries:
 class Hold:
     """The name of a request that is being admitted here. It is renewed until it is settled."""
 
-    def __init__(self, retries: Retries, key: str, claim: Claim) -> None:
+    def __init__(self, retries: IdempotencyKeys, key: str, claim: GenerationClaim) -> None:
         self._retries = retries
         self._key = key
         self._claim = claim
@@ -144,14 +146,14 @@ class Hold:
         if starting.cancelled() or starting.exception() is not None:
             self.refuse()
         elif self._renewal is not None:
-            self._end(Held(self._claim, is_admitted=True))
+            self._end(HeldClaim(self._claim, is_admitted=True))
 
     def refuse(self) -> None:
         """The next try is as the first one."""
         if self._renewal is not None:
             self._end(None)
 
-    def _end(self, held: Held | None) -> None:
+    def _end(self, held: HeldClaim | None) -> None:
         assert self._renewal is not None
         self._renewal.cancel()
         self._renewal = None
@@ -161,7 +163,7 @@ class Hold:
         self._renewal = asyncio.get_running_loop().call_later(LEASE_S / RENEWALS_PER_LEASE, self._renew)
 
     def _renew(self) -> None:
-        self._retries._becomes(self._key, self._claim, Held(self._claim, is_admitted=False))
+        self._retries._becomes(self._key, self._claim, HeldClaim(self._claim, is_admitted=False))
         self._renew_later()
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 
-class StepModel(Protocol):
+class StepTimes(Protocol):
     def step_s(self, num_new: int, attended: float, num_decoding: int, context_tokens: int, /) -> float:
         """`attended`: over the prompts' chunks, the sum of new * past + new * (new + 1) / 2 tokens."""
         ...

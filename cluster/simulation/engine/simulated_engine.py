@@ -19,15 +19,15 @@ from math import inf
 from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.simulation.engine.decode_batch import Decodes
 from cluster.simulation.engine.engine_request import EngineOutput, EngineRequest, Moment, Phase
-from cluster.simulation.engine.engine_setting import EngineSetting, StepModel
+from cluster.simulation.engine.engine_setting import EngineSetting, StepTimes
 from cluster.simulation.engine.kv_cache import KvCache
 
 MAX_SAMPLES = 8
 """Step samples that are kept between two reports."""
 
 
-class Engine:
-    def __init__(self, setting: EngineSetting, model: StepModel) -> None:
+class SimulatedEngine:
+    def __init__(self, setting: EngineSetting, model: StepTimes) -> None:
         self.cache = KvCache(setting.kv_capacity_tokens, setting.block_size, setting.host_tokens)
         self._setting = setting
         self._model = model

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import msgspec
 
 from cluster.simulation.engine.engine_request import EngineOutput, EngineRequest, Moment
-from cluster.simulation.engine.engine_setting import EngineSetting, StepModel
-from cluster.simulation.engine.simulated_engine import Engine
+from cluster.simulation.engine.engine_setting import EngineSetting, StepTimes
+from cluster.simulation.engine.simulated_engine import SimulatedEngine
 
 
-class Arrival(msgspec.Struct, frozen=True, array_like=True):
+class EngineArrival(msgspec.Struct, frozen=True, array_like=True):
     at_s: float
     num_prompt: int
     num_output: int
@@ -18,7 +18,7 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
 class Served(msgspec.Struct, kw_only=True):
     """Times are those of the arrivals."""
 
-    arrival: Arrival
+    arrival: EngineArrival
     first_at: float
     last_at: float
     num_preemptions: int = 0
@@ -33,9 +33,9 @@ class Served(msgspec.Struct, kw_only=True):
         return (self.last_at - self.first_at) / max(self.arrival.num_output - 1, 1)
 
 
-def serve(setting: EngineSetting, model: StepModel, arrivals: Sequence[Arrival]) -> list[Served]:
+def serve(setting: EngineSetting, model: StepTimes, arrivals: Sequence[EngineArrival]) -> list[Served]:
     """In the order of `arrivals`, which is the order of their times."""
-    engine = Engine(setting, model)
+    engine = SimulatedEngine(setting, model)
     requests = [EngineRequest(str(i), arrival.num_prompt, arrival.num_output) for i, arrival in enumerate(arrivals)]
     served = [Served(arrival=arrival, first_at=0.0, last_at=0.0) for arrival in arrivals]
 

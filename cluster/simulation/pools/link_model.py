@@ -7,7 +7,7 @@ both are free, in order of asking.
 from cluster.messages.transport import LinkSpeed
 
 
-class Links:
+class LinkModel:
     __slots__ = ("_free_at", "_slow", "_speed")
 
     def __init__(self, speed: LinkSpeed, slow: dict[tuple[str, str], LinkSpeed] | None = None) -> None:

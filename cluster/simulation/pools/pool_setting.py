@@ -4,7 +4,7 @@ import msgspec
 
 from cluster.messages.ids import Pool
 from cluster.messages.transport import LinkSpeed
-from cluster.simulation.engine.engine_setting import EngineSetting, StepModel
+from cluster.simulation.engine.engine_setting import EngineSetting, StepTimes
 
 
 class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,7 +12,7 @@ class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     engine: EngineSetting
-    model: StepModel
+    model: StepTimes
     kind: str = "simulated"
     """As `EngineShape.kind`: the Scheduler learns one latency model per kind."""
     max_requests: int = 512
@@ -43,7 +43,7 @@ class Reporting(msgspec.Struct, frozen=True, kw_only=True):
     """And what it says of times by this one."""
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
     prefill: PoolSetting
     """None of them: all is done on the decode workers."""
     decode: PoolSetting

@@ -11,8 +11,8 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.transport import LinkSpeed
-from cluster.simulation.pools.link_model import Links
-from cluster.simulation.pools.pool_setting import Setting
+from cluster.simulation.pools.link_model import LinkModel
+from cluster.simulation.pools.pool_setting import ClusterSetting
 from cluster.simulation.pools.simulated_worker import SimWorker
 
 Sample = TypeVar("Sample", StepSample, TransferSample)
@@ -56,7 +56,7 @@ class _Voice:
 
 
 class Reporter:
-    def __init__(self, setting: Setting, desk: Desk, links: Links) -> None:
+    def __init__(self, setting: ClusterSetting, desk: Desk, links: LinkModel) -> None:
         self._setting, self._reporting = setting, setting.reporting
         self._desk = desk
         self._links = links

@@ -11,10 +11,10 @@ from cluster.errors import WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import TransferSample
-from cluster.simulation.pools.link_model import Links
-from cluster.simulation.pools.pool_setting import Fault, PoolSetting, Setting, worker_name
+from cluster.simulation.pools.link_model import LinkModel
+from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, worker_name
 from cluster.simulation.pools.reporter import Desk, Reporter
-from cluster.simulation.pools.simulated_worker import Run, SimWorker, hand_over, kept_by
+from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimWorker, hand_over, kept_by
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0
@@ -23,10 +23,10 @@ TOKEN = 0
 class Fleet:
     """PrefillPort and DecodePort."""
 
-    def __init__(self, setting: Setting, desk: Desk) -> None:
+    def __init__(self, setting: ClusterSetting, desk: Desk) -> None:
         self.setting = setting
         self._loop = asyncio.get_running_loop()
-        self._links = Links(
+        self._links = LinkModel(
             setting.link,
             {
                 (worker_name(Pool.PREFILL, prefill), worker_name(Pool.DECODE, decode)): speed
@@ -50,7 +50,7 @@ class Fleet:
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
         there = self._find(worker)
-        run = Run(request, is_prefill=True)
+        run = SimulatedRequest(request, is_prefill=True)
         there.start(run)
         try:
             await run.first_token()
@@ -73,7 +73,7 @@ class Fleet:
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
         there = self._find(worker)
-        run = Run(request, handoff)
+        run = SimulatedRequest(request, handoff)
         there.start(run)
         try:
             await run.first_token()
@@ -103,7 +103,7 @@ class Fleet:
 
     # ---- hand-overs
 
-    def _transfer(self, to: SimWorker, run: Run) -> None:
+    def _transfer(self, to: SimWorker, run: SimulatedRequest) -> None:
         assert run.handoff is not None
         source = self._holder(run.handoff)
         if source is None:
@@ -115,7 +115,7 @@ class Fleet:
         sample = TransferSample(source.id, num_tokens, ends_at - began_at)
         self._loop.call_at(ends_at, self._transferred, to, run, sample)
 
-    def _transferred(self, to: SimWorker, run: Run, sample: TransferSample) -> None:
+    def _transferred(self, to: SimWorker, run: SimulatedRequest, sample: TransferSample) -> None:
         assert run.handoff is not None
         source = self._holder(run.handoff)
         if source is None:

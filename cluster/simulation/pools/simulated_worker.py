@@ -8,7 +8,7 @@ from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreach
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, WorkerId
 from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
-from cluster.simulation.engine.simulated_engine import Engine
+from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.pools.pool_setting import PoolSetting
 from cluster.simulation.traffic.workload import SimRequest
 from kvtransfer.handoff import KVHandoff
@@ -35,7 +35,7 @@ class Prompt:
         return Prompt(self.sim, self._length + len(tokens))
 
 
-class Run(EngineRequest):
+class SimulatedRequest(EngineRequest):
     """A request on one worker."""
 
     __slots__ = ("_error", "_has_finished", "_has_first", "_waiter", "handoff", "num_lost")
@@ -92,13 +92,13 @@ class Run(EngineRequest):
         await self._waiter
 
 
-def hand_over(run: Run, worker: WorkerId) -> KVHandoff:
+def hand_over(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
     return KVHandoff(worker=worker, params={_RUN: run, "remote_num_tokens": run.num_prompt})
 
 
-def kept_by(handoff: KVHandoff) -> Run:
+def kept_by(handoff: KVHandoff) -> SimulatedRequest:
     """The prefill whose KV is handed over."""
-    run: Run = handoff.params[_RUN]
+    run: SimulatedRequest = handoff.params[_RUN]
     return run
 
 
@@ -110,7 +110,7 @@ class SimWorker:
         pool: Pool,
         setting: PoolSetting,
         *,
-        on_transfer: "Callable[[SimWorker, Run], None]",
+        on_transfer: "Callable[[SimWorker, SimulatedRequest], None]",
         on_cache_change: "Callable[[SimWorker], None]",
     ) -> None:
         """`place`: whose workers have its links one after the other. `on_transfer`: a request has memory for the KV
@@ -120,17 +120,17 @@ class SimWorker:
         self.place = place
         self.pool = pool
         self.setting = setting
-        self.engine = Engine(setting.engine, setting.model)
+        self.engine = SimulatedEngine(setting.engine, setting.model)
         self.is_alive = True
-        self._kept: dict[str, Run] = {}
+        self._kept: dict[str, SimulatedRequest] = {}
         """Prefills whose KV nobody has pulled yet."""
-        self._runs: dict[Run, None] = {}
+        self._runs: dict[SimulatedRequest, None] = {}
         self._on_transfer = on_transfer
         self._on_cache_change = on_cache_change
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, run: Run) -> None:
+    def start(self, run: SimulatedRequest) -> None:
         """Raises WorkerUnreachable, WorkerBusy, InvalidRequest."""
         if not self.is_alive:
             raise WorkerUnreachable(f"worker {self.id} is dead", self.id)
@@ -142,20 +142,20 @@ class SimWorker:
         self.engine.submit(run, self._loop.time())
         self._settle()
 
-    def abort(self, run: Run) -> None:
+    def abort(self, run: SimulatedRequest) -> None:
         """Nobody waits for it any longer: it leaves nothing behind."""
         self._runs.pop(run, None)
         if self.is_alive and run.phase is not Phase.ENDED:
             self.engine.abort(run, self._loop.time())
             self._settle()
 
-    def keep(self, run: Run) -> None:
+    def keep(self, run: SimulatedRequest) -> None:
         """It is prefilled; its KV waits for whoever pulls it."""
         del self._runs[run]
         if self.is_alive:
             self._kept[run.request_id] = run
 
-    def keeps(self, run: Run) -> bool:
+    def keeps(self, run: SimulatedRequest) -> bool:
         return run.request_id in self._kept
 
     def release(self, request_id: str) -> None:
@@ -165,7 +165,7 @@ class SimWorker:
             self.engine.release(run, self._loop.time())
             self._settle()
 
-    def pulled(self, run: Run, num_tokens: int) -> None:
+    def pulled(self, run: SimulatedRequest, num_tokens: int) -> None:
         if self.is_alive:
             self.engine.pulled(run, num_tokens, self._loop.time())
             self._settle()
@@ -183,7 +183,7 @@ class SimWorker:
     def _advance(self) -> None:
         self._timer = None
         for run, moment in self.engine.advance():
-            assert isinstance(run, Run)
+            assert isinstance(run, SimulatedRequest)
             if moment is Moment.TRANSFER:
                 self._on_transfer(self, run)
             else:

@@ -5,19 +5,19 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from cluster.simulation.results.chart import Axis, Line, cumulative, line_chart
-from cluster.simulation.results.summary import Summary, measured
+from cluster.simulation.results.summary import RunSummary, measured
 from cluster.simulation.traffic.workload import RequestRecord
 
 
-class Run(msgspec.Struct, frozen=True):
+class FigureRun(msgspec.Struct, frozen=True):
     label: str
     """Policy and split."""
     rate: float
-    summary: Summary
+    summary: RunSummary
     records: list[RequestRecord]
 
 
-def charts(runs: Sequence[Run], compared: Sequence[Run]) -> dict[str, str]:
+def charts(runs: Sequence[FigureRun], compared: Sequence[FigureRun]) -> dict[str, str]:
     """SVG by file name. `runs`: all; `compared`: those whose distributions are shown, one per policy."""
     drawn = {
         "ttft.svg": _distribution("Time to first token", "seconds", compared, lambda record: record.ttft_s, 1.0),
@@ -43,7 +43,7 @@ def charts(runs: Sequence[Run], compared: Sequence[Run]) -> dict[str, str]:
     return drawn
 
 
-def _by_rate(runs: Sequence[Run], value: Callable[[Run], float]) -> list[Line]:
+def _by_rate(runs: Sequence[FigureRun], value: Callable[[FigureRun], float]) -> list[Line]:
     labels = list(dict.fromkeys(run.label for run in runs))
     return [
         Line(label, sorted((run.rate, value(run)) for run in runs if run.label == label), has_marks=True)
@@ -52,7 +52,7 @@ def _by_rate(runs: Sequence[Run], value: Callable[[Run], float]) -> list[Line]:
 
 
 def _distribution(
-    title: str, unit: str, runs: Sequence[Run], seconds: Callable[[RequestRecord], float | None], scale: float
+    title: str, unit: str, runs: Sequence[FigureRun], seconds: Callable[[RequestRecord], float | None], scale: float
 ) -> str:
     lines = []
     for run in runs:

@@ -37,7 +37,7 @@ class PredictionError(msgspec.Struct, frozen=True, kw_only=True):
     """Median of predicted / actual: below 1, predictions are too hopeful."""
 
 
-class Retries(msgspec.Struct, frozen=True, kw_only=True):
+class RetryFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the Retry-After that clients got was right."""
 
     num_told: int
@@ -49,7 +49,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     """Of those, that were taken at the first retry."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One run. Shares are in [0, 1]."""
 
     num_requests: int
@@ -80,7 +80,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Jain's index of the tenants' attainment: 1 when all have the same."""
     by_prompt_length: tuple[float, ...]
     """Attainment of each quarter, from the shortest prompts to the longest."""
-    retries: Retries
+    retries: RetryFigures
 
 
 def measured(records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -89,7 +89,7 @@ def measured(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     return ordered[round(WARM_UP * len(ordered)) :]
 
 
-def summary(records: Iterable[RequestRecord]) -> Summary:
+def summary(records: Iterable[RequestRecord]) -> RunSummary:
     counted = measured(records)
     if not counted:
         raise ValueError("a run without requests has no figures")
@@ -98,7 +98,7 @@ def summary(records: Iterable[RequestRecord]) -> Summary:
     placed = [record for record in counted if record.path is not None]
     duration_s = counted[-1].arrival_s - counted[0].arrival_s or 1.0
     by_tenant = _attainments(counted, lambda record: record.tenant)
-    return Summary(
+    return RunSummary(
         num_requests=len(counted),
         offered_per_s=len(counted) / duration_s,
         goodput_per_s=len(good) / duration_s,
@@ -141,7 +141,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
+COLUMNS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("req/s", lambda s: f"{s.offered_per_s:.2f}"),
     ("good/s", lambda s: f"{s.goodput_per_s:.2f}"),
     ("attained", lambda s: _percent(s.attainment)),
@@ -160,13 +160,13 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
 """Heading and cell. The last two are the median errors of prediction."""
 
 
-def table(runs: Sequence[tuple[str, Summary]]) -> str:
+def table(runs: Sequence[tuple[str, RunSummary]]) -> str:
     """A line per run."""
     heading = ["policy", *(name for name, _ in COLUMNS)]
     return aligned([heading, *([name, *(cell(run) for _, cell in COLUMNS)] for name, run in runs)])
 
 
-def who_attained(runs: Sequence[tuple[str, Summary]]) -> str:
+def who_attained(runs: Sequence[tuple[str, RunSummary]]) -> str:
     """A line per run: attainment by prompt length, by class and tenant where there are several, and how fair that is;
     what came of the refusals, where there were any.
     """
@@ -234,11 +234,11 @@ def _error(pairs: list[tuple[float | None, float | None]]) -> PredictionError | 
     )
 
 
-def _retries(records: list[RequestRecord]) -> Retries:
+def _retries(records: list[RequestRecord]) -> RetryFigures:
     told = [r.retry_after_s for r in records if r.outcome is Outcome.REJECTED and r.retry_after_s is not None]
     retried = [record for record in records if record.num_tries > 1]
     at_once = [record for record in retried if record.num_tries == 2 and record.outcome is not Outcome.REJECTED]
-    return Retries(
+    return RetryFigures(
         num_told=len(told),
         told_p50_s=median(told) if told else 0.0,
         num_retried=len(retried),

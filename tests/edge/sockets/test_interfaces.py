@@ -10,7 +10,7 @@ from cluster.config.application import AppConfig, parse
 from cluster.messages.ids import Address
 from cluster.network.interface import own_interface
 from cluster.rpc.connection import ConnectionLost
-from cluster.serve_context import OutOfReach, require_reachable
+from cluster.serve_context import SchedulerOutOfReach, require_reachable
 from kvtransfer.transport.topology import Device, Node, RdmaPort, choose, environment
 
 NODE_IP = "192.0.2.77"
@@ -68,9 +68,9 @@ def test_rays_address_of_the_node_is_taken_even_where_no_interface_has_it() -> N
 
 def test_worker_on_another_node_than_a_loopback_scheduler_is_told_the_key() -> None:
     loopback, reachable = (Address(host, 1, "process") for host in ("127.0.0.1", NODE_IP))
-    with pytest.raises(OutOfReach, match=r"network\.host"):
+    with pytest.raises(SchedulerOutOfReach, match=r"network\.host"):
         require_reachable(loopback, "one", "other")
-    assert issubclass(OutOfReach, ConnectionLost)
+    assert issubclass(SchedulerOutOfReach, ConnectionLost)
     require_reachable(loopback, "one", "one")
     require_reachable(reachable, "one", "other")
 

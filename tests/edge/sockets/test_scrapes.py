@@ -8,7 +8,7 @@ import pytest
 from ray.serve.exceptions import RayServeException
 
 from api.server.cluster_handle import metrics_page_of
-from cluster.metrics import Family, Sample, Scrape
+from cluster.metrics import Family, MetricSample, Scrape
 from cluster.rpc.shared_answer import SharedAnswer
 
 MAX_AGE_S = 0.05
@@ -101,7 +101,7 @@ class Deployment:
 
 
 def a_scrape(deployment: str, replica: str) -> Scrape:
-    family = Family("baton_output_tokens", "Tokens.", "counter", [Sample("baton_output_tokens_total", {}, 1.0)])
+    family = Family("baton_output_tokens", "Tokens.", "counter", [MetricSample("baton_output_tokens_total", {}, 1.0)])
     return Scrape(deployment, replica, [family])
 
 

@@ -16,7 +16,7 @@ from api.responses import idempotency as attempts
 from api.responses.idempotency import Attempt, found_for
 from api.state.event_streams.response_events import Standing
 from api.state.redis.client import Volatile
-from api.state.redis.idempotency_keys import Hold, Retries
+from api.state.redis.idempotency_keys import Hold, IdempotencyKeys
 from api.wire.fingerprint import fingerprint
 from cluster.errors import StillAdmitting
 
@@ -104,7 +104,7 @@ class Replica:
     def __init__(self, url: str, stores: Stores) -> None:
         self.volatile = Volatile()
         self.volatile.reach(url)
-        self.retries, self.stores = Retries(self.volatile, str), stores
+        self.retries, self.stores = IdempotencyKeys(self.volatile, str), stores
 
 
 steps = st.lists(

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from api.identity.tenants import tenant_of_key
-from api.state.event_streams.response_events import Batch, events_of
+from api.state.event_streams.response_events import StoredEvents, events_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import RUNNING
 from api.wire.responses.short_events import whole
@@ -87,7 +87,7 @@ async def as_of_an_older_version(state: Any, url: str, response: str) -> None:
         lines = await events_of(transaction, keys, tenant, response)
     ended, asked = await store.responses.get(tenant, response), await store.responses.asked(tenant, response)
     created = await store.response_events.created(tenant, response)
-    batch = Batch.of(key, response, "", 0, whole(lines, created))
+    batch = StoredEvents.of(key, response, "", 0, whole(lines, created))
     body = key.seal(msgspec.json.encode({**ended, "output": []}), f"responses/{response}/body")
     request = key.seal(msgspec.json.encode(asked.body), f"responses/{response}/asked")
     with psycopg.connect(url) as connection:

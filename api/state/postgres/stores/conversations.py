@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from api.state.encryption.tenant_keys import TenantKey, TenantKeys
 from api.state.postgres.database import Database, Transaction, fetch_all, fetch_one
 from api.state.postgres.derived import lock_of_derived
-from api.state.postgres.parts import PAGE_BYTES, Found, cursor_to, items_in, no_cursor, place_in
+from api.state.postgres.parts import PAGE_BYTES, FoundPart, cursor_to, items_in, no_cursor, place_in
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.compactions import opened
 from api.state.postgres.stores.items import (
@@ -118,7 +118,7 @@ class Conversations:
 
     async def find(
         self, tenant: str, page: Page, end_user: str | None = None, metadata: dict[str, str] | None = None
-    ) -> Found[Conversation]:
+    ) -> FoundPart[Conversation]:
         """By their last change. Raises InvalidRequest for the page, NotFound."""
         query = _SQL["list_newest_first" if page.newest_first else "list_oldest_first"]
         after, place = place_in(page)
@@ -130,7 +130,7 @@ class Conversations:
                 await found_conversation(transaction, tenant, after)
             found = await conversations_of(transaction, self._keys, tenant, rows[: page.limit])
         cursor = cursor_to(found[-1].id, str(_microseconds(found[-1].updated_at))) if found else None
-        return Found(Part(found, len(rows) > page.limit), cursor)
+        return FoundPart(Part(found, len(rows) > page.limit), cursor)
 
     async def add_items(self, tenant: str, conversation: str, items: list[Item]) -> list[Item]:
         """Appended in this order. Raises NotFound, InvalidRequest."""

@@ -9,7 +9,7 @@ from api.state.postgres.database import Transaction, fetch_all, fetch_one
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.compactions import opened
 from api.state.postgres.stores.conversations import found_conversation
-from api.state.postgres.stores.history_space import Held, HistorySpace
+from api.state.postgres.stores.history_space import HeldHistory, HistorySpace
 from api.state.postgres.stores.items import Coverage, Item, Limits, unsealed
 from cluster.errors import Conflict, InvalidRequest, NotFound
 
@@ -29,7 +29,7 @@ class History(NamedTuple):
     memories: dict[str, list[str]]
     """Ids of the items that a turn was reminded of, by the id of its last message from the user."""
     summaries: list[StoredSummary]
-    held: Held | None = None
+    held: HeldHistory | None = None
     """The memory that it takes."""
 
 
@@ -92,7 +92,7 @@ async def _require_over(transaction: Transaction, tenant: str, previous: str) ->
         )
 
 
-def _history(rows: list[DictRow], all_items: list[dict[str, Any]], held: Held) -> History:
+def _history(rows: list[DictRow], all_items: list[dict[str, Any]], held: HeldHistory) -> History:
     items: list[Item] = []
     summaries: list[StoredSummary] = []
     memories: dict[str, tuple[str, list[str]]] = {}

@@ -24,7 +24,7 @@ class HistorySpace:
                 del self._held[tenant]
         return self._held.total()
 
-    def hold(self, tenant: str, num_bytes: int) -> "Held":
+    def hold(self, tenant: str, num_bytes: int) -> "HeldHistory":
         """Raises TooManyRequests where others of the tenant take its half, Overloaded where all of it is taken."""
         held = self.num_held
         of_tenant = self._held[tenant]
@@ -37,10 +37,10 @@ class HistorySpace:
         if held and held + num_bytes > self._most:
             raise Overloaded("turns in long conversations take all the memory that there is for them", RETRY_AFTER_S)
         self._held[tenant] += num_bytes
-        return Held(self._given_back, tenant, num_bytes)
+        return HeldHistory(self._given_back, tenant, num_bytes)
 
 
-class Held:
+class HeldHistory:
     """It is given back when nobody refers to this any more: what was read lives no longer, however its turn ends."""
 
     def __init__(self, given_back: deque[tuple[str, int]], tenant: str, num_bytes: int) -> None:

@@ -63,7 +63,7 @@ class Coverage(NamedTuple):
     number: int
 
 
-class Turn(NamedTuple):
+class StoredTurn(NamedTuple):
     """The response that items belong to."""
 
     response: str
@@ -133,7 +133,7 @@ async def append(
     added: Packed,
     *,
     conversation: str | None = None,
-    turn: Turn | None = None,
+    turn: StoredTurn | None = None,
     coverage: Coverage | None = None,
     limits: Limits | None = None,
 ) -> None:

@@ -18,7 +18,17 @@ from api.state.postgres.queries import queries
 from api.state.postgres.stores.conversations import found_conversation
 from api.state.postgres.stores.history import Histories, History
 from api.state.postgres.stores.history_space import HistorySpace
-from api.state.postgres.stores.items import ROW_BYTES, Item, Limits, Turn, append, packed, referred, too_large, unsealed
+from api.state.postgres.stores.items import (
+    ROW_BYTES,
+    Item,
+    Limits,
+    StoredTurn,
+    append,
+    packed,
+    referred,
+    too_large,
+    unsealed,
+)
 from api.wire.differences import Difference, applied, difference
 from api.wire.pages import Page, Part
 from api.wire.responses.request import Asked
@@ -112,7 +122,7 @@ class Responses:
                 if conversation is not None and turn.replaced is not None:
                     await _supersede(transaction, tenant, turn)
                 history = await self._histories.of(transaction, tenant, conversation, turn.previous)
-                place = Turn(turn.created["id"], 0, is_output=False)
+                place = StoredTurn(turn.created["id"], 0, is_output=False)
                 await append(transaction, key, added, conversation=conversation, turn=place, limits=limits)
                 return Admitted(history, key)
         except UniqueViolation as error:
@@ -270,7 +280,7 @@ async def end_response(transaction: Transaction, keys: TenantKeys, tenant: str, 
     if ending.output:
         place = await fetch_one(transaction, _SQL["next_position"], tenant=tenant, id=response)
         assert place is not None
-        turn = Turn(response, place["position"], is_output=True)
+        turn = StoredTurn(response, place["position"], is_output=True)
         output = await packed(ending.output, "output")
         await append(transaction, newest, output, conversation=row["conversation_id"], turn=turn)
     return True

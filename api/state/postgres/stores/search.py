@@ -20,7 +20,7 @@ from api.state.postgres.database import (
     fetch_all,
     fetch_one,
 )
-from api.state.postgres.parts import PAGE_BYTES, Found, cursor_to, no_cursor, part_of_rows, place_in
+from api.state.postgres.parts import PAGE_BYTES, FoundPart, cursor_to, no_cursor, part_of_rows, place_in
 from api.state.postgres.queries import queries
 from api.state.postgres.shares import Shares
 from api.state.postgres.stores.conversations import Conversation, conversations_of, found_conversation
@@ -92,7 +92,7 @@ class Search:
 
     async def find(
         self, tenant: str, query: str, page: Page, end_user: str | None, metadata: dict[str, str]
-    ) -> Found[Match]:
+    ) -> FoundPart[Match]:
         """Conversations with a message that matches, the best first, of the newest messages where many match. `query`:
         as people write them for web searches.
 
@@ -124,13 +124,13 @@ class Search:
                     ) from error
                 raise
 
-    async def _found(self, tenant: str, query: str, page: Page, values: dict[str, Any]) -> Found[Match]:
+    async def _found(self, tenant: str, query: str, page: Page, values: dict[str, Any]) -> FoundPart[Match]:
         async with self._database.transaction(tenant) as transaction:
             await transaction.execute(_SQL["limit_time"], {"milliseconds": str(SEARCH_TIMEOUT_MS)})
             asked = await self._asked(transaction, query)
             keys = await self._words_keys(transaction, tenant)
             if asked is None or not asked["has_words"] or not keys:
-                return Found(Part([], has_more=False), None)
+                return FoundPart(Part([], has_more=False), None)
             words = hashed_query(asked["query"], keys)
             rows = await fetch_all(transaction, _SQL["find"], tenant=tenant, words=words, **values)
             if not rows and values["after"] and values["rank"] is None:
@@ -146,7 +146,7 @@ class Search:
             for conversation, item, row in zip(found, best, marked, strict=True)
         ]
         cursor = cursor_to(found[-1].id, repr(shown[-1]["rank"])) if found else None
-        return Found(Part(matches, has_more), cursor)
+        return FoundPart(Part(matches, has_more), cursor)
 
     async def _asked(self, transaction: Transaction, query: str) -> DictRow | None:
         """Raises InvalidRequest for one that nests more than PostgreSQL's parser does."""

@@ -6,7 +6,7 @@ from api.state.encryption.tenant_keys import TenantKeys
 from api.state.postgres.database import Database, fetch_one
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.compactions import opened, sealed_summary
-from api.state.postgres.stores.items import Coverage, Item, Turn, append, new_id, packed
+from api.state.postgres.stores.items import Coverage, Item, StoredTurn, append, new_id, packed
 
 _SQL = queries("context.sql")
 
@@ -43,7 +43,7 @@ class ContextStore:
                 "status": "completed",
                 "encrypted_content": sealed_summary(key, summary),
             }
-            turn = Turn(response, row["position"], is_output=True)
+            turn = StoredTurn(response, row["position"], is_output=True)
             added = await packed([item], "output")
             await append(transaction, key, added, conversation=row["conversation_id"], turn=turn, coverage=coverage)
             return True
