@@ -6,7 +6,7 @@ import sys
 
 from ray.serve.handle import DeploymentHandle
 
-from api.completions.store_writer import Keeper
+from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
 from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
@@ -15,18 +15,18 @@ from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
 from api.server.cluster_handle import ClusterHandle
 from api.server.listener import HttpListener
-from api.server.receipt_log import Receipts
+from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from cluster import metrics
-from cluster.clients.scheduler_client import SchedulerPeer
-from cluster.clients.worker_client import DecodePeers, Peers, PrefillPeers
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import DecodeClient, PrefillClient, WorkerConnections
 from cluster.config.application import AppConfig
 from cluster.messages.generation import GenerateRequest
 from cluster.observability.logging import set_up_logging
 from cluster.serve_context import claim_state, join_cluster, own_worker_id, scheduler_address
-from router.session.fallback_placement import LastResort
+from router.session.fallback_placement import FallbackPlacement
 from router.session.receipt import Terms
-from router.session.scheduler_failover import Scheduling
+from router.session.scheduler_failover import SchedulerFailover
 from router.session.session import Session, SessionPorts
 
 SWITCH_INTERVAL_S = 0.0005
@@ -48,14 +48,14 @@ class Ingress:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         join_cluster()
         self._config = config.ingress
-        scheduler_peer = SchedulerPeer(lambda: scheduler_address(scheduler))
-        peers = Peers(scheduler_peer, config.ingress.max_unread_tokens)
-        receipts = Receipts(config.ingress.keep_receipts)
-        self._scheduling = Scheduling(scheduler_peer, peers, LastResort(config.slo))
+        scheduler_peer = SchedulerClient(lambda: scheduler_address(scheduler))
+        peers = WorkerConnections(scheduler_peer, config.ingress.max_unread_tokens)
+        receipts = ReceiptLog(config.ingress.keep_receipts)
+        self._scheduling = SchedulerFailover(scheduler_peer, peers, FallbackPlacement(config.slo))
         self._ports = SessionPorts(
             scheduler=self._scheduling,
-            prefill=PrefillPeers(peers),
-            decode=DecodePeers(peers),
+            prefill=PrefillClient(peers),
+            decode=DecodeClient(peers),
             observer=receipts,
         )
         cluster = ClusterHandle(
@@ -74,7 +74,7 @@ class Ingress:
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
         self._turns: RunningTurns = http_app.state.turns
-        self._keeper: Keeper = http_app.state.keeper
+        self._keeper: CompletionStoreWriter = http_app.state.keeper
         self._titles: Titles = http_app.state.titles
         self._listener = await HttpListener.start(http_app, config.ingress)
 

@@ -3,7 +3,7 @@
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from api.completions.store_writer import Keeper
+from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
 from api.edge.capacity import Capacity, Standstill
 from api.edge.edge import Edge
@@ -25,7 +25,7 @@ from api.routes import (
 )
 from api.routes import route_receipts as receipts_route
 from api.server.ports import ClusterPort
-from api.server.receipt_log import Receipts
+from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from api.wire.errors import error_response
 from cluster.config.ingress import IngressConfig
@@ -35,7 +35,7 @@ from cluster.errors import InvalidRequest, NotFound, ServingError
 def build_http_app(
     frontend: Frontend,
     cluster: ClusterPort,
-    receipts: Receipts,
+    receipts: ReceiptLog,
     state: ChatState,
     context_manager: ContextManager,
     config: IngressConfig,
@@ -46,7 +46,7 @@ def build_http_app(
     app.state.cluster = cluster
     app.state.receipts = receipts
     app.state.chat_state = state
-    app.state.keeper = Keeper(state)
+    app.state.keeper = CompletionStoreWriter(state)
     app.state.context = context_manager
     app.state.titles = Titles(frontend, state)
     background = Capacity(config.max_background_responses, config.max_background_responses_per_tenant)

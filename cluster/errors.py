@@ -166,7 +166,7 @@ class GenerationFailed(WorkerFailed):
     """The decode engine ended the request with an internal error."""
 
 
-class HandoverMismatch(WorkerFailed):
+class HandoffMismatch(WorkerFailed):
     """The decode engine read other KV blocks than the prefill engine computed."""
 
 
@@ -210,7 +210,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         WorkerBusy,
         PrefillFailed,
         GenerationFailed,
-        HandoverMismatch,
+        HandoffMismatch,
         RequestQuarantined,
         ClientTooSlow,
     )

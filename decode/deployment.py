@@ -7,8 +7,8 @@ import logging
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.clients.scheduler_client import SchedulerPeer
-from cluster.clients.worker_client import Peers, PrefillPeers
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import PrefillClient, WorkerConnections
 from cluster.config.pools import PoolConfig
 from cluster.errors import ServingError
 from cluster.messages.ids import Pool, WorkerId
@@ -19,7 +19,7 @@ from cluster.rpc.protocol import FORGET
 from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.step_stream.worker_side import StepStreams
 from cluster.worker.worker import Worker
-from decode.kv_puller import Puller
+from decode.kv_puller import KVPuller
 from decode.link_probe import LinkProbe
 from decode.proven_links import ProvenLinks
 
@@ -31,11 +31,11 @@ class DecodeWorker:
         self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
     ) -> None:
         await require_reachable_scheduler(scheduler, own_interface_of(host).host, own_node())
-        peer = SchedulerPeer(lambda: scheduler_address(scheduler))
+        peer = SchedulerClient(lambda: scheduler_address(scheduler))
         self._worker = Worker(Pool.DECODE, config, host, peer)
-        prefill = PrefillPeers(Peers(peer))
+        prefill = PrefillClient(WorkerConnections(peer))
         engine = self._worker.engine
-        self._puller = Puller(engine, prefill, self._worker.id, config.pull_timeout_s, self._suspect)
+        self._puller = KVPuller(engine, prefill, self._worker.id, config.pull_timeout_s, self._suspect)
         self._links: ProvenLinks = ProvenLinks(LinkProbe(self._worker.id, engine, self._puller, prefill))
         self._streams = StepStreams(self._puller, self._worker.service)
         self._worker.on_step = self._streams.flush

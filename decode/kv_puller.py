@@ -65,7 +65,7 @@ class LenderPort(Protocol):
     def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None: ...
 
 
-class Puller:
+class KVPuller:
     """An engine that generates with and without hand-overs (cluster/step_stream/worker_side.py)."""
 
     def __init__(

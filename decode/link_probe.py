@@ -12,7 +12,7 @@ from cluster.errors import PrefillFailed
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.transport import LinkSpeed
-from cluster.step_stream.buffer import DeltaSink, Feed
+from cluster.step_stream.buffer import DeltaSink, TokenBuffer
 from decode.link_speed import LinkSample, fit
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.telemetry import TransferLog
@@ -118,7 +118,7 @@ class LinkProbe:
 
     async def _pull(self, request: GenerateRequest, handoff: KVHandoff) -> int:
         """How many tokens the decode engine has pulled."""
-        feed, num_pulled = Feed(1), 0
+        feed, num_pulled = TokenBuffer(1), 0
         try:
             await self._puller.start(request, handoff, feed)
             while deltas := await feed.next():

@@ -4,14 +4,14 @@ worker can.
 
 from ray.serve.handle import DeploymentHandle
 
-from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.pools import PoolConfig
 from cluster.messages.ids import Pool
 from cluster.metrics import Scrape
 from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
 from cluster.step_stream.worker_side import StepStreams
 from cluster.worker.worker import Worker
-from prefill.kv_lender import Lender
+from prefill.kv_lender import KVLender
 
 
 class PrefillWorker:
@@ -19,8 +19,8 @@ class PrefillWorker:
         self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
     ) -> None:
         await require_reachable_scheduler(scheduler, own_interface_of(host).host, own_node())
-        self._worker = Worker(Pool.PREFILL, config, host, SchedulerPeer(lambda: scheduler_address(scheduler)))
-        self._lender = Lender(self._worker.engine, self._worker.service, config.kv_lease_s)
+        self._worker = Worker(Pool.PREFILL, config, host, SchedulerClient(lambda: scheduler_address(scheduler)))
+        self._lender = KVLender(self._worker.engine, self._worker.service, config.kv_lease_s)
         self._worker.on_ended_leases = self._lender.on_ended
         self._streams = StepStreams(self._worker.engine, self._worker.service)
         self._worker.on_step = self._streams.flush

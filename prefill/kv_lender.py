@@ -53,7 +53,7 @@ class LendingEngine(Protocol):
         ...
 
 
-class Lender:
+class KVLender:
     def __init__(self, engine: LendingEngine, service: Service, offer_s: float) -> None:
         """`offer_s`: how long blocks are kept that no decode worker asks for."""
         self._engine = engine

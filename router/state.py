@@ -36,13 +36,13 @@ from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.charges import Charges
 from router.load.decode_slack import CLASS_RANK, class_weight
-from router.load.prefill_share import Duty, lately
+from router.load.prefill_share import PrefillShare, lately
 from router.load.worker_state import WorkerState, view_of
 from router.placement.candidates import ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, nobody, roster_of
 from router.placement.commit import charge, engine_s
 from router.placement.goodput import goodput, least_prefill_s
 from router.placement.no_candidates import no_worker
-from router.placement.placement_input import Ask, Higher, Others
+from router.placement.placement_input import Higher, Others, PlacementInput
 from router.placement.suspects import SuspectedPairs
 from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import OutputLengths
@@ -83,7 +83,7 @@ class RouterState:
         self._lengths = OutputLengths()
         self._shares = TenantShares()
         self._arrivals = {slo_class: ArrivalRate() for slo_class in SloClass}
-        self._prefill_use = Duty()
+        self._prefill_use = PrefillShare()
         self._turns = RetrySlots()
         self._contended_at = float("-inf")
         self._turn = 0
@@ -303,10 +303,10 @@ class RouterState:
         waiting.outlast(waiting.asked_at + self._slo.of(waiting.request.slo_class).outage_wait_s)
         return None if has_room and now < waiting.gives_up_at else no_worker(waiting.request, self._roster)
 
-    def _candidates(self, ask: Ask, now: float) -> Candidates:
+    def _candidates(self, ask: PlacementInput, now: float) -> Candidates:
         return candidates_of(ask, self._roster, self._suspects.held(now), self._turn)
 
-    def _ask(self, waiting: Waiting, now: float) -> Ask:
+    def _ask(self, waiting: Waiting, now: float) -> PlacementInput:
         request = waiting.request
         hits = self.index.longest(request.block_hashes, now)
         objective = self._slo.of(request.slo_class)
@@ -314,7 +314,7 @@ class RouterState:
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
         age_s = waiting.age_s + now - waiting.since
-        return Ask(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
+        return PlacementInput(request, slo, hits, lengths, age_s, self._others(request, isolated_s, now), now)
 
     def _others(self, request: PlacementRequest, isolated_s: float, now: float) -> Others:
         arrivals_per_s, higher = 0.0, list[Higher]()
@@ -344,7 +344,7 @@ class RouterState:
             return 0.0
         return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].max_step_tokens)
 
-    def _charge(self, ask: Ask, choice: Choice, ingress: IngressId | None) -> Placement:
+    def _charge(self, ask: PlacementInput, choice: Choice, ingress: IngressId | None) -> Placement:
         made = charge(ask, choice, self.models, ingress)
         self._charges.add(made)
         for worker in (made.placement.prefill, made.placement.decode):
@@ -357,7 +357,7 @@ class RouterState:
         self._turn += 1
         return made.placement
 
-    def _refusal(self, ask: Ask, choice: Choice | None, waiting: Waiting, why: str) -> Rejection:
+    def _refusal(self, ask: PlacementInput, choice: Choice | None, waiting: Waiting, why: str) -> Rejection:
         """For its load."""
         num_before = self._queue.num_before(waiting, ask.now)
         self._num_refused += 1
@@ -365,7 +365,7 @@ class RouterState:
         seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
         return Rejection(retry_after_s=seconds, why=why, is_overload=True)
 
-    def _wait_s(self, ask: Ask, choice: Choice | None, num_before: int) -> float:
+    def _wait_s(self, ask: PlacementInput, choice: Choice | None, num_before: int) -> float:
         generating = (choice.decode or choice.prefill) if choice is not None else None
         if choice is None or choice.prediction is None or generating is None:
             return MOST_RETRY_S

@@ -66,7 +66,7 @@ class _Queue:
         first.needs_no_wait.set()
 
 
-class Keeper:
+class CompletionStoreWriter:
     """Each tenant has a queue and a share of the memory. None of them waits for another one."""
 
     def __init__(self, state: ChatState) -> None:
@@ -159,7 +159,7 @@ class Keeper:
 class Keeping:
     """One request whose chat completion is stored: with its answer, before the client hears that it is over."""
 
-    def __init__(self, keeper: Keeper, tenant: str, body: dict[str, Any], tier: str) -> None:
+    def __init__(self, keeper: CompletionStoreWriter, tenant: str, body: dict[str, Any], tier: str) -> None:
         """Raises InvalidRequest, StateUnavailable."""
         self._keeper = keeper
         self._tenant = tenant

@@ -21,7 +21,7 @@ EXACT_FROM = 0.8
 """Of the limit: a prompt whose estimate is nearer is counted exactly, even if nothing is left out."""
 
 
-class Drafting:
+class DraftBuilder:
     def __init__(self, frontend: Frontend, counter: TokenCounter, config: ContextConfig) -> None:
         self._frontend = frontend
         self._counter = counter

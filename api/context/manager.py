@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from api.context.draft import Memory
-from api.context.draft_builder import Drafting, newest_summary
-from api.context.memory_recall import Recall, Relevant
+from api.context.draft_builder import DraftBuilder, newest_summary
+from api.context.memory_recall import MemoryRecall, Relevant
 from api.context.plan import budget_of
 from api.context.prompt_notes import composed
 from api.context.summary import Style, Summarizer, Usage
-from api.context.summary_jobs import TurnContext, Upkeep
+from api.context.summary_jobs import SummaryJobs, TurnContext
 from api.context.token_counter import TokenCounter
 from api.context.turn_boundaries import Item
 from api.frontend.frontend import Frontend
@@ -55,11 +55,11 @@ class ContextManager:
         self.config = config
         self._store = store
         counter = TokenCounter(frontend)
-        self._drafting = Drafting(frontend, counter, config)
+        self._drafting = DraftBuilder(frontend, counter, config)
         self._counter = counter
         self._summarizer = Summarizer(frontend, counter)
-        self._recall = Recall(index, counter) if index is not None and config.memory_share else None
-        self._upkeep = Upkeep(self._drafting, self._summarizer, store)
+        self._recall = MemoryRecall(index, counter) if index is not None and config.memory_share else None
+        self._upkeep = SummaryJobs(self._drafting, self._summarizer, store)
 
     async def fit(
         self, tenant: str, request: ResponseRequest, history: History, items: list[Item], response: str | None = None

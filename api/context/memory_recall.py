@@ -30,7 +30,7 @@ class Relevant(Protocol):
         ...
 
 
-class Recall:
+class MemoryRecall:
     def __init__(self, index: Callable[[], Relevant], counter: TokenCounter) -> None:
         """`index`: raises StateUnavailable while it cannot be reached."""
         self._index = index

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from api.context.draft_builder import Drafting, newest_summary
+from api.context.draft_builder import DraftBuilder, newest_summary
 from api.context.plan import Budget, to_summarize
 from api.context.summary import Style, Summarizer
 from api.context.turn_boundaries import Item
@@ -36,8 +36,8 @@ class TurnContext(NamedTuple):
     """The writer's."""
 
 
-class Upkeep:
-    def __init__(self, drafting: Drafting, summarizer: Summarizer, store: Callable[[], ContextStore]) -> None:
+class SummaryJobs:
+    def __init__(self, drafting: DraftBuilder, summarizer: Summarizer, store: Callable[[], ContextStore]) -> None:
         """`store`: raises StateUnavailable while it cannot be reached."""
         self._drafting = drafting
         self._summarizer = summarizer

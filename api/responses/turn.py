@@ -15,7 +15,7 @@ from api.frontend.generation import Call
 from api.responses.titles import Titles
 from api.state.encryption.tenant_keys import TenantKey
 from api.state.event_streams.event_log import EventLog, LogSpace
-from api.state.event_streams.event_writer import LogWriter, RunningResponse
+from api.state.event_streams.event_writer import EventWriter, RunningResponse
 from api.state.postgres.stores.history import History
 from api.state.postgres.stores.items import Item, new_id
 from api.state.postgres.stores.responses import Ending, Responses
@@ -57,7 +57,7 @@ class Turn:
         self._writer = ResponseWriter(response, new_id)
         self._log = EventLog(self._created, space)
         self._store: Responses | None = None
-        self._log_writer: LogWriter | None = None
+        self._log_writer: EventWriter | None = None
         self._running: RunningResponse | None = None
         """How its events become durable; None for one that is not kept."""
         self._refusal: ServingError | None = None
@@ -75,7 +75,7 @@ class Turn:
     def id(self) -> str:
         return str(self._writer.response["id"])
 
-    def keep(self, store: Responses, log_writer: LogWriter, key: TenantKey) -> None:
+    def keep(self, store: Responses, log_writer: EventWriter, key: TenantKey) -> None:
         """It has been admitted to the store."""
         self._store, self._log_writer = store, log_writer
         self._running = RunningResponse(key, self.id, self._log, self._status, self._stop)

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerClient
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.metrics import Scrape, render
 from cluster.rpc.shared_answer import SharedAnswer
 from cluster.serve_context import Deployment, broadcast, connected_handles
-from router.session.scheduler_failover import Scheduling
+from router.session.scheduler_failover import SchedulerFailover
 
 logger = logging.getLogger("baton.handles")
 _VIEW_MAX_AGE_S = 0.25
@@ -23,8 +23,8 @@ class ClusterHandle:
 
     def __init__(
         self,
-        scheduling: Scheduling,
-        scheduler: SchedulerPeer,
+        scheduling: SchedulerFailover,
+        scheduler: SchedulerClient,
         deployments: list[Deployment],
         metrics_max_age_s: float,
     ) -> None:

@@ -12,7 +12,7 @@ from kvtransfer import verify
 from router.session.receipt import RouteReceipt
 
 
-class Receipts:
+class ReceiptLog:
     """The sessions' observer (router/session/receipt.py)."""
 
     def __init__(self, num_kept: int) -> None:

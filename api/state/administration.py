@@ -12,7 +12,7 @@ from api.state.encryption.tenant_keys import TenantKey, TenantKeys
 from api.state.postgres.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
 from api.state.postgres.queries import queries
 from api.state.postgres.sealed_tables import SEALED_TABLES, TABLES, SealedTable
-from api.state.redis.client import Volatile
+from api.state.redis.client import RedisClient
 from cluster.errors import NotFound, StateUnavailable
 
 ERASED_AT_ONCE = 500
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 
 
 class Administration:
-    def __init__(self, database: Database, keys: TenantKeys, volatile: Volatile, tell: Tell) -> None:
+    def __init__(self, database: Database, keys: TenantKeys, volatile: RedisClient, tell: Tell) -> None:
         """`tell`: called with what has been done, now and then."""
         self._database = database
         self._keys = keys

@@ -11,9 +11,9 @@ from api.state.administration import Administration
 from api.state.encryption.master_keys import master_key
 from api.state.encryption.tenant_keys import TenantKeys
 from api.state.event_streams.event_log import LogSpace
-from api.state.event_streams.live_tails import Tails
+from api.state.event_streams.live_tails import LiveTails
 from api.state.postgres.database import EVERY_TENANT, RETRY_AFTER_S, Database
-from api.state.redis.client import Volatile
+from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
 from api.state.stores import Stores, stores_in
@@ -59,8 +59,8 @@ class ChatState:
 
         self.log_space = LogSpace(MAX_LOG_BYTES, config.max_response_bytes)
         """For what responses tell while they are generated here."""
-        self._volatile = Volatile()
-        self.tails = Tails(self._volatile)
+        self._volatile = RedisClient()
+        self.tails = LiveTails(self._volatile)
         self.retries = IdempotencyKeys(self._volatile, self._keys.hashed)
         self.cache = ReadCache(self._volatile, self._keys, config.cache_s)
         redis_url = os.environ.get(REDIS_URL_VARIABLE) or config.redis_url

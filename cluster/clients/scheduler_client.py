@@ -36,7 +36,7 @@ _LEAVING_TIMEOUT_S = 0.5
 _SCHEDULER_RETRY_S = 0.1
 
 
-class SchedulerPeer:
+class SchedulerClient:
     def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
         """`locate` finds the living Scheduler; it may take as long as Serve needs to replace a dead one."""
         self._locate = locate

@@ -40,7 +40,7 @@ MAX_LASTING = 1024
 """
 
 
-class Outbox:
+class SchedulerOutbox:
     def __init__(self, ingress: IngressId, max_kept: int = MAX_KEPT) -> None:
         self._ingress = ingress
         self._open: dict[RequestId, None] = {}

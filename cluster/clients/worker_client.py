@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from cluster.clients.reconnecting import Reconnecting
-from cluster.clients.scheduler_client import SCHEDULER_TIMEOUT_S, SchedulerPeer
+from cluster.clients.scheduler_client import SCHEDULER_TIMEOUT_S, SchedulerClient
 from cluster.errors import EngineLost, Overloaded, WorkerFailed, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Address, RequestId, WorkerId
@@ -40,7 +40,7 @@ that is on a slow network.
 """
 
 
-class WorkerPeer:
+class WorkerConnection:
     """One open connection to a worker."""
 
     def __init__(self, worker: WorkerId, connection: Connection, steps: StepReader) -> None:
@@ -59,14 +59,14 @@ class WorkerPeer:
         return self._steps.read(self.connection, request, handoff)
 
 
-class Peers:
+class WorkerConnections:
     """Connections to the workers."""
 
-    def __init__(self, scheduler: SchedulerPeer, max_unread_tokens: int | None = None) -> None:
+    def __init__(self, scheduler: SchedulerClient, max_unread_tokens: int | None = None) -> None:
         """`max_unread_tokens`: how far the reader of a stream may lag (cluster/step_stream/buffer.py)."""
         self._scheduler = scheduler
         self._max_unread_tokens = max_unread_tokens
-        self._links: dict[WorkerId, Reconnecting[WorkerPeer]] = {}
+        self._links: dict[WorkerId, Reconnecting[WorkerConnection]] = {}
         self._addresses: dict[WorkerId, Address] = {}
         """Of workers that may live. A worker keeps its address for life."""
 
@@ -80,12 +80,12 @@ class Peers:
             if worker not in self._addresses:
                 await self._address_of(worker)
 
-    def connected(self, worker: WorkerId) -> WorkerPeer | None:
+    def connected(self, worker: WorkerId) -> WorkerConnection | None:
         """The worker, if its connection is open: what needs it per token is then spared a layer."""
         link = self._links.get(worker)
         return link.opened if link else None
 
-    async def to(self, worker: WorkerId) -> WorkerPeer:
+    async def to(self, worker: WorkerId) -> WorkerConnection:
         """Raises WorkerUnreachable; Overloaded when nobody knows where the worker is."""
         link = self._links.get(worker)
         if link is None:
@@ -99,7 +99,7 @@ class Peers:
                 del self._links[worker]
             raise WorkerUnreachable(str(error), worker) from error
 
-    async def ready_for(self, request: GenerateRequest, worker: WorkerId) -> WorkerPeer:
+    async def ready_for(self, request: GenerateRequest, worker: WorkerId) -> WorkerConnection:
         """The worker; for a suspect, once its engine has answered. Raises ServingError."""
         peer = await self.to(worker)
         if request.is_suspect:
@@ -120,7 +120,7 @@ class Peers:
             pass
         return WorkerUnreachable(f"the connection to worker {worker} was lost", worker)
 
-    async def _connect(self, worker: WorkerId) -> WorkerPeer:
+    async def _connect(self, worker: WorkerId) -> WorkerConnection:
         try:
             address = self._addresses.get(worker) or await self._address_of(worker)
         except WorkerFailed as error:  # of no worker's making
@@ -129,7 +129,7 @@ class Peers:
             raise ConnectionLost(f"worker {worker} is not known to the Scheduler")
         steps = StepReader(worker, self.lost_with, self._max_unread_tokens)
         try:
-            return WorkerPeer(worker, await connect(address, steps.service), steps)
+            return WorkerConnection(worker, await connect(address, steps.service), steps)
         except ConnectionLost:
             self._addresses.pop(worker, None)
             raise
@@ -141,8 +141,8 @@ class Peers:
         return address
 
 
-class PrefillPeers:
-    def __init__(self, peers: Peers) -> None:
+class PrefillClient:
+    def __init__(self, peers: WorkerConnections) -> None:
         self._peers = peers
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
@@ -168,8 +168,8 @@ class PrefillPeers:
             peer.connection.post(GIVE_BACK, LeaseClaim(handoff.lease, decode))
 
 
-class DecodePeers:
-    def __init__(self, peers: Peers) -> None:
+class DecodeClient:
+    def __init__(self, peers: WorkerConnections) -> None:
         self._peers = peers
 
     def generate(

@@ -37,7 +37,7 @@ from cluster.messages.generation import FinishReason, GenerateRequest, PromptTok
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network.interface import Interface
-from cluster.step_stream.buffer import DeltaSink, Feed, merged
+from cluster.step_stream.buffer import DeltaSink, TokenBuffer, merged
 from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseEnd, LeaseId
@@ -138,7 +138,7 @@ class Engine:
         """
         params = encode_sampling_params(SamplingParams(temperature=0.0, max_tokens=1, logprobs=verify.NUM_TOP))
         request = GenerateRequest(request_id=RequestId("warm-up"), prompt_token_ids=[0], sampling_params=params)
-        feed = Feed(1)
+        feed = TokenBuffer(1)
         await self.start(request, None, feed)
         while await feed.next():
             pass
@@ -204,7 +204,7 @@ class Engine:
         params.stop, params.detokenize = [], False
         params.logprobs = verify.NUM_TOP if request.is_verified else None
         params.prompt_logprobs = params.structured_outputs = None
-        feed = Feed(1)
+        feed = TokenBuffer(1)
         running = await self._start(request, params, PREFILL_REQUEST, feed)
         deltas: list[TokenDelta] = []
         try:

@@ -15,7 +15,7 @@ from router.placement.candidates import Candidates, Choice, Policy
 from router.placement.cost import prefill_s
 from router.placement.goodput import goodput
 from router.placement.lmetric import score
-from router.placement.placement_input import Ask
+from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
@@ -35,7 +35,7 @@ def _fixed(policy: Policy) -> Callable[[int], Policy]:
     return lambda seed: policy
 
 
-def round_robin(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def round_robin(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(candidates.decodes[0]) if candidates.decodes else None
 
 
@@ -43,7 +43,7 @@ def power_of_two(seed: int) -> Policy:
     """The one with fewer requests of two at random: Ray Serve's default."""
     chance = random.Random(seed)
 
-    def choose(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    def choose(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
         if not candidates.decodes:
             return None
         two = chance.sample(candidates.decodes, min(2, len(candidates.decodes)))
@@ -52,11 +52,11 @@ def power_of_two(seed: int) -> Policy:
     return choose
 
 
-def least_requests(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def least_requests(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(min(candidates.decodes, key=_num_requests)) if candidates.decodes else None
 
 
-def prefix_affinity(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def prefix_affinity(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """The best match, if it is one; else the fewest requests."""
     if not candidates.decodes:
         return None
@@ -65,27 +65,27 @@ def prefix_affinity(ask: Ask, candidates: Candidates, models: LatencyModels) -> 
     return _stay(best if is_match else min(candidates.decodes, key=_num_requests))
 
 
-def lmetric(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def lmetric(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(min(candidates.decodes, key=lambda worker: score(ask, worker))) if candidates.decodes else None
 
 
-def min_ttft(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def min_ttft(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     if not candidates.decodes:
         return None
     return _stay(min(candidates.decodes, key=lambda worker: worker.queue_s(ask.now) + _beside_decodes_s(ask, worker)))
 
 
-def pd_round_robin(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def pd_round_robin(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _pair(candidates, candidates.prefills, candidates.decodes)
 
 
-def pd_least(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def pd_least(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """The fewest prompts queued, the fewest requests."""
     prefills = sorted(candidates.prefills, key=lambda worker: len(worker.prefilling))
     return _pair(candidates, prefills, sorted(candidates.decodes, key=_num_requests))
 
 
-def pd_mooncake(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def pd_mooncake(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """Mooncake's Algorithm 1 with local caches: least predicted TTFT, then least predicted TBT; refused where either
     exceeds its objective.
     """
@@ -100,7 +100,7 @@ def pd_mooncake(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choi
     return choice
 
 
-def pd_threshold(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def pd_threshold(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """llm-d's decider: a decode worker first, by prefix and requests; prefill elsewhere where it misses 512 tokens."""
     if not candidates.decodes:
         return None
@@ -145,17 +145,17 @@ def _num_requests(worker: WorkerState) -> int:
     return worker.num_placed
 
 
-def _missing(ask: Ask, worker: WorkerState) -> int:
+def _missing(ask: PlacementInput, worker: WorkerState) -> int:
     return ask.num_prompt - ask.hit(worker)
 
 
-def _beside_decodes_s(ask: Ask, worker: WorkerState) -> float:
+def _beside_decodes_s(ask: PlacementInput, worker: WorkerState) -> float:
     hit, batch = ask.hit(worker), worker.num_decoding
     most = worker.max_step_tokens
     return worker.model.times.prefill_s(ask.num_prompt - hit, hit, most, batch, int(worker.context_tokens(ask.now)))
 
 
-def _next_step_s(ask: Ask, worker: WorkerState) -> float:
+def _next_step_s(ask: PlacementInput, worker: WorkerState) -> float:
     """Of a step once the request and all who are expected have joined."""
     batch = worker.num_decoding + len(worker.inbound) + 1
     context = (

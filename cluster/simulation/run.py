@@ -20,8 +20,8 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.pools.pool_setting import ClusterSetting
-from cluster.simulation.pools.reporter import Desk
-from cluster.simulation.pools.simulated_pools import Fleet
+from cluster.simulation.pools.reporter import SchedulerUnderTest
+from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.pools.simulated_worker import Prompt
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
 from router.session.receipt import RouteReceipt, Terms
@@ -31,7 +31,10 @@ Watch = Callable[[RequestRecord], None]
 
 
 def simulate(
-    workload: Sequence[SimRequest], setting: ClusterSetting, make_desk: Callable[[], Desk], watch: Watch | None = None
+    workload: Sequence[SimRequest],
+    setting: ClusterSetting,
+    make_desk: Callable[[], SchedulerUnderTest],
+    watch: Watch | None = None,
 ) -> list[RequestRecord]:
     """The records are in the order of the workload, which is that of its arrivals. `make_desk` is called on the virtual
     loop. `watch` gets each record when its request has ended; what it raises ends the run.
@@ -39,14 +42,14 @@ def simulate(
 
     async def run() -> list[RequestRecord]:
         desk = make_desk()
-        return await serve(workload, Fleet(setting, desk), desk, watch)
+        return await serve(workload, SimulatedPools(setting, desk), desk, watch)
 
     with _uncollected():
         return VirtualLoop().run(run())
 
 
 async def serve(
-    workload: Sequence[SimRequest], fleet: Fleet, desk: Desk, watch: Watch | None = None
+    workload: Sequence[SimRequest], fleet: SimulatedPools, desk: SchedulerUnderTest, watch: Watch | None = None
 ) -> list[RequestRecord]:
     loop = asyncio.get_running_loop()
     tasks = []
@@ -80,7 +83,7 @@ def _uncollected() -> Iterator[None]:
 class _Client:
     """Of one request; also its sessions' SchedulerPort and observer."""
 
-    def __init__(self, number: int, sim: SimRequest, fleet: Fleet, desk: Desk) -> None:
+    def __init__(self, number: int, sim: SimRequest, fleet: SimulatedPools, desk: SchedulerUnderTest) -> None:
         self._number = number
         self._sim = sim
         self._setting = fleet.setting

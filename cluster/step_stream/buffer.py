@@ -75,7 +75,7 @@ def merged(deltas: Sequence[TokenDelta]) -> TokenDelta:
     return first
 
 
-class Feed:
+class TokenBuffer:
     """The deltas of one request, for one reader."""
 
     def __init__(self, num_sequences: int, max_unread_tokens: int | None = None) -> None:

@@ -8,7 +8,7 @@ from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import WorkerId
 from cluster.rpc.connection import Connection, ConnectionLost, Service
 from cluster.rpc.protocol import START, STEP, STOP, STREAM_FAILED, Start, StreamFailed
-from cluster.step_stream.buffer import Feed
+from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff
 
 
@@ -28,7 +28,7 @@ class StepReader:
         self._worker = worker
         self._lost_with = lost_with
         self._max_unread_tokens = max_unread_tokens
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, TokenBuffer] = {}
         self._numbers = itertools.count()
         self.service = Service()
         """What the connection is to be opened with."""
@@ -46,7 +46,7 @@ class StepReader:
                 it had the request; ClientTooSlow.
         """
         stream = next(self._numbers)
-        feed = Feed(request.num_sequences, self._max_unread_tokens)
+        feed = TokenBuffer(request.num_sequences, self._max_unread_tokens)
         feed.on_overflow = lambda: self._send_stop(connection, stream)
         self._feeds[stream] = feed
         try:

@@ -48,7 +48,7 @@ async def show_life(engine: WatchedEngine, stall_timeout_s: float, worker: Worke
         answer.cancel()
 
 
-class EngineWatch:
+class Watchdog:
     def __init__(self, engine: WatchedEngine, stall_timeout_s: float, on_stall: Callable[[], Awaitable[None]]) -> None:
         """`stall_timeout_s` must be longer than the engine's longest step; `on_stall` is awaited once per stall."""
         self._engine = engine

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from cluster import metrics
-from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.pools import PoolConfig
 from cluster.engine.engine import Engine
 from cluster.engine.kv_event_feed import KvEventFeed
@@ -24,7 +24,7 @@ from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER
 from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_worker_id
-from cluster.worker.watchdog import EngineWatch, show_life
+from cluster.worker.watchdog import Watchdog, show_life
 from kvtransfer.lease import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
@@ -42,7 +42,7 @@ long answers earlier, shorter risks that they are taken for what the worker died
 class Worker:
     """One replica of a pool with its engine. Making one starts the engine, which blocks until it is loaded."""
 
-    def __init__(self, pool: Pool, config: PoolConfig, host: str | None, scheduler: SchedulerPeer) -> None:
+    def __init__(self, pool: Pool, config: PoolConfig, host: str | None, scheduler: SchedulerClient) -> None:
         set_up_logging()
         join_cluster()
         self.id = own_worker_id()
@@ -73,7 +73,7 @@ class Worker:
         )
         self.service.on_call(ANSWER, lambda _: show_life(self.engine, config.stall_timeout_s, self.id))
         self._kv_events = KvEventFeed(self.id, self.engine.kv_events, scheduler.send_kv_events)
-        self._watch = EngineWatch(self.engine, config.stall_timeout_s, lambda: self._say_left(config.stall_timeout_s))
+        self._watch = Watchdog(self.engine, config.stall_timeout_s, lambda: self._say_left(config.stall_timeout_s))
 
     async def start(
         self,

@@ -16,7 +16,7 @@ from typing import Final
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import PlacementRequest, Prediction, Slo
 from router.placement.candidates import Choice
-from router.placement.placement_input import Ask
+from router.placement.placement_input import PlacementInput
 
 HIGH_CLASS_LATENESS: Final = 2.0
 """The highest class is let in up to this multiple of its objectives."""
@@ -37,7 +37,7 @@ class Verdict(Enum):
     WAIT = "wait"
 
 
-def judge(ask: Ask, choice: Choice, excess: float, is_contended: bool) -> Verdict:
+def judge(ask: PlacementInput, choice: Choice, excess: float, is_contended: bool) -> Verdict:
     """`excess`: what its tenant has used, as a multiple of its share. `is_contended`: others had to wait lately."""
     prediction = choice.prediction
     if prediction is None or is_exempt(ask.request) or _finds_idle(choice):

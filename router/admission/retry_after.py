@@ -12,7 +12,7 @@ from cluster.messages.placement import Prediction
 from router.admission.admission import RANK
 from router.load.worker_state import WorkerState
 from router.placement.cost import MARGIN, DecodePart, stretched
-from router.placement.placement_input import Ask
+from router.placement.placement_input import PlacementInput
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 MOST_BUSY: Final = 0.95
@@ -83,7 +83,7 @@ class RetrySlots:
         return self._capacity_per_s * exp((self._capacity_at - now) / CAPACITY_S)
 
 
-def wait_s(ask: Ask, prediction: Prediction, generating: WorkerState, load: float, num_before: int) -> float:
+def wait_s(ask: PlacementInput, prediction: Prediction, generating: WorkerState, load: float, num_before: int) -> float:
     """Until the request could be expected to meet its SLO: queues that are too long drain, as far as those who come
     meanwhile let them, and residents of the worker that is to generate end.
 
@@ -101,7 +101,7 @@ def retry_after_s(wait_s: float, jitter: float) -> float:
     return float(ceil(min(max(spread, LEAST_RETRY_S), MOST_RETRY_S)))
 
 
-def _until_fast(ask: Ask, decode: DecodePart) -> float:
+def _until_fast(ask: PlacementInput, decode: DecodePart) -> float:
     """Until enough residents have ended for the request's TPOT, and for its memory."""
     wait = decode.memory_wait_s()
     for finish_s in (0.0, *decode.outlook.finish_s):

@@ -63,7 +63,7 @@ class Bin:
 
 
 @final
-class Outlook:
+class DecodeSlack:
     __slots__ = ("bins", "finish_s", "freed_tokens")
 
     def __init__(self, bins: list[Bin], finish_s: list[float], freed_tokens: list[float]) -> None:
@@ -90,7 +90,7 @@ class Outlook:
         return total
 
 
-NOTHING: Final = Outlook([], [], [0.0])
+NOTHING: Final = DecodeSlack([], [], [0.0])
 
 
 @final
@@ -138,7 +138,7 @@ class LookAhead:
         sums.budget_s += budget_s
         sums.num_left += num_left
 
-    def outlook(self) -> Outlook:
+    def outlook(self) -> DecodeSlack:
         if not self._finishing:
             return NOTHING
         self._finishing.sort()
@@ -150,7 +150,7 @@ class LookAhead:
         bins = [sums for sums in self._bins if sums is not None]
         for sums in bins:
             sums.close()
-        return Outlook(bins, finish_s, freed)
+        return DecodeSlack(bins, finish_s, freed)
 
 
 def logistic(x: float) -> float:

@@ -19,7 +19,7 @@ Shares = tuple[float, float, float]
 
 
 @final
-class Duty:
+class PrefillShare:
     __slots__ = ("_at", "_is_known", "_is_none", "_shares", "_stalled_s")
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Duty:
 
 
 def share_over(shares: Shares, horizon_s: float) -> float:
-    """The one of `Duty.shares` that counts for who looks so far ahead."""
+    """The one of `PrefillShare.shares` that counts for who looks so far ahead."""
     if horizon_s <= SHORT_S:
         return shares[0]
     return shares[1] if horizon_s <= MIDDLE_S else shares[2]

@@ -15,8 +15,8 @@ from cluster.messages.ids import RequestId
 from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, WorkerView
 from router.load.charge import Charge, Stage
-from router.load.decode_slack import NOTHING, LookAhead, Outlook
-from router.load.prefill_share import Duty, share_over
+from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
+from router.load.prefill_share import PrefillShare, share_over
 from router.prediction.latency import LatencyModel
 
 OUTLOOK_AGE_S: Final = 0.05
@@ -110,7 +110,7 @@ class WorkerState:
         self._context_base = 0.0
         self.crowd_s = MIN_STEP_S
         """What a step will take once all who are expected decode."""
-        self.duty = Duty()
+        self.duty = PrefillShare()
         """Of the prompts that it computes: on a decode worker, those beside decoding."""
         self._report_gap_s = 1.0
         self._outlook = NOTHING
@@ -174,7 +174,7 @@ class WorkerState:
         """Cheap: what a step will take once all who are expected decode, and what prompts take from it meanwhile."""
         return self.crowd_s + PREFILL_SHARE * (self._prefill_free_at - now) if self.prefilling else self.crowd_s
 
-    def outlook(self, now: float) -> Outlook:
+    def outlook(self, now: float) -> DecodeSlack:
         """What its residents can still afford, at most OUTLOOK_AGE_S old."""
         if not self.residents:
             return NOTHING
@@ -271,7 +271,7 @@ class WorkerState:
         self.kv_capacity: float = shape.kv_capacity_tokens or inf
         """Tokens."""
 
-    def _look_ahead(self, now: float) -> Outlook:
+    def _look_ahead(self, now: float) -> DecodeSlack:
         residents = LookAhead(self.last_step_s, self.duty.shares(now))
         next_step = self._steps + 1.0
         for charge in self.residents.values():

@@ -6,7 +6,7 @@ from typing import Final, final
 from cluster.messages.ids import Path, Pool, WorkerId
 from cluster.messages.placement import Prediction
 from router.load.worker_state import WorkerState
-from router.placement.placement_input import Ask
+from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
 
 ROSTER_AGE_S: Final = 0.05
@@ -77,7 +77,7 @@ class Candidates:
         return not self.suspects or (prefill.worker, decode.worker) not in self.suspects
 
 
-Policy = Callable[[Ask, Candidates, LatencyModels], Choice | None]
+Policy = Callable[[PlacementInput, Candidates, LatencyModels], Choice | None]
 """None: nobody can take the request."""
 
 
@@ -126,7 +126,7 @@ def roster_of(workers: Iterable[WorkerState], now: float, turn: int) -> Roster:
     return Roster(fresh, silent, now, turn + room)
 
 
-def candidates_of(ask: Ask, roster: Roster, suspects: frozenset[Pair], turn: int) -> Candidates:
+def candidates_of(ask: PlacementInput, roster: Roster, suspects: frozenset[Pair], turn: int) -> Candidates:
     """Workers with room that the request has not failed on."""
     request = ask.request
     return Candidates(
@@ -143,7 +143,7 @@ def _of_pool(pool: Pool, workers: list[WorkerState]) -> list[WorkerState]:
     return [worker for worker in workers if worker.pool is pool]
 
 
-def _usable(workers: list[WorkerState], ask: Ask, roster: Roster, turn: int) -> list[WorkerState]:
+def _usable(workers: list[WorkerState], ask: PlacementInput, roster: Roster, turn: int) -> list[WorkerState]:
     """In rotation, so that the first of equals is not always the same."""
     usable, excluded = workers, ask.request.excluded
     if turn >= roster.roomy_until:

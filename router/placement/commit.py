@@ -6,11 +6,11 @@ from router.load.charge import Charge
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Choice
 from router.placement.cost import MARGIN, num_chunks, over_link, prefill_s
-from router.placement.placement_input import Ask
+from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
 
 
-def placement_of(ask: Ask, choice: Choice) -> Placement:
+def placement_of(ask: PlacementInput, choice: Choice) -> Placement:
     prefilling = choice.prefill or choice.decode
     is_held = choice.prediction is not None and choice.prediction.holds_first
     return Placement(
@@ -27,7 +27,7 @@ def placement_of(ask: Ask, choice: Choice) -> Placement:
     )
 
 
-def charge(ask: Ask, choice: Choice, models: LatencyModels, ingress: IngressId | None) -> Charge:
+def charge(ask: PlacementInput, choice: Choice, models: LatencyModels, ingress: IngressId | None) -> Charge:
     """Charge the request to its workers, until `release`."""
     request, now = ask.request, ask.now
     made = Charge(request.request_id, placement_of(ask, choice), ask.slo, request.slo_class, ask.lengths, now)
@@ -54,7 +54,9 @@ def engine_s(made: Charge) -> float:
     return predicted.gpu_s if predicted else made.prefill_s
 
 
-def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerState, models: LatencyModels) -> None:
+def _charge_pair(
+    ask: PlacementInput, made: Charge, prefill: WorkerState, decode: WorkerState, models: LatencyModels
+) -> None:
     made.prefill_s = prefill_s(ask, prefill)
     prefilled_s = prefill.queue_s(ask.now) + made.prefill_s
     made.joins_at = ask.now + over_link(ask, prefill, decode, models, prefilled_s)
@@ -64,7 +66,7 @@ def _charge_pair(ask: Ask, made: Charge, prefill: WorkerState, decode: WorkerSta
     prefill.link_free_at = decode.link_free_at = made.joins_at
 
 
-def _charge_alone(ask: Ask, made: Charge, worker: WorkerState) -> None:
+def _charge_alone(ask: PlacementInput, made: Charge, worker: WorkerState) -> None:
     hit, batch = ask.hit(worker), worker.num_decoding
     num_new, most = ask.num_prompt - hit, worker.max_step_tokens
     made.prefill_s = worker.model.times.prefill_s(num_new, hit, most, batch, int(worker.context_tokens(ask.now)))

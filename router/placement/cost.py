@@ -12,8 +12,8 @@ from router.load.decode_slack import CLASS_RANK, SLACK_SOFTNESS, class_weight, l
 from router.load.prefill_share import LONG_S, SHORT_S, Shares, lately, share_over
 from router.load.prefill_share import MOST as MOST_DUTY
 from router.load.worker_state import WorkerState
-from router.placement.option import Harm, Times, Way, Workers
-from router.placement.placement_input import USUAL, Ask, Others
+from router.placement.option import Harm, Option, Times, Workers
+from router.placement.placement_input import USUAL, Others, PlacementInput
 from router.prediction.latency import LatencyModels
 
 MARGIN: Final = 0.9
@@ -60,7 +60,7 @@ class PrefillPart:
         """From now, behind what is queued."""
 
 
-def prefill_s(ask: Ask, worker: WorkerState) -> float:
+def prefill_s(ask: PlacementInput, worker: WorkerState) -> float:
     """Of the worker's own time, with nothing beside it."""
     hit = ask.hit(worker)
     seconds = worker.model.times.prefill_s(ask.num_prompt - hit, hit, worker.max_step_tokens)
@@ -87,7 +87,7 @@ class DecodePart:
         "worker",
     )
 
-    def __init__(self, ask: Ask, worker: WorkerState) -> None:
+    def __init__(self, ask: PlacementInput, worker: WorkerState) -> None:
         now = ask.now
         self.worker = worker
         self.hit = ask.hit(worker)
@@ -122,7 +122,7 @@ class DecodePart:
         freed = self.outlook.freed_tokens[-1] or self.context or 1.0
         return max(last, 1.0) * max(1.0, self.missing / freed)
 
-    def step_with(self, ask: Ask, joins_s: float) -> float:
+    def step_with(self, ask: PlacementInput, joins_s: float) -> float:
         """What a token takes once the request has joined: beside residents that have not ended by then, and those that
         are yet to join, but for those that will have ended too and that nobody follows.
         """
@@ -151,7 +151,9 @@ class DecodePart:
         return self.worker.model.times.decode_s(max(1.0, batch), max(0.0, context))
 
 
-def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float) -> float:
+def over_link(
+    ask: PlacementInput, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float
+) -> float:
     """When the hand-over is done, from now."""
     num_bytes = (ask.num_prompt - ask.hit(decode)) * prefill.kv_bytes_per_token
     seconds = models.transfer(prefill.worker, decode.worker, decode.links.get(prefill.worker)).seconds(num_bytes)
@@ -159,7 +161,7 @@ def over_link(ask: Ask, prefill: WorkerState, decode: WorkerState, models: Laten
     return max(ready_s, free_s) + seconds
 
 
-def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Way:
+def hand_over(ask: PlacementInput, prefill: PrefillPart, decode: DecodePart, models: LatencyModels) -> Option:
     """Path P->D. The first token, which the prefill worker has, is released at once, unless that would make the gap
     before the second one too long for an answer of so few tokens: then with the second one.
     """
@@ -192,8 +194,13 @@ def hand_over(ask: Ask, prefill: PrefillPart, decode: DecodePart, models: Latenc
 
 
 def alone(
-    ask: Ask, decode: DecodePart, models: LatencyModels, *, is_prefill: bool = False, peer: WorkerState | None = None
-) -> Way:
+    ask: PlacementInput,
+    decode: DecodePart,
+    models: LatencyModels,
+    *,
+    is_prefill: bool = False,
+    peer: WorkerState | None = None,
+) -> Option:
     """The whole request on one worker: path D, or path P on a prefill worker. `peer`: a decode worker; how long steps
     are that decode is known from it, where prefill workers have hardly had any.
     """
@@ -243,9 +250,9 @@ def _wanted(seconds: float, use: float) -> float:
 
 
 def _priced(
-    ask: Ask, workers: Workers, times: Times, harm: Harm, models: LatencyModels, *, holds_first: bool = False
-) -> Way:
-    way = Way(workers, times, harm, holds_first=holds_first)
+    ask: PlacementInput, workers: Workers, times: Times, harm: Harm, models: LatencyModels, *, holds_first: bool = False
+) -> Option:
+    way = Option(workers, times, harm, holds_first=holds_first)
     way.engine_ttft_s = ask.age_s + times.ttft_s
     way.ttft_s = ttft_s = models.bias.ttft(way.path).corrected(way.engine_ttft_s)
     late = _lateness(ttft_s, ask.slo_ttft_s)
@@ -261,7 +268,7 @@ def _priced(
     return way
 
 
-def _slowness(ask: Ask, way: Way, times: Times, models: LatencyModels) -> float:
+def _slowness(ask: PlacementInput, way: Option, times: Times, models: LatencyModels) -> float:
     """Probability that the TPOT objective is missed. Notes the TPOT of an answer of median length, and what the engine
     models alone say of it. One token has none.
     """
@@ -287,7 +294,7 @@ def _slow(tpot_s: float, objective_s: float, num_output: float) -> float:
     return 1.0 / (1.0 + exp((MARGIN - tpot_s / objective_s) / SOFTNESS))
 
 
-def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -> float:
+def _inbound_victims(ask: PlacementInput, decode: DecodePart, from_s: float, to_s: float) -> float:
     """Requests that join before the prompt is computed are stalled by it, or by the rest of it."""
     total = 0.0
     for charge in decode.worker.inbound.values():
@@ -303,7 +310,7 @@ def _inbound_victims(ask: Ask, decode: DecodePart, from_s: float, to_s: float) -
     return total
 
 
-def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) -> float:
+def _later_decodes(ask: PlacementInput, decode: DecodePart, step_s: float, seconds: float) -> float:
     """Victims among requests that are yet to come and to decode there, taken to be like this one: for as long as one of
     them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
     Where other workers are free they go there.
@@ -318,7 +325,9 @@ def _later_decodes(ask: Ask, decode: DecodePart, step_s: float, seconds: float) 
     return others.decode_use * total / others.num_decodes / 3.0
 
 
-def _later_slow(ask: Ask, others: Others, duty: Shares, num_output: float, step_s: float, seconds: float) -> float:
+def _later_slow(
+    ask: PlacementInput, others: Others, duty: Shares, num_output: float, step_s: float, seconds: float
+) -> float:
     """Of those that generate so many tokens."""
     horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
     before = share_over(duty, horizon_s)
@@ -330,7 +339,7 @@ def _later_slow(ask: Ask, others: Others, duty: Shares, num_output: float, step_
     return horizon_s * more
 
 
-def _later_prompts(ask: Ask, seconds: float, done_s: float, use: float, num_workers: int) -> float:
+def _later_prompts(ask: PlacementInput, seconds: float, done_s: float, use: float, num_workers: int) -> float:
     """Victims among requests that are yet to come and to be prefilled there, taken to be like this one: those that come
     while its queue lasts find it longer by this prompt, unless another worker has nothing to do. Who is of its class
     may wait or go elsewhere, and finds half of the queue on average; a higher class needs room all the time. `use`:

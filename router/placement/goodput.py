@@ -19,8 +19,8 @@ from router.load.worker_state import WorkerState
 from router.placement import lmetric
 from router.placement.candidates import Candidates, Choice
 from router.placement.cost import DecodePart, PrefillPart, alone, hand_over, prefill_s
-from router.placement.option import Way
-from router.placement.placement_input import Ask
+from router.placement.option import Option
+from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModel, LatencyModels
 from router.prefixes.block_table import Hit
 
@@ -42,7 +42,7 @@ MOST_RISK_ALONE: Final = 0.5
 _DECODE: Final = Path.DECODE
 
 
-def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def goodput(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """The policy of production."""
     if candidates.stale_share > STALE_SHARE:
         return lmetric.choose(ask, candidates, models)
@@ -63,7 +63,7 @@ def goodput(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice |
     return Choice(best.path, best.prefill, best.decode, why, considered[0], considered)
 
 
-def holder_of(ask: Ask, workers: list[WorkerState]) -> WorkerState | None:
+def holder_of(ask: PlacementInput, workers: list[WorkerState]) -> WorkerState | None:
     """Who has most of the prompt, if anybody has some of it."""
     hits = ask.hits
     most, holder, last = 0, None, None
@@ -94,17 +94,19 @@ class _Ways:
         "priced",
     )
 
-    def __init__(self, ask: Ask, candidates: Candidates, prefills: list[PrefillPart], models: LatencyModels) -> None:
+    def __init__(
+        self, ask: PlacementInput, candidates: Candidates, prefills: list[PrefillPart], models: LatencyModels
+    ) -> None:
         self._ask, self._candidates, self._prefills, self._models = ask, candidates, prefills, models
         self._may_hand_over = candidates.may_hand_over
         if candidates.may_prefill_alone and ask.request.max_output_tokens == 1:
             self._may_hand_over = False  # it ends at once
-        self._best_pair: Way | None = None
+        self._best_pair: Option | None = None
         self._pairing: DecodePart | None = None
         """Its decode worker."""
         self._first = 0
         """Its prefill worker's place among those that may be taken."""
-        self.priced: list[Way] = []
+        self.priced: list[Option] = []
 
     def add(self, decode: DecodePart) -> None:
         """With the soonest prefill worker that is connected, and alone."""
@@ -137,7 +139,7 @@ class _Ways:
             if way.risk <= most_risk:
                 self.priced.append(way)
 
-    def best(self, holder: WorkerState | None) -> Way | None:
+    def best(self, holder: WorkerState | None) -> Option | None:
         """`holder`: who has most of the prompt."""
         best = _cheapest(self.priced)
         if best is None or holder is None:
@@ -152,9 +154,9 @@ class _Ways:
                     return way
         return best
 
-    def considered(self, best: Way) -> tuple[Prediction, ...]:
+    def considered(self, best: Option) -> tuple[Prediction, ...]:
         """The best way, and that of each other path."""
-        others: dict[Path, Way] = {}
+        others: dict[Path, Option] = {}
         for way in self.priced:
             if way.path is best.path:
                 continue
@@ -163,14 +165,14 @@ class _Ways:
                 others[way.path] = way
         return best.prediction(), *[way.prediction() for way in others.values()]
 
-    def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Way:
+    def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Option:
         way = hand_over(self._ask, prefill, decode, self._models)
         self.priced.append(way)
         return way
 
 
-def _cheapest(ways: list[Way]) -> Way | None:
-    best: Way | None = None
+def _cheapest(ways: list[Option]) -> Option | None:
+    best: Option | None = None
     for way in ways:
         if best is None or way.cost < best.cost:
             best = way
@@ -184,7 +186,9 @@ def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, 
     return max(sooner.worker.link_free_at, decode.worker.link_free_at) > now + sooner.done_s
 
 
-def _may_prefill_alone(ask: Ask, candidates: Candidates, prefills: list[PrefillPart], other: Way | None) -> bool:
+def _may_prefill_alone(
+    ask: PlacementInput, candidates: Candidates, prefills: list[PrefillPart], other: Option | None
+) -> bool:
     """`other`: the best way on another path. A prefill worker's steps are long: who decodes there waits for other
     prompts at every token.
     """
@@ -195,7 +199,7 @@ def _may_prefill_alone(ask: Ask, candidates: Candidates, prefills: list[PrefillP
     return ask.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
 
 
-def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
+def _best_prefills(ask: PlacementInput, candidates: Candidates) -> list[PrefillPart]:
     """Those that have it computed first. Those that hold equally much of a prompt take equally long."""
     now, hits = ask.now, ask.hits
     best: list[PrefillPart] = []
@@ -226,7 +230,7 @@ def _best_prefills(ask: Ask, candidates: Candidates) -> list[PrefillPart]:
     return best
 
 
-def _least_crowded(ask: Ask, workers: list[WorkerState]) -> list[WorkerState]:
+def _least_crowded(ask: PlacementInput, workers: list[WorkerState]) -> list[WorkerState]:
     """The decode workers with the shortest steps; those with enough memory before those without."""
     now, need = ask.now, ask.kv_tokens
     best: list[_Crowded] = []
@@ -264,7 +268,7 @@ def _sort_in(several: list[_Crowded], worker: WorkerState, crowding_s: float) ->
         several.pop()
 
 
-def _best_decodes(ask: Ask, crowd: list[WorkerState], holder: WorkerState | None) -> list[DecodePart]:
+def _best_decodes(ask: PlacementInput, crowd: list[WorkerState], holder: WorkerState | None) -> list[DecodePart]:
     """The least crowded ones, and the one that holds most of the prompt. Where the first disturbs nobody, those that
     are more crowded and hold no more are not worth a look.
     """
@@ -277,7 +281,7 @@ def _best_decodes(ask: Ask, crowd: list[WorkerState], holder: WorkerState | None
     return [first, *[DecodePart(ask, worker) for worker in others]]
 
 
-def least_prefill_s(ask: Ask, candidates: Candidates) -> float:
+def least_prefill_s(ask: PlacementInput, candidates: Candidates) -> float:
     """What the prompt takes where that is shortest, with nothing before it."""
     workers = [*candidates.prefills, *candidates.decodes]
     if not workers:

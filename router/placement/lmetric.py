@@ -8,14 +8,14 @@ from typing import Final
 from cluster.messages.ids import Path
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice
-from router.placement.placement_input import Ask
+from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
 
 LOCAL_TOKENS: Final = 512
 """A decode worker computes so many prompt tokens itself sooner than a prefill worker hands them over."""
 
 
-def choose(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def choose(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     decode = _least(ask, candidates.decodes)
     if decode is not None and candidates.may_hand_over and not _stays(ask, candidates, decode):
         prefill = _least(ask, [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)])
@@ -29,14 +29,14 @@ def choose(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | 
     return None
 
 
-def _stays(ask: Ask, candidates: Candidates, decode: WorkerState) -> bool:
+def _stays(ask: PlacementInput, candidates: Candidates, decode: WorkerState) -> bool:
     return candidates.may_stay and ask.num_prompt - ask.hit(decode) <= LOCAL_TOKENS
 
 
-def _least(ask: Ask, workers: Sequence[WorkerState]) -> WorkerState | None:
+def _least(ask: PlacementInput, workers: Sequence[WorkerState]) -> WorkerState | None:
     return min(workers, key=lambda worker: score(ask, worker), default=None)
 
 
-def score(ask: Ask, worker: WorkerState) -> float:
+def score(ask: PlacementInput, worker: WorkerState) -> float:
     num_queued = sum(charge.num_prompt for charge in worker.prefilling.values())
     return (num_queued + ask.num_prompt - ask.hit(worker)) * (worker.num_placed + worker.num_unknown + 1)

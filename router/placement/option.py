@@ -50,7 +50,7 @@ class Harm:
 
 
 @final
-class Way:
+class Option:
     """One that has been priced. The fields mean what they do in `Prediction` (cluster/messages/placement.py)."""
 
     __slots__ = (

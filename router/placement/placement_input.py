@@ -59,7 +59,7 @@ class Others:
 
 
 @final
-class Ask:
+class PlacementInput:
     """A request as placement sees it. What is read often of the request and of its SLO is copied out of them."""
 
     __slots__ = (

@@ -34,7 +34,7 @@ class _Placed(NamedTuple):
 
 
 @final
-class Predictions:
+class ExpectedBlocks:
     __slots__ = ("_bits", "_marks", "_now", "_num_marks", "_placed", "_retired", "max_marks")
 
     def __init__(self, bits: WorkerBits, max_marks: int = MAX_MARKS) -> None:

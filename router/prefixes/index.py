@@ -20,7 +20,7 @@ from typing import final
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
 from router.prefixes.block_table import DISK, GPU, HOST, BlockTable, Hit, Holder
-from router.prefixes.expected_blocks import PREDICTION_TTL_S, Predictions
+from router.prefixes.expected_blocks import PREDICTION_TTL_S, ExpectedBlocks
 from router.prefixes.worker_bits import WorkerBits
 
 __all__ = ["PREDICTION_TTL_S", "Hit", "PrefixIndex"]
@@ -53,7 +53,7 @@ class PrefixIndex:
         self._table = BlockTable(max_blocks)
         self._workers: dict[WorkerId, _Worker] = {}
         self._bits = WorkerBits()
-        self._predictions = Predictions(self._bits)
+        self._predictions = ExpectedBlocks(self._bits)
 
     @property
     def num_blocks(self) -> int:

@@ -19,7 +19,7 @@ RETRY_AFTER_S = 5.0
 """Serve replaces a Scheduler in some seconds."""
 
 
-class LastResort:
+class FallbackPlacement:
     __slots__ = ("_num_open", "_open", "_slo", "_turn", "workers")
 
     def __init__(self, slo: SloConfig) -> None:

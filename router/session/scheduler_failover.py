@@ -18,9 +18,9 @@ from contextlib import suppress
 
 import msgspec
 
-from cluster.clients.scheduler_client import SchedulerPeer
-from cluster.clients.scheduler_outbox import Outbox
-from cluster.clients.worker_client import Peers
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.scheduler_outbox import SchedulerOutbox
+from cluster.clients.worker_client import WorkerConnections
 from cluster.errors import ServingError
 from cluster.messages.ids import Address, IngressId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -29,7 +29,7 @@ from cluster.messages.views import ClusterView
 from cluster.rpc.connection import Connection, ConnectionLost
 from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
 from router.quarantine.quarantine import MAX_ENGINES_LOST, Quarantine, quarantined
-from router.session.fallback_placement import LastResort
+from router.session.fallback_placement import FallbackPlacement
 
 logger = logging.getLogger("baton.scheduling")
 
@@ -44,14 +44,14 @@ GRACE_S = 1.0
 """A new Scheduler that knows no worker after so long is right: there is none."""
 
 
-class Scheduling:
+class SchedulerFailover:
     """The port of router/session/ports.py."""
 
-    def __init__(self, scheduler: SchedulerPeer, peers: Peers, last_resort: LastResort) -> None:
+    def __init__(self, scheduler: SchedulerClient, peers: WorkerConnections, last_resort: FallbackPlacement) -> None:
         self._scheduler = scheduler
         self._peers = peers
         self._last_resort = last_resort
-        self._outbox = Outbox(IngressId(secrets.token_hex(8)))
+        self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
         self._quarantine = Quarantine()
         """Of this ingress's own requests, for the time when the Scheduler is away. As long as it is there it alone says
         who is in quarantine: it sees the losses of all ingresses, and lets the neighbours of the reason out earlier.

@@ -23,7 +23,7 @@ from cluster.errors import (
     ClientTooSlow,
     EngineLost,
     GenerationFailed,
-    HandoverMismatch,
+    HandoffMismatch,
     Overloaded,
     PrefillFailed,
     RequestQuarantined,
@@ -311,7 +311,7 @@ class Session:
         )
         self._ports.decode.distrust(placement.decode)
         self._ports.scheduler.tell(PairSuspected(prefill=placement.prefill, decode=placement.decode))
-        raise HandoverMismatch("the hand-over was wrong", placement.decode)
+        raise HandoffMismatch("the hand-over was wrong", placement.decode)
 
     def _as_released(self, first: TokenDelta, prefilled: PrefillResult | None) -> TokenDelta:
         """The first delta of a worker, as the client gets it. What it says of the prompt counts once, and as the

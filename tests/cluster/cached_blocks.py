@@ -20,7 +20,7 @@ from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents, KvTier
-from cluster.step_stream.buffer import Feed
+from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff
 from router.prefixes.index import PrefixIndex
 from tests.cluster.bare_engine import CONFIG, a_bare_engine
@@ -57,7 +57,7 @@ class ListenedTo:
         self.engine.shutdown()
 
     async def generate(self, prompt: list[int], salt: str | None, handoff: KVHandoff | None = None) -> list[int]:
-        feed, tokens = Feed(1), list[int]()
+        feed, tokens = TokenBuffer(1), list[int]()
         await self.engine.start(self._request(prompt, salt), handoff, feed, time.monotonic() + 30)
         while deltas := await feed.next():
             for delta in deltas:

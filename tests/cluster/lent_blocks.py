@@ -15,7 +15,7 @@ from vllm.sampling_params import SamplingParams
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Pool, RequestId
-from cluster.step_stream.buffer import Feed
+from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId
@@ -72,7 +72,7 @@ class BareEngine:
         return prefilled[0].handoff, prefilled[0].first
 
     async def generate(self, prompt: list[int], handoff: KVHandoff | None, time_s: float) -> list[TokenDelta]:
-        feed, deltas = Feed(1), list[TokenDelta]()
+        feed, deltas = TokenBuffer(1), list[TokenDelta]()
         await self.engine.start(self.request(prompt), handoff, feed, time.monotonic() + time_s)
         while batch := await feed.next():
             deltas += batch

@@ -21,7 +21,7 @@ from cluster.config.repository import resolve_model
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, RequestId
-from cluster.step_stream.buffer import Feed
+from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import LeaseEnd, LeaseId
 from tests.cluster.bare_engine import CONFIG, a_bare_engine
@@ -65,7 +65,7 @@ class TieredEngine:
 
     async def generate(self, prompt: list[int], handoff: KVHandoff | None = None) -> dict[str, Any]:
         await self._forget()
-        before, feed = hits_by_tier(), Feed(1)
+        before, feed = hits_by_tier(), TokenBuffer(1)
         await self._engine.start(self.request(prompt), handoff, feed, time.monotonic() + PULL_TIMEOUT_S)
         tokens: list[int] = []
         sources = None

@@ -10,10 +10,10 @@ from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
 from api.http_app import build_http_app
-from api.server.receipt_log import Receipts
+from api.server.receipt_log import ReceiptLog
 from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.event_streams.event_log import LogSpace
-from api.state.redis.client import Volatile
+from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
 from cluster.config.context import ContextConfig
@@ -127,9 +127,9 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
 class StateAway:
     """A PostgreSQL that was never reached, and a Redis."""
 
-    cache = ReadCache(Volatile(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
+    cache = ReadCache(RedisClient(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
-    retries = IdempotencyKeys(Volatile(), str)
+    retries = IdempotencyKeys(RedisClient(), str)
     max_item_bytes = 10 << 20
     log_space = LogSpace(1 << 30, 1 << 20)
 
@@ -146,7 +146,7 @@ def a_scrape(deployment: str, value: float) -> Scrape:
 def an_app(
     frontend: FakeFrontend | Frontend,
     cluster: FakeCluster | None = None,
-    receipts: Receipts | None = None,
+    receipts: ReceiptLog | None = None,
     state: Any = None,
     context: ContextManager | None = None,
     **config: Any,
@@ -156,7 +156,7 @@ def an_app(
     state = state or StateAway()
     context = context or ContextManager(frontend, lambda: state.stores.context, ContextConfig())
     return build_http_app(
-        frontend, cluster or FakeCluster(), receipts or Receipts(0), state, context, IngressConfig(**config)
+        frontend, cluster or FakeCluster(), receipts or ReceiptLog(0), state, context, IngressConfig(**config)
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from api.state import lifecycle as chat_state
 from api.state.event_streams.orphans import Orphans
 from api.state.lifecycle import ChatState
-from api.state.postgres.stores.retention import Purges
+from api.state.postgres.stores.retention import Retention
 from api.wire.pages import Page
 from cluster.config.environment import DATABASE_URL_VARIABLE, MASTER_KEY_VARIABLE, REDIS_URL_VARIABLE
 from cluster.config.state import StateConfig
@@ -253,7 +253,7 @@ async def test_job_that_hangs_or_fails_keeps_no_other_from_its_work(state, http,
     async def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Purges, "run", hang)
+    monkeypatch.setattr(Retention, "run", hang)
     monkeypatch.setattr(Orphans, "end", fail)
     state.start()
     await until(http, is_back)

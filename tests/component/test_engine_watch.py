@@ -5,7 +5,7 @@ import pytest
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import WorkerId
 from cluster.worker import watchdog as engine_watch
-from cluster.worker.watchdog import EngineWatch, show_life
+from cluster.worker.watchdog import Watchdog, show_life
 
 STALL_S = 0.05
 
@@ -41,7 +41,7 @@ def fast(monkeypatch):
 async def test_engine_that_answers_is_left_alone():
     engine = Engine()
     engine.answers.set()
-    watching = asyncio.create_task(EngineWatch(engine, STALL_S, engine.on_stall).run())
+    watching = asyncio.create_task(Watchdog(engine, STALL_S, engine.on_stall).run())
     await asyncio.sleep(3 * STALL_S)
     assert (engine.num_given_up, engine.num_stalls, watching.done()) == (0, 0, False)
     watching.cancel()
@@ -49,7 +49,7 @@ async def test_engine_that_answers_is_left_alone():
 
 async def test_engine_that_stalls_loses_its_requests_until_it_answers_again():
     engine = Engine()
-    watch = EngineWatch(engine, STALL_S, engine.on_stall)
+    watch = Watchdog(engine, STALL_S, engine.on_stall)
     watching = asyncio.create_task(watch.run())
     await asyncio.wait_for(engine.stalled.wait(), 5)
     assert watch.is_stalled
@@ -64,7 +64,7 @@ async def test_engine_that_stalls_loses_its_requests_until_it_answers_again():
 async def test_engine_that_hangs_for_good_ends_the_watch():
     engine = Engine()
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(EngineWatch(engine, STALL_S, engine.on_stall).run(), 5)
+        await asyncio.wait_for(Watchdog(engine, STALL_S, engine.on_stall).run(), 5)
     assert engine.num_given_up > 1
 
 

@@ -6,7 +6,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from api.frontend.generation import Call
-from api.server.receipt_log import Receipts
+from api.server.receipt_log import ReceiptLog
 from cluster.errors import (
     UNFORESEEN,
     GenerationFailed,
@@ -306,7 +306,7 @@ async def test_receipts_are_not_shown_unless_they_are_kept():
 
 
 async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields():
-    receipts = Receipts(2)
+    receipts = ReceiptLog(2)
     for request_id in ("a", "b", "c"):
         receipts.closed(a_receipt(request_id))
     response = await asked("GET", "/baton/receipts?last=5", receipts=receipts, keep_receipts=2)
@@ -321,7 +321,7 @@ async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields
 
 
 async def test_receipts_of_one_http_request_are_found_by_its_id():
-    receipts = Receipts(9)
+    receipts = ReceiptLog(9)
     for number in range(6):
         receipts.closed(a_receipt(f"r{number}", http_request=f"req_{number // 2}"))
     found = await asked("GET", "/baton/receipts?http_request=req_1", receipts=receipts, keep_receipts=9)

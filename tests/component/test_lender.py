@@ -15,7 +15,7 @@ from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, L
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
 from prefill import kv_lender as lender_module
-from prefill.kv_lender import Lender
+from prefill.kv_lender import KVLender
 
 PROMPT = [5, 6, 7]
 REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"")
@@ -38,7 +38,7 @@ class LendingEngine:
         self.freed = asyncio.Event()
         self.hangs = self.loses_reports = False
         self.num_extended = 0
-        self.lender: Lender | None = None
+        self.lender: KVLender | None = None
 
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
         self.prefilling.set()
@@ -87,7 +87,7 @@ class LendingEngine:
 async def lending(offer_s: float = 30.0) -> AsyncIterator[tuple[LendingEngine, Connection, Connection]]:
     """A prefill worker, and the connections of an ingress and of a decode worker to it."""
     engine, service = LendingEngine(), Service()
-    engine.lender = Lender(engine, service, offer_s)
+    engine.lender = KVLender(engine, service, offer_s)
     listener = await Listener.start("127.0.0.1", service)
     ingress, decode = await connect(listener.address, Service()), await connect(listener.address, Service())
     try:

@@ -7,8 +7,8 @@ from contextlib import aclosing
 import pytest
 
 from cluster.clients import scheduler_client, worker_client
-from cluster.clients.scheduler_client import SchedulerPeer
-from cluster.clients.worker_client import DecodePeers, Peers, PrefillPeers
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import DecodeClient, PrefillClient, WorkerConnections
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId
@@ -104,32 +104,32 @@ async def a_prefill_worker() -> Listener:
 async def test_worker_is_found_and_connected_to_once_for_all_who_wait():
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses[WORKER] = worker.address
-    prefill = PrefillPeers(Peers(SchedulerPeer(scheduler.address)))
+    prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.address)))
     assert await asyncio.gather(*(prefill.prefill(WORKER, REQUEST) for _ in range(20))) == [None] * 20
     assert scheduler.num_located == 1
 
 
 async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable():
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
-    all_peers = Peers(SchedulerPeer(scheduler.address))
+    all_peers = WorkerConnections(SchedulerClient(scheduler.address))
     with pytest.raises(WorkerUnreachable, match="not known"):
-        await PrefillPeers(all_peers).prefill(WORKER, REQUEST)
+        await PrefillClient(all_peers).prefill(WORKER, REQUEST)
     scheduler.addresses[WORKER] = worker.address
-    assert await PrefillPeers(all_peers).prefill(WORKER, REQUEST) is None
+    assert await PrefillClient(all_peers).prefill(WORKER, REQUEST) is None
     await worker.close()
     for _ in range(2):
         with pytest.raises(WorkerUnreachable) as lost:
-            await PrefillPeers(all_peers).prefill(WORKER, REQUEST)
+            await PrefillClient(all_peers).prefill(WORKER, REQUEST)
         assert lost.value.worker == WORKER
     with pytest.raises(WorkerUnreachable):
-        async with aclosing(DecodePeers(all_peers).generate(WORKER, REQUEST, None)) as deltas:
+        async with aclosing(DecodeClient(all_peers).generate(WORKER, REQUEST, None)) as deltas:
             await anext(deltas)
 
 
 async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew():
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses[WORKER] = worker.address
-    prefill = PrefillPeers(Peers(SchedulerPeer(scheduler.address)))
+    prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.address)))
     await prefill.prefill(WORKER, REQUEST)
     await worker.close()
     scheduler.addresses[WORKER] = (await a_prefill_worker()).address
@@ -141,7 +141,7 @@ async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew():
 
 async def test_call_waits_for_the_successor_of_a_dead_scheduler():
     scheduler = await FakeScheduler().start()
-    peer = SchedulerPeer(scheduler.address)
+    peer = SchedulerClient(scheduler.address)
     assert await peer.address_of(WORKER) is None
     assert scheduler.listener is not None
     await scheduler.listener.close()
@@ -154,7 +154,7 @@ async def test_call_waits_for_the_successor_of_a_dead_scheduler():
 
 async def test_request_is_placed_by_a_connected_scheduler_alone():
     scheduler = await FakeScheduler().start()
-    peer = SchedulerPeer(scheduler.address)
+    peer = SchedulerClient(scheduler.address)
     with pytest.raises(ConnectionLost, match="Scheduler is away"):
         await peer.place(PLACEMENT)
     await peer.address_of(WORKER)
@@ -163,7 +163,7 @@ async def test_request_is_placed_by_a_connected_scheduler_alone():
 
 async def test_worker_that_leaves_says_so_before_what_it_asks_next():
     scheduler = await FakeScheduler().start()
-    peer = SchedulerPeer(scheduler.address)
+    peer = SchedulerClient(scheduler.address)
     await peer.say_leaving(WorkerLeft(worker=WORKER))
     await peer.address_of(WORKER)
     assert scheduler.left == [WorkerLeft(worker=WORKER)]
@@ -172,28 +172,28 @@ async def test_worker_that_leaves_says_so_before_what_it_asks_next():
 async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(monkeypatch):
     monkeypatch.setattr(scheduler_client, "_LEAVING_TIMEOUT_S", 0.05)
     with pytest.raises(WorkerUnreachable):
-        await SchedulerPeer(FakeScheduler().address).say_leaving(WorkerLeft(worker=WORKER))
+        await SchedulerClient(FakeScheduler().address).say_leaving(WorkerLeft(worker=WORKER))
 
 
 async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch):
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses |= {WORKER: worker.address, WorkerId("old"): worker.address}
-    all_peers = Peers(SchedulerPeer(scheduler.address))
+    all_peers = WorkerConnections(SchedulerClient(scheduler.address))
     await all_peers.learn([WORKER, WorkerId("old")])
     await all_peers.learn([WORKER])
     assert scheduler.num_located == 2
     assert scheduler.listener is not None
     await scheduler.listener.close()
     scheduler.listener = None
-    assert await PrefillPeers(all_peers).prefill(WORKER, REQUEST) is None
+    assert await PrefillClient(all_peers).prefill(WORKER, REQUEST) is None
     with pytest.raises(Overloaded, match="Scheduler is away"):
-        await PrefillPeers(all_peers).prefill(WorkerId("old"), REQUEST)
+        await PrefillClient(all_peers).prefill(WorkerId("old"), REQUEST)
 
 
 async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch):
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.3)
-    peer = SchedulerPeer(FakeScheduler().address)
+    peer = SchedulerClient(FakeScheduler().address)
     report = WorkerReport(
         worker=WORKER, pool=Pool.PREFILL, address=Address("h", 1, "70"), load=WorkerLoad(), max_requests=8
     )
@@ -202,7 +202,7 @@ async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch
 
 
 async def test_report_and_its_reply_survive_the_wire():
-    peer = SchedulerPeer((await FakeScheduler().start()).address)
+    peer = SchedulerClient((await FakeScheduler().start()).address)
     report = WorkerReport(
         worker=WORKER,
         pool=Pool.DECODE,
@@ -217,12 +217,12 @@ async def test_report_and_its_reply_survive_the_wire():
 async def test_worker_that_only_an_absent_scheduler_could_find_is_not_blamed(monkeypatch):
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     with pytest.raises(Overloaded, match="Scheduler is away"):
-        await PrefillPeers(Peers(SchedulerPeer(FakeScheduler().address))).prefill(WORKER, REQUEST)
+        await PrefillClient(WorkerConnections(SchedulerClient(FakeScheduler().address))).prefill(WORKER, REQUEST)
 
 
 async def test_links_to_workers_that_are_gone_are_not_kept():
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
-    all_peers = Peers(SchedulerPeer(scheduler.address))
+    all_peers = WorkerConnections(SchedulerClient(scheduler.address))
     for number in range(3):
         scheduler.addresses[WorkerId(f"p{number}")] = worker.address
         (await all_peers.to(WorkerId(f"p{number}"))).connection.close()
@@ -232,7 +232,7 @@ async def test_links_to_workers_that_are_gone_are_not_kept():
 
 async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatch):
     scheduler = await FakeScheduler().start()
-    peer = SchedulerPeer(scheduler.address)
+    peer = SchedulerClient(scheduler.address)
     changes = [KvChange(KvTier.HOST, True, [b"12345678"]), KvChange(KvTier.GPU, False, [b"12345678"])]
     messages = [KvEvents(WORKER, 1, True, True, []), KvEvents(WORKER, 2, False, False, changes)]
     await peer.send_kv_events(messages)

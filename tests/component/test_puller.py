@@ -9,9 +9,9 @@ from cluster.errors import ServingError, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.reports import TransferSample
-from cluster.step_stream.buffer import DeltaSink, Feed
+from cluster.step_stream.buffer import DeltaSink, TokenBuffer
 from decode import kv_puller as puller_module
-from decode.kv_puller import Puller
+from decode.kv_puller import KVPuller
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease import Promise, Refusal
 
@@ -116,8 +116,8 @@ async def said(answer: Promise | Refusal | Exception | None) -> Promise | Refusa
 class Worker:
     def __init__(self) -> None:
         self.engine, self.lender, self.suspects = PullingEngine(), PrefillWorker(), list[WorkerId]()
-        self.puller = Puller(self.engine, self.lender, WorkerId("d"), 5.0, self.suspects.append)
-        self.feed = Feed(1)
+        self.puller = KVPuller(self.engine, self.lender, WorkerId("d"), 5.0, self.suspects.append)
+        self.feed = TokenBuffer(1)
 
     async def start(self, handoff: KVHandoff | None = HANDOFF) -> None:
         await self.puller.start(REQUEST, handoff, self.feed)

@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 
 from api.state.redis import idempotency_keys as module
-from api.state.redis.client import Volatile
+from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import GenerationClaim, HeldClaim, Hold, IdempotencyKeys
 from tests.component.forgetful import ForgetfulRedis
 
@@ -17,7 +17,7 @@ ONE, OTHER = GenerationClaim("f", "resp_1"), GenerationClaim("f", "resp_2")
 @pytest.fixture
 async def replicas(forgetful: ForgetfulRedis) -> AsyncIterator[list[IdempotencyKeys]]:
     """Two that share a Redis."""
-    reached = [Volatile(), Volatile()]
+    reached = [RedisClient(), RedisClient()]
     for volatile in reached:
         volatile.reach(forgetful.url)
     made = [IdempotencyKeys(volatile, str) for volatile in reached]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cluster.clients.scheduler_client import SchedulerPeer
+from cluster.clients.scheduler_client import SchedulerClient
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.rpc.listener import Listener
 from router.scheduler_service import SchedulerService
@@ -14,7 +14,7 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     """The Scheduler was busy while both came."""
     service = SchedulerService(RouterState())
     listener = await Listener.start("127.0.0.1", service.service)
-    peer = SchedulerPeer(lambda: _found(listener))
+    peer = SchedulerClient(lambda: _found(listener))
     report = a_decode_report("d0")
     await peer.report(report)
     assert [worker.worker for worker in (await peer.view()).workers] == ["d0"]

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from cluster.clients import scheduler_client
-from cluster.clients.scheduler_client import SchedulerPeer
-from cluster.clients.worker_client import Peers
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import WorkerConnections
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -22,8 +22,8 @@ from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import EVENTS, LOCATE, OPEN_REQUESTS, PLACE, VIEW
 from cluster.slo import SloConfig
 from router.session import scheduler_failover as scheduling_module
-from router.session.fallback_placement import LastResort
-from router.session.scheduler_failover import Scheduling
+from router.session.fallback_placement import FallbackPlacement
+from router.session.scheduler_failover import SchedulerFailover
 
 PATIENCE_S, GRACE_S = 0.2, 0.3
 SLO = SloConfig(interactive=msgspec.structs.replace(SloConfig().interactive, outage_wait_s=0.5))
@@ -93,8 +93,8 @@ class FakeScheduler:
 class Stage:
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
-        peer = SchedulerPeer(self.scheduler.address)
-        self.scheduling = Scheduling(peer, Peers(peer), LastResort(SLO))
+        peer = SchedulerClient(self.scheduler.address)
+        self.scheduling = SchedulerFailover(peer, WorkerConnections(peer), FallbackPlacement(SLO))
 
     async def settled(self) -> None:
         """The Scheduler has been looked at."""

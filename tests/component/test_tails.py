@@ -8,31 +8,31 @@ import pytest
 from redis import Redis
 
 from api.state.event_streams import live_tails as module
-from api.state.event_streams.live_tails import TailEvents, Tails
+from api.state.event_streams.live_tails import LiveTails, TailEvents
 from api.state.redis import client as volatile_module
-from api.state.redis.client import Volatile
+from api.state.redis.client import RedisClient
 from tests.component.forgetful import ForgetfulRedis
 
 
 @asynccontextmanager
-async def replica(url: str) -> AsyncIterator[Tails]:
+async def replica(url: str) -> AsyncIterator[LiveTails]:
     """The tails as an ingress replica has them."""
-    volatile = Volatile()
+    volatile = RedisClient()
     volatile.reach(url)
-    tails = Tails(volatile)
+    tails = LiveTails(volatile)
     yield tails
     await tails.close()
     await volatile.close()
 
 
 @pytest.fixture
-async def writer(forgetful: ForgetfulRedis) -> AsyncIterator[Tails]:
+async def writer(forgetful: ForgetfulRedis) -> AsyncIterator[LiveTails]:
     async with replica(forgetful.url) as tails:
         yield tails
 
 
 @pytest.fixture
-async def reader(forgetful: ForgetfulRedis) -> AsyncIterator[Tails]:
+async def reader(forgetful: ForgetfulRedis) -> AsyncIterator[LiveTails]:
     async with replica(forgetful.url) as tails:
         yield tails
 
@@ -41,12 +41,12 @@ def a_batch(seq_from: int, seq_to: int) -> TailEvents:
     return TailEvents(seq_from, seq_to, 1, b"sealed %d" % seq_to)
 
 
-async def published(tails: Tails, *batches: TailEvents, response: str = "r") -> None:
+async def published(tails: LiveTails, *batches: TailEvents, response: str = "r") -> None:
     await tails.publish([("alice", response, batch) for batch in batches])
 
 
 async def followed(
-    tails: Tails, after: int, number: int, response: str = "r", tenant: str = "alice"
+    tails: LiveTails, after: int, number: int, response: str = "r", tenant: str = "alice"
 ) -> list[TailEvents]:
     """At most so many batches."""
     seen = []
@@ -58,7 +58,7 @@ async def followed(
     return seen
 
 
-async def is_heard(writer: Tails, following: "asyncio.Task[list[TailEvents]]", batch: TailEvents) -> None:
+async def is_heard(writer: LiveTails, following: "asyncio.Task[list[TailEvents]]", batch: TailEvents) -> None:
     """Published again and again until somebody has followed up to there."""
     while not following.done():
         await published(writer, batch)

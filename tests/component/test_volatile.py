@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator
 import pytest
 
 from api.state.redis import client as module
-from api.state.redis.client import TIMEOUT_S, Volatile
+from api.state.redis.client import TIMEOUT_S, RedisClient
 from tests.component.forgetful import ForgetfulRedis
 
 
 @pytest.fixture
-async def volatile(forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Volatile]:
+async def volatile(forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisClient]:
     monkeypatch.setattr(module, "RETRY_AFTER_S", 0.05)
-    made = Volatile()
+    made = RedisClient()
     made.reach(forgetful.url)
     yield made
     await made.close()
 
 
-async def answer(volatile: Volatile, key: str) -> bytes | None:
+async def answer(volatile: RedisClient, key: str) -> bytes | None:
     """Once it has one."""
     for _ in range(1000):
         if (answers := await volatile.run(("GET", key))) is not None:
@@ -40,7 +40,7 @@ async def test_callers_at_the_same_time_get_their_own_answers(volatile):
 
 
 async def test_before_it_is_reached_nothing_is_known():
-    unreached = Volatile()
+    unreached = RedisClient()
     assert await unreached.run(("GET", "a")) is None
     await unreached.close()
 
@@ -89,4 +89,4 @@ async def test_refused_command_concerns_its_caller_alone(volatile, caplog):
 
 def test_url_that_is_none_is_refused():
     with pytest.raises(ValueError, match="scheme"):
-        Volatile().reach("localhost:6379")
+        RedisClient().reach("localhost:6379")

@@ -10,7 +10,7 @@ from cluster.messages.transport import LinkSpeed
 from cluster.simulation.clock import VirtualLoop
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, Reporting
-from cluster.simulation.pools.simulated_pools import Fleet
+from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.run import serve, simulate
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
 from tests.sim.desk import NotingDesk
@@ -58,7 +58,7 @@ class Outcomes:
     def __init__(self, workload: list[SimRequest], setting: ClusterSetting, **desk) -> None:
         async def run() -> list[RequestRecord]:
             self.desk = NotingDesk(**desk)
-            self.fleet = Fleet(setting, self.desk)
+            self.fleet = SimulatedPools(setting, self.desk)
             return await serve(workload, self.fleet, self.desk)
 
         self.records = VirtualLoop().run(run())
@@ -209,7 +209,7 @@ def test_kv_events_say_what_the_caches_hold():
 
     async def run() -> None:
         desk = NotingDesk()
-        fleet = Fleet(setting, desk)
+        fleet = SimulatedPools(setting, desk)
         await serve(a_workload(100, 4.0), fleet, desk)
         desk.wants_snapshot = True
         await serve([a_request(100.0)], fleet, desk)

@@ -12,7 +12,7 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLost
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.placement.candidates import Candidates, Choice
-from router.placement.placement_input import Ask
+from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
 from router.session.receipt import RouteReceipt, Terms
 from router.session.session import Session, SessionPorts
@@ -22,7 +22,7 @@ from tests.unit.factories import a_decode_report, a_delta, a_prefill_report, a_p
 BLOCK_HASHES = [b"12345678"]
 
 
-def pairs_first(ask: Ask, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def pairs_first(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """Path P->D where it can be, then D, then P: a request of a few tokens would not be handed over otherwise."""
     if candidates.may_hand_over:
         for prefill in candidates.prefills:

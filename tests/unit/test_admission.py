@@ -13,7 +13,7 @@ from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_afte
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Choice
-from router.placement.placement_input import Ask, Others
+from router.placement.placement_input import Others, PlacementInput
 from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.state import RouterState
@@ -181,7 +181,7 @@ def test_queue_is_bounded():
 def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *, is_contended: bool = True) -> Verdict:
     """Of a request with this risk and no victims, on a worker that has other work."""
     request = ask("r", 2000, slo_class=slo_class)
-    asked = Ask(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, [], 1, 1, 1.0, 1.0), 0.0)
+    asked = PlacementInput(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, [], 1, 1, 1.0, 1.0), 0.0)
     worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), 0.0)
     worker.num_unknown = 1
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import ClientTooSlow, WorkerUnreachable
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta
-from cluster.step_stream.buffer import DeltaBuffer, Feed, merge
+from cluster.step_stream.buffer import DeltaBuffer, TokenBuffer, merge
 from tests.unit.factories import a_delta
 
 SOURCES = PromptTokenSources(computed=3, local=1, pulled=0)
@@ -19,7 +19,7 @@ def tokens_by_sequence(deltas: list[TokenDelta]) -> dict[int, list[int]]:
     return by_sequence
 
 
-async def read(feed: Feed) -> list[TokenDelta]:
+async def read(feed: TokenBuffer) -> list[TokenDelta]:
     deltas = []
     while batch := await feed.next():
         deltas += batch
@@ -65,7 +65,7 @@ PUT, READ = "put", "read"
 
 @given(st.lists(st.sampled_from([PUT, READ]), max_size=60), st.integers(1, 3))
 async def test_reader_gets_everything_in_order_however_it_keeps_up(steps, num_sequences):
-    feed, got, expected = Feed(num_sequences), [], {}
+    feed, got, expected = TokenBuffer(num_sequences), [], {}
 
     async def reader() -> None:
         while batch := await feed.next():
@@ -87,7 +87,7 @@ async def test_reader_gets_everything_in_order_however_it_keeps_up(steps, num_se
 
 
 async def test_failed_feed_gives_what_had_come_and_then_the_error():
-    feed = Feed(1)
+    feed = TokenBuffer(1)
     feed.put(a_delta(1))
     feed.fail(WorkerUnreachable("gone", "d0"))
     got = []
@@ -98,7 +98,7 @@ async def test_failed_feed_gives_what_had_come_and_then_the_error():
 
 
 async def test_failure_wakes_a_waiting_reader():
-    feed = Feed(1)
+    feed = TokenBuffer(1)
     reading = asyncio.create_task(read(feed))
     await asyncio.sleep(0)
     feed.fail(WorkerUnreachable("gone", "d0"))
@@ -107,7 +107,7 @@ async def test_failure_wakes_a_waiting_reader():
 
 
 async def test_finished_feed_takes_no_more_and_does_not_fail():
-    feed = Feed(1)
+    feed = TokenBuffer(1)
     feed.put(TokenDelta(0, [1], FinishReason.STOP))
     feed.put(a_delta(2))
     feed.fail(WorkerUnreachable("gone", "d0"))
@@ -116,7 +116,7 @@ async def test_finished_feed_takes_no_more_and_does_not_fail():
 
 async def test_reader_that_lags_too_far_loses_its_request_once_and_keeps_what_it_had():
     overflows = []
-    feed = Feed(1, max_unread_tokens=3)
+    feed = TokenBuffer(1, max_unread_tokens=3)
     feed.on_overflow = lambda: overflows.append(1)
     for token in range(10):
         feed.put(a_delta(token))
@@ -128,7 +128,7 @@ async def test_reader_that_lags_too_far_loses_its_request_once_and_keeps_what_it
 
 
 async def test_reader_that_keeps_up_never_overflows():
-    feed = Feed(1, max_unread_tokens=1)
+    feed = TokenBuffer(1, max_unread_tokens=1)
     reading = asyncio.create_task(read(feed))
     for token in range(50):
         feed.put(a_delta(token))

@@ -5,17 +5,17 @@ from hypothesis import strategies as st
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection, Slo
 from cluster.slo import SloConfig
-from router.session.fallback_placement import LastResort
+from router.session.fallback_placement import FallbackPlacement
 from tests.unit.factories import MANY, a_decode_view, a_placement_request, a_prefill_view
 
 
-def a_choice(*workers) -> LastResort:
-    choice = LastResort(SloConfig())
+def a_choice(*workers) -> FallbackPlacement:
+    choice = FallbackPlacement(SloConfig())
     choice.workers = workers
     return choice
 
 
-def placed(choice: LastResort, number: int, **fields) -> Placement:
+def placed(choice: FallbackPlacement, number: int, **fields) -> Placement:
     """One more open request."""
     request = a_placement_request(f"r{number}", **fields)
     answer = choice.place(request)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import HALF_LIFE_S, LARGEST_EXCESS, MAX_TENANTS, TenantShares
-from router.load.prefill_share import MOST, WINDOWS_S, Duty, share_over
+from router.load.prefill_share import MOST, WINDOWS_S, PrefillShare, share_over
 
 gaps = st.lists(st.floats(0.0, 100.0), max_size=30)
 
@@ -53,7 +53,7 @@ def test_rate_is_never_negative_and_never_more_than_all(waits):
 
 
 def test_duty_is_the_share_of_stalls_in_each_window():
-    duty = Duty()
+    duty = PrefillShare()
     for number in range(600):
         duty.note(0.02, number * 0.1)
     assert duty.shares(60.0) == pytest.approx([0.2] * 3, rel=0.1)
@@ -63,7 +63,7 @@ def test_duty_is_the_share_of_stalls_in_each_window():
 
 @given(st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 50.0)), max_size=30))
 def test_duty_leaves_some_time_for_decoding(stalls):
-    duty, now = Duty(), 0.0
+    duty, now = PrefillShare(), 0.0
     for stall_s, wait_s in stalls:
         now += wait_s
         duty.note(stall_s, now)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import SloClass
-from router.load.decode_slack import CLASS_RANK, NOTHING, LookAhead, Outlook
+from router.load.decode_slack import CLASS_RANK, NOTHING, DecodeSlack, LookAhead
 
 STEP_S = 0.02
 UNDISTURBED = (0.0, 0.0, 0.0)
@@ -18,7 +18,7 @@ def a_resident(slack_s: float, num_left: float = 100.0, rank: int = 1) -> Reside
     return (10.0, 10.0 - num_left * STEP_S - slack_s, num_left, 1000.0, rank)
 
 
-def outlook_of(several: Sequence[Resident]) -> Outlook:
+def outlook_of(several: Sequence[Resident]) -> DecodeSlack:
     residents = LookAhead(STEP_S, UNDISTURBED)
     for resident in several:
         residents.add(*resident)

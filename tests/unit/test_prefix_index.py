@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from router.prefixes.expected_blocks import STRIDE_BLOCKS, Predictions
+from router.prefixes.expected_blocks import STRIDE_BLOCKS, ExpectedBlocks
 from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
 from router.prefixes.worker_bits import WorkerBits
 
@@ -216,7 +216,7 @@ def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first():
 
 def test_predictions_are_bounded_and_the_oldest_go_first():
     bits = WorkerBits()
-    predictions = Predictions(bits, max_marks=100)
+    predictions = ExpectedBlocks(bits, max_marks=100)
     for start in range(0, 1000, 10):
         predictions.add(bits.of(A), blocks(*range(start, start + 10)), 0.0)
         predictions.validate()

@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client import REGISTRY
 
-from api.server.receipt_log import Receipts
+from api.server.receipt_log import ReceiptLog
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Slo
@@ -16,7 +16,7 @@ PLACED = Placement(
 def counted(name: str, receipt, **labels: str) -> float:
     """How much a receipt adds to a metric."""
     before = REGISTRY.get_sample_value(name, labels) or 0.0
-    Receipts(0).closed(receipt)
+    ReceiptLog(0).closed(receipt)
     return (REGISTRY.get_sample_value(name, labels) or 0.0) - before
 
 
@@ -38,7 +38,7 @@ def test_request_counts_for_goodput_by_class_path_and_result(fields, path, resul
 def test_request_that_its_client_ended_is_nothing_to_goodput():
     receipt = a_receipt(placement=PLACED, outcome=Outcome.ABORTED)
     before = _total("baton_goodput_requests_total")
-    Receipts(0).closed(receipt)
+    ReceiptLog(0).closed(receipt)
     assert _total("baton_goodput_requests_total") == before
 
 
@@ -63,7 +63,7 @@ def test_prompt_tokens_are_counted_per_request_by_role_and_source():
 
 
 def test_last_receipts_are_kept():
-    receipts = Receipts(2)
+    receipts = ReceiptLog(2)
     for number in range(3):
         receipts.closed(a_receipt(f"r{number}"))
     assert [receipt.request_id for receipt in receipts.last(5)] == ["r2", "r1"]

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cluster.clients.scheduler_outbox import LASTING_S, MAX_LASTING, Outbox
+from cluster.clients.scheduler_outbox import LASTING_S, MAX_LASTING, SchedulerOutbox
 from cluster.messages.ids import IngressId, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.scheduler_events import (
@@ -41,7 +41,7 @@ def first_token(request_id: str) -> FirstToken:
 
 
 def test_events_are_numbered_and_kept_until_they_are_acknowledged():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     assert [outbox.put(first_token(f"r{i}"), 0.0).first for i in range(3)] == [1, 2, 3]
     outbox.heard(2)
@@ -51,7 +51,7 @@ def test_events_are_numbered_and_kept_until_they_are_acknowledged():
 
 
 def test_another_scheduler_process_gets_none_of_the_kept_events():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     outbox.put(closed("r"), 0.0)
     assert outbox.connected("successor", 0.0)[1] == []
@@ -60,7 +60,7 @@ def test_another_scheduler_process_gets_none_of_the_kept_events():
 
 def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_overs():
     """Or a request that stops engines, and a pair that hands over wrongly, would begin anew with it."""
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     lost = EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1)
     lost_again = EngineLostWith(digest=b"digest", worker=WorkerId("d1"), num_engines_lost=2)
@@ -75,7 +75,7 @@ def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_ov
 
 
 def test_request_that_has_finished_is_told_to_no_successor():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1), 0.0)
     outbox.put(RequestClosed(request_id=RequestId("r"), digest=b"digest", num_output_tokens=3), 0.0)
@@ -83,7 +83,7 @@ def test_request_that_has_finished_is_told_to_no_successor():
 
 
 def test_request_that_finished_after_the_loss_of_an_engine_is_told_to_a_successor():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     lost = EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1)
     outbox.put(lost, 0.0)
     outbox.put(RequestClosed(request_id=RequestId("r"), digest=b"digest", num_output_tokens=3, num_engines_lost=1), 0.0)
@@ -91,7 +91,7 @@ def test_request_that_finished_after_the_loss_of_an_engine_is_told_to_a_successo
 
 
 def test_copy_that_was_placed_before_a_loss_does_not_lower_its_count():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     for worker, number in (("d0", 1), ("d1", 2), ("d2", 1)):
         outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId(worker), num_engines_lost=number), 0.0)
     ((message),) = outbox.connected("successor", 1.0)[1]
@@ -99,7 +99,7 @@ def test_copy_that_was_placed_before_a_loss_does_not_lower_its_count():
 
 
 def test_lost_engines_that_are_remembered_take_no_more_than_so_much():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     for number in range(MAX_LASTING + 10):
         outbox.put(EngineLostWith(digest=b"%d" % number, worker=WorkerId("d0"), num_engines_lost=1), 0.0)
     again = outbox.connected("scheduler", 0.0)[1]
@@ -109,7 +109,7 @@ def test_lost_engines_that_are_remembered_take_no_more_than_so_much():
 
 def test_what_ended_while_the_connection_was_lost_is_learnt_from():
     """The request is listed as open, so that its charge is there when its end comes."""
-    state, ingresses, outbox = RouterState(admits_all=True), Ingresses(), Outbox(INGRESS)
+    state, ingresses, outbox = RouterState(admits_all=True), Ingresses(), SchedulerOutbox(INGRESS)
     state.handle(a_prefill_report(), 0.0)
     state.handle(a_decode_report(), 0.0)
     outbox.connected("scheduler", 0.0)
@@ -132,7 +132,7 @@ def test_what_ended_while_the_connection_was_lost_is_learnt_from():
 
 
 def test_loss_of_a_worker_is_not_said_again():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     outbox.put(WorkerLost(worker=WorkerId("d0")), 0.0)
     outbox.put(closed("r"), 0.0)
@@ -140,7 +140,7 @@ def test_loss_of_a_worker_is_not_said_again():
 
 
 def test_request_is_open_from_before_its_placement_to_its_end():
-    outbox = Outbox(INGRESS)
+    outbox = SchedulerOutbox(INGRESS)
     outbox.asks(a_placement_request("r"))
     outbox.asks(a_placement_request("s"))
     outbox.asks(a_placement_request("r"))
@@ -150,7 +150,7 @@ def test_request_is_open_from_before_its_placement_to_its_end():
 
 
 def test_events_for_a_scheduler_that_stays_away_take_no_more_than_so_much():
-    outbox = Outbox(INGRESS, max_kept=10)
+    outbox = SchedulerOutbox(INGRESS, max_kept=10)
     outbox.connected("scheduler", 0.0)
     for number in range(15):
         outbox.put(closed(f"r{number}"), 0.0)
@@ -244,7 +244,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @initialize(max_kept=st.sampled_from([1, 100]))
     def start_ingress(self, max_kept):
-        self.outbox = Outbox(INGRESS, max_kept)
+        self.outbox = SchedulerOutbox(INGRESS, max_kept)
 
     @precondition(lambda self: self.link is None)
     @rule()

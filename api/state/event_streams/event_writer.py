@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from api.state.encryption.tenant_keys import TenantKey
 from api.state.event_streams.event_log import EventLog
-from api.state.event_streams.live_tails import TailEvents, Tails
+from api.state.event_streams.live_tails import LiveTails, TailEvents
 from api.state.event_streams.response_events import BATCH_BYTES, ResponseEvents, StoredEvents, batches_of
 from api.state.postgres.stores.responses import LEASE, RUNNING
 from cluster.errors import Conflict, StateUnavailable
@@ -48,8 +48,8 @@ class RunningResponse:
         """Who generates it writes the rest."""
 
 
-class LogWriter:
-    def __init__(self, events: ResponseEvents, tails: Tails) -> None:
+class EventWriter:
+    def __init__(self, events: ResponseEvents, tails: LiveTails) -> None:
         self._events = events
         self._tails = tails
         self._running: dict[str, RunningResponse] = {}

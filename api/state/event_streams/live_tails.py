@@ -14,7 +14,7 @@ import msgspec
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from api.state.redis.client import TIMEOUT_S, Volatile
+from api.state.redis.client import TIMEOUT_S, RedisClient
 
 MAX_BATCHES = 1000
 """Kept of a response."""
@@ -63,8 +63,8 @@ class Queue:
         return batch
 
 
-class Tails:
-    def __init__(self, volatile: Volatile) -> None:
+class LiveTails:
+    def __init__(self, volatile: RedisClient) -> None:
         self._volatile = volatile
         self._channels = _Channels(volatile)
 
@@ -112,7 +112,7 @@ class Tails:
 class _Channels:
     """One connection listens for all followers of this process."""
 
-    def __init__(self, volatile: Volatile) -> None:
+    def __init__(self, volatile: RedisClient) -> None:
         self._volatile = volatile
         self._followers: dict[str, set[Queue]] = defaultdict(set)
         self._ear: _Ear | None = None

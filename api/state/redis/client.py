@@ -23,7 +23,7 @@ Command = tuple[str | bytes | int, ...]
 Call = tuple[tuple[Command, ...], asyncio.Future[list[Any] | None]]
 
 
-class Volatile:
+class RedisClient:
     """Calls that come at the same time share a round trip, on one connection."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cachetools import TLRUCache, TTLCache
 
-from api.state.redis.client import Command, Volatile
+from api.state.redis.client import Command, RedisClient
 
 KEPT_S = 600
 LEASE_S = 10.0
@@ -63,7 +63,7 @@ class HeldClaim(NamedTuple):
 
 
 class IdempotencyKeys:
-    def __init__(self, volatile: Volatile, hashed: Hash) -> None:
+    def __init__(self, volatile: RedisClient, hashed: Hash) -> None:
         """`hashed`: of what clients say, with a key of Baton's. Who reads Redis cannot check guesses of it."""
         self._volatile = volatile
         self.hashed = hashed

@@ -16,7 +16,7 @@ import msgspec
 from cachetools import LRUCache
 
 from api.state.encryption.tenant_keys import TenantKeys
-from api.state.redis.client import Volatile
+from api.state.redis.client import RedisClient
 from cluster.errors import NotFound, ServingError, StateUnavailable
 
 MAX_BYTES = 1 << 20
@@ -53,7 +53,7 @@ class Copy(NamedTuple):
 
 
 class ReadCache:
-    def __init__(self, volatile: Volatile, keys: TenantKeys, keep_s: float) -> None:
+    def __init__(self, volatile: RedisClient, keys: TenantKeys, keep_s: float) -> None:
         self._volatile = volatile
         self._keys = keys
         self._keep_s = keep_s

@@ -13,7 +13,7 @@ from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.pools.link_model import LinkModel
 from cluster.simulation.pools.pool_setting import ClusterSetting
-from cluster.simulation.pools.simulated_worker import SimWorker
+from cluster.simulation.pools.simulated_worker import SimulatedWorker
 
 Sample = TypeVar("Sample", StepSample, TransferSample)
 
@@ -24,7 +24,7 @@ LONGEST_RUN_S = 1e5
 """Of virtual time. One that lasts longer waits for something that never comes; the reports keep it from ending."""
 
 
-class Desk(Protocol):
+class SchedulerUnderTest(Protocol):
     """The Scheduler (router/pending_placements.py)."""
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None, /) -> Placement | Rejection: ...
@@ -43,7 +43,7 @@ class _Voice:
 
     __slots__ = ("is_telling", "links", "num_kv_events", "shape", "timer", "transfers", "wants_snapshot", "worker")
 
-    def __init__(self, worker: SimWorker, shape: EngineShape) -> None:
+    def __init__(self, worker: SimulatedWorker, shape: EngineShape) -> None:
         self.worker = worker
         self.shape = shape
         self.timer: asyncio.TimerHandle | None = None
@@ -56,14 +56,14 @@ class _Voice:
 
 
 class Reporter:
-    def __init__(self, setting: ClusterSetting, desk: Desk, links: LinkModel) -> None:
+    def __init__(self, setting: ClusterSetting, desk: SchedulerUnderTest, links: LinkModel) -> None:
         self._setting, self._reporting = setting, setting.reporting
         self._desk = desk
         self._links = links
         self._loop = asyncio.get_running_loop()
-        self._voices: dict[SimWorker, _Voice] = {}
+        self._voices: dict[SimulatedWorker, _Voice] = {}
 
-    def begin(self, worker: SimWorker) -> None:
+    def begin(self, worker: SimulatedWorker) -> None:
         engine = worker.setting.engine
         shape = EngineShape(
             kind=worker.setting.kind,
@@ -81,18 +81,18 @@ class Reporter:
         shift_s = self._reporting.interval_s * (len(self._voices) - 1) / max(number, 1)
         self._report(voice, self._reporting.interval_s + shift_s)
 
-    def end(self, worker: SimWorker) -> None:
+    def end(self, worker: SimulatedWorker) -> None:
         voice = self._voices.pop(worker)
         if voice.timer is not None:
             voice.timer.cancel()
         self._join_up()
 
-    def note_transfer(self, worker: SimWorker, sample: TransferSample) -> None:
+    def note_transfer(self, worker: SimulatedWorker, sample: TransferSample) -> None:
         voice = self._voices.get(worker)
         if voice is not None and len(voice.transfers) < MAX_TRANSFERS:
             voice.transfers.append(self._scaled(sample))
 
-    def tell_changes(self, worker: SimWorker) -> None:
+    def tell_changes(self, worker: SimulatedWorker) -> None:
         """Its cache has changed."""
         voice = self._voices.get(worker)
         if voice is None or voice.is_telling:

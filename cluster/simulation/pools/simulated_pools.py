@@ -13,17 +13,17 @@ from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import TransferSample
 from cluster.simulation.pools.link_model import LinkModel
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, worker_name
-from cluster.simulation.pools.reporter import Desk, Reporter
-from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimWorker, hand_over, kept_by
+from cluster.simulation.pools.reporter import Reporter, SchedulerUnderTest
+from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimulatedWorker, hand_over, kept_by
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0
 
 
-class Fleet:
+class SimulatedPools:
     """PrefillPort and DecodePort."""
 
-    def __init__(self, setting: ClusterSetting, desk: Desk) -> None:
+    def __init__(self, setting: ClusterSetting, desk: SchedulerUnderTest) -> None:
         self.setting = setting
         self._loop = asyncio.get_running_loop()
         self._links = LinkModel(
@@ -36,7 +36,7 @@ class Fleet:
         self._reporter = Reporter(setting, desk, self._links)
         self._places: dict[str, int] = {}
         """Of every name, how many workers have had it."""
-        self._workers: dict[WorkerId, SimWorker] = {}
+        self._workers: dict[WorkerId, SimulatedWorker] = {}
         """The living."""
         for pool in Pool:
             for index in range(self._pool(pool).number):
@@ -45,7 +45,7 @@ class Fleet:
             self._loop.call_at(fault.at_s, self._die, fault)
 
     @property
-    def workers(self) -> list[SimWorker]:
+    def workers(self) -> list[SimulatedWorker]:
         return list(self._workers.values())
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
@@ -92,7 +92,7 @@ class Fleet:
     def distrust(self, worker: WorkerId) -> None:
         """Nothing is wrong with what simulated workers cache."""
 
-    def _find(self, worker: WorkerId) -> SimWorker:
+    def _find(self, worker: WorkerId) -> SimulatedWorker:
         there = self._workers.get(worker)
         if there is None:
             raise WorkerUnreachable(f"worker {worker} is dead", worker)
@@ -103,7 +103,7 @@ class Fleet:
 
     # ---- hand-overs
 
-    def _transfer(self, to: SimWorker, run: SimulatedRequest) -> None:
+    def _transfer(self, to: SimulatedWorker, run: SimulatedRequest) -> None:
         assert run.handoff is not None
         source = self._holder(run.handoff)
         if source is None:
@@ -115,7 +115,7 @@ class Fleet:
         sample = TransferSample(source.id, num_tokens, ends_at - began_at)
         self._loop.call_at(ends_at, self._transferred, to, run, sample)
 
-    def _transferred(self, to: SimWorker, run: SimulatedRequest, sample: TransferSample) -> None:
+    def _transferred(self, to: SimulatedWorker, run: SimulatedRequest, sample: TransferSample) -> None:
         assert run.handoff is not None
         source = self._holder(run.handoff)
         if source is None:
@@ -126,7 +126,7 @@ class Fleet:
         self._reporter.note_transfer(to, sample)
         to.pulled(run, kept.num_prompt)
 
-    def _holder(self, handoff: KVHandoff) -> SimWorker | None:
+    def _holder(self, handoff: KVHandoff) -> SimulatedWorker | None:
         """The worker that granted it, if it still keeps the KV."""
         there = self._workers.get(handoff.worker)
         return there if there is not None and there.keeps(kept_by(handoff)) else None
@@ -138,7 +138,7 @@ class Fleet:
         generation = self._places.get(place, 0)
         self._places[place] = generation + 1
         name = WorkerId(f"{place}.{generation}" if generation else place)
-        worker = SimWorker(
+        worker = SimulatedWorker(
             name, place, pool, self._pool(pool), on_transfer=self._transfer, on_cache_change=self._reporter.tell_changes
         )
         self._workers[name] = worker

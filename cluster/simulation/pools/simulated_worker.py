@@ -102,7 +102,7 @@ def kept_by(handoff: KVHandoff) -> SimulatedRequest:
     return run
 
 
-class SimWorker:
+class SimulatedWorker:
     def __init__(
         self,
         worker: WorkerId,
@@ -110,8 +110,8 @@ class SimWorker:
         pool: Pool,
         setting: PoolSetting,
         *,
-        on_transfer: "Callable[[SimWorker, SimulatedRequest], None]",
-        on_cache_change: "Callable[[SimWorker], None]",
+        on_transfer: "Callable[[SimulatedWorker, SimulatedRequest], None]",
+        on_cache_change: "Callable[[SimulatedWorker], None]",
     ) -> None:
         """`place`: whose workers have its links one after the other. `on_transfer`: a request has memory for the KV
         that it is handed. `on_cache_change`: there is something to say of what is cached.

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from cluster.clients.scheduler_client import SchedulerPeer
-from cluster.clients.worker_client import Peers
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import WorkerConnections
 from cluster.messages.ids import Address, Path, Pool, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.reports import WorkerLoad, WorkerReport
@@ -14,8 +14,8 @@ from cluster.messages.scheduler_events import RequestClosed
 from cluster.rpc.listener import Listener
 from cluster.slo import SloConfig
 from router.scheduler_service import SchedulerService
-from router.session.fallback_placement import LastResort
-from router.session.scheduler_failover import Scheduling
+from router.session.fallback_placement import FallbackPlacement
+from router.session.scheduler_failover import SchedulerFailover
 from router.state import RouterState
 
 T = TypeVar("T")
@@ -99,8 +99,8 @@ class Ingress:
 
     def __init__(self) -> None:
         self.scheduler = SchedulerProcess()
-        peer = SchedulerPeer(self._locate)
-        self.scheduling = Scheduling(peer, Peers(peer), LastResort(SloConfig()))
+        peer = SchedulerClient(self._locate)
+        self.scheduling = SchedulerFailover(peer, WorkerConnections(peer), FallbackPlacement(SloConfig()))
         self._number = 0
 
     async def place(self, number: int) -> list[RequestId]:

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from cluster.clients import worker_client
-from cluster.clients.scheduler_client import SchedulerPeer
-from cluster.clients.worker_client import DecodePeers, Peers, PrefillPeers
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.worker_client import DecodeClient, PrefillClient, WorkerConnections
 from cluster.errors import EngineLost, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Address, RequestId, WorkerId
@@ -63,7 +63,7 @@ async def worker() -> AsyncIterator[FakeWorker]:
 
 
 @pytest_asyncio.fixture
-async def known(worker: FakeWorker) -> AsyncIterator[Peers]:
+async def known(worker: FakeWorker) -> AsyncIterator[WorkerConnections]:
     """An ingress's way to the worker, which the Scheduler knows."""
 
     async def locate(_: WorkerId) -> Address | None:
@@ -77,7 +77,7 @@ async def known(worker: FakeWorker) -> AsyncIterator[Peers]:
     async def address() -> Address:
         return scheduler.address
 
-    yield Peers(SchedulerPeer(address))
+    yield WorkerConnections(SchedulerClient(address))
     await scheduler.close()
 
 
@@ -85,12 +85,12 @@ def a_request(*, is_suspect: bool = False) -> GenerateRequest:
     return GenerateRequest(request_id=RequestId("r"), prompt_token_ids=[1], sampling_params=b"", is_suspect=is_suspect)
 
 
-async def prefill(known: Peers, request: GenerateRequest) -> None:
-    await PrefillPeers(known).prefill(WORKER, request)
+async def prefill(known: WorkerConnections, request: GenerateRequest) -> None:
+    await PrefillClient(known).prefill(WORKER, request)
 
 
-async def generate(known: Peers, request: GenerateRequest) -> None:
-    async with aclosing(DecodePeers(known).generate(WORKER, request, None)) as deltas:
+async def generate(known: WorkerConnections, request: GenerateRequest) -> None:
+    async with aclosing(DecodeClient(known).generate(WORKER, request, None)) as deltas:
         async for _ in deltas:
             pass
 

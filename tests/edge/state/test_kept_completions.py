@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.completions import store_writer as keeper
-from api.completions.store_writer import Keeper
+from api.completions.store_writer import CompletionStoreWriter
 from api.identity.tenants import tenant_of_key
 from api.state.postgres.stores.chat_completions import ChatCompletion
 from cluster.errors import StateUnavailable
@@ -116,7 +116,9 @@ class SlowStore:
 
 async def test_all_tenants_together_fill_no_more_than_64_mib():
     store = SlowStore()
-    kept = Keeper(SimpleNamespace(stores=SimpleNamespace(chat_completions=store), max_item_bytes=64 << 20))  # type: ignore[arg-type]
+    kept = CompletionStoreWriter(
+        SimpleNamespace(stores=SimpleNamespace(chat_completions=store), max_item_bytes=64 << 20)
+    )  # type: ignore[arg-type]
 
     def of_size(num_bytes: int) -> ChatCompletion:
         return ChatCompletion("chatcmpl-1", datetime.now(UTC), "m", None, {}, bytes(num_bytes), b"")

@@ -15,7 +15,7 @@ from api.identity.tenants import tenant_of_key
 from api.responses import idempotency as attempts
 from api.responses.idempotency import Attempt, found_for
 from api.state.event_streams.response_events import Standing
-from api.state.redis.client import Volatile
+from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import Hold, IdempotencyKeys
 from api.wire.fingerprint import fingerprint
 from cluster.errors import StillAdmitting
@@ -102,7 +102,7 @@ class Stores:
 
 class Replica:
     def __init__(self, url: str, stores: Stores) -> None:
-        self.volatile = Volatile()
+        self.volatile = RedisClient()
         self.volatile.reach(url)
         self.retries, self.stores = IdempotencyKeys(self.volatile, str), stores
 

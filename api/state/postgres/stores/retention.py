@@ -33,7 +33,7 @@ PURGE_TIMEOUT_S = 600.0
 _SQL = queries("purges.sql")
 
 
-class Purges:
+class Retention:
     def __init__(self, database: Database, cache: ReadCache, config: StateConfig) -> None:
         self._database = database
         self._cache = cache
