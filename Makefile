@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handover bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,8 +67,8 @@ lint: $(STAMP) ## format, lint, types and import contracts
 bench-overhead: $(STAMP) compile ## CPU and latency of the whole front against peers
 	$(BIN)/python bench/overhead.py
 
-bench-handover: $(STAMP) ## parts of a hand-over, and how soon an abandoned one is freed, on a running service: URL=
-	$(BIN)/python bench/handover.py $(if $(URL),--url $(URL))
+bench-handoff: $(STAMP) ## parts of a handoff, and how soon an abandoned one is freed, on a running service: URL=
+	$(BIN)/python bench/handoff.py $(if $(URL),--url $(URL))
 
 bench-goodput: $(STAMP) compile ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
 	$(BIN)/python bench/goodput.py $(ARGS)

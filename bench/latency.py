@@ -2,7 +2,7 @@
 
 The paths are interleaved in one run, so that their ratio holds on a noisy machine. The service must allow the header
 `x-baton-path` (`ingress.allow_path_header: true`). Every prompt is new, so no prefix is cached. `P->D plain` is the
-hand-over of a request that does not take its first token from the prefill worker: one with a stop string.
+handoff of a request that does not take its first token from the prefill worker: one with a stop string.
 """
 
 import argparse

@@ -159,7 +159,7 @@ class WorkerBusy(WorkerFailed):
 
 
 class PrefillFailed(WorkerFailed):
-    """The prefill worker answered without a usable hand-over."""
+    """The prefill worker answered without a usable handoff."""
 
 
 class GenerationFailed(WorkerFailed):

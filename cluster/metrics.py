@@ -64,28 +64,28 @@ REQUEST_PROMPT_TOKENS = Counter(
     ["role", "source"],
 )
 ATTEMPTS = Counter("baton_attempts", "Placements that requests took: more than one each where workers failed.")
-LEASES_OPEN = Gauge("baton_leases_open", "Hand-overs whose KV blocks this prefill worker keeps.", ["state"])
-LEASES_ENDED = Counter("baton_leases_ended", "Hand-overs whose KV blocks have been freed, by how.", ["how"])
+LEASES_OPEN = Gauge("baton_leases_open", "Handoffs whose KV blocks this prefill worker keeps.", ["state"])
+LEASES_ENDED = Counter("baton_leases_ended", "Handoffs whose KV blocks have been freed, by how.", ["how"])
 PULLS = Counter(
     "baton_pulls",
-    "Hand-overs as this decode worker took them: redeemed, refused before the pull, given up during it, or failed in "
+    "Handoffs as this decode worker took them: redeemed, refused before the pull, given up during it, or failed in "
     "its engine.",
     ["outcome"],
 )
 LEASE_RELEASE = Histogram(
     "baton_lease_release_seconds",
-    "From the moment at which nobody wants a hand-over any more to its freed KV blocks.",
+    "From the moment at which nobody wants a handoff any more to its freed KV blocks.",
     buckets=(0.002, *_LATENCY_BUCKETS_S),
 )
-HANDOVER = Histogram(
-    "baton_handover_seconds",
+HANDOFF = Histogram(
+    "baton_handoff_seconds",
     "On the decode worker: until the prefill worker's promise, and from there until the first token.",
     ["part"],
     buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
 )
-VERIFICATIONS = Counter("baton_verifications", "Hand-overs that were checked against the prefill engine.", ["result"])
+VERIFICATIONS = Counter("baton_verifications", "Handoffs that were checked against the prefill engine.", ["result"])
 WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
-LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a hand-over.")
+LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a handoff.")
 PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker.", ["pool", "worker"])
 INDEX_BLOCKS = Gauge("baton_prefix_index_blocks", "Different KV blocks that the Scheduler knows some worker to cache.")
 INDEX_EXACT = Gauge(
@@ -115,7 +115,7 @@ REQUEST_ERROR = Gauge(
     ["path", "of"],
 )
 LINK_LATENCY = Gauge(
-    "baton_link_latency_seconds", "Of a hand-over of no size, as the start-up probe measured it.", ["prefill", "decode"]
+    "baton_link_latency_seconds", "Of a handoff of no size, as the start-up probe measured it.", ["prefill", "decode"]
 )
 LINK_BANDWIDTH = Gauge(
     "baton_link_bytes_per_second", "Of KV blocks, as the start-up probe measured it.", ["prefill", "decode"]

@@ -66,7 +66,7 @@ class DecodeWorker:
         except ServingError as error:
             self._worker.fail(str(error))
         else:
-            logger.warning("the prefix cache was emptied: a hand-over was wrong")
+            logger.warning("the prefix cache was emptied: a handoff was wrong")
             self._puller.is_paused = False
 
     def _suspect(self, prefill: WorkerId) -> None:

@@ -1,4 +1,4 @@
-"""The decode side of the hand-over: redeems it before the engine may pull, keeps its lease while the pull is waited
+"""The decode side of the handoff: redeems it before the engine may pull, keeps its lease while the pull is waited
 for, and gives the pull up for a recomputation where it does not come.
 
 vLLM's pull has no timeout, notices no stale blocks, and waits for a peer that hangs. So the prefill worker must have
@@ -66,7 +66,7 @@ class LenderPort(Protocol):
 
 
 class KVPuller:
-    """An engine that generates with and without hand-overs (cluster/step_stream/worker_side.py)."""
+    """An engine that generates with and without handoffs (cluster/step_stream/worker_side.py)."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class KVPuller:
             raise
         if isinstance(answer, Promise):
             metrics.PULLS.labels("redeemed").inc()
-            metrics.HANDOVER.labels("redeem").observe(_now() - asked_at)
+            metrics.HANDOFF.labels("redeem").observe(_now() - asked_at)
             return asked_at + answer.remaining_s
         logger.warning(
             "request %s is computed here: no pull from %s: %s", request.request_id, handoff.worker, answer.why
@@ -258,7 +258,7 @@ class _Pull:
 
     def put(self, delta: TokenDelta) -> None:
         if self.is_pending:
-            metrics.HANDOVER.labels("first_token").observe(_now() - self._started_at)
+            metrics.HANDOFF.labels("first_token").observe(_now() - self._started_at)
             self._on_first(self, delta)
             self.end()
         self._sink.put(delta)

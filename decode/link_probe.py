@@ -1,8 +1,8 @@
-"""The link probe: hand-overs of a decode worker's own, to prove that a link works and to measure what it carries.
+"""The link probe: handoffs of a decode worker's own, to prove that a link works and to measure what it carries.
 
 A prompt that no cache holds is computed on the prefill worker and pulled by the decode engine, which answers it with
 one token: what a request would do. The times are those of the decode engine's own telemetry, so neither worker's
-compute is in them. Whatever a hand-over that fails has pinned is given back.
+compute is in them. Whatever a handoff that fails has pinned is given back.
 """
 
 import itertools
@@ -57,11 +57,11 @@ class ProbedPrefill(Protocol):
         ...
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
-        """Free the blocks of a hand-over that has not been redeemed. No-op where there is none."""
+        """Free the blocks of a handoff that has not been redeemed. No-op where there is none."""
         ...
 
     def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None:
-        """Free the blocks of a hand-over, redeemed or not."""
+        """Free the blocks of a handoff, redeemed or not."""
         ...
 
 
@@ -74,7 +74,7 @@ class LinkProbe:
         self._numbers = itertools.count()
 
     async def prove(self, prefill: WorkerId) -> None:
-        """One hand-over. It also makes the connection between the two engines, which takes the first one seconds.
+        """One handoff. It also makes the connection between the two engines, which takes the first one seconds.
 
         Raises:
             ServingError: the prefill failed, or nothing was pulled.
@@ -108,7 +108,7 @@ class LinkProbe:
             raise
         handoff = result.handoff if result else None
         if handoff is None:
-            raise PrefillFailed(f"prefill worker {prefill} gave no hand-over", prefill)
+            raise PrefillFailed(f"prefill worker {prefill} gave no handoff", prefill)
         try:
             if not await self._pull(request, handoff):
                 raise PrefillFailed(f"nothing was pulled from prefill worker {prefill}", prefill)

@@ -1,4 +1,4 @@
-"""How fast a link is, from hand-overs of two sizes. Pure.
+"""How fast a link is, from handoffs of two sizes. Pure.
 
 The time of a transfer is modelled as `latency_s + num_bytes / bytes_per_s`. What disturbs a measurement only adds:
 other work on the machine adds time, and another request's pull, which the engine's telemetry does not tell apart, adds
@@ -13,7 +13,7 @@ from cluster.messages.transport import LinkSpeed
 
 
 class LinkSample(msgspec.Struct, frozen=True):
-    """One hand-over, as the decode engine saw it."""
+    """One handoff, as the decode engine saw it."""
 
     num_blocks: int
     num_bytes: int

@@ -1,7 +1,7 @@
-"""Links: which prefill workers a decode worker has proved a hand-over with, and how fast each link is.
+"""Links: which prefill workers a decode worker has proved a handoff with, and how fast each link is.
 
 The first pull between two engines makes their connection, which takes seconds, and no request should pay for it. So a
-link counts only once a real hand-over over it has worked; until then the pair gets no requests. A failed attempt is
+link counts only once a real handoff over it has worked; until then the pair gets no requests. A failed attempt is
 repeated when the prefill worker is next seen alive. A link is measured before it first counts, while no request
 disturbs it; one that could not be measured counts all the same, and is measured again a few times.
 """
@@ -19,7 +19,7 @@ logger = logging.getLogger("baton.links")
 
 PROOF_TIMEOUT_S = 15.0
 """vLLM's pull has no timeout of its own: without one, a prefill worker that hangs once would never be tried again. A
-first hand-over takes up to 3 s.
+first handoff takes up to 3 s.
 """
 MEASURE_TIMEOUT_S = 15.0
 NUM_MEASUREMENTS = 3
@@ -30,7 +30,7 @@ FORGET_AFTER_UPDATES = 60
 
 class Probe(Protocol):
     async def prove(self, prefill: WorkerId) -> None:
-        """Raises ServingError when the hand-over fails."""
+        """Raises ServingError when the handoff fails."""
         ...
 
     async def measure(self, prefill: WorkerId) -> LinkSpeed | None:

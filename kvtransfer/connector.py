@@ -3,7 +3,7 @@
 It is vLLM's own pull connector with five additions. On a prefill engine, leases can be ended at once and extended, and
 each end is told (`ended_leases`). On a decode engine, a pull counts only until its deadline: blocks that arrive later
 may already hold another prompt, so they are computed instead. And a decode engine takes a prompt that is longer than
-the hand-over: the first token, which the prefill engine has sampled, follows the prompt. And every engine says how long
+the handoff: the first token, which the prefill engine has sampled, follows the prompt. And every engine says how long
 its steps and pulls take (`HandoffStats`). Engines ask each other for their NIXL metadata on connections that prove
 themselves (kvtransfer/side_channel.py). With the connector of an engine's core comes the guard of what constraints of
 requests cost it (cluster/engine_core/grammar_guard.py).
@@ -126,7 +126,7 @@ class HandoffScheduler(NixlPullConnectorScheduler):
 
     def _truncate_request_for_prefill(self, request: Request) -> None:
         """vLLM leaves the last prompt tokens to the decode engine. What is sampled before them is nobody's token, so it
-        must not end the request: without its end by length there would be no hand-over.
+        must not end the request: without its end by length there would be no handoff.
         """
         num_prompt = request.num_prompt_tokens
         super()._truncate_request_for_prefill(request)

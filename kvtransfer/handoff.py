@@ -3,7 +3,7 @@
 
 A prefill engine returns the parameters with its last output and pins the blocks for a lease; a decode engine given
 the same parameters pulls the blocks and notifies the owner, which frees them. vLLM notices neither stale nor foreign
-blocks, so a hand-over carries what its lease is redeemed with (kvtransfer/lease.py): the worker process that granted
+blocks, so a handoff carries what its lease is redeemed with (kvtransfer/lease.py): the worker process that granted
 it, the lease, and a digest of the prompt. Clients never see or set any of this.
 """
 
@@ -25,7 +25,7 @@ PREFILL_REQUEST: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill"
 PULL_DEADLINE = "baton_pull_deadline"
 """Our own key among the parameters of a decode leg: until when the pull counts, in seconds of `time.monotonic`."""
 _PULL_ALONE = {"max_load_tokens": 0}
-"""What the hand-over does not bring is computed: vLLM would look the prompt up in the engine's tiers too, wait for the
+"""What the handoff does not bring is computed: vLLM would look the prompt up in the engine's tiers too, wait for the
 disk before it starts the pull, and count what it loads from either as one.
 """
 
@@ -55,7 +55,7 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         """
         missing = [key for key in _REQUIRED if not (params or {}).get(key)]
         if params is None or missing:
-            raise ValueError(f"the prefill engine returned no usable hand-over (missing: {', '.join(missing)})")
+            raise ValueError(f"the prefill engine returned no usable handoff (missing: {', '.join(missing)})")
         return cls(worker=worker, params=params)
 
     def to_engine(self, pull_deadline: float) -> dict[str, Any]:

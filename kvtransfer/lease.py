@@ -1,4 +1,4 @@
-"""Leases, as both sides of a hand-over speak of them: what a prefill worker promises, and how a lease may end.
+"""Leases, as both sides of a handoff speak of them: what a prefill worker promises, and how a lease may end.
 
 A lease is the promise of a prefill worker to keep the KV blocks of a prompt that it has computed. It is *offered* to
 whoever asked for the prefill, and *redeemed* once, by the decode worker that will pull the blocks. A redeemed lease is

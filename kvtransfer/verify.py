@@ -17,7 +17,7 @@ MIN_COMMON = 3
 
 TOLERANCE = 0.5
 """In nats. Engines that batch differently differ by rounding: some hundredths in bfloat16, more for unlikely tokens.
-Too tight quarantines good pairs, too loose misses a hand-over of which little is wrong.
+Too tight quarantines good pairs, too loose misses a handoff of which little is wrong.
 """
 
 

@@ -1,4 +1,4 @@
-"""The prefill side of the hand-over: computes prompts, keeps their blocks for as long as their leases run, and reaps
+"""The prefill side of the handoff: computes prompts, keeps their blocks for as long as their leases run, and reaps
 what nobody will read.
 
 What each lease may do is decided in kvtransfer/lease.py. Blocks are freed by the engine that holds them, so that it
@@ -36,7 +36,7 @@ CONFIRM_INTERVAL_S = 1.0
 class LendingEngine(Protocol):
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
         """And the moment from which its blocks are kept, in seconds of the event loop's clock. None: it ended without a
-        hand-over.
+        handoff.
         """
         ...
 

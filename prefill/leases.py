@@ -66,14 +66,14 @@ class Leases:
             case None:
                 return Refusal("the lease is over, or another worker's")
             case LeaseState.REDEEMED:
-                return Refusal("the hand-over has been used")
+                return Refusal("the handoff has been used")
             case LeaseState.ENDING:
                 return Refusal("the lease has been released")
         assert known is not None
         if now >= known.expires_at:
             return Refusal("the lease has expired")
         if digest != known.digest:
-            return Refusal("the hand-over is of another prompt")
+            return Refusal("the handoff is of another prompt")
         known.state, known.holder = LeaseState.REDEEMED, holder
         return self._promise(known, now)
 

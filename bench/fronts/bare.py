@@ -72,7 +72,7 @@ class EnginePair:
         async for output in self._prefill.generate(prompt, params, request_id):
             handoff = output.kv_transfer_params
         if handoff is None:
-            raise RuntimeError("the prefill engine gave no hand-over")
+            raise RuntimeError("the prefill engine gave no handoff")
         return handoff
 
 

@@ -186,7 +186,7 @@ def installed_router(folder: Path) -> Path:
 
 
 def kv_transfer(kv_role: str) -> dict[str, Any]:
-    """vLLM's KV transfer config, as Baton's workers have it; but a hand-over that fails is an error here, instead of a
+    """vLLM's KV transfer config, as Baton's workers have it; but a handoff that fails is an error here, instead of a
     recomputation that nobody notices.
     """
     return {

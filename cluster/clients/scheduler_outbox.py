@@ -6,7 +6,7 @@ Scheduler process the open requests are listed first, then the kept events are s
 their end.
 
 Another Scheduler process begins without our requests, so no kept event about one of them concerns it. What outlasts
-requests is told to it again: lost engines, and wrong hand-overs.
+requests is told to it again: lost engines, and wrong handoffs.
 """
 
 from collections import deque
@@ -31,11 +31,11 @@ the oldest are dropped: the list of open requests still ends their charges, and 
 from them is lost.
 """
 LASTING_S = 600.0
-"""How long a lost engine or a wrong hand-over is told to each new Scheduler process, in seconds. Longer has the
+"""How long a lost engine or a wrong handoff is told to each new Scheduler process, in seconds. Longer has the
 Scheduler act on old ones, shorter lets a new process forget them.
 """
 MAX_LASTING = 1024
-"""Lost engines and wrong hand-overs that are remembered for a new Scheduler process, in number. More costs memory, some
+"""Lost engines and wrong handoffs that are remembered for a new Scheduler process, in number. More costs memory, some
 200 bytes each, fewer are forgotten when the Scheduler is replaced.
 """
 

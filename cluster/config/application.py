@@ -52,7 +52,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if owned := engine.keys() & _BATON_SETS:
                 raise ValueError(f"{name}: {', '.join(sorted(owned))} cannot be set here, Baton sets it")
             if engine.get("nnodes", 1) != 1:
-                raise ValueError(f"{name}: nnodes: an engine must be on one machine, whose clock its hand-overs need")
+                raise ValueError(f"{name}: nnodes: an engine must be on one machine, whose clock its handoffs need")
         for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
             if shared := pool.engine.keys() & _HASHED_ALIKE:
                 raise ValueError(f"{name}: {', '.join(sorted(shared))} must be the same everywhere: set it in `engine`")

@@ -103,7 +103,7 @@ class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     computed in it.
     """
     verified_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    """Share of the hand-overs that are checked before their first token is released: the decode engine's most likely
+    """Share of the handoffs that are checked before their first token is released: the decode engine's most likely
     first tokens against the prefill engine's. More finds wrong KV blocks sooner and delays more first tokens.
     """
     keep_receipts: Annotated[int, Meta(ge=0, le=100_000)] = 0

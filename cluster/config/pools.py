@@ -90,7 +90,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     env: dict[str, str] = {}
     """Environment of the worker and its engine, e.g. UCX_IB_GID_INDEX. Wins over what Baton sets."""
     kv_lease_s: Annotated[int, Meta(ge=5, le=600)] = 30
-    """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the hand-overs of slow decode
+    """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the handoffs of slow decode
     queues, longer keeps memory after a lost one.
     """
     pull_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 10.0

@@ -192,7 +192,7 @@ class Engine:
 
     async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
         """Compute the prompt and pin its KV blocks; also gives the moment from which they are pinned, in seconds of
-        `time.monotonic`. None: it ended without a hand-over, aborted or failed in the engine.
+        `time.monotonic`. None: it ended without a handoff, aborted or failed in the engine.
 
         Raises:
             InvalidRequest: the engine refuses the request.
@@ -230,7 +230,7 @@ class Engine:
     ) -> None:
         """Generate into `sink`, until every sequence has a finish reason or `stop` is called. The sink fails with
         EngineLost when the engine dies. A pull that ends after `pull_deadline` (seconds of `time.monotonic`,
-        needed with a hand-over) is not used.
+        needed with a handoff) is not used.
 
         Raises:
             InvalidRequest: the engine refuses the request.
@@ -254,7 +254,7 @@ class Engine:
                 await self._llm.abort(running.engine_request_id, internal=True)
 
     async def abort(self, request_id: RequestId) -> None:
-        """End a running request. One that has just finished in the engine keeps its result, and with it its hand-over:
+        """End a running request. One that has just finished in the engine keeps its result, and with it its handoff:
         dropping that would leave the KV blocks pinned until their lease ends.
         """
         if self._llm.errored:

@@ -239,7 +239,7 @@ class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
     on_step: Callable[[], None]
     """All outputs of a step have been put into their sinks."""
     on_orphan: Callable[[LeaseId], None]
-    """A prefill has ended with a hand-over after its request was closed."""
+    """A prefill has ended with a handoff after its request was closed."""
     translated: Callable[[BaseException], BaseException]
     """The engine's error, in our terms."""
 
@@ -287,7 +287,7 @@ def _logprobs_only(output: EngineCoreOutput) -> EngineCoreOutput:
 
 
 def _to_sources(stats: PrefillStats, takes_handoff: bool) -> PromptTokenSources:
-    """vLLM counts what any connector loads as external; a hand-over is loaded by NIXL alone, all else by the tiers."""
+    """vLLM counts what any connector loads as external; a handoff is loaded by NIXL alone, all else by the tiers."""
     external = stats.num_external_cached_tokens
     return PromptTokenSources(
         computed=stats.num_computed_tokens,

@@ -100,4 +100,4 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     logprobs: tuple[bytes, ...] | None = None
     """vLLM's sample and prompt logprobs of this step, opaque, when the request asked for them."""
     top_logprobs: list[TokenLogprob] | None = None
-    """The most likely tokens of this step, on the first delta of a request whose hand-over is verified."""
+    """The most likely tokens of this step, on the first delta of a request whose handoff is verified."""

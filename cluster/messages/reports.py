@@ -52,7 +52,7 @@ class StepSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransferSample(msgspec.Struct, frozen=True, array_like=True):
-    """One hand-over as its decode worker saw it."""
+    """One handoff as its decode worker saw it."""
 
     prefill: WorkerId
     num_tokens: int
@@ -72,12 +72,12 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepSample] = []
     """Some of the steps since the last report."""
     transfers: list[TransferSample] = []
-    """Decode workers only: hand-overs since the last report."""
+    """Decode workers only: handoffs since the last report."""
     kv_events_through: int | None = None
     """Sequence number of the last KV events that it has sent (cluster/engine/kv_event_feed.py). None: it sends none."""
     transport: WorkerTransport = WorkerTransport()
     links: dict[WorkerId, LinkSpeed | None] = {}
-    """Decode workers only: the prefill workers that a real hand-over has worked from. None: not measured yet."""
+    """Decode workers only: the prefill workers that a real handoff has worked from. None: not measured yet."""
     requests: list[RequestId] | None = None
     """The ids of what it has taken and not ended, where the reply to an earlier report asked for them."""
 

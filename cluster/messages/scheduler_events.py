@@ -64,7 +64,7 @@ class EngineLostWith(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A hand-over between two workers was wrong: no more of them for a while."""
+    """A handoff between two workers was wrong: no more of them for a while."""
 
     prefill: WorkerId
     decode: WorkerId

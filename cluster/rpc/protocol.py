@@ -34,7 +34,7 @@ LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
 PREFILL = Method[GenerateRequest, PrefillResult | None]("prefill", GenerateRequest, PrefillResult | None)
 """Cancelling it aborts the prefill."""
 WITHDRAW = Method[RequestId, None]("withdraw", RequestId)
-"""Whoever asked for a prefill does not want its hand-over any more."""
+"""Whoever asked for a prefill does not want its handoff any more."""
 
 
 class Redeem(msgspec.Struct, frozen=True, array_like=True):

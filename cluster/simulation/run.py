@@ -165,4 +165,4 @@ class _Client:
         self._receipt = receipt
 
     def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        """Simulated hand-overs are not checked."""
+        """Simulated handoffs are not checked."""

@@ -1,6 +1,6 @@
 """Where KV blocks go that the engine's own memory has no room for: NIXL alone, or NIXL with a DRAM and a disk tier.
 
-Pure: decides the arguments of vLLM's KVTransferConfig. NIXL comes first, so a request with a hand-over takes its blocks
+Pure: decides the arguments of vLLM's KVTransferConfig. NIXL comes first, so a request with a handoff takes its blocks
 from there (kvtransfer/handoff.py keeps it from looking into the tiers at all); any other request is looked up in the
 tiers for what the engine's prefix cache lacks. vLLM moves blocks between an accelerator and host memory; where the
 engine's own memory is host memory, kvtransfer/tiers/host.py does.

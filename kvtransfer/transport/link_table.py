@@ -21,7 +21,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
     """The fastest that both workers allow. None: UCX decides (`why` says what by)."""
     why: str
     is_proved: bool
-    """A real hand-over has worked, so requests are placed on the pair."""
+    """A real handoff has worked, so requests are placed on the pair."""
     latency_s: float | None
     bytes_per_s: float | None
     """None: not measured."""

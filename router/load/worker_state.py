@@ -89,7 +89,7 @@ class WorkerState:
         self.kv_reserved = 0
         """KV tokens of what it decodes or will."""
         self.link_free_at = now
-        """When the hand-overs that are charged to it will have passed its link."""
+        """When the handoffs that are charged to it will have passed its link."""
         self.room: int = report.max_requests
         self.leaves_tokens: bool = report.shape.leaves_tokens
         """Requests that may be charged to it."""

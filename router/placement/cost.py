@@ -154,7 +154,7 @@ class DecodePart:
 def over_link(
     ask: PlacementInput, prefill: WorkerState, decode: WorkerState, models: LatencyModels, ready_s: float
 ) -> float:
-    """When the hand-over is done, from now."""
+    """When the handoff is done, from now."""
     num_bytes = (ask.num_prompt - ask.hit(decode)) * prefill.kv_bytes_per_token
     seconds = models.transfer(prefill.worker, decode.worker, decode.links.get(prefill.worker)).seconds(num_bytes)
     free_s = max(prefill.link_free_at, decode.link_free_at) - ask.now

@@ -1,11 +1,11 @@
-"""Pairs of a prefill and a decode worker whose hand-over was wrong, and that hand over nothing for a while."""
+"""Pairs of a prefill and a decode worker whose handoff was wrong, and that hand over nothing for a while."""
 
 from typing import Final, final
 
 from router.placement.candidates import Pair
 
 PAIR_QUARANTINE_S: Final = 600.0
-"""How long, in seconds. The cause is a defect, of software or of hardware. Longer costs the pair's hand-overs after it
+"""How long, in seconds. The cause is a defect, of software or of hardware. Longer costs the pair's handoffs after it
 has been repaired, shorter has more requests find it out again.
 """
 

@@ -182,7 +182,7 @@ LINKS: Final[dict[str, LinkSpeed]] = {
     "tcp": LinkSpeed(latency_s=1e-3, bytes_per_s=0.55e9),
     "tcp-host": LinkSpeed(latency_s=1e-3, bytes_per_s=4.0e9),
 }
-"""What a hand-over reaches between two workers: NVLink peer to peer; eight RoCE cards as Mooncake measured them; one
+"""What a handoff reaches between two workers: NVLink peer to peer; eight RoCE cards as Mooncake measured them; one
 InfiniBand or RoCE card; UCX over TCP from GPU memory, and from host memory.
 """
 

@@ -1,7 +1,7 @@
-"""What the hand-over of KV blocks takes on each link, learned from the hand-overs that were. Pure.
+"""What the handoff of KV blocks takes on each link, learned from the handoffs that were. Pure.
 
 A transfer takes `latency_s + num_bytes / bytes_per_s` when nothing queues before it; who places requests adds the
-backlog. A link starts from the speed that it was proved with and then follows its own hand-overs; one that was not
+backlog. A link starts from the speed that it was proved with and then follows its own handoffs; one that was not
 proved takes what all links together have taught.
 """
 

@@ -1,4 +1,4 @@
-"""One hand-over, checked while it is used: does the decode engine see what the prefill engine computed?
+"""One handoff, checked while it is used: does the decode engine see what the prefill engine computed?
 
 Where the first token is the decode engine's, the prefill engine has reported its own most likely first tokens. Where it
 is the prefill engine's, or where that engine has not computed the whole prompt, it is asked what follows: one step,

@@ -22,8 +22,8 @@ class SchedulerPort(Protocol):
 
 class PrefillPort(Protocol):
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
-        """Compute the prompt's KV and pin it for a hand-over. Cancelling it leaves nothing pinned. None: it ended
-        without a hand-over, failed in the engine.
+        """Compute the prompt's KV and pin it for a handoff. Cancelling it leaves nothing pinned. None: it ended
+        without a handoff, failed in the engine.
 
         Raises:
             WorkerUnreachable: the worker or its engine died.
@@ -31,7 +31,7 @@ class PrefillPort(Protocol):
         ...
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
-        """Free the blocks of a hand-over that no decode worker has redeemed. No-op where there is none."""
+        """Free the blocks of a handoff that no decode worker has redeemed. No-op where there is none."""
         ...
 
 
@@ -39,7 +39,7 @@ class DecodePort(Protocol):
     def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        """Generate, on a worker of any pool; pulling the prompt's KV when a hand-over is given and still good. Closing
+        """Generate, on a worker of any pool; pulling the prompt's KV when a handoff is given and still good. Closing
         it aborts on the engine.
 
         Raises:

@@ -72,5 +72,5 @@ class RequestObserver(Protocol):
         ...
 
     def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        """A hand-over was checked (kvtransfer/verify.py)."""
+        """A handoff was checked (kvtransfer/verify.py)."""
         ...

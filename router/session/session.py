@@ -6,7 +6,7 @@ another decode worker, then path P), then refusal. It ends with the first releas
 request: that goes on where it stood, with what it has generated as part of the prompt. A request whose first token has
 not come in time is refused, and one that MAX_ENGINES_LOST engines were lost with is ended for good.
 
-Invariants: every session is closed exactly once, whatever happens to the client or the workers; a granted hand-over is
+Invariants: every session is closed exactly once, whatever happens to the client or the workers; a granted handoff is
 either given to one decode worker or withdrawn.
 """
 
@@ -78,7 +78,7 @@ class Session:
         first_token_timeout_s: float,
         verifies: bool = False,
     ) -> None:
-        """`verifies`: check its hand-over, if it has one and can be checked, before anything that depends on it is
+        """`verifies`: check its handoff, if it has one and can be checked, before anything that depends on it is
         released.
         """
         self._request = request
@@ -102,7 +102,7 @@ class Session:
         self._is_charged = False
         """The Scheduler may have charged the request, even if its answer never came."""
         self._asked: tuple[WorkerId, RequestId] | None = None
-        """The prefill worker that may hold a hand-over which no decode worker has redeemed."""
+        """The prefill worker that may hold a handoff which no decode worker has redeemed."""
         self._num_attempts = 0
         self._released: list[int] = []
         """Of a resumable request: the tokens that the client has been given."""
@@ -280,7 +280,7 @@ class Session:
         self._asked = (worker, request.request_id)
         result = await self._ports.prefill.prefill(worker, request)
         if result is None:
-            raise PrefillFailed("the prefill ended without a hand-over", worker)
+            raise PrefillFailed("the prefill ended without a handoff", worker)
         self._prefill_sources = result.first.prompt_sources
         return result
 
@@ -295,7 +295,7 @@ class Session:
                 yield delta
 
     def _judge(self, placement: Placement, distance: float | None) -> None:
-        """Raises HandoverMismatch."""
+        """Raises HandoffMismatch."""
         assert placement.prefill is not None and placement.decode is not None
         if distance is None:
             return
@@ -311,7 +311,7 @@ class Session:
         )
         self._ports.decode.distrust(placement.decode)
         self._ports.scheduler.tell(PairSuspected(prefill=placement.prefill, decode=placement.decode))
-        raise HandoffMismatch("the hand-over was wrong", placement.decode)
+        raise HandoffMismatch("the handoff was wrong", placement.decode)
 
     def _as_released(self, first: TokenDelta, prefilled: PrefillResult | None) -> TokenDelta:
         """The first delta of a worker, as the client gets it. What it says of the prompt counts once, and as the

@@ -1,4 +1,4 @@
-"""A prefill and a decode engine without the workers around them, and hand-overs that no worker would allow. A program:
+"""A prefill and a decode engine without the workers around them, and handoffs that no worker would allow. A program:
 vLLM spawns its engine cores. Writes what it saw as JSON; tests/cluster/test_lent_blocks.py says what that must be.
 """
 

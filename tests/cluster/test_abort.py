@@ -46,7 +46,7 @@ async def test_leaving_a_whole_answer_frees_both_engines(service: Service, http:
 async def test_leaving_before_the_first_token_frees_both_engines(
     service: Service, http: httpx.AsyncClient, model: str, delay_s: float
 ) -> None:
-    """At moments all along placement, prefill and hand-over; several at a time, so that some are still queued."""
+    """At moments all along placement, prefill and handoff; several at a time, so that some are still queued."""
     seed = 10 + int(delay_s * 1000) * 10
     bodies = [{"model": model, "prompt": _unique_prompt(2000, seed + i), "stream": True, **LONG} for i in range(6)]
     connections = [await _send(service, body) for body in bodies]

@@ -1,4 +1,4 @@
-"""What the engines themselves do with hand-overs that are freed, late or of another prompt."""
+"""What the engines themselves do with handoffs that are freed, late or of another prompt."""
 
 import json
 import os

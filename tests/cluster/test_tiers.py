@@ -17,7 +17,7 @@ STEPS_OF_FIRST = (
     "handed over",
     "handed over from dram",
     "distrusted",
-    "hand-over lost",
+    "handoff lost",
     "from disk",
 )
 
@@ -78,7 +78,7 @@ def test_nothing_comes_back_from_any_tier_that_cannot_be_trusted_any_more(seen):
 
 
 def test_hand_over_that_is_lost_is_computed_and_reported_so(seen):
-    sources_of(seen, "hand-over lost", computed=seen["prompts"]["first"])
+    sources_of(seen, "handoff lost", computed=seen["prompts"]["first"])
 
 
 def test_answer_is_the_same_wherever_the_prompt_comes_from(seen):

@@ -139,7 +139,7 @@ async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
 
     handoff, _ = await prefill.prefill(first)
     await prefill.kill()
-    steps["hand-over lost"] = await decode.generate(first, handoff)
+    steps["handoff lost"] = await decode.generate(first, handoff)
 
     await written(folder / "decode", (2 * len(first) + len(second)) // 32)
     await decode.kill()

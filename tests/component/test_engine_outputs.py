@@ -118,7 +118,7 @@ def test_every_token_reaches_its_sink_and_is_counted_once():
         (PREFILL_REQUEST, PromptTokenSources(computed=1, local=2, pulled=0, offloaded=4)),
         (HANDOFF.to_engine(pull_deadline=0.0), PromptTokenSources(computed=1, local=2, pulled=4)),
     ],
-    ids=["whole request", "prefill", "hand-over"],
+    ids=["whole request", "prefill", "handoff"],
 )
 def test_external_tokens_are_pulled_with_a_hand_over_and_else_from_the_tiers(kv_transfer_params, sources):
     tapped = Tapped()

@@ -1,4 +1,4 @@
-"""The prefill side of the hand-over over real sockets, with an engine that prefills and frees when the test says so."""
+"""The prefill side of the handoff over real sockets, with an engine that prefills and frees when the test says so."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -124,7 +124,7 @@ async def test_hand_over_of_another_prompt_is_refused():
     async with lending() as (_, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
         answer = await decode.call(REDEEM, Redeem(LEASE, DECODE, prompt_digest([5, 6, 8])))
-        assert answer == Refusal("the hand-over is of another prompt")
+        assert answer == Refusal("the handoff is of another prompt")
         ingress.post(WITHDRAW, REQUEST.request_id)
 
 

@@ -1,4 +1,4 @@
-"""The decode side of the hand-over, with an engine and a prefill worker that do what a test says."""
+"""The decode side of the handoff, with an engine and a prefill worker that do what a test says."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ class PullingEngine:
         self.deadlines: list[float] = []
         self.sinks: dict[RequestId, DeltaSink] = {}
         self.computing = asyncio.Event()
-        """A request was started without a hand-over."""
+        """A request was started without a handoff."""
         self.num_stopped = 0
         self.reading_s = 0.0
         self.pulled_in_s: float | None = None
@@ -190,7 +190,7 @@ async def test_request_without_a_hand_over_asks_nobody():
 @pytest.mark.parametrize(
     ("answer", "suspects"),
     [
-        (Refusal("the hand-over has been used"), []),
+        (Refusal("the handoff has been used"), []),
         (WorkerUnreachable("worker p is gone", "p"), ["p"]),
         (None, ["p"]),
     ],

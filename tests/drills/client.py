@@ -59,7 +59,7 @@ class Client:
         return self._litany is not None
 
     def ask(self, model: str, litany: Litany, num_tokens: int) -> None:
-        """On path P->D: the drills are about the hand-over."""
+        """On path P->D: the drills are about the handoff."""
         self._litany, self._num_tokens = litany, num_tokens
         self._send(
             {

@@ -142,7 +142,7 @@ class Fleet:
         )
 
     def wait_until_quiet(self, num_pairs: int, timeout_s: float) -> None:
-        """Whole, and the links of new workers have been measured: that takes a few hand-overs of its own."""
+        """Whole, and the links of new workers have been measured: that takes a few handoffs of its own."""
         wait_for(lambda: self.snapshot().number("baton_link_latency_seconds") == num_pairs, timeout_s, interval_s=0.25)
 
     def wait_until_whole(self, num_replicas: dict[str, int], timeout_s: float) -> float:

@@ -53,7 +53,7 @@ ALWAYS = {
     ("pulling", "transfer path cut"),
     ("mid-stream", "decode SIGKILL"),
 }
-"""What `make test` runs: each way of the hand-over to fail once. The others run with `make drills`."""
+"""What `make test` runs: each way of the handoff to fail once. The others run with `make drills`."""
 
 ORPHANS = {
     (moment, fault) for moment in ("handed over", "pulling") for fault in ("decode SIGKILL", "prefill SIGSTOP 10 s")

@@ -28,7 +28,7 @@ def prefilling(stage: Stage) -> None:
 
 
 def handed_over(stage: Stage) -> None:
-    """The prompt is computed and its blocks are pinned; the decode worker has the hand-over, its engine not yet."""
+    """The prompt is computed and its blocks are pinned; the decode worker has the handoff, its engine not yet."""
     stage.hold(stage.other_decode.core)
     stage.send_victim()
     wait_for(lambda: stage.has_lease(stage.prefill, "redeemed"), SCENE_TIMEOUT_S, interval_s=0.01)

@@ -171,7 +171,7 @@ class FakePrefill:
 
     @property
     def num_kept(self) -> int:
-        """Hand-overs whose blocks only the end of their lease would free."""
+        """Handoffs whose blocks only the end of their lease would free."""
         return len(self._open)
 
 

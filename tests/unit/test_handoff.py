@@ -35,7 +35,7 @@ def test_handoff_without_a_required_key_is_refused_by_name(key):
 
 @pytest.mark.parametrize("params", [None, {}], ids=str)
 def test_engine_that_returns_no_parameters_gives_no_handoff(params):
-    with pytest.raises(ValueError, match="no usable hand-over"):
+    with pytest.raises(ValueError, match="no usable handoff"):
         KVHandoff.from_engine(P0, params)
 
 

@@ -24,7 +24,7 @@ def redeemed() -> Leases:
 
 
 def test_hand_over_is_used_once():
-    assert redeemed().redeem(A, PROMPT, OTHER_DECODE, now=1.0) == Refusal("the hand-over has been used")
+    assert redeemed().redeem(A, PROMPT, OTHER_DECODE, now=1.0) == Refusal("the handoff has been used")
 
 
 @pytest.mark.parametrize(

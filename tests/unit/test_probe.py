@@ -125,7 +125,7 @@ async def test_engine_that_says_nothing_of_its_transfers_has_no_speed(pair):
 
 async def test_prefill_without_a_hand_over_proves_nothing(pair):
     pair.prefill.result = None
-    with pytest.raises(PrefillFailed, match="prefill worker p0 gave no hand-over"):
+    with pytest.raises(PrefillFailed, match="prefill worker p0 gave no handoff"):
         await pair.probe.prove(PREFILL)
     assert (pair.engine.started, pair.prefill.given_back) == ([], [])
 

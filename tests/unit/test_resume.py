@@ -1,4 +1,4 @@
-"""Requests that may go on elsewhere: the first token from the prefill worker, failures in mid-stream, and hand-overs
+"""Requests that may go on elsewhere: the first token from the prefill worker, failures in mid-stream, and handoffs
 that are checked.
 """
 

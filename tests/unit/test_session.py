@@ -32,7 +32,7 @@ def busy(worker: str) -> dict[str, Exception]:
 
 
 def refused(worker: str) -> dict[str, Exception]:
-    return {worker: PrefillFailed("no usable hand-over", worker)}
+    return {worker: PrefillFailed("no usable handoff", worker)}
 
 
 async def read(session: Session, into: list[TokenDelta] | None = None) -> list[TokenDelta]:

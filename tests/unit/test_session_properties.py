@@ -26,7 +26,7 @@ def failures(workers: tuple[str, ...], *kinds: str) -> st.SearchStrategy[dict[st
 
 
 Kind = tuple[bool, bool, bool]
-"""Whether the request is resumable, whether its hand-over is verified, and whether that is found wrong."""
+"""Whether the request is resumable, whether its handoff is verified, and whether that is found wrong."""
 
 kinds = st.tuples(st.booleans(), st.booleans(), st.booleans())
 delays = st.integers(0, 2)

@@ -1,4 +1,4 @@
-"""What a hand-over takes is learned per link, and a link without a measurement takes what the others do."""
+"""What a handoff takes is learned per link, and a link without a measurement takes what the others do."""
 
 import random
 from math import inf, isfinite, nan

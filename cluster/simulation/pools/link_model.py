@@ -1,4 +1,4 @@
-"""When a hand-over's KV has come: `latency_s + num_bytes / bytes_per_s`, one after the other at either end. Pure.
+"""When a handoff's KV has come: `latency_s + num_bytes / bytes_per_s`, one after the other at either end. Pure.
 
 A transfer holds the way out of its prefill worker and the way into its decode worker until it is over, and begins when
 both are free, in order of asking.

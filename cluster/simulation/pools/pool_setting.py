@@ -49,7 +49,7 @@ class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
     decode: PoolSetting
     kv_bytes_per_token: int
     link: LinkSpeed
-    """Of hand-overs."""
+    """Of handoffs."""
     slow_links: dict[tuple[int, int], LinkSpeed] = {}
     """Of pairs of a prefill and a decode worker, by their indices, that differ."""
     reporting: Reporting = Reporting()

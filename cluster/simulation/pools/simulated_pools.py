@@ -101,7 +101,7 @@ class SimulatedPools:
     def _pool(self, pool: Pool) -> PoolSetting:
         return self.setting.prefill if pool is Pool.PREFILL else self.setting.decode
 
-    # ---- hand-overs
+    # ---- handoffs
 
     def _transfer(self, to: SimulatedWorker, run: SimulatedRequest) -> None:
         assert run.handoff is not None

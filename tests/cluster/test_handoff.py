@@ -1,4 +1,4 @@
-"""The hand-over on real engines: decode pulls what prefill computed, and nobody can tell from the text."""
+"""The handoff on real engines: decode pulls what prefill computed, and nobody can tell from the text."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_text_is_identical_on_both_paths(service: Service, client: openai.OpenAI
 def test_decode_pulls_the_prompt_and_computes_none_of_it(service: Service, client: openai.OpenAI, model: str) -> None:
     prefill, decode = service.prompt_tokens("prefill"), service.prompt_tokens("decode")
     _greedy(client, model, _prompt(700, seed=1), "P->D")
-    # Twice the prompt: every hand-over is checked, and the prefill worker finds it in its cache then
+    # Twice the prompt: every handoff is checked, and the prefill worker finds it in its cache then
     prefilled = _gained(prefill, service.prompt_tokens("prefill"))
     assert (prefilled["computed"] + prefilled["local"], prefilled["pulled"]) == (700 + 701, 0)
     assert prefilled["computed"] <= 700 + KV_BLOCK

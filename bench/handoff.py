@@ -1,7 +1,7 @@
-"""What a hand-over takes, part by part, and how soon the blocks of one that nobody wants are free.
+"""What a handoff takes, part by part, and how soon the blocks of one that nobody wants are free.
 
 Asks a running service for answers over path P->D, one at a time, and reads the parts from its metrics; then asks for
-answers of one token, which the prefill worker gives by itself: their hand-overs are released as those of a client that
+answers of one token, which the prefill worker gives by itself: their handoffs are released as those of a client that
 has left. The service must allow the header `x-baton-path` (`ingress.allow_path_header: true`). Every prompt is new, so
 no prefix is cached.
 """
@@ -17,8 +17,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 PARTS = {
-    "redeem": ("baton_handover_seconds", {"part": "redeem"}),
-    "until the first token": ("baton_handover_seconds", {"part": "first_token"}),
+    "redeem": ("baton_handoff_seconds", {"part": "redeem"}),
+    "until the first token": ("baton_handoff_seconds", {"part": "first_token"}),
     "of which the pull": ("vllm:nixl_xfer_time_seconds", {"deployment": "decode"}),
 }
 RELEASE = ("baton_lease_release_seconds", {"deployment": "prefill"})
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="where the service is (%(default)s)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[32, 500, 2000], help="prompt tokens (%(default)s)")
     parser.add_argument("--rounds", type=int, default=30, help="requests per length (%(default)s)")
-    parser.add_argument("--released", type=int, default=100, help="hand-overs to be released (%(default)s)")
+    parser.add_argument("--released", type=int, default=100, help="handoffs to be released (%(default)s)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     rng = random.Random(0)
@@ -45,9 +45,7 @@ def main() -> None:
     for length, row in parts.items():
         print(f"{length:8d}" + "".join(f"{row[part]:24.2f}" for part in PARTS))
     limits = ", ".join(f"{1e3 * released[share]:g} ms at {share}" for share in ("p50", "p90", "p99"))
-    print(
-        f"{released['count']:.0f} hand-overs released; blocks free within {limits} (limits of the histogram's buckets)"
-    )
+    print(f"{released['count']:.0f} handoffs released; blocks free within {limits} (limits of the histogram's buckets)")
     if arguments.json:
         arguments.json.write_text(json.dumps({"parts_ms": parts, "released_s": released}))
 
