@@ -139,7 +139,7 @@ a prefill worker|A prefill worker reads prompts and hands their KV blocks over t
 a decode worker|A decode worker takes over the KV blocks and writes the answer.
 a KV block|A KV block holds the keys and values of a fixed number of tokens.
 the KV cache|The KV cache holds the keys and values of all tokens that the model has read.
-a KV handoff|A KV handoff moves the KV blocks of a request from prefill to decode.
+a KV hand-over|A KV hand-over moves the KV blocks of a request from prefill to decode.
 TTFT|TTFT is the time to the first token of an answer.
 TPOT|TPOT is the time per output token after the first one.
 ITL|ITL is the time between two tokens of an answer.
