@@ -21,7 +21,7 @@ from cluster.simulation.results.summary import RunSummary, summary
 logging.getLogger("router").setLevel(logging.ERROR)
 """Simulated workers die by the dozen: nobody needs a line for each request that goes on elsewhere."""
 
-SOURCES = ("cluster/slo.py", "cluster/messages/*.py", "cluster/simulate/*.py", "router/*.py")
+SOURCES = ("cluster/slo.py", "cluster/messages/*.py", "cluster/simulation/**/*.py", "router/**/*.py")
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
