@@ -35,7 +35,7 @@ from router.admission.fairness import TenantShares
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.charges import Charges
-from router.load.decode_slack import CLASS_RANK, class_weight
+from router.load.decode_slack import class_weight
 from router.load.prefill_share import PrefillShare, lately
 from router.load.worker_state import WorkerState, view_of
 from router.placement.candidates import ROSTER_AGE_S, Candidates, Choice, Policy, candidates_of, nobody, roster_of
@@ -322,7 +322,7 @@ class RouterState:
             per_s = rate.per_s(now)
             if per_s <= LEAST_PER_S:
                 continue
-            weight = class_weight(CLASS_RANK[slo_class], CLASS_RANK[request.slo_class])
+            weight = class_weight(slo_class.rank, request.slo_class.rank)
             if weight == 1.0:
                 arrivals_per_s += per_s
             else:

@@ -29,11 +29,21 @@ class Path(StrEnum):
 
 
 class SloClass(StrEnum):
-    """How long a request may take, and who waits for whom (cluster/slo.py). Highest first."""
+    """How long a request may take, and who waits for whom (cluster/slo.py). The class that is served first comes first:
+    another class needs a line here, an objective in cluster/slo.py, and a service tier in api/wire/slo.py.
+    """
 
     INTERACTIVE = "interactive"
     STANDARD = "standard"
     BATCH = "batch"
+
+    @property
+    def rank(self) -> int:
+        """The place of the class in the order of service. 0 is served first."""
+        return _RANKS[self]
+
+
+_RANKS = {slo_class: rank for rank, slo_class in enumerate(SloClass)}
 
 
 class Outcome(StrEnum):

@@ -28,7 +28,6 @@ AGEING: Final = 2.0
 """A request rises by a class for each such multiple of its TTFT objective that it has waited."""
 MAX_QUEUE: Final = 2000
 
-RANK = {SloClass.INTERACTIVE: 0, SloClass.STANDARD: 1, SloClass.BATCH: 2}
 """Who is served first."""
 
 
@@ -75,4 +74,4 @@ def lateness(prediction: Prediction, slo: Slo) -> float:
 
 def band(slo_class: SloClass, waited_s: float, ttft_s: float) -> int:
     """Who waits in front: lower is served first."""
-    return max(0, RANK[slo_class] - int(waited_s / (AGEING * ttft_s)))
+    return max(0, slo_class.rank - int(waited_s / (AGEING * ttft_s)))

@@ -9,7 +9,6 @@ from typing import Final, final
 
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Prediction
-from router.admission.admission import RANK
 from router.load.worker_state import WorkerState
 from router.placement.cost import MARGIN, DecodePart, stretched
 from router.placement.placement_input import PlacementInput
@@ -73,7 +72,7 @@ class RetrySlots:
     def take(self, slo_class: SloClass, wait_s: float, now: float) -> float:
         """Seconds until the turn of one that is refused. `wait_s`: until there is room, were it alone."""
         capacity = self._capacity(now)
-        others = sum(rate.per_s(now) for other, rate in self._offered.items() if RANK[other] <= RANK[slo_class])
+        others = sum(rate.per_s(now) for other, rate in self._offered.items() if other.rank <= slo_class.rank)
         spare_per_s = max(FULL * capacity - others, (1.0 - MOST_BUSY) * capacity, 1.0 / MOST_RETRY_S)
         turn_at = max(now + wait_s, self._next_at[slo_class] + 1.0 / spare_per_s)
         self._next_at[slo_class] = turn_at = min(turn_at, now + MOST_RETRY_S)

@@ -6,7 +6,6 @@ from typing import final
 
 from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Slo
-from router.load.decode_slack import CLASS_RANK
 from router.prediction.output_lengths import LengthHistogram
 
 
@@ -57,7 +56,7 @@ class Charge:
         self.request_id = request_id
         self.placement = placement
         self.slo_class = slo_class
-        self.rank: int = CLASS_RANK[slo_class]
+        self.rank: int = slo_class.rank
         self.slo_tpot_s: float = slo.tpot_s
         self.lengths = lengths
         self.tenant = ""

@@ -22,44 +22,36 @@ HIGH_CLASS_WEIGHT: Final = 4.0
 """A victim of a higher class counts so much more."""
 NUM_BINS: Final = 16
 
-CLASS_RANK: Final = {SloClass.BATCH: 0, SloClass.STANDARD: 1, SloClass.INTERACTIVE: 2}
+NUM_CLASSES: Final = len(SloClass)
 
 
 @final
 class Bin:
     """Residents whose chances are alike: their sums, and what follows once `close` is called."""
 
-    __slots__ = ("budget_s", "high", "low", "middle", "miss", "num_left", "slack_s", "softness_s", "weights")
+    __slots__ = ("budget_s", "miss", "num_by_rank", "num_left", "slack_s", "softness_s", "weights")
 
     def __init__(self) -> None:
-        self.low = self.middle = self.high = 0.0
+        self.num_by_rank = [0.0] * NUM_CLASSES
         """Their numbers, by the rank of their class."""
         self.slack_s = self.budget_s = self.num_left = 0.0
         """Summed up; the mean of the slack and of the tokens to come once closed."""
         self.softness_s = 0.0
         self.miss = 0.0
         """Probability that one of them misses its objective as things are."""
-        self.weights = (0.0, 0.0, 0.0)
+        self.weights = [0.0] * NUM_CLASSES
         """How many they are to a new request, by the rank of its class."""
 
     def close(self) -> None:
-        low, middle, high = self.low, self.middle, self.high
-        num = low + middle + high
+        num = sum(self.num_by_rank)
         self.softness_s = SLACK_SOFTNESS * max(self.budget_s / num, 1e-3)
-        self.weights = (
-            low + HIGH_CLASS_WEIGHT * (middle + high),
-            low + middle + HIGH_CLASS_WEIGHT * high,
-            num,
-        )
+        higher = 0.0
+        for rank in range(NUM_CLASSES):
+            self.weights[rank] = HIGH_CLASS_WEIGHT * higher + (num - higher)
+            higher += self.num_by_rank[rank]
         self.slack_s /= num
         self.num_left /= num
         self.miss = logistic(-self.slack_s / self.softness_s)
-
-    def weight(self, rank: int) -> float:
-        low, middle, high = self.weights
-        if rank == 1:
-            return middle
-        return low if rank == 0 else high
 
 
 @final
@@ -86,7 +78,7 @@ class DecodeSlack:
         for group in self.bins:
             late = (stall_s + slowdown_s * group.num_left - group.slack_s) / group.softness_s
             if late > -8.0:
-                total += group.weight(rank) * (logistic(late) - group.miss)
+                total += group.weights[rank] * (logistic(late) - group.miss)
         return total
 
 
@@ -128,12 +120,7 @@ class LookAhead:
         sums = self._bins[number]
         if sums is None:
             sums = self._bins[number] = Bin()
-        if rank == 0:
-            sums.low += 1.0
-        elif rank == 1:
-            sums.middle += 1.0
-        else:
-            sums.high += 1.0
+        sums.num_by_rank[rank] += 1.0
         sums.slack_s += slack_s
         sums.budget_s += budget_s
         sums.num_left += num_left
@@ -161,4 +148,4 @@ def logistic(x: float) -> float:
 
 def class_weight(victim: int, newcomer: int) -> float:
     """What a victim counts against a new request, by the ranks of their classes."""
-    return HIGH_CLASS_WEIGHT if victim > newcomer else 1.0
+    return HIGH_CLASS_WEIGHT if victim < newcomer else 1.0

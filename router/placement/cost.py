@@ -7,8 +7,8 @@ among ways which are all good: the cheapest in engine time first. Times are seco
 from math import exp
 from typing import Final, final
 
-from cluster.messages.ids import Path, SloClass
-from router.load.decode_slack import CLASS_RANK, SLACK_SOFTNESS, class_weight, logistic
+from cluster.messages.ids import Path
+from router.load.decode_slack import SLACK_SOFTNESS, class_weight, logistic
 from router.load.prefill_share import LONG_S, SHORT_S, Shares, lately, share_over
 from router.load.prefill_share import MOST as MOST_DUTY
 from router.load.worker_state import WorkerState
@@ -40,7 +40,7 @@ HIGHEST_CLASS_SHARE: Final = 0.05
 """Of a decode worker's KV memory, that only the highest class may use."""
 
 
-_HIGHEST_RANK: Final = CLASS_RANK[SloClass.INTERACTIVE]
+_HIGHEST_RANK: Final = 0
 _PREFILL_DECODE: Final = Path.PREFILL_DECODE
 _DECODE: Final = Path.DECODE
 _PREFILL: Final = Path.PREFILL

@@ -5,7 +5,6 @@ from typing import Final, final
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.placement import PlacementRequest, Slo
-from router.load.decode_slack import CLASS_RANK
 from router.load.worker_state import WorkerState
 from router.prediction.output_lengths import LengthHistogram
 from router.prefixes.block_table import Hit
@@ -94,7 +93,7 @@ class PlacementInput:
         self.num_prompt: int = request.num_prompt_tokens
         self.num_sequences: int = request.num_sequences
         self.has_early_token: bool = request.has_early_token
-        self.rank: int = CLASS_RANK[request.slo_class]
+        self.rank: int = request.slo_class.rank
         self.slo = slo
         self.slo_ttft_s: float = slo.ttft_s
         self.slo_tpot_s: float = slo.tpot_s

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import SloClass
-from router.load.decode_slack import CLASS_RANK, NOTHING, DecodeSlack, LookAhead
+from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
 
 STEP_S = 0.02
 UNDISTURBED = (0.0, 0.0, 0.0)
@@ -28,7 +28,7 @@ def outlook_of(several: Sequence[Resident]) -> DecodeSlack:
 def victims(
     *several: Resident, stall_s: float = 0.0, slowdown_s: float = 0.0, of: SloClass = SloClass.STANDARD
 ) -> float:
-    return outlook_of(several).victims(stall_s, slowdown_s, CLASS_RANK[of])
+    return outlook_of(several).victims(stall_s, slowdown_s, of.rank)
 
 
 def test_resident_with_less_slack_than_the_stall_is_a_victim():
@@ -46,9 +46,9 @@ def test_slower_steps_hurt_who_has_many_tokens_to_come():
 
 
 def test_victim_of_a_higher_class_counts_more_than_one():
-    batch = victims(a_resident(6.0, rank=2), stall_s=20.0, of=SloClass.BATCH)
+    batch = victims(a_resident(6.0, rank=SloClass.INTERACTIVE.rank), stall_s=20.0, of=SloClass.BATCH)
     assert batch > 3.5
-    assert victims(a_resident(6.0, rank=0), stall_s=20.0, of=SloClass.INTERACTIVE) < 1.1
+    assert victims(a_resident(6.0, rank=SloClass.BATCH.rank), stall_s=20.0, of=SloClass.INTERACTIVE) < 1.1
 
 
 @given(st.lists(residents, max_size=50), seconds, seconds)
