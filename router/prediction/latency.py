@@ -9,7 +9,6 @@ to what it says, and then coefficients are learned as multiples of the prior's
 the work, whatever has been observed.
 """
 
-from math import isfinite
 from statistics import median
 from typing import Final, final
 
@@ -117,17 +116,6 @@ class LatencyModel:
     def errors(self) -> StepErrors:
         return StepErrors(self._prefill_error, self._decode_error)
 
-    def snapshot(self) -> tuple[float, ...]:
-        """What has been learned, to start from after a restart."""
-        return tuple(self._estimate.coefficients)
-
-    def restore(self, snapshot: tuple[float, ...]) -> None:
-        """One that does not fit this version's terms is ignored."""
-        if len(snapshot) == len(self._scales) and all(isfinite(c) and c >= 0 for c in snapshot):
-            self._estimate.coefficients = list(snapshot)
-            self._first = None
-            self._take_over()
-
     def _note_error(self, sample: StepSample) -> None:
         error = abs(self.step_s(*_work(sample)) - sample.seconds) / sample.seconds
         if sample.num_prefill:
@@ -210,13 +198,6 @@ class LatencyModels:
     def errors(self) -> dict[str, StepErrors]:
         """By kind of engine."""
         return {kind: model.errors() for kind, model in self._models.items()}
-
-    def snapshot(self) -> dict[str, tuple[float, ...]]:
-        return {kind: model.snapshot() for kind, model in self._models.items()}
-
-    def restore(self, snapshot: dict[str, tuple[float, ...]]) -> None:
-        for kind, coefficients in snapshot.items():
-            self.model(kind).restore(coefficients)
 
 
 def _work(sample: StepSample) -> tuple[int, int, int, int]:

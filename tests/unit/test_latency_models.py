@@ -102,24 +102,6 @@ def test_error_of_each_kind_of_step_is_the_noise_of_its_samples():
     assert model.errors().prefill > 0.3
 
 
-def test_restored_model_predicts_as_before():
-    models, restarted = LatencyModels(), LatencyModels()
-    taught(models.model("tiny|cpu"), CPU, mixed_step, 100, 1)
-    restarted.restore(models.snapshot())
-    assert restarted.model("tiny|cpu").times == models.model("tiny|cpu").times
-    taught(restarted.model("tiny|cpu"), CPU, decode_step, 1, 1)
-    assert mean_error(restarted.model("tiny|cpu"), CPU, mixed_step) < 0.05
-
-
-def test_snapshot_of_no_meaning_is_not_restored():
-    models = LatencyModels()
-    before = models.model("").times
-    models.restore({"": (1.0, 2.0)})
-    models.restore({"": (nan,) * 7})
-    models.restore({"": (-1.0,) * 7})
-    assert models.model("").times == before
-
-
 def test_kinds_are_learned_apart_from_the_prior_of_their_names():
     models = LatencyModels()
     known = models.model("Qwen/Qwen3-32B|NVIDIA H100 80GB HBM3|tp2|0.32.0|decode")
