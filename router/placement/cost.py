@@ -4,7 +4,6 @@ The cost is an expected number of requests outside their SLO, the new one and it
 among ways which are all good: the cheapest in engine time first. Times are seconds.
 """
 
-from math import exp
 from typing import Final, final
 
 from cluster.messages.ids import Path
@@ -291,7 +290,7 @@ def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
 def _slow(tpot_s: float, objective_s: float, num_output: float) -> float:
     if num_output <= 1.0:
         return 0.0
-    return 1.0 / (1.0 + exp((MARGIN - tpot_s / objective_s) / SOFTNESS))
+    return _lateness(tpot_s, objective_s)
 
 
 def _inbound_victims(ask: PlacementInput, decode: DecodePart, from_s: float, to_s: float) -> float:
@@ -354,8 +353,7 @@ def _later_prompts(ask: PlacementInput, seconds: float, done_s: float, use: floa
 
 def _lateness(seconds: float, objective_s: float) -> float:
     """Probability that an objective is missed by what is predicted to take so long. What is hopeless is so exactly."""
-    x = (seconds / objective_s - MARGIN) / SOFTNESS
-    return 1.0 / (1.0 + exp(-x)) if x < 30.0 else 1.0
+    return logistic((seconds / objective_s - MARGIN) / SOFTNESS)
 
 
 def _later(was_s: float, will_be_s: float, objective_s: float) -> float:

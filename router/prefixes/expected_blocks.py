@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, final
 
+from router.prefixes.block_table import DENSE_BLOCKS, STRIDE_BLOCKS
 from router.prefixes.worker_bits import WorkerBits
 
 PREDICTION_TTL_S: Final = 10.0
 """A prompt is computed, or at least begun, by then. Longer keeps more of what was aborted, or went elsewhere; shorter
 sends the copies of a prompt that waits in a queue to other workers.
 """
-DENSE_BLOCKS: Final = 64
-STRIDE_BLOCKS: Final = 16
 MAX_MARKS: Final = 1 << 20
 """The oldest go beyond that. Some thousand placements a second make so many."""
 

@@ -108,7 +108,7 @@ def test_kinds_are_learned_apart_from_the_prior_of_their_names():
     assert known.times == GPU
     taught(known, CPU, decode_step, 10, 1)
     assert models.model("Qwen/Qwen3-32B|NVIDIA H100 80GB HBM3|tp2|0.32.0|prefill").times == GPU
-    assert set(models.errors()) == set(models.snapshot()) and len(models.errors()) == 2
+    assert len(models.errors()) == 2
 
 
 def test_links_of_a_worker_that_is_gone_are_forgotten():
