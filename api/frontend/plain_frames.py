@@ -32,7 +32,7 @@ _CREATED = secrets.randbits(52) | 1 << 52
 """Stand for what differs from stream to stream in a part: text, id, stop string, time. No client can guess them."""
 
 _json_string = msgspec.json.Encoder().encode
-"""Escapes exactly what pydantic's serializer does (tests/component/test_text_frames.py)."""
+"""Escapes exactly what pydantic's serializer does (tests/component/api/frontend/test_plain_frames.py)."""
 
 
 class TextFrames(Protocol):

@@ -4,7 +4,7 @@ vLLM's serving code builds a request output, a pydantic chunk and its JSON for e
 `TextCompletion` are that serving code with one method replaced: where a request asks for text and nothing else, its
 stream is written from frames that are prepared once per request (api/frontend/plain_frames.py). Everything else, and
 everything that is not plainly understood here, stays vLLM's. Both ways give the same bytes
-(tests/component/test_text_streams.py).
+(tests/component/api/frontend/test_plain_streams.py).
 """
 
 import logging

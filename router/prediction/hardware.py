@@ -2,7 +2,8 @@
 Pure.
 
 Peak rates are the vendors' dense ones; where an efficiency differs from the default, its source is beside it.
-`tests/unit/test_roofline.py` and `tests/sim/test_calibration.py` hold them against published measurements.
+`tests/unit/router/prediction/test_roofline.py` and `tests/sim/test_calibration.py` hold them against published
+measurements.
 """
 
 from collections.abc import Mapping

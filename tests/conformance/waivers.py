@@ -1,5 +1,5 @@
 """Where answers deviate from OpenAI's document with good reason. A waiver that nothing uses fails the tests
-(tests/component/test_document.py).
+(tests/component/api/state/test_document.py).
 """
 
 import re

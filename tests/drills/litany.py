@@ -4,7 +4,7 @@ The demo model goes on with the list, round after round. In the first round it h
 prompt says it, so each KV block of the prompt is needed: one that is zeroed, random or another prompt's makes the text
 another one, by many nats. In prompts of 60, 150 and LONGEST tokens, from every start, the right word is at least 0.4
 nats ahead of every other, mostly more than one, so that the numerics of another batch, another worker or a recomputed
-prompt change nothing. Of other lengths a few have less. tests/component/test_litany.py shows a sample of it.
+prompt change nothing. Of other lengths a few have less. tests/component/drills/test_litany.py shows a sample of it.
 
 Each word is one token, so the length of the text is its number of tokens: one that is lost or repeated shows too.
 """

@@ -20,7 +20,7 @@ from tests.unit.factories import (
     a_request,
 )
 from tests.unit.fake_ports import SERVED, FakeCluster, FakePrefill
-from tests.unit.test_session import read, tokens
+from tests.unit.router.session.test_session import read, tokens
 
 PROMPT = [11, 12, 13, 14, 15]
 EOS = 15

@@ -23,7 +23,7 @@ from router.quarantine.request_digest import digest_of
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, a_request
 from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakeScheduler
-from tests.unit.test_session import read, tokens
+from tests.unit.router.session.test_session import read, tokens
 
 EVERY_DECODE = [f"d{index}" for index in range(50)]
 

@@ -11,7 +11,7 @@ from api.frontend.generation import Call
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, frame
-from tests.component.responses.conftest import client, clients, elsewhere
+from tests.component.api.responses.conftest import client, clients, elsewhere
 from tests.component.surface import an_app
 from tests.unit.chat_chunks import answer
 

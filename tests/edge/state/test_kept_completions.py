@@ -12,7 +12,7 @@ from api.completions.store_writer import CompletionStoreWriter
 from api.identity.tenants import tenant_of_key
 from api.state.postgres.stores.chat_completions import ChatCompletion
 from cluster.errors import StateUnavailable
-from tests.component.test_stored_completions import Model
+from tests.component.api.state.test_stored_completions import Model
 
 KILO = 1 << 10
 CHAT = "/v1/chat/completions"

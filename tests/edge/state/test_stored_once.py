@@ -13,7 +13,7 @@ from api.state.event_streams.response_events import StoredEvents, events_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import RUNNING
 from api.wire.responses.short_events import whole
-from tests.component.responses.streams import resumed
+from tests.component.api.responses.streams import resumed
 from tests.edge.state.blocking import longest_block
 from tests.edge.state.stored import num_bytes, rows
 

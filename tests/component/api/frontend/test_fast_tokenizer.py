@@ -1,0 +1,98 @@
+"""The quick tokenizer and renderer against those that they stand for."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+from vllm.engine.arg_utils import EngineArgs
+from vllm.renderers import BaseRenderer, ChatParams, TokenizeParams, renderer_from_config
+from vllm.tokenizers.hf import get_cached_tokenizer
+
+from api.frontend.fast_tokenizer import SHORT_CHARS, ids_only, quicken
+
+DEMO_MODEL = Path(__file__).parents[4] / "conf/models/baton-demo"
+ORIGINAL = get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))
+QUICK = ids_only(get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL)))
+
+pieces = st.sampled_from([*ORIGINAL.all_special_tokens, " ", "\n", "the code of Tosk is 9", "né", "日本", "🙂", "<|"])
+texts = st.lists(pieces | st.text(max_size=20), max_size=20).map("".join)
+limits = st.one_of(st.none(), st.integers(1, 30))
+
+
+@given(texts, st.booleans(), limits)
+def test_ids_are_those_of_the_tokenizer_itself(text, add_special_tokens, limit):
+    options = {"add_special_tokens": add_special_tokens, "truncation": limit is not None, "max_length": limit}
+    assert QUICK(text, **options)["input_ids"] == ORIGINAL(text, **options)["input_ids"]
+
+
+@pytest.mark.parametrize("truncation_side", ["left", "right"])
+def test_long_text_is_cut_on_the_side_of_the_tokenizer(truncation_side):
+    original, quick = deepcopy(ORIGINAL), deepcopy(QUICK)
+    original.truncation_side = quick.truncation_side = truncation_side
+    text, options = "one two three four five six seven", {"truncation": True, "max_length": 5}
+    assert quick(text, **options)["input_ids"] == original(text, **options)["input_ids"]
+
+
+def test_text_after_one_that_was_cut_is_whole():
+    QUICK("one two three four five six seven", truncation=True, max_length=2)
+    text = "one two three four five six seven eight"
+    assert QUICK(text)["input_ids"] == ORIGINAL(text)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"), [("with offsets", {"return_offsets_mapping": True}), (["several", "texts"], {}), ("", {})]
+)
+def test_all_else_is_what_the_tokenizer_gives(text, options):
+    assert dict(QUICK(text, return_attention_mask=True, **options)) == dict(ORIGINAL(text, **options))
+
+
+@pytest.fixture(scope="module")
+def renderers() -> tuple[BaseRenderer[Any], BaseRenderer[Any]]:
+    """The quick one and the one that it was."""
+    config = EngineArgs(str(DEMO_MODEL), max_model_len=4096, dtype="bfloat16").create_engine_config()
+    quick, original = renderer_from_config(config), renderer_from_config(config)
+    quicken(quick)
+    return quick, original
+
+
+async def ids_of(renderer: BaseRenderer[Any], messages: list[Any], **options: Any) -> list[int]:
+    params = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **options})
+    _, prompt = await renderer.render_messages_async(messages, params)
+    tokens: Any = await renderer.tokenize_prompt_async(prompt, TokenizeParams(max_total_tokens=4096))
+    return tokens["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("short", {}),
+        ("long " * (SHORT_CHARS // 4), {}),
+        ([{"type": "text", "text": "in parts"}], {}),
+        ("with tools", {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}),
+    ],
+    ids=["short", "long", "parts", "tools"],
+)
+async def test_chat_is_rendered_as_before(renderers, content, options):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
+    quick, original = renderers
+    assert await ids_of(quick, messages, **options) == await ids_of(original, messages, **options)
+
+
+async def test_short_chat_is_rendered_without_a_thread(renderers, monkeypatch):
+    quick, _ = renderers
+    monkeypatch.setattr(quick._executor, "submit", lambda *_: pytest.fail("a thread was used"))
+    assert await ids_of(quick, [{"role": "user", "content": "short"}])
+
+
+def test_tokenizer_of_another_kind_stays_as_it_is(renderers):
+    other = deepcopy(ORIGINAL)
+    other.__class__ = type("Other", (type(ORIGINAL),), {"_encode_plus": lambda *_, **__: None})
+    renderer = renderers[1]
+    before, renderer.tokenizer = renderer.tokenizer, other
+    quicken(renderer)
+    assert renderer.tokenizer is other
+    renderer.tokenizer = before

@@ -1,0 +1,71 @@
+"""Responses in the background, and those that are cancelled."""
+
+import asyncio
+
+import pytest
+from openai import BadRequestError, NotFoundError
+
+from api.responses import turn
+from cluster.errors import TooManyRequests
+from tests.component.api.responses.streams import resumed
+
+
+async def test_background_response_is_there_before_it_is_generated(client, model):
+    model.may_go_on.clear()
+    made = await client.responses.create(model="m", input="Hello", background=True)
+    assert (made.status, made.background, made.output) == ("queued", True, [])
+    waiting = asyncio.create_task(resumed(client, made.id))
+    model.may_go_on.set()
+    events = await waiting
+    assert [event.type for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    found = await client.responses.retrieve(made.id)
+    assert (found.status, found.output_text) == ("completed", "Answer 1")
+
+
+async def test_background_response_waits_for_workers(client, model, monkeypatch):
+    monkeypatch.setattr(turn, "MAX_BACKGROUND_WAIT_S", 0.02)
+    model.error = TooManyRequests("busy", 3.0)
+    made = await client.responses.create(model="m", input="Hello", background=True)
+    waiting = asyncio.create_task(resumed(client, made.id))
+    await model.asked(2)
+    assert (await client.responses.retrieve(made.id)).status == "queued"
+    model.error = None
+    assert (await waiting)[-1].type == "response.completed"
+
+
+async def test_background_response_that_cannot_be_generated_has_failed(client, model):
+    model.error = RuntimeError("a bug")
+    made = await client.responses.create(model="m", input="Hello", background=True)
+    assert (await resumed(client, made.id))[-1].type == "response.failed"
+    assert (await client.responses.retrieve(made.id)).error.code == "server_error"
+
+
+async def test_background_response_must_be_stored(client, model):
+    with pytest.raises(BadRequestError) as caught:
+        await client.responses.create(model="m", input="Hello", background=True, store=False)
+    assert caught.value.param == "background" and not model.bodies
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_cancelled_response_keeps_what_was_generated(client, elsewhere, model, where):
+    model.may_go_on.clear()
+    made = await client.responses.create(model="m", input="Hello", background=True)
+    stream = await client.responses.retrieve(made.id, stream=True)
+    async for event in stream:
+        if event.type == "response.output_text.delta":
+            break
+    cancelled = await (client if where == "here" else elsewhere).responses.cancel(made.id)
+    assert (cancelled.status, cancelled.output_text) == ("cancelled", "Answer ")
+    assert cancelled.output[0].status == "incomplete"
+    *_, last = [event async for event in stream]
+    assert last.response.status == "cancelled"
+    assert await client.responses.cancel(made.id) == cancelled
+
+
+async def test_only_background_responses_can_be_cancelled(client, clients):
+    made = await client.responses.create(model="m", input="Hello")
+    with pytest.raises(BadRequestError):
+        await client.responses.cancel(made.id)
+    for who, response in ((client, "resp_x"), (clients("sk-bob"), made.id)):
+        with pytest.raises(NotFoundError):
+            await who.responses.cancel(response)

@@ -1,0 +1,90 @@
+"""Requests that are sent again find the response of the first try."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, ConflictError, RateLimitError
+
+from api.responses import idempotency as attempts
+from cluster.errors import TooManyRequests
+from tests.component.answering import texts
+from tests.component.api.responses.streams import cut_after, numbers
+
+
+async def tried(client: AsyncOpenAI, number: int, **request: Any) -> Any:
+    """As the official client tries by itself after a connection error."""
+    headers = {"x-stainless-retry-count": str(number)}
+    return await client.responses.create(model="m", input="Hello", extra_headers=headers, **request)
+
+
+async def test_retry_finds_the_response_that_is_being_generated(client, model):
+    model.may_go_on.clear()
+    conversation = await client.conversations.create()
+    first, _ = await cut_after(client, 3, conversation=conversation.id)
+    stream = await tried(client, 1, conversation=conversation.id, stream=True)
+    model.may_go_on.set()
+    events = [event async for event in stream]
+    assert {event.response.id for event in events if hasattr(event, "response")} == {first}
+    assert numbers(events) == list(range(len(events))) and len(model.bodies) == 1
+    assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
+
+
+async def test_retry_without_a_stream_waits_for_the_whole(client, model, elsewhere):
+    model.may_go_on.clear()
+    asked = asyncio.create_task(client.responses.create(model="m", input="Hello"))
+    await model.asked(1)
+    asked.cancel()
+    again = asyncio.create_task(tried(elsewhere, 2))
+    model.may_go_on.set()
+    assert (await again).output_text == "Answer 1"
+    assert len(model.bodies) == 1
+
+
+async def test_same_request_that_is_no_retry_is_another(client, model):
+    one = await client.responses.create(model="m", input="Hello")
+    other = await client.responses.create(model="m", input="Hello")
+    assert one.id != other.id and len(model.bodies) == 2
+
+
+async def test_retry_after_a_refusal_is_tried(client, model):
+    model.error = TooManyRequests("busy", 3.0)
+    with pytest.raises(RateLimitError):
+        await client.responses.create(model="m", input="Hello", extra_headers={"Idempotency-Key": "k"})
+    model.error = None
+    assert (await tried(client, 1)).output_text == "Answer 2"
+    keyed = await client.responses.create(model="m", input="Hello again", extra_headers={"Idempotency-Key": "k"})
+    assert keyed.output_text == "Answer 3"
+
+
+async def test_idempotency_key_gives_the_first_answer_and_belongs_to_one_request(client, clients, model):
+    key = {"Idempotency-Key": "k"}
+    first = await client.responses.create(model="m", input="Hello", extra_headers=key)
+    assert await client.responses.create(model="m", input="Hello", extra_headers=key) == first
+    assert len(model.bodies) == 1
+    with pytest.raises(ConflictError) as caught:
+        await client.responses.create(model="m", input="Other", extra_headers=key)
+    assert caught.value.code == "idempotency_key_conflict"
+    assert (await clients("sk-bob").responses.create(model="m", input="Other", extra_headers=key)).id != first.id
+
+
+async def test_try_that_was_refused_while_another_one_waited_for_it_is_to_be_tried_again(client, model, elsewhere):
+    model.may_go_on.clear()
+    model.error = TooManyRequests("busy", 3.0)
+    first = asyncio.create_task(client.responses.create(model="m", input="Hello"))
+    await model.asked(1)
+    second = asyncio.create_task(tried(elsewhere, 1))
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    model.may_go_on.set()
+    with pytest.raises(RateLimitError):
+        await first
+    with pytest.raises(ConflictError):
+        await second
+
+
+async def test_later_request_that_is_the_same_gets_an_answer_of_its_own(client, model, monkeypatch):
+    first = await client.responses.create(model="m", input="Hello")
+    assert (await tried(client, 1)).id == first.id
+    monkeypatch.setattr(attempts, "ATTACHED_WITHIN_S", 0.0)
+    assert (await tried(client, 1)).id != first.id

@@ -1,0 +1,108 @@
+"""Events that are kept without what their readers know come back to the byte."""
+
+from copy import deepcopy
+from itertools import count
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.wire.responses.events import Event, ResponseWriter
+from api.wire.responses.short_events import Retelling, is_last, shortened, whole
+from tests.unit.api.wire.responses.test_events import RESPONSE
+from tests.unit.chat_chunks import Chunk, call, chunk, usage
+
+INSTRUCTIONS = "Be kind. " * 200
+
+
+def created() -> dict[str, Any]:
+    return deepcopy(RESPONSE) | {"instructions": INSTRUCTIONS}
+
+
+def logprobs_of(text: str) -> dict[str, Any]:
+    one = {"token": text, "logprob": -0.5, "bytes": list(text.encode())}
+    return {"content": [one | {"top_logprobs": [one, one]}]}
+
+
+texts = st.text(min_size=1, max_size=6)
+chunks = st.lists(
+    st.one_of(
+        st.builds(lambda text: chunk(content=text), texts),
+        st.builds(lambda text: chunk(content=text, logprobs=logprobs_of(text)), texts),
+        st.builds(lambda text: chunk(reasoning=text), texts),
+        st.builds(lambda number, text: call(number, text), st.integers(0, 2), st.text(max_size=3)),
+        st.builds(lambda number: call(number, id=f"call_{number}", name="f"), st.integers(0, 2)),
+    ),
+    max_size=12,
+)
+ends = st.sampled_from(["stop", "length", "fail", "cancel"])
+
+
+def told(chunks: list[Chunk], end: str, is_background: bool, context: bool) -> list[Event]:
+    numbers = count(1)
+    response = created()
+    writer = ResponseWriter(response, lambda prefix: f"{prefix}_{next(numbers)}")
+    events = writer.queue() if is_background else []
+    if context:
+        response["context"] = {"window": 7}
+    events += writer.begin()
+    for one in chunks:
+        events += writer.take(one)
+    match end:
+        case "fail":
+            events += writer.fail("lost")
+        case "cancel":
+            events += writer.cancel()
+        case _:
+            writer.take(chunk(end))
+            writer.take(usage())
+            events += writer.end(2)
+    return events
+
+
+@given(chunks, ends, st.booleans(), st.booleans())
+def test_events_come_back_to_the_byte(chunks, end, is_background, context):
+    events = told(chunks, end, is_background, context)
+    lines = [shortened(event, created()) for event in events]
+    assert whole(lines, msgspec.json.decode(msgspec.json.encode(created()))) == [
+        msgspec.json.encode(event) for event in events
+    ]
+    assert [is_last(line) for line in lines] == [False] * (len(events) - 1) + [True]
+    assert not any(b"\n" in line for line in lines)
+
+
+@given(chunks, ends)
+def test_whole_events_of_an_older_version_are_passed_on(chunks, end):
+    events = [msgspec.json.encode(event) for event in told(chunks, end, False, False)]
+    assert whole(events, created()) == events
+
+
+@given(chunks, st.integers(0, 30))
+def test_response_that_an_older_version_began_can_be_ended(chunks, at):
+    events = told(chunks, "fail", False, False)
+    old, new = events[:at], events[at:]
+    if any(event["type"].endswith(".done") for event in new[:1]):
+        return  # the end of an item is told at once
+    lines = [msgspec.json.encode(event) for event in old] + [shortened(event, created()) for event in new]
+    assert whole(lines, created()) == [msgspec.json.encode(event) for event in events]
+
+
+def test_no_text_is_kept_twice():
+    said = [f"unlikely{number:05}" for number in range(100)]
+    lines = [shortened(event, created()) for event in told([chunk(content=text) for text in said], "stop", True, True)]
+    kept = b"".join(lines)
+    assert all(kept.count(text.encode()) == 1 for text in said) and INSTRUCTIONS.encode() not in kept
+    assert len(kept) < 100 * 20 + 2000
+
+
+def test_place_of_a_delta_is_that_of_its_item():
+    events = told([chunk(content="a"), chunk(content="b"), chunk(reasoning="c")], "stop", False, False)
+    retelling = Retelling(created())
+    shown = [msgspec.json.decode(retelling.told(shortened(event, created()))) for event in events]
+    deltas = [event for event in shown if event["type"].endswith(".delta")]
+    assert [(event["output_index"], event["item_id"], event["delta"]) for event in deltas] == [
+        (0, "msg_1", "a"),
+        (0, "msg_1", "b"),
+        (1, "rs_2", "c"),
+    ]
