@@ -34,7 +34,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     """In the process of one side, whose modules are imported from its own worktree."""
     import httpx
 
-    import api.http_app  # noqa: F401  # before what it imports
+    import api.deployment  # noqa: F401  # before what it imports
     from api.frontend.frontend import Frontend
     from api.server.listener import HttpListener
     from bench.fronts.ports import free_port

@@ -10,7 +10,7 @@ os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_US
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using extra keyword arguments on `Field` is deprecated")  # ray.serve
     warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)  # torch inside vLLM
-    import api.http_app  # noqa: F401
+    import api.deployment  # noqa: F401
     from api.state.lifecycle import ChatState
     from cluster.config.state import StateConfig
     from cluster.services.postgres import LocalPostgres

@@ -14,7 +14,7 @@ def root(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(subject, "load_library", lambda file: None)
     for module in (*MODULES, *INTERPRETED):
         source = source_of(module, tmp_path)
-        source.parent.mkdir(exist_ok=True)
+        source.parent.mkdir(parents=True, exist_ok=True)
         source.write_text(f"# {module}")
     folder(tmp_path).mkdir(parents=True)
     return tmp_path
