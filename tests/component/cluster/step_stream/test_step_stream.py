@@ -155,7 +155,7 @@ async def test_one_message_carries_what_a_step_produced_for_all_streams():
             Method("step", list[tuple[int, TokenDelta]]),
             lambda c, deltas: (posted.append(len(deltas)), on_step(c, deltas)),
         )
-        cluster.engine.engine.step({request.id: token(7, last=True) for request in requests})
+        cluster.engine.step({request.id: token(7, last=True) for request in requests})
         await asyncio.gather(*(request.reading for request in requests))
         assert posted == [64]
         assert all(request.got == [7] for request in requests)
@@ -169,7 +169,7 @@ async def test_refused_request_fails_as_the_engine_says_and_harms_no_other():
         await refused.reading
         assert isinstance(refused.error, InvalidRequest)
         assert refused.error.code == "context_length_exceeded"
-        cluster.engine.engine.step({other.id: token(1, last=True)})
+        cluster.engine.step({other.id: token(1, last=True)})
         await other.reading
         assert (other.got, other.finished) == ([1], True)
 
@@ -179,8 +179,8 @@ async def test_dead_engine_fails_its_streams_after_what_they_got():
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
         await cluster.settle()
-        cluster.engine.engine.sinks[request.id].put(token(1))
-        cluster.engine.engine.sinks[request.id].fail(WorkerUnreachable("the engine died", "d0"))
+        cluster.engine.sinks[request.id].put(token(1))
+        cluster.engine.sinks[request.id].fail(WorkerUnreachable("the engine died", "d0"))
         await request.reading
         assert request.got == [1]
         assert isinstance(request.error, WorkerUnreachable)
@@ -193,7 +193,7 @@ async def test_reader_that_leaves_before_the_request_has_started_stops_it():
         await asyncio.sleep(0)
         await request.leave()
         await cluster.settle()
-        assert (cluster.engine.engine.sinks, num_open(cluster.streams)) == ({}, 0)
+        assert (cluster.engine.sinks, num_open(cluster.streams)) == ({}, 0)
 
 
 async def test_slow_reader_loses_its_request_and_the_engine_is_told_at_once():
@@ -203,9 +203,9 @@ async def test_slow_reader_loses_its_request_and_the_engine_is_told_at_once():
         slow.may_read.clear()
         await cluster.settle()
         for number in range(2 * MAX_UNREAD):
-            cluster.engine.engine.step({slow.id: token(number), fast.id: token(number)})
+            cluster.engine.step({slow.id: token(number), fast.id: token(number)})
             await cluster.settle()
-        assert cluster.engine.engine.stopped == [slow.id]
+        assert cluster.engine.stopped == [slow.id]
         assert fast.got == list(range(2 * MAX_UNREAD))
         slow.may_read.set()
         await slow.reading
@@ -220,7 +220,7 @@ async def test_worker_whose_ingress_reads_nothing_merges_what_waits():
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
         await cluster.settle()
-        sink = cluster.engine.engine.sinks[request.id]
+        sink = cluster.engine.sinks[request.id]
         writer = next(iter(cluster.streams._writers.values()))
         sent = 0
         while writer._connection.is_writable:  # nothing is read meanwhile: one event loop
@@ -238,7 +238,7 @@ async def test_error_does_not_overtake_tokens_that_wait_for_a_slow_ingress():
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
         await cluster.settle()
-        sink = cluster.engine.engine.sinks[request.id]
+        sink = cluster.engine.sinks[request.id]
         ingress.reader._feeds[0]._max_unread_tokens = None
         next(iter(cluster.streams._writers)).is_writable = False
         sink.put(token(1))
@@ -253,9 +253,9 @@ async def test_tokens_that_cannot_be_sent_end_their_connection_and_no_other_stre
     async with running(num_ingresses=2) as cluster:
         one, other = (Request(f"r{number}", ingress) for number, ingress in enumerate(cluster.ingresses))
         await cluster.settle()
-        cluster.engine.engine.sinks[one.id].put(TokenDelta(0, [1 << 80]))
+        cluster.engine.sinks[one.id].put(TokenDelta(0, [1 << 80]))
         for request in (one, other):
-            cluster.engine.engine.sinks[request.id].fail(EngineLost("the engine died", "d0"))
+            cluster.engine.sinks[request.id].fail(EngineLost("the engine died", "d0"))
         await asyncio.gather(one.reading, other.reading)
         assert isinstance(one.error, WorkerUnreachable)
         assert isinstance(other.error, EngineLost)
@@ -267,7 +267,7 @@ async def test_text_of_an_error_that_nobody_has_foreseen_stays_on_the_worker():
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
         await cluster.settle()
-        cluster.engine.engine.sinks[request.id].fail(RuntimeError("/srv/models/secret.bin"))
+        cluster.engine.sinks[request.id].fail(RuntimeError("/srv/models/secret.bin"))
         await request.reading
         assert isinstance(request.error, ServingError)
         assert str(request.error) == "the worker failed on this request"
@@ -358,7 +358,7 @@ async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_
                 assert (request.got, request.finished) == (produced, True)
             if isinstance(request.error, WorkerUnreachable):
                 assert stream in run.orphaned
-        assert (cluster.engine.engine.sinks, num_open(cluster.streams)) == ({}, 0)
+        assert (cluster.engine.sinks, num_open(cluster.streams)) == ({}, 0)
 
 
 async def test_stream_that_fails_in_a_way_that_nobody_here_knows_does_not_wait_for_ever():
