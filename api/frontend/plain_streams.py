@@ -24,48 +24,27 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from api.frontend.generation import CALL, Generation
 from api.frontend.plain_frames import ChatFrames, CompletionFrames, TextFrames, wants_usage
 from api.wire.sse import DONE
+from cluster.engine.sampling_params import PLAIN_FIELDS
 from cluster.messages.generation import FinishReason, TokenDelta
 
 logger = logging.getLogger("baton.ingress")
 
-UNDERSTOOD = frozenset(
-    {
-        "allowed_token_ids",
-        "bad_words",
-        "frequency_penalty",
-        "ignore_eos",
-        "include_stop_str_in_output",
-        "logit_bias",
-        "max_completion_tokens",
-        "max_tokens",
-        "add_generation_prompt",
-        "add_special_tokens",
-        "chat_template_kwargs",
-        "continue_final_message",
-        "messages",
-        "min_p",
-        "min_tokens",
-        "model",
-        "presence_penalty",
-        "prompt",
-        "repetition_penalty",
-        "reasoning_effort",
-        "request_id",
-        "response_format",
-        "seed",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "stop",
-        "stop_token_ids",
-        "stream",
-        "stream_options",
-        "structured_outputs",
-        "temperature",
-        "top_k",
-        "top_p",
-        "truncate_prompt_tokens",
-    }
-)
+UNDERSTOOD = PLAIN_FIELDS | {
+    "add_generation_prompt",
+    "add_special_tokens",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "max_completion_tokens",
+    "messages",
+    "model",
+    "prompt",
+    "reasoning_effort",
+    "request_id",
+    "response_format",
+    "stream",
+    "stream_options",
+    "truncate_prompt_tokens",
+}
 """Fields that change the prompt, the tokens or their text, and not what a frame says of them (`stream_options` may: it
 is looked at). Any other field keeps its default, or the stream is vLLM's.
 """

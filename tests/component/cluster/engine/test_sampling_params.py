@@ -1,7 +1,14 @@
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-from cluster.engine.sampling_params import decode_sampling_params, encode_sampling_params, is_resumable, is_verifiable
+from cluster.engine.sampling_params import (
+    FACTS,
+    checks_of,
+    decode_sampling_params,
+    encode_sampling_params,
+    is_resumable,
+    is_verifiable,
+)
 
 PLAIN = [
     {},
@@ -54,24 +61,12 @@ def test_parameters_survive_the_wire():
     assert decode_sampling_params(encode_sampling_params(params)) == params
 
 
-LOOKED_AT = {
-    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "watermarking", "seed", "stop",
-    "min_tokens", "logprobs", "prompt_logprobs", "logprob_token_ids", "structured_outputs", "extra_args", "bad_words",
-    "thinking_token_budget", "repetition_detection", "trace_decode_token_ids",
-}  # fmt: skip
-OF_NO_MATTER = {
-    # of one step, whatever was before it
-    "top_p", "top_k", "min_p", "stop_token_ids", "ignore_eos", "logit_bias", "allowed_token_ids",
-    # counted by the engine adapter
-    "max_tokens",
-    # of the text, which the ingress makes
-    "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
-    # of how outputs are handed out, or without the fields above
-    "output_kind", "stream_interval", "skip_clone", "output_text_buffer_length", "flat_logprobs",
-    "prompt_logprob_token_ids", "prompt_logprob_start", "skip_reading_prefix_cache", "routed_experts_prompt_start",
-    "_eos_token_id", "_all_stop_token_ids", "_watermarking_skipped", "_bad_words_token_ids",
-}  # fmt: skip
+def test_every_parameter_of_vllm_is_in_the_table():
+    assert set(SamplingParams.__struct_fields__) == set(FACTS)
 
 
-def test_every_parameter_of_vllm_has_been_thought_of():
-    assert set(SamplingParams.__struct_fields__) == LOOKED_AT | OF_NO_MATTER
+@pytest.mark.parametrize("missing", ["top_p", "logit_bias", "max_tokens"])
+def test_field_that_is_missing_from_the_table_allows_its_default_alone(missing):
+    resumes, verifies = checks_of({name: fact for name, fact in FACTS.items() if name != missing})
+    default = (getattr(SamplingParams(), missing),)
+    assert (missing, default) in resumes and (missing, default) in verifies
