@@ -6,13 +6,11 @@ import sys
 
 from ray.serve.handle import DeploymentHandle
 
-from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
 from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
 from api.http_app import build_http_app
-from api.responses.running_turns import RunningTurns
-from api.responses.titles import Titles
+from api.routes.services import IngressServices
 from api.server.cluster_handle import ClusterHandle
 from api.server.listener import HttpListener
 from api.server.receipt_log import ReceiptLog
@@ -73,9 +71,7 @@ class Ingress:
         http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
         gc.collect()
         gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
-        self._turns: RunningTurns = http_app.state.turns
-        self._keeper: CompletionStoreWriter = http_app.state.keeper
-        self._titles: Titles = http_app.state.titles
+        self._services: IngressServices = http_app.state.services
         self._listener = await HttpListener.start(http_app, config.ingress)
 
     async def check_health(self) -> None:
@@ -88,9 +84,9 @@ class Ingress:
     async def __del__(self) -> None:
         if "_listener" in self.__dict__:  # absent when the replica did not start
             await self._listener.close()
-            await self._turns.drained()
-            await self._keeper.drained()
-            await self._titles.close()
+            await self._services.turns.drained()
+            await self._services.keeper.drained()
+            await self._services.titles.close()
             await self._context.close()
             self._scheduling.close()
             await self._frontend.close()

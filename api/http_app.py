@@ -24,6 +24,7 @@ from api.routes import (
     stored_completions,
 )
 from api.routes import route_receipts as receipts_route
+from api.routes.services import IngressServices
 from api.server.ports import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
@@ -42,23 +43,23 @@ def build_http_app(
 ) -> FastAPI:
     """The HTTP surface over a frontend, a view of the cluster and what is remembered."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.frontend = frontend
-    app.state.cluster = cluster
-    app.state.receipts = receipts
-    app.state.chat_state = state
-    app.state.keeper = CompletionStoreWriter(state)
-    app.state.context = context_manager
-    app.state.titles = Titles(frontend, state)
+    capacity = Capacity(config.max_ongoing_requests)
     background = Capacity(config.max_background_responses, config.max_background_responses_per_tenant)
-    app.state.turns = RunningTurns(Means(frontend, context_manager, app.state.titles), state, background)
-    app.state.keeps_receipts = config.keep_receipts > 0
-    app.state.allow_path_header = config.allow_path_header
-    app.state.keep_alive_s = config.keep_alive_s
-    app.state.capacity = Capacity(config.max_ongoing_requests)
-    app.state.standstill = Standstill(app.state.capacity)
-    app.state.structured_output = config.structured_output
-    app.state.max_sequences = min(config.max_sequences_per_request, config.max_ongoing_requests)
-    app.add_middleware(Edge, config, app.state.capacity)
+    titles = Titles(frontend, state)
+    app.state.services = IngressServices(
+        config=config,
+        frontend=frontend,
+        cluster=cluster,
+        receipts=receipts,
+        chat_state=state,
+        keeper=CompletionStoreWriter(state),
+        context=context_manager,
+        titles=titles,
+        turns=RunningTurns(Means(frontend, context_manager, titles), state, background),
+        capacity=capacity,
+        standstill=Standstill(capacity),
+    )
+    app.add_middleware(Edge, config, capacity)
     remembering = (conversations, context, responses, stored_completions, feedback)
     for routes in (completions, *remembering, models, health, links, queue, receipts_route):
         app.include_router(routes.router)

@@ -9,6 +9,7 @@ from api.edge.edge import hold_more
 from api.edge.request_id import HTTP_REQUEST
 from api.frontend.generation import Call
 from api.identity.tenants import tenant_of
+from api.routes.services import services_of
 from api.wire.constraints import check_constraints
 from api.wire.limits.bounds import check_sequences
 from api.wire.requests import checked
@@ -45,13 +46,13 @@ def call_of(request: Request, body: Any) -> Call:
 
 async def check_constraints_of(request: Request, body: Any) -> None:
     """What the body asks of structured output. Raises InvalidRequest."""
-    config = request.app.state.structured_output
+    config = services_of(request).config.structured_output
     await checked(request, None, lambda: check_constraints(body, config))
 
 
 def hold_sequences(request: Request, body: Any) -> None:
     """A request that asks for several holds so much of the replica's capacity. Raises InvalidRequest, Overloaded."""
-    number = check_sequences(body, request.app.state.max_sequences)
+    number = check_sequences(body, services_of(request).max_sequences)
     if number > 1:
         hold_more(request.scope, number - 1)
 
@@ -81,7 +82,7 @@ def _forced_path(request: Request) -> Path | None:
     wanted = request.headers.get(PATH_HEADER)
     if wanted is None:
         return None
-    if not request.app.state.allow_path_header:
+    if not services_of(request).config.allow_path_header:
         raise InvalidRequest(f"the header {PATH_HEADER} is not allowed here", None, "unsupported_parameter")
     if wanted not in set(Path):
         raise InvalidRequest(f"{PATH_HEADER} must be one of {', '.join(Path)}", None, "invalid_value")

@@ -13,6 +13,7 @@ from api.frontend.generation import Call
 from api.frontend.vllm_errors import error_in_frame
 from api.identity.tenants import tenant_in_state
 from api.routes.call_headers import call_of, check_constraints_of, headers_of, hold_sequences
+from api.routes.services import services_of
 from api.server.event_stream import EventStream
 from api.wire.bodies import public
 from api.wire.requests import json_of
@@ -28,15 +29,15 @@ async def create_chat_completion(request: Request) -> Response:
     call = call_of(request, body)
     keeping = None
     if wants_store(body):
-        keeping = Keeping(request.app.state.keeper, tenant_in_state(request), body, tier_of(call.terms.slo_class))
-    return await _answered(request, body, call, request.app.state.frontend.chat_completion, keeping)
+        keeping = Keeping(services_of(request).keeper, tenant_in_state(request), body, tier_of(call.terms.slo_class))
+    return await _answered(request, body, call, services_of(request).frontend.chat_completion, keeping)
 
 
 async def create_completion(request: Request) -> Response:
     body = await json_of(request)
     await check_constraints_of(request, body)
     hold_sequences(request, body)
-    return await _answered(request, body, call_of(request, body), request.app.state.frontend.completion)
+    return await _answered(request, body, call_of(request, body), services_of(request).frontend.completion)
 
 
 # Plain routes: FastAPI's own would resolve dependencies, of which there are none, for each request.
@@ -58,5 +59,5 @@ async def _answered(
         result if keeping is None else keeping.passed_on(result),
         error_in=lambda frame: error_in_frame(frame, call.error),
         headers_of_status=lambda: headers_of(call),
-        keep_alive_s=request.app.state.keep_alive_s,
+        keep_alive_s=services_of(request).config.keep_alive_s,
     )

@@ -9,6 +9,7 @@ from api.context.manager import ContextManager
 from api.identity.tenants import tenant_in_state
 from api.responses.running_turns import input_of
 from api.routes.call_headers import call_of
+from api.routes.services import services_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.history import NOTHING, History
 from api.state.postgres.stores.items import Item, new_id
@@ -65,7 +66,7 @@ async def compact(request: Request) -> dict[str, Any]:
 async def input_tokens(request: Request) -> dict[str, Any]:
     body = await object_of(request, INPUT_TOKENS)
     manager = _manager(request)
-    (first, *_) = await request.app.state.frontend.models()
+    (first, *_) = await services_of(request).frontend.models()
     body["model"] = body.get("model") or first["id"]
     wanted = await checked(request, body.get("input"), lambda: request_of(body, manager.config.default_truncation))
     history, items = await _conversation(request, wanted)
@@ -75,7 +76,7 @@ async def input_tokens(request: Request) -> dict[str, Any]:
 
 async def _conversation(request: Request, wanted: ResponseRequest) -> tuple[History, list[Item]]:
     """What the input follows, and the input, with ids. Raises NotFound, StateUnavailable."""
-    state: ChatState = request.app.state.chat_state
+    state: ChatState = services_of(request).chat_state
     tenant, history = tenant_in_state(request), NOTHING
     if wanted.conversation or wanted.previous:
         history = await state.stores.responses.history(tenant, wanted.conversation, wanted.previous)
@@ -83,5 +84,5 @@ async def _conversation(request: Request, wanted: ResponseRequest) -> tuple[Hist
 
 
 def _manager(request: Request) -> ContextManager:
-    manager: ContextManager = request.app.state.context
+    manager: ContextManager = services_of(request).context
     return manager

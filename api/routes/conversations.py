@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from api.identity.tenants import tenant_in_state
+from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.conversations import Conversation, Conversations
@@ -112,7 +113,7 @@ def _store(request: Request) -> Conversations:
 
 
 def _state(request: Request) -> ChatState:
-    state: ChatState = request.app.state.chat_state
+    state: ChatState = services_of(request).chat_state
     return state
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
+from api.routes.services import services_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.feedback import Feedback, FeedbackStore
 from api.wire.feedback import KNOWN, opinion_of, rating_of
@@ -37,7 +38,7 @@ async def delete(request: Request, feedback: str) -> dict[str, Any]:
 
 def _store(request: Request) -> FeedbackStore:
     """Raises StateUnavailable."""
-    state: ChatState = request.app.state.chat_state
+    state: ChatState = services_of(request).chat_state
     return state.stores.feedback
 
 

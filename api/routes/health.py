@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from api.edge.capacity import Capacity, Standstill
+from api.routes.services import services_of
 
 router = APIRouter()
 
@@ -19,8 +20,8 @@ replicas that are only busy, all at the same time.
 @router.api_route("/healthz", methods=["GET", "HEAD"])
 async def healthz(request: Request) -> Response:
     """This ingress replica answers, and takes requests."""
-    capacity: Capacity = request.app.state.capacity
-    standstill: Standstill = request.app.state.standstill
+    capacity: Capacity = services_of(request).capacity
+    standstill: Standstill = services_of(request).standstill
     stands_still = standstill.lasts_s(asyncio.get_running_loop().time()) > STANDSTILL_S
     body = {
         "status": "full" if stands_still else "ok",
@@ -33,7 +34,7 @@ async def healthz(request: Request) -> Response:
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
     """Both pools can serve: a prefill worker can hand over to a decode worker."""
-    view = await request.app.state.cluster.view()
+    view = await services_of(request).cluster.view()
     body = {
         "ready": view.is_ready,
         "prefill_workers": view.num_prefill,
@@ -46,4 +47,4 @@ async def readyz(request: Request) -> Response:
 @router.get("/metrics")
 async def scrape(request: Request) -> Response:
     """Prometheus text for the whole application."""
-    return Response(await request.app.state.cluster.metrics_page(), media_type="text/plain; version=0.0.4")
+    return Response(await services_of(request).cluster.metrics_page(), media_type="text/plain; version=0.0.4")

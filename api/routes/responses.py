@@ -13,6 +13,7 @@ from api.responses.idempotency import attempt_of, found_for
 from api.responses.resume import cancelled, resumed
 from api.responses.turn import Turn
 from api.routes.call_headers import call_of, check_constraints_of, headers_of
+from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
 from api.server.event_stream import EventStream
 from api.state.lifecycle import ChatState
@@ -34,7 +35,7 @@ router = APIRouter(prefix="/v1/responses")
 async def create(request: Request) -> Response:
     body = await object_of(request, KNOWN)
     await check_constraints_of(request, body)
-    truncation = request.app.state.context.config.default_truncation
+    truncation = services_of(request).context.config.default_truncation
     wanted = await checked(request, body.get("input"), lambda: request_of(body, truncation))
     return await _answer_once(request, wanted, body)
 
@@ -55,7 +56,7 @@ async def retrieve(request: Request, response: str) -> Any:
 async def cancel(request: Request, response: str) -> dict[str, Any]:
     tenant, store = tenant_in_state(request), _store(request)
     if await store.cancel(tenant, response):
-        await cancelled(request.app.state.turns, request.app.state.chat_state, tenant, response)
+        await cancelled(services_of(request).turns, services_of(request).chat_state, tenant, response)
     return await store.get(tenant, response)
 
 
@@ -65,7 +66,7 @@ async def regenerate(request: Request, response: str) -> Response:
     overrides = await object_of(request, OVERRIDES)
     await check_constraints_of(request, overrides)
     tenant, store = tenant_in_state(request), _store(request)
-    asked, truncation = await store.asked(tenant, response), request.app.state.context.config.default_truncation
+    asked, truncation = await store.asked(tenant, response), services_of(request).context.config.default_truncation
     wanted = await checked(request, asked.items, lambda: request_again(asked, overrides, truncation))
     return await _answer_once(request, wanted, overrides)
 
@@ -73,7 +74,7 @@ async def regenerate(request: Request, response: str) -> Response:
 @router.delete("/{response}")
 async def delete(request: Request, response: str) -> dict[str, Any]:
     tenant = tenant_in_state(request)
-    async with request.app.state.chat_state.cache.forgetting(tenant, response):
+    async with services_of(request).chat_state.cache.forgetting(tenant, response):
         await _store(request).delete(tenant, response)
     return {"id": response, "object": "response", "deleted": True}
 
@@ -95,7 +96,7 @@ async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str
     tenant = tenant_in_state(request)
     mark = await checked(request, wanted.items, lambda: fingerprint(tenant, request.url.path, body))
     attempt = attempt_of(request.headers, mark)
-    found = await found_for(request.app.state.chat_state, tenant, attempt, new_id("resp"))
+    found = await found_for(services_of(request).chat_state, tenant, attempt, new_id("resp"))
     if found.hold is None:
         return await _answer_of_another_try(request, wanted, found.response)
     return await _answer(request, wanted, found.response, found.hold)
@@ -107,13 +108,13 @@ async def _answer(request: Request, wanted: ResponseRequest, response: str, hold
         call = call_of(request, wanted.body)
         tenant, units = tenant_in_state(request), request.scope[UNITS]
         settle = None if hold is None else hold.settle
-        turn = await request.app.state.turns.start(tenant, wanted, call, response, units, settle)
+        turn = await services_of(request).turns.start(tenant, wanted, call, response, units, settle)
     except ServingError:
         if hold is not None:
             hold.refuse()
         raise
     if wanted.is_streamed:
-        keep_alive_s = request.app.state.keep_alive_s
+        keep_alive_s = services_of(request).config.keep_alive_s
         return EventStream(
             _turn_frames(turn),
             lambda _: None,
@@ -127,7 +128,7 @@ async def _answer(request: Request, wanted: ResponseRequest, response: str, hold
 async def _answer_of_another_try(request: Request, wanted: ResponseRequest, response: str) -> Response:
     if wanted.is_streamed:
         frames = _frames(_started(_events_of(request, response, -1)), 0)
-        keep_alive_s = request.app.state.keep_alive_s
+        keep_alive_s = services_of(request).config.keep_alive_s
         return EventStream(frames, lambda _: None, dict, keep_alive_s, lambda error: error_event(error, 0))
     try:
         if not wanted.is_background:
@@ -142,13 +143,13 @@ async def _answer_of_another_try(request: Request, wanted: ResponseRequest, resp
 def _resumed(request: Request, response: str, first: int) -> EventStream:
     """From this event on."""
     frames = _frames(_events_of(request, response, first - 1), first)
-    keep_alive_s = request.app.state.keep_alive_s
+    keep_alive_s = services_of(request).config.keep_alive_s
     return EventStream(frames, lambda _: None, dict, keep_alive_s, lambda error: error_event(error, first))
 
 
 def _events_of(request: Request, response: str, after: int) -> AsyncGenerator[bytes, None]:
-    state = request.app.state
-    return resumed(state.turns, state.chat_state, tenant_in_state(request), response, after)
+    services = services_of(request)
+    return resumed(services.turns, services.chat_state, tenant_in_state(request), response, after)
 
 
 async def _started(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -197,5 +198,5 @@ async def _whole(turn: Turn) -> dict[str, Any]:
 
 def _store(request: Request) -> Responses:
     """Raises StateUnavailable."""
-    state: ChatState = request.app.state.chat_state
+    state: ChatState = services_of(request).chat_state
     return state.stores.responses

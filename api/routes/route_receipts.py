@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from api.routes.services import services_of
 from cluster.errors import InvalidRequest, NotFound
 
 router = APIRouter(prefix="/baton")
@@ -20,10 +21,10 @@ requests of the replica, fewer has an operator ask more often.
 
 @router.get("/receipts")
 async def receipts(request: Request) -> Response:
-    state = request.app.state
-    if not state.keeps_receipts:
+    services = services_of(request)
+    if services.config.keep_receipts == 0:
         raise NotFound("receipts are not kept here: ingress.keep_receipts is 0", None, "unknown_url")
-    found = state.receipts.last(_number(request), request.query_params.get("http_request"))
+    found = services.receipts.last(_number(request), request.query_params.get("http_request"))
     shown = [{**_named(receipt), "result": receipt.result} for receipt in found]
     return Response(msgspec.json.encode({"receipts": shown}), media_type="application/json")
 

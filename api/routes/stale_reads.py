@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from api.routes.services import services_of
 from api.wire.pages import Page
 
 STALE_HEADER = "x-baton-stale"
@@ -20,7 +21,7 @@ async def answer_or_copy(
     """
     if name is None:
         return JSONResponse(await ask())
-    found = await request.app.state.chat_state.cache.read(tenant, scope, name, ask)
+    found = await services_of(request).chat_state.cache.read(tenant, scope, name, ask)
     headers = None if found.age_s is None else {STALE_HEADER: str(round(found.age_s))}
     return JSONResponse(found.body, headers=headers)
 

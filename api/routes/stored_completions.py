@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
+from api.routes.services import services_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.chat_completions import ChatCompletions
 from api.wire.completions.messages import listed_messages
@@ -54,5 +55,5 @@ async def messages(request: Request, completion: str) -> dict[str, Any]:
 
 def _store(request: Request) -> ChatCompletions:
     """Raises StateUnavailable."""
-    state: ChatState = request.app.state.chat_state
+    state: ChatState = services_of(request).chat_state
     return state.stores.chat_completions

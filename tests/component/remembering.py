@@ -50,7 +50,7 @@ async def clients_of(
         for client in made:
             await client.close()
         await listener.close()
-        await app.state.turns.drained()
-        await app.state.keeper.drained()
-        await app.state.titles.close()
-        await app.state.context.close()
+        await app.state.services.turns.drained()
+        await app.state.services.keeper.drained()
+        await app.state.services.titles.close()
+        await app.state.services.context.close()

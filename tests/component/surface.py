@@ -164,7 +164,7 @@ def a_client(app: FastAPI) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     headers = {"content-type": "application/json"}  # of bodies that a test has written by itself
     client = httpx.AsyncClient(transport=transport, base_url="http://baton", headers=headers)
-    return watched(client, invented(app.state.frontend))
+    return watched(client, invented(app.state.services.frontend))
 
 
 def invented(frontend: FakeFrontend | Frontend) -> frozenset[str]:

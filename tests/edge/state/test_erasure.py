@@ -38,7 +38,7 @@ async def with_everything(http) -> str:
     await http.get(f"/v1/conversations/{conversation}")  # of which a copy is kept
     await http.get(f"/v1/conversations/{conversation}/items")
     await http.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
-    await http._transport.app.state.keeper.drained()
+    await http._transport.app.state.services.keeper.drained()
     return conversation
 
 
@@ -92,7 +92,7 @@ async def test_response_that_runs_meanwhile_writes_nothing_afterwards(http_of, s
     await administration(state).erase(ALICE)
     model.may_go_on.set()
     await running
-    await http._transport.app.state.turns.drained()
+    await http._transport.app.state.services.turns.drained()
     assert rows_of(postgres, ALICE).keys() == {"tenants", "tenant_keys"}
 
 

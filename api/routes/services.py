@@ -1,0 +1,43 @@
+"""What the routes of an ingress replica work with, made once when the replica starts (api/http_app.py)."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from api.completions.store_writer import CompletionStoreWriter
+from api.context.manager import ContextManager
+from api.edge.capacity import Capacity, Standstill
+from api.frontend.frontend import Frontend
+from api.responses.running_turns import RunningTurns
+from api.responses.titles import Titles
+from api.server.ports import ClusterPort
+from api.server.receipt_log import ReceiptLog
+from api.state.lifecycle import ChatState
+from cluster.config.ingress import IngressConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngressServices:
+    """What the routes of one ingress replica share. All fields live as long as the replica."""
+
+    config: IngressConfig
+    frontend: Frontend
+    cluster: ClusterPort
+    receipts: ReceiptLog
+    chat_state: ChatState
+    keeper: CompletionStoreWriter
+    context: ContextManager
+    titles: Titles
+    turns: RunningTurns
+    capacity: Capacity
+    standstill: Standstill
+
+    @property
+    def max_sequences(self) -> int:
+        """The most sequences that one request may ask for, in number."""
+        return min(self.config.max_sequences_per_request, self.config.max_ongoing_requests)
+
+
+def services_of(request: Request) -> IngressServices:
+    services: IngressServices = request.app.state.services
+    return services
