@@ -29,6 +29,7 @@ MODULES = (
     "router.load.prefill_share",
     "router.admission.fairness",
     "router.load.worker_state",
+    "router.prediction.decaying",
     "router.prediction.latency",
     "router.placement.lmetric",
     "router.placement.no_candidates",

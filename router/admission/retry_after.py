@@ -4,7 +4,7 @@ Those who are refused are told different times: each is given a turn behind thos
 what the load leaves of the service. So those who come back find room, and do not meet each other again.
 """
 
-from math import ceil, exp
+from math import ceil
 from typing import Final, final
 
 from cluster.messages.ids import SloClass
@@ -12,6 +12,7 @@ from cluster.messages.placement import Prediction
 from router.load.worker_state import WorkerState
 from router.placement.cost import MARGIN, DecodePart, stretched
 from router.placement.placement_input import PlacementInput
+from router.prediction.decaying import DecayingSum, remaining
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 MOST_BUSY: Final = 0.95
@@ -27,24 +28,22 @@ a burst; those that are let in; and how long the most of these is taken for what
 class Rate:
     """Mean number per second over about the last `window_s`, or since the first."""
 
-    __slots__ = ("_at", "_began_at", "_recent", "_window_s")
+    __slots__ = ("_began_at", "_recent")
 
     def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._recent = self._at = 0.0
+        self._recent = DecayingSum(window_s)
         self._began_at: float | None = None
 
     def note(self, now: float) -> None:
         if self._began_at is None:
-            self._began_at = self._at = now
-        self._recent = self._recent * exp((self._at - now) / self._window_s) + 1.0
-        self._at = now
+            self._began_at = now
+        self._recent.add(1.0, now)
 
     def per_s(self, now: float) -> float:
         if self._began_at is None:
             return 0.0
-        seen_s = max(now - self._began_at, 1.0) / self._window_s
-        return self._recent * exp((self._at - now) / self._window_s) / (self._window_s * (1.0 - exp(-seen_s)))
+        window_s, seen_s = self._recent.window_s, max(now - self._began_at, 1.0)
+        return self._recent.at(now) / (window_s * (1.0 - remaining(seen_s, window_s)))
 
 
 @final
@@ -79,7 +78,7 @@ class RetrySlots:
         return turn_at - now
 
     def _capacity(self, now: float) -> float:
-        return self._capacity_per_s * exp((self._capacity_at - now) / CAPACITY_S)
+        return self._capacity_per_s * remaining(now - self._capacity_at, CAPACITY_S)
 
 
 def wait_s(ask: PlacementInput, prediction: Prediction, generating: WorkerState, load: float, num_before: int) -> float:

@@ -286,7 +286,7 @@ class WorkerState:
 
     def _changed(self) -> None:
         context = max(0.0, self._context_base + len(self.residents) * self._steps) + self.unknown_context
-        self.last_step_s = max(MIN_STEP_S, self.model.decode_s(max(1, self.num_decoding), int(context)))
+        self.last_step_s = max(MIN_STEP_S, self.model.times.decode_s(max(1, self.num_decoding), int(context)))
         self._crowd()
 
     def _crowd(self) -> None:

@@ -18,6 +18,7 @@ from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
 from router.prediction import hardware as catalogue
+from router.prediction.decaying import ERROR_SHARE, moving_mean
 from router.prediction.path_bias import PathBias
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
 from router.prediction.step_model import StepModel
@@ -41,8 +42,6 @@ STEP_S = (1e-6, 600.0)
 _RELATIVE_ABOVE_S: Final = 2e-3
 """Errors in steps shorter than this count as shares of it."""
 _NUM_FIRST: Final = 5
-_ERROR_SHARE: Final = 0.05
-"""Of the newest sample in the moving average of the errors."""
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -83,24 +82,6 @@ class LatencyModel:
         self._prefill_error: float | None = None
         self._decode_error: float | None = None
 
-    def step_s(self, num_new: float, attended: float, num_decoding: float, context_tokens: float) -> float:
-        return self.times.step_s(num_new, attended, num_decoding, context_tokens)
-
-    def prefill_s(
-        self,
-        num_new: int,
-        num_cached: int,
-        max_step_tokens: int,
-        num_decoding: int = 0,
-        context_tokens: float = 0.0,
-    ) -> float:
-        """Of a prompt, beside the requests that decode there."""
-        return self.times.prefill_s(num_new, num_cached, max_step_tokens, num_decoding, context_tokens)
-
-    def decode_s(self, num_decoding: float, context_tokens: float) -> float:
-        """Of one step."""
-        return self.times.decode_s(num_decoding, context_tokens)
-
     def observe(self, sample: StepSample) -> None:
         """A step that an engine of this kind has run."""
         if not _has_meaning(sample):
@@ -117,11 +98,11 @@ class LatencyModel:
         return StepErrors(self._prefill_error, self._decode_error)
 
     def _note_error(self, sample: StepSample) -> None:
-        error = abs(self.step_s(*_work(sample)) - sample.seconds) / sample.seconds
+        error = abs(self.times.step_s(*_work(sample)) - sample.seconds) / sample.seconds
         if sample.num_prefill:
-            self._prefill_error = _moved(self._prefill_error, error)
+            self._prefill_error = moving_mean(self._prefill_error, error, ERROR_SHARE)
         else:
-            self._decode_error = _moved(self._decode_error, error)
+            self._decode_error = moving_mean(self._decode_error, error, ERROR_SHARE)
 
     def _set_level(self, first: list[StepSample]) -> None:
         """Begin again: what the first samples have in common with the prior is its shape."""
@@ -207,10 +188,6 @@ def _work(sample: StepSample) -> tuple[int, int, int, int]:
 def _has_meaning(sample: StepSample) -> bool:
     has_work = min(_work(sample)) >= 0 and sample.num_prefill + sample.num_decoding > 0
     return has_work and STEP_S[0] <= sample.seconds <= STEP_S[1]
-
-
-def _moved(average: float | None, error: float) -> float:
-    return error if average is None else average + _ERROR_SHARE * (error - average)
 
 
 def _coefficients(times: StepModel) -> tuple[float, ...]:

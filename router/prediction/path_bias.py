@@ -11,6 +11,7 @@ import msgspec
 
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction
+from router.prediction.decaying import ERROR_SHARE, moving_mean
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
 
 FACTOR = (0.5, 2.0)
@@ -24,7 +25,6 @@ _DOUBT: Final = 0.3
 _TTFT_OVERHEAD_S, _TPOT_OVERHEAD_S = 50e-3, 1e-3
 """Units of the overheads."""
 _LONGEST_S: Final = 3600.0
-_ERROR_SHARE: Final = 0.05
 
 
 class PathErrors(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Bias:
         if not (0 < predicted_s < _LONGEST_S and 0 < actual_s < _LONGEST_S):
             return
         error = abs(self.corrected(predicted_s) - actual_s) / actual_s
-        self.error = error if self.error is None else self.error + _ERROR_SHARE * (error - self.error)
+        self.error = moving_mean(self.error, error, ERROR_SHARE)
         self._estimate.update([self._unit_s, predicted_s], actual_s, least=self._unit_s / 50)
         overhead, factor = self._estimate.coefficients
         self.overhead_s = min(overhead, MOST_OVERHEAD) * self._unit_s

@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Final, final
 
+from router.prediction.decaying import ERROR_SHARE, moving_mean
+
 FORGETTING: Final = 0.98
 """Kept of what is known along the direction of a sample: fifty samples of the same kind are remembered."""
 DRIFT: Final = 0.004
 """Standard deviation of the change that is common to all coefficients, as a share of them, from sample to sample."""
 _OUTLIER: Final = 4.0
 """Errors of so many times the usual one are discounted."""
-_USUAL_SHARE: Final = 0.05
-"""Of the newest error in the usual one, which is a moving average."""
 _INFORMATION = (1e-9, 1e9)
 """Outside of it rounding would corrupt the covariance."""
 
@@ -75,7 +75,7 @@ class RecursiveLeastSquares:
 
     def _weight(self, error: float) -> float:
         bound = min(1.0, max(self._noise, _OUTLIER * self._usual_error))
-        self._usual_error += _USUAL_SHARE * (min(1.0, error) - self._usual_error)
+        self._usual_error = moving_mean(self._usual_error, min(1.0, error), ERROR_SHARE)
         return 1.0 if error <= bound else bound / error
 
     def _keep_positive(self) -> None:

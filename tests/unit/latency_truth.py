@@ -62,4 +62,4 @@ def mean_error(model, truth: StepModel, draw) -> float:
     """Of predictions of steps that were not learned from, against what they take without noise."""
     rng = random.Random(20)
     steps = [draw(rng) for _ in range(100)]
-    return fmean(abs(exact_s(model, step) / exact_s(truth, step) - 1) for step in steps)
+    return fmean(abs(exact_s(model.times, step) / exact_s(truth, step) - 1) for step in steps)

@@ -90,7 +90,7 @@ def test_prefill_is_not_forgotten_while_an_engine_only_decodes():
 
 def test_small_prefill_beside_decodes_is_nearly_free_below_the_knee():
     model = taught(LatencyModel(GPU), GPU, mixed_step, 200, 1)
-    alone, beside = model.decode_s(16, 16_000), model.prefill_s(64, 0, 2048, 16, 16_000)
+    alone, beside = model.times.decode_s(16, 16_000), model.times.prefill_s(64, 0, 2048, 16, 16_000)
     assert beside < 1.1 * alone
 
 
@@ -163,15 +163,15 @@ def test_predictions_are_finite_and_grow_with_the_work_whatever_was_observed(sam
     new, cached, decoding, context = work
     grown = [amount + extra for amount, extra in zip(work, more, strict=True)]
 
-    assert isfinite(model.decode_s(decoding, context)) and model.decode_s(decoding, context) > 0
+    assert isfinite(model.times.decode_s(decoding, context)) and model.times.decode_s(decoding, context) > 0
     slack = 1 + 1e-9  # rounding
-    assert model.decode_s(decoding, context) <= model.decode_s(grown[2], context) * slack
-    assert model.decode_s(decoding, context) <= model.decode_s(decoding, grown[3]) * slack
-    prefill_s = model.prefill_s(1 + new, cached, 2048, decoding, context)
+    assert model.times.decode_s(decoding, context) <= model.times.decode_s(grown[2], context) * slack
+    assert model.times.decode_s(decoding, context) <= model.times.decode_s(decoding, grown[3]) * slack
+    prefill_s = model.times.prefill_s(1 + new, cached, 2048, decoding, context)
     assert isfinite(prefill_s) and prefill_s > 0
-    assert prefill_s <= model.prefill_s(1 + grown[0], cached, 2048, decoding, context) * slack
-    assert prefill_s <= model.prefill_s(1 + new, grown[1], 2048, decoding, context) * slack
-    assert prefill_s <= model.prefill_s(1 + new, cached, 2048, decoding, grown[3]) * slack
+    assert prefill_s <= model.times.prefill_s(1 + grown[0], cached, 2048, decoding, context) * slack
+    assert prefill_s <= model.times.prefill_s(1 + new, grown[1], 2048, decoding, context) * slack
+    assert prefill_s <= model.times.prefill_s(1 + new, cached, 2048, decoding, grown[3]) * slack
 
 
 @pytest.mark.parametrize("seconds", [nan, inf, -inf, 0.0, -1.0, 1e-9, 1e9])
