@@ -39,6 +39,7 @@ MODULES = (
     "router.placement.goodput",
     "router.prefixes.expected_blocks",
     "router.prefixes.index",
+    "router.prefixes.runs",
     "router.quarantine.quarantine",
     "router.admission.waiting_queue",
     "router.admission.retry_after",

@@ -14,8 +14,7 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core import kv_cache_utils
 
 from cluster.config.pools import BLOCK_HASH_ALGORITHM
-
-KEY_BYTES = 8
+from cluster.messages.kv_events import KEY_BYTES
 
 BLOCKS_AT_A_TIME = 256
 """Half a millisecond: longer prompts let the event loop go in between."""

@@ -14,11 +14,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from cluster.messages.ids import WorkerId
-from cluster.messages.kv_events import KvChange, KvEvents, KvTier
+from cluster.messages.kv_events import KEY_BYTES, KvChange, KvEvents, KvTier
 
 T = TypeVar("T")
 
-KEY_BYTES = 8
 MAX_EARLY_BATCHES = 10_000
 """That wait for a replay."""
 MAX_BLOCKS_PER_MESSAGE = 4096
@@ -239,5 +238,5 @@ def _parts(changes: list[KvChange]) -> list[list[KvChange]]:
 
 
 def _key(block_hash: int | bytes) -> bytes:
-    """vLLM gives the last 8 bytes of a hash as a number, or where the environment says so all of it."""
+    """vLLM gives the last KEY_BYTES of a hash as a number, or where the environment says so all of it."""
     return block_hash.to_bytes(KEY_BYTES, "big") if isinstance(block_hash, int) else block_hash[-KEY_BYTES:]

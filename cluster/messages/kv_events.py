@@ -1,10 +1,16 @@
 """What the caches of a worker have gained and lost, as the worker tells the Scheduler."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from cluster.messages.ids import WorkerId
+
+KEY_BYTES: Final = 8
+"""Length of the key of a KV block: the last bytes of vLLM's hash of the block, which vLLM's own KV events carry. Longer
+keys cost memory per indexed block; shorter ones have different blocks share a key.
+"""
 
 
 class KvTier(StrEnum):

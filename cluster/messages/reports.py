@@ -43,7 +43,7 @@ class StepSample(msgspec.Struct, frozen=True, array_like=True):
     num_prefill: int
     """Prompt tokens that it computed."""
     attended: int
-    """Sum over its prompts of new * past + new * (new + 1) / 2 tokens: the work of their attention."""
+    """Work of attention: the sum of `prompt_attention` (router/prediction/step_model.py) over the step's prompts."""
     num_decoding: int
     """Requests that it gave a token to."""
     context_tokens: int

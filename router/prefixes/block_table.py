@@ -16,18 +16,17 @@ Invariants: no more than `max_blocks` entries; no entry is 0; a free slot has no
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from typing import Final, final
 
+from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS, runs
 from router.prefixes.worker_bits import MAX_GROUPS
 
 GPU, HOST, DISK = 1, 2, 4
 ALL = GPU | HOST | DISK
 
-DENSE_BLOCKS: Final = 64
-STRIDE_BLOCKS: Final = 16
 _SLOT_BITS: Final = 3
-_KEY_BYTES: Final = 48
+_KEY_OBJECT_BYTES: Final = 48
 """Of a hash of 8 bytes as a Python object."""
 _SWEEP_BLOCKS: Final = 256
 """Per call, at least: a sweep is over in some thousand calls, and none of them takes long."""
@@ -116,7 +115,7 @@ class BlockTable:
     @property
     def memory_bytes(self) -> int:
         """Nearly: without the masks, which are mostly shared."""
-        return sys.getsizeof(self._blocks) + len(self._blocks) * _KEY_BYTES
+        return sys.getsizeof(self._blocks) + len(self._blocks) * _KEY_OBJECT_BYTES
 
     def open(self, worker_bit: int) -> Holder:
         """`worker_bit`: the worker's, of its WorkerBits."""
@@ -148,25 +147,21 @@ class BlockTable:
         blocks, bits = self._blocks, holder.bits[place]
         holder.has_blocks = True
         self._num_joined += len(hashes)
-        at = 0
-        for mask, run in groupby(map(blocks.get, hashes)):
-            start, at = at, at + len(list(run))
-            if mask is None:
-                part = hashes[start : min(at, start + self.max_blocks - len(blocks))]
-                holder.is_cut |= len(part) < at - start
+        for mask, start, end in runs(blocks, hashes):
+            if not mask:
+                part = hashes[start : min(end, start + self.max_blocks - len(blocks))]
+                holder.is_cut |= len(part) < end - start
                 blocks.update(dict.fromkeys(part, bits))
             elif not mask & bits:
-                blocks.update(dict.fromkeys(hashes[start:at], mask | bits))
+                blocks.update(dict.fromkeys(hashes[start:end], mask | bits))
 
     def leave(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
         """The holder no longer has these blocks there."""
         blocks, bits = self._blocks, holder.bits[place]
-        at = 0
-        for mask, run in groupby(map(blocks.get, hashes)):
-            start, at = at, at + len(list(run))
-            if mask is None or not mask & bits:
+        for mask, start, end in runs(blocks, hashes):
+            if not mask & bits:
                 continue
-            part = hashes[start:at]
+            part = hashes[start:end]
             if rest := mask & ~bits:
                 blocks.update(dict.fromkeys(part, rest))
             else:
@@ -181,8 +176,8 @@ class BlockTable:
         # Whoever is in the first alone has fallen behind: `behind` says at which depth.
         behind: dict[int, int] = {}
         depth = 0
-        for mask, length in self._runs(hashes):
-            if mask is None:
+        for mask, end in self._walk(hashes):
+            if not mask:
                 break
             still = alive & (mask | mask >> 1 | mask >> 2)
             if still != alive:
@@ -195,26 +190,26 @@ class BlockTable:
                 for unit in _bits(near ^ ahead):
                     behind[unit] = depth
                 near = ahead
-            depth += length
+            depth = end
         self._settle(hits, alive, depth, behind)
         return hits
 
-    def _runs(self, hashes: Sequence[bytes]) -> Iterator[tuple[int | None, int]]:
-        """Masks of consecutive blocks, and how many blocks have each."""
-        get = self._blocks.get
-        for mask, run in groupby(map(get, hashes[:DENSE_BLOCKS])):
-            yield mask, len(list(run))
-        at, num_blocks = DENSE_BLOCKS, len(hashes)
-        while at < num_blocks:
-            mask, last = get(hashes[at]), at
+    def _walk(self, hashes: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+        """Mask and end of each run of a prompt; beyond DENSE_BLOCKS the end is found by bisection."""
+        blocks, num_blocks = self._blocks, len(hashes)
+        for mask, _, end in runs(blocks, hashes[:DENSE_BLOCKS]):
+            yield mask, end
+        end = DENSE_BLOCKS
+        while end < num_blocks:
+            mask, last = blocks.get(hashes[end], 0), end
             stride, grows = STRIDE_BLOCKS, True
             while stride >= STRIDE_BLOCKS:
-                is_same = last + stride < num_blocks and get(hashes[last + stride]) == mask
+                is_same = last + stride < num_blocks and blocks.get(hashes[last + stride], 0) == mask
                 last += stride * is_same
                 grows &= is_same
                 stride = stride * 2 if grows else stride // 2
-            yield mask, last + 1 - at
-            at = last + 1
+            end = last + 1
+            yield mask, end
 
     def sweep(self, num_joined: int = 0) -> None:
         """Go on with the sweep that clears closed slots, and that makes room when the table is crowded: blocks in no

@@ -10,11 +10,10 @@ Neighbours mostly have the marks of the same workers, so everything works on run
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, final
 
-from router.prefixes.block_table import DENSE_BLOCKS, STRIDE_BLOCKS
+from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS, runs
 from router.prefixes.worker_bits import WorkerBits
 
 PREDICTION_TTL_S: Final = 10.0
@@ -53,10 +52,12 @@ class ExpectedBlocks:
         """A prompt was placed on the worker with this bit."""
         self._expire(now)
         marks, news = self._marks, list[bytes]()
-        for mask, blocks in _runs(marks, _marked(block_hashes)):
+        marked = _marked(block_hashes)
+        for mask, start, end in runs(marks, marked):
             if not mask & bit:
-                marks.update(dict.fromkeys(blocks, mask | bit))
-                news += blocks
+                part = marked[start:end]
+                marks.update(dict.fromkeys(part, mask | bit))
+                news += part
         if news:
             self._placed.append(_Placed(now + PREDICTION_TTL_S, bit, news))
             self._num_marks += len(news)
@@ -79,13 +80,12 @@ class ExpectedBlocks:
         found: list[tuple[int, int]] = []
         if not self._marks:
             return found
-        blocks = _marked(block_hashes)
-        number, num_blocks, seen = len(blocks), len(block_hashes), 0
-        for mask, run in groupby(map(self._marks.get, reversed(blocks))):
-            if mask is not None and (news := mask & ~seen):
+        marked = _marked(block_hashes)[::-1]
+        seen = 0
+        for mask, start, _ in runs(self._marks, marked):
+            if news := mask & ~seen:
                 seen |= news
-                found.append((_depth(number, num_blocks), news))
-            number -= len(list(run))
+                found.append((_depth(len(marked) - start, len(block_hashes)), news))
         return found
 
     def validate(self) -> None:
@@ -110,20 +110,12 @@ class ExpectedBlocks:
 
     def _clear(self, bit: int, blocks: list[bytes]) -> None:
         marks = self._marks
-        for mask, run in _runs(marks, blocks):
+        for mask, start, end in runs(marks, blocks):
             if mask == bit:
-                for block in run:
+                for block in blocks[start:end]:
                     marks.pop(block, None)
             elif mask & bit:
-                marks.update(dict.fromkeys(run, mask ^ bit))
-
-
-def _runs(marks: dict[bytes, int], blocks: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Consecutive blocks that have equal masks; 0 where there is none."""
-    at = 0
-    for mask, run in groupby(map(marks.get, blocks)):
-        start, at = at, at + len(list(run))
-        yield mask or 0, blocks[start:at]
+                marks.update(dict.fromkeys(blocks[start:end], mask ^ bit))
 
 
 def _marked(block_hashes: Sequence[bytes]) -> Sequence[bytes]:

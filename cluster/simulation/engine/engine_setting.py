@@ -7,7 +7,7 @@ import msgspec
 
 class StepTimes(Protocol):
     def step_s(self, num_new: int, attended: float, num_decoding: int, context_tokens: int, /) -> float:
-        """`attended`: over the prompts' chunks, the sum of new * past + new * (new + 1) / 2 tokens."""
+        """`attended`: the sum of `prompt_attention` (router/prediction/step_model.py) over the prompts' chunks."""
         ...
 
     def decode_run_s(self, num_decoding: int, context_tokens: int, num_steps: int, /) -> float: ...

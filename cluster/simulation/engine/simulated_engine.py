@@ -21,6 +21,7 @@ from cluster.simulation.engine.decode_batch import Decodes
 from cluster.simulation.engine.engine_request import EngineOutput, EngineRequest, Moment, Phase
 from cluster.simulation.engine.engine_setting import EngineSetting, StepTimes
 from cluster.simulation.engine.kv_cache import KvCache
+from router.prediction.step_model import prompt_attention
 
 MAX_SAMPLES = 8
 """Step samples that are kept between two reports."""
@@ -252,12 +253,12 @@ class SimulatedEngine:
             self._steps_planned, self._end = 0, now if has_preempted else inf
 
     def _work_of_chunks(self) -> tuple[int, float]:
-        """Tokens, and tokens that they attend to."""
+        """New tokens of prompts, and the work of their attention."""
         new, attended = 0, 0.0
         for request in self._chunks:
             chunk = request.chunk
             new += chunk
-            attended += chunk * request.num_computed + chunk * (chunk + 1) / 2
+            attended += prompt_attention(chunk, request.num_computed)
         return new, attended
 
     def _compute(self, request: EngineRequest, budget: int) -> int:

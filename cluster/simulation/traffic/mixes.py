@@ -16,6 +16,7 @@ from statistics import NormalDist
 import msgspec
 
 from cluster.messages.ids import SloClass
+from cluster.messages.kv_events import KEY_BYTES
 from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
 
 CYCLE = 48
@@ -216,7 +217,7 @@ def _resized(row: Arrival, length: tuple[int, int]) -> Arrival:
 
 
 def _hash(name: str, block: int) -> bytes:
-    return blake2b(f"{name} {block}".encode(), digest_size=8).digest()
+    return blake2b(f"{name} {block}".encode(), digest_size=KEY_BYTES).digest()
 
 
 def _grid() -> list[float]:

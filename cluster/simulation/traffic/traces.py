@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+from cluster.messages.kv_events import KEY_BYTES
 from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
 
 MIN_QUANTUM_S, COINCIDENT, NEAR, WHOLE = 0.5, 1.5, 0.01, 0.9
@@ -142,7 +143,7 @@ def _mooncake(line: str) -> Arrival:
         num_prompt=num_prompt,
         num_output=_tokens(row["output_length"]),
         # The id of a last, partial block is left out: nobody can share a block that is not full.
-        block_hashes=[int(number).to_bytes(8, "big") for number in hash_ids[: num_prompt // BLOCK_TOKENS]],
+        block_hashes=[int(number).to_bytes(KEY_BYTES, "big") for number in hash_ids[: num_prompt // BLOCK_TOKENS]],
     )
 
 

@@ -11,6 +11,7 @@ from typing import Self
 import msgspec
 
 from cluster.messages.ids import Outcome, Path, SloClass
+from cluster.messages.kv_events import KEY_BYTES
 from cluster.messages.placement import Slo
 
 BLOCK_TOKENS = 512
@@ -108,4 +109,4 @@ def rate_per_s(rows: Sequence[Arrival]) -> float:
 
 
 def _salted(block: bytes, salt: int) -> bytes:
-    return blake2b(block, digest_size=8, salt=salt.to_bytes(8, "big")).digest()
+    return blake2b(block, digest_size=KEY_BYTES, salt=salt.to_bytes(8, "big")).digest()
