@@ -24,8 +24,9 @@ from cluster.simulation.pools.reporter import SchedulerUnderTest
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.pools.simulated_worker import Prompt
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
+from router.session.ports import SessionPorts
 from router.session.receipt import RouteReceipt, Terms
-from router.session.session import Session, SessionPorts
+from router.session.session import Session
 
 Watch = Callable[[RequestRecord], None]
 

@@ -16,8 +16,11 @@ def closed_formula(added: list[tuple[float, float]], now: float, window_s: float
 
 
 @given(events, st.floats(0.1, 60.0), st.floats(0.0, 1e6))
-def test_sum_is_that_of_the_closed_formula_however_often_it_is_read(events, window_s, begins_at):
-    total, added, now = DecayingSum(window_s), [], begins_at
+def test_sum_is_that_of_the_closed_formula_however_often_it_is_read(
+    events: list[tuple[float, float, bool]], window_s: float, begins_at: float
+) -> None:
+    total, now = DecayingSum(window_s), begins_at
+    added: list[tuple[float, float]] = []
     for gap_s, amount, is_read in events:
         now += gap_s
         if is_read:
@@ -28,7 +31,9 @@ def test_sum_is_that_of_the_closed_formula_however_often_it_is_read(events, wind
 
 
 @given(events, st.floats(0.0, 100.0))
-def test_sum_neither_grows_nor_becomes_negative_by_itself(events, wait_s):
+def test_sum_neither_grows_nor_becomes_negative_by_itself(
+    events: list[tuple[float, float, bool]], wait_s: float
+) -> None:
     total, now = DecayingSum(3.0), 0.0
     for gap_s, amount, _ in events:
         now += gap_s
@@ -37,14 +42,14 @@ def test_sum_neither_grows_nor_becomes_negative_by_itself(events, wait_s):
     assert 0.0 <= total.at(now + wait_s) <= before
 
 
-def test_steady_stream_sums_up_to_its_rate_times_the_window():
+def test_steady_stream_sums_up_to_its_rate_times_the_window() -> None:
     total = DecayingSum(10.0)
     for number in range(100_000):
         total.add(0.01, number * 0.01)
     assert total.value == pytest.approx(10.0, rel=0.01)
 
 
-def test_time_that_goes_back_changes_nothing():
+def test_time_that_goes_back_changes_nothing() -> None:
     total = DecayingSum(1.0)
     total.add(2.0, 10.0)
     assert total.at(5.0) == 2.0
@@ -52,7 +57,7 @@ def test_time_that_goes_back_changes_nothing():
     assert total.at(10.0) == 3.0
 
 
-def test_sum_that_was_cleared_is_empty():
+def test_sum_that_was_cleared_is_empty() -> None:
     total = DecayingSum(1.0)
     total.add(2.0, 1.0)
     total.clear()
@@ -61,14 +66,14 @@ def test_sum_that_was_cleared_is_empty():
     assert total.at(2.0) == 1.0
 
 
-def test_an_e_th_remains_after_one_window():
+def test_an_e_th_remains_after_one_window() -> None:
     assert remaining(0.0, 7.0) == 1.0
     assert remaining(7.0, 7.0) == pytest.approx(1 / math.e)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.floats(0.01, 1.0))
-def test_moving_mean_is_that_of_the_closed_formula(samples, share):
-    mean = None
+def test_moving_mean_is_that_of_the_closed_formula(samples: list[float], share: float) -> None:
+    mean: float | None = None
     for sample in samples:
         mean = moving_mean(mean, sample, share)
     first, *others = samples
