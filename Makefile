@@ -35,7 +35,7 @@ test: $(STAMP) compile lint network-tools ## all tests, on real engines, but for
 	$(BIN)/python -m pytest
 
 test-fast: $(STAMP) ## unit and component tests: seconds
-	$(BIN)/python -m pytest tests/unit tests/component tests/edge --ignore tests/edge/live tests/test_architecture.py
+	$(BIN)/python -m pytest tests/unit tests/component tests/edge --ignore tests/edge/live tests/test_architecture.py tests/test_docs.py
 
 drills: $(STAMP) compile network-tools ## every fault at every moment of a request's life: a quarter of an hour; writes docs/drills.md
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
