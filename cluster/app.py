@@ -91,9 +91,9 @@ def _process_environment(config: AppConfig) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # with the executor `uni`: no extra process per engine
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an engine with the executor `uni` needs no extra process
         "TORCH_LOGS": "-torch._library",
-        # torch's own deprecations inside vLLM
+        # vLLM uses functions that torch deprecates
         "PYTHONWARNINGS": "ignore::FutureWarning",
     }
     if Path(resolve_model(config.model)).is_dir():

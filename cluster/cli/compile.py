@@ -94,7 +94,7 @@ def _build_at(target: Path) -> int:
                 "baton: the sources changed during the build: the placement modules are not compiled.", file=sys.stderr
             )
             return 1
-        if target.exists():  # made with something else, or damaged
+        if target.exists():  # an existing build was made with another compiler or flags, or is damaged
             target.rename(Path(building) / "before")
         (Path(building) / "lib").rename(target)
         for other in _oldest(target):

@@ -14,6 +14,8 @@ _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", re.IGNORECASE)
 
 
 class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ingress replicas: where they listen, and what they accept."""
+
     replicas: Count = 1
     """Ingress replicas. More replicas serve more connections and tokens per second, and each takes `cpus` and the
     memory of a tokenizer.

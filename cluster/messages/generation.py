@@ -36,6 +36,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     """Most output tokens of each sequence. None if the client set no limit."""
     needs_prompt_logprobs: bool = False
+    """Whether the client wants log probabilities of the prompt's tokens."""
     is_resumable: bool = False
     """Whether another engine may continue from what one engine has generated, as if it were part of the prompt, and the
     client cannot tell (cluster/engine/sampling_params.py).

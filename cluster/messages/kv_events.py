@@ -11,7 +11,7 @@ class KvTier(StrEnum):
     """Where a worker keeps KV blocks. The fastest tier is first."""
 
     GPU = "gpu"
-    """The engine's own memory, whatever its device is."""
+    """The engine's own memory, on any device."""
     HOST = "host"
     """The DRAM tier."""
     DISK = "disk"

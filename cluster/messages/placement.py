@@ -9,7 +9,9 @@ class Slo(msgspec.Struct, frozen=True, array_like=True):
     """What one request must meet to count as goodput."""
 
     ttft_s: float
+    """TTFT objective, in seconds."""
     tpot_s: float
+    """TPOT objective, in seconds."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +28,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     """Most output tokens of each sequence, `num_output_tokens` included. None if the client set no limit."""
     num_sequences: int = 1
+    """Sequences of the request, `n` of the API."""
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
     ttft_s: float | None = None
@@ -119,7 +122,9 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The Scheduler's answer that no worker can take the request now."""
 
     retry_after_s: float
+    """Seconds after which the client should try again."""
     why: str
+    """Why no worker can take the request, in words for the client."""
     is_overload: bool = False
     """True if the load is the reason. False if there is no worker that could take the request."""
     is_quarantined: bool = False

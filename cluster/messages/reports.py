@@ -10,7 +10,9 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's queue and memory after its last step."""
 
     num_running: int = 0
+    """Requests in the engine's batch."""
     num_waiting: int = 0
+    """Requests that wait for a place in the engine's batch."""
     kv_cache_usage: float = 0.0
     """Share of KV blocks in use, in [0, 1]."""
     num_steps: int = 0

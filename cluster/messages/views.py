@@ -16,6 +16,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     num_placed: int
     """Open requests that placement has charged to the worker."""
     max_requests: int
+    """Most requests that the worker takes at a time."""
     host: str
     """Address of the worker's node."""
     transport: WorkerTransport

@@ -21,6 +21,7 @@ VERSION = 1
 """Version of the handshake and of all messages after it. Processes of different versions refuse each other."""
 
 PROCESS_BYTES, NONCE_BYTES, PROOF_BYTES = 16, 32, 32
+"""Lengths of a process id, a nonce and a proof, in bytes."""
 _HEAD = MAGIC + bytes([VERSION])
 GREETING_BYTES = len(_HEAD) + PROCESS_BYTES + NONCE_BYTES
 ANSWER_BYTES = len(_HEAD) + NONCE_BYTES + PROOF_BYTES

@@ -9,6 +9,8 @@ from cluster.config.network import LOOPBACK, is_loopback
 
 
 class Interface(msgspec.Struct, frozen=True):
+    """A network interface of this node."""
+
     host: str
     """IPv4 address to listen on."""
     name: str | None
