@@ -79,7 +79,9 @@ class Result(StrEnum):
 
 
 def result(slo: Slo | None, outcome: Outcome, ttft_s: float | None, tpot_s: float | None) -> Result | None:
-    """The result of a request. None if the request does not count: its client aborted it, or it has no SLO."""
+    """The result of a request. None if the request does not count: its client aborted it, or it finished and has no
+    SLO.
+    """
     match outcome:
         case Outcome.ABORTED:
             return None

@@ -22,9 +22,9 @@ class ContextConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     of the prompt's part.
     """
     system_share: Share = 0.5
-    """Largest share of the prompt's part for instructions, leading system messages and tools together. A request with
-    more of them is refused. A larger share accepts longer instructions; a smaller share leaves more room for the
-    conversation.
+    """Largest share for instructions, leading system messages and tools together, of the window without the answer
+    (without `max_output_tokens` if that is less than `answer_share`). A request with more of them is refused. A larger
+    share accepts longer instructions; a smaller share leaves more room for the conversation.
     """
     summary_share: Annotated[float, Meta(ge=0, le=0.4)] = 0.1
     """Share of the prompt's part for the summary of turns that are too old to be sent unchanged. A larger share keeps

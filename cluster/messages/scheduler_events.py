@@ -75,7 +75,9 @@ SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSus
 
 
 class OpenRequests(msgspec.Struct, frozen=True, array_like=True):
-    """All requests of an ingress process that are open, or about to be placed. The first message on its connection."""
+    """All requests of an ingress process that are open, or about to be placed. The first message on its connection,
+    sent again at intervals.
+    """
 
     ingress: IngressId
     connection: int

@@ -1,5 +1,5 @@
-"""The messages between Baton's processes, for cluster/rpc/connection.py: first those that the Scheduler answers, then
-those of workers.
+"""The messages between Baton's processes, for cluster/rpc/connection.py: first those of the Scheduler, then those of
+workers.
 """
 
 import msgspec
@@ -19,7 +19,9 @@ from kvtransfer.lease import LeaseId, Promise, Refusal
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
 """An ingress asks for a placement."""
 OPEN_REQUESTS = Method[OpenRequests, None]("open_requests", OpenRequests)
-"""The first message of an ingress on a connection: its id and its open requests."""
+"""The id and the open requests of an ingress. The first message of an ingress on a connection, sent again at
+intervals.
+"""
 EVENTS = Method[Events, None]("events", Events)
 """Events of sessions. The ingress keeps the events until the Scheduler has posted HEARD."""
 HEARD = Method[int, None]("heard", int)

@@ -27,7 +27,9 @@ from cluster.services.failure import ServiceFailed, last_words
 REDIS_FOLDER = "redis"
 """The server's folder inside the data folder."""
 MAX_SOCKET_PATH = 100
-"""Most bytes of the path of a Unix socket. Linux allows 107."""
+"""Most bytes of the path of the server's socket. A longer path is replaced by one in the temporary folder. More than
+107 bytes exceed Linux's limit; fewer use the temporary folder more often.
+"""
 SETTINGS = {
     "port": "0",  # not reachable by the network
     "unixsocketperm": "700",
