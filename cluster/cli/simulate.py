@@ -62,6 +62,25 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_workload(parser)
+    _add_cluster(parser)
+    parser.add_argument(
+        "--policy",
+        type=_policies,
+        default="goodput,lmetric,pd_mooncake,round_robin",
+        metavar="NAME[,NAME...]",
+        help="policies to compare, or `all` (default: %(default)s)",
+    )
+    parser.add_argument("--max-rate", action="store_true", help="search for the highest rate that attains --target")
+    parser.add_argument(
+        "--target", type=float, default=0.9, help="share of requests that must meet their SLO (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="write charts (SVG) to this folder")
+    parser.set_defaults(run=run)
+
+
+def _add_workload(parser: argparse.ArgumentParser) -> None:
     workload = parser.add_argument_group("workload")
     source = workload.add_mutually_exclusive_group()
     source.add_argument("--trace", type=Path, metavar="FILE", help="Mooncake JSON lines or Azure CSV, plain or gzipped")
@@ -97,6 +116,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     workload.add_argument(
         "--tries", type=int, default=1, metavar="N", help="attempts of a client that is refused (default: %(default)s)"
     )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("cluster")
     cluster.add_argument("--model", default="qwen3-32b", help="model (default: %(default)s)")
     cluster.add_argument("--gpu", default="h100", help="device (default: %(default)s)")
@@ -127,20 +149,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="S",
         help="seconds between a worker's reports (default: %(default)s)",
     )
-    parser.add_argument(
-        "--policy",
-        type=_policies,
-        default="goodput,lmetric,pd_mooncake,round_robin",
-        metavar="NAME[,NAME...]",
-        help="policies to compare, or `all` (default: %(default)s)",
-    )
-    parser.add_argument("--max-rate", action="store_true", help="search for the highest rate that attains --target")
-    parser.add_argument(
-        "--target", type=float, default=0.9, help="share of requests that must meet their SLO (default: %(default)s)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="write charts (SVG) to this folder")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
