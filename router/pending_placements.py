@@ -31,7 +31,7 @@ class PendingPlacements:
         answer = self.state.place(request, self._loop.time(), ingress)
         if answer is not None:
             return answer
-        self._nobody_waits(request.request_id)
+        self._withdraw(request.request_id)
         future = self._loop.create_future()
         self._answers[request.request_id] = future
         self._look_later()
@@ -44,7 +44,7 @@ class PendingPlacements:
     def tell(self, event: WorkerLeft | SchedulerEvent) -> None:
         self.state.handle(event, self._loop.time())
         if isinstance(event, RequestClosed):
-            self._nobody_waits(event.request_id)
+            self._withdraw(event.request_id)
         self._look_later()
 
     def report(self, report: WorkerReport) -> ReportReply:
@@ -60,18 +60,18 @@ class PendingPlacements:
     def keep_open(self, ingress: IngressId, open_requests: frozenset[RequestId]) -> None:
         """Forget the requests of an ingress that are not among its open ones."""
         for request_id in self.state.keep_open(ingress, open_requests, self._loop.time()):
-            self._nobody_waits(request_id)
+            self._withdraw(request_id)
         self._look_later()
 
-    def nobody_waits(self, ingress: IngressId) -> None:
+    def withdraw_of(self, ingress: IngressId) -> None:
         """An ingress has lost its connection, and with it the answers that it waits for."""
-        for request_id in self.state.nobody_waits(ingress):
-            self._nobody_waits(request_id)
+        for request_id in self.state.withdraw_of(ingress):
+            self._withdraw(request_id)
 
     def ingress_gone(self, ingress: IngressId) -> None:
         self.keep_open(ingress, frozenset())
 
-    def _nobody_waits(self, request_id: RequestId) -> None:
+    def _withdraw(self, request_id: RequestId) -> None:
         """For this answer, any more."""
         if (waiting := self._answers.pop(request_id, None)) is not None:
             waiting.cancel()

@@ -88,7 +88,7 @@ class SchedulerService:
 
     def _closed(self, connection: Connection) -> None:
         if (ingress := self._ingresses.lost(connection)) is not None:
-            self.desk.nobody_waits(ingress)
+            self.desk.withdraw_of(ingress)
             self._sweep_later()
 
     def _sweep_later(self) -> None:

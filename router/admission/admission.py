@@ -36,13 +36,13 @@ class Verdict(Enum):
     WAIT = "wait"
 
 
-def judge(ask: PlacementInput, choice: Choice, excess: float, is_contended: bool) -> Verdict:
+def judge(placement_input: PlacementInput, choice: Choice, excess: float, is_contended: bool) -> Verdict:
     """`excess`: what its tenant has used, as a multiple of its share. `is_contended`: others had to wait lately."""
     prediction = choice.prediction
-    if prediction is None or is_exempt(ask.request) or _finds_idle(choice):
+    if prediction is None or is_exempt(placement_input.request) or _finds_idle(choice):
         return Verdict.ADMIT
-    if ask.request.slo_class is SloClass.INTERACTIVE:
-        return Verdict.ADMIT if lateness(prediction, ask.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
+    if placement_input.request.slo_class is SloClass.INTERACTIVE:
+        return Verdict.ADMIT if lateness(prediction, placement_input.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
     least = 0.0
     if is_contended and excess > 1.0:
         least = UNFAIR_MARGIN * min(1.0, excess - 1.0)
@@ -64,7 +64,7 @@ def is_exempt(request: PlacementRequest) -> bool:
 def _finds_idle(choice: Choice) -> bool:
     """Its workers have nothing else to do: there is no sooner, and nobody whom it could harm."""
     workers = [worker for worker in (choice.prefill, choice.decode) if worker is not None]
-    return not any(worker.charges or worker.num_unknown for worker in workers)
+    return not any(worker.charges or worker.running.num_unknown for worker in workers)
 
 
 def lateness(prediction: Prediction, slo: Slo) -> float:

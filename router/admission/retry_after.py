@@ -10,8 +10,9 @@ from typing import Final, final
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Prediction
 from router.load.worker_state import WorkerState
-from router.placement.cost import MARGIN, DecodePart, stretched
+from router.placement.cost import MARGIN, stretched
 from router.placement.placement_input import PlacementInput
+from router.placement.work import DecodePart
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 MOST_BUSY: Final = 0.95
@@ -82,15 +83,17 @@ class RetrySlots:
         return self._capacity_per_s * exp((self._capacity_at - now) / CAPACITY_S)
 
 
-def wait_s(ask: PlacementInput, prediction: Prediction, generating: WorkerState, load: float, num_before: int) -> float:
+def wait_s(
+    placement_input: PlacementInput, prediction: Prediction, generating: WorkerState, load: float, num_before: int
+) -> float:
     """Until the request could be expected to meet its SLO: queues that are too long drain, as far as those who come
     meanwhile let them, and residents of the worker that is to generate end.
 
     `load`: share of the workers' time that placements take, in [0, 1]; `num_before`: who waits before it.
     """
-    late_s = max(0.0, prediction.ttft_s - ask.age_s - MARGIN * ask.slo_ttft_s)
+    late_s = max(0.0, prediction.ttft_s - placement_input.age_s - MARGIN * placement_input.slo_ttft_s)
     draining_s = late_s / (1.0 - min(MOST_BUSY, load))
-    decoding_s = _until_fast(ask, DecodePart(ask, generating))
+    decoding_s = _until_fast(placement_input, DecodePart(placement_input, generating))
     return max(draining_s, decoding_s) * (1.0 + num_before / 10.0)
 
 
@@ -100,10 +103,13 @@ def retry_after_s(wait_s: float, jitter: float) -> float:
     return float(ceil(min(max(spread, LEAST_RETRY_S), MOST_RETRY_S)))
 
 
-def _until_fast(ask: PlacementInput, decode: DecodePart) -> float:
+def _until_fast(placement_input: PlacementInput, decode: DecodePart) -> float:
     """Until enough residents have ended for the request's TPOT, and for its memory."""
     wait = decode.memory_wait_s()
-    for finish_s in (0.0, *decode.outlook.finish_s):
-        if stretched(decode.step_with(ask, finish_s), ask.outputs[1], decode.duty) <= MARGIN * ask.slo_tpot_s:
+    for finish_s in (0.0, *decode.slack.finish_s):
+        if (
+            stretched(decode.step_with(placement_input, finish_s), placement_input.outputs[1], decode.prefill_share)
+            <= MARGIN * placement_input.slo_tpot_s
+        ):
             return max(wait, finish_s)
-    return max(wait, decode.outlook.finish_s[-1] if decode.outlook.finish_s else 0.0)
+    return max(wait, decode.slack.finish_s[-1] if decode.slack.finish_s else 0.0)

@@ -16,8 +16,9 @@ from cluster.messages.scheduler_events import (
     WorkerLeft,
     WorkerLost,
 )
-from router.placement.suspects import PAIR_QUARANTINE_S
-from router.state import REPORT_TIMEOUT_S, RouterState
+from router.load.live_workers import REPORT_TIMEOUT_S
+from router.load.suspected_pairs import PAIR_QUARANTINE_S
+from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -370,9 +371,10 @@ class RouterStateMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_negative(self):
-        for worker in self.state._workers.values():
-            assert min(worker.kv_reserved, worker.inbound_prompt, worker.num_unknown) >= 0
-            assert min(worker.queue_s(self.now), worker.context_tokens(self.now), worker.step_s(self.now)) >= 0
+        for worker in self.state._workers.by_id.values():
+            running = worker.running
+            assert min(worker.kv_reserved, worker.inbound_prompt, running.num_unknown) >= 0
+            assert min(worker.queue_s(self.now), running.context_tokens(self.now), running.step_s(self.now)) >= 0
 
     @invariant()
     def view_is_what_the_reports_say(self):
