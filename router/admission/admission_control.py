@@ -21,7 +21,7 @@ from router.placement.candidates import Choice
 from router.placement.goodput import least_prefill_s
 from router.placement.no_candidates import no_worker
 from router.placement.placement_input import PlacementInput
-from router.placement.placer import Placer
+from router.placement.placer import Arrivals, Placer
 from router.quarantine.quarantine import Quarantine, quarantined
 
 CONTENDED_S: Final = 5.0
@@ -32,6 +32,10 @@ GOLDEN_RATIO: Final = 0.618033988749895
 """Step between the jitters of two refusals. Its multiples spread evenly over [0, 1); most other steps leave gaps."""
 NUM_SHOWN: Final = 50
 """Requests of the queue that `queued` shows. Higher costs the Scheduler a placement for each; lower shows less."""
+LEAST_PER_S: Final = 1e-3
+"""Requests per second up to which a class is taken to send none. Higher forgets rare classes; lower prices classes that
+send nothing.
+"""
 MAX_FAILURES: Final = 4
 """Requests of the queue that one `decide` considers without success. Higher costs time while workers are full; lower
 leaves requests waiting that would fit behind those that do not.
@@ -146,7 +150,11 @@ class AdmissionControl:
         return None if has_room and now < waiting.gives_up_at else no_worker(waiting.request, by_pool)
 
     def _input_of(self, waiting: Waiting, now: float) -> PlacementInput:
-        arrivals = [(slo_class, rate.per_s(now)) for slo_class, rate in self._arrivals.items()]
+        arrivals: Arrivals = []
+        for slo_class, rate in self._arrivals.items():
+            per_s = rate.per_s(now)
+            if per_s > LEAST_PER_S:
+                arrivals.append((slo_class, per_s))
         return self._placer.input_of(waiting.request, waiting.age_s + now - waiting.since, arrivals, now)
 
     def _admits(self, placement_input: PlacementInput, choice: Choice) -> bool:

@@ -1,6 +1,6 @@
 """Placer: chooses the workers of a request by the policy, and charges the request to them."""
 
-from typing import Final, final
+from typing import final
 
 from cluster.messages.ids import IngressId, SloClass
 from cluster.messages.placement import PlacementRequest
@@ -15,13 +15,8 @@ from router.placement.commit import commit
 from router.placement.placement_input import Higher, Others, PlacementInput
 from router.prediction.output_lengths import OutputLengths
 
-LEAST_PER_S: Final = 1e-3
-"""Requests per second below which a class is taken to send none. Higher forgets rare classes; lower prices classes that
-send nothing.
-"""
-
 Arrivals = list[tuple[SloClass, float]]
-"""Expected requests per second of each class."""
+"""Requests per second that are expected next of each class that sends any."""
 
 
 @final
@@ -70,8 +65,6 @@ class Placer:
     def _others(self, request: PlacementRequest, arrivals: Arrivals, isolated_s: float, now: float) -> Others:
         arrivals_per_s, higher = 0.0, list[Higher]()
         for slo_class, per_s in arrivals:
-            if per_s <= LEAST_PER_S:
-                continue
             weight = class_weight(slo_class.rank, request.slo_class.rank)
             if weight == 1.0:
                 arrivals_per_s += per_s
