@@ -62,8 +62,8 @@ _PREFILL: Final = Path.PREFILL
 def hand_over(
     placement_input: PlacementInput, prefill: PrefillPart, decode: DecodePart, models: LatencyModels
 ) -> Option:
-    """Path P->D. The prefill worker has the first token. It is released at once, unless the gap before the second token
-    would be too long for a short answer: then it is released with the second token.
+    """Path P->D. The prefill worker has the first token. The token is released at once, unless the gap before the
+    second token would be too long for a short answer: then both tokens are released together.
     """
     done_s = prefill.done_s
     joins_s = handoff_s(placement_input, prefill.worker, decode.worker, models, done_s)
@@ -104,12 +104,11 @@ def alone(
     is_prefill: bool = False,
     peer: WorkerState | None = None,
 ) -> Option:
-    """The whole request on one worker: path D, or path P on a prefill worker. `peer`: a decode worker that tells how
-    long steps take that decode, since prefill workers have hardly run such steps.
+    """The whole request on one worker: path D, or path P on a prefill worker. `peer`: a decode worker whose latency
+    model gives the length of a decode step, since prefill workers have hardly run such steps.
     """
     worker, batch = decode.worker, decode.worker.running.num
-    hit, queue_s, context = decode.hit, decode.queue_s, decode.running_context
-    work = work_alone(placement_input, worker, hit, queue_s, context, decode.step_s)
+    work = work_alone(placement_input, worker, decode.hit, decode.queue_s, decode.running_context, decode.step_s)
     seconds, stall_s = work.prefill_s, work.stall_s if batch else 0.0
     done_s = decode.queue_s + seconds + decode.step_s / 2
     if decode.missing:
@@ -139,16 +138,17 @@ def alone(
 
 
 def stretched(step_s: float, num_output: float, prefill_share: Shares) -> float:
-    """TPOT of so many tokens on a worker that spends these shares of its time on prompts."""
+    """TPOT of an answer of `num_output` tokens on a worker with this prefill share."""
     return step_s / (1.0 - share_over(prefill_share, num_output * step_s))
 
 
 def _wanted(seconds: float, use: float) -> float:
+    """The part of a worker's time that other requests would use. `use`: the share of such workers that is busy."""
     return min(1.0, USE_FACTOR * use) * seconds
 
 
 def _priced(placement_input: PlacementInput, option: Option, times: Times, harm: Harm, models: LatencyModels) -> Option:
-    """The option, with its times as clients see them, its risk and its cost."""
+    """Give the option its times, as clients see them, its risk and its cost."""
     option.engine_ttft_s = placement_input.age_s + times.ttft_s
     option.ttft_s = ttft_s = models.bias.ttft(option.path).corrected(option.engine_ttft_s)
     late = _lateness(ttft_s, placement_input.slo_ttft_s)
@@ -165,8 +165,8 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
 
 
 def _slowness(placement_input: PlacementInput, option: Option, times: Times, models: LatencyModels) -> float:
-    """Probability that the TPOT objective is missed. Notes the TPOT of an answer of median length, and what the engine
-    models alone say of it. One token has none.
+    """Probability that the TPOT objective is missed, as the mean over a short, a median and a long answer. The TPOT of
+    the median answer is written to the option, with and without the correction of the path's bias.
     """
     bias, gap_s, objective_s = models.bias.tpot(option.path), times.gap_s, placement_input.slo_tpot_s
     short, usual, long = placement_input.outputs
@@ -179,6 +179,7 @@ def _slowness(placement_input: PlacementInput, option: Option, times: Times, mod
 
 
 def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
+    """The TPOT of an answer whose second token comes later by `gap_s`. An answer of one token has no TPOT."""
     if num_output <= 1.0:
         return tpot_s
     return tpot_s + (gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s)
@@ -191,7 +192,9 @@ def _slow(tpot_s: float, objective_s: float, num_output: float) -> float:
 
 
 def _inbound_victims(placement_input: PlacementInput, decode: DecodePart, from_s: float, to_s: float) -> float:
-    """Requests that join before the prompt is computed are stalled by it, or by the rest of it."""
+    """Victims among the inbound requests of the worker. A request that joins while the prompt is computed is stalled by
+    the rest of the prompt. `from_s` and `to_s`: the time from now in which the prompt is computed.
+    """
     total = 0.0
     for charge in decode.worker.inbound.values():
         stall_s = to_s - max(from_s, charge.joins_at - placement_input.now)
@@ -207,9 +210,11 @@ def _inbound_victims(placement_input: PlacementInput, decode: DecodePart, from_s
 
 
 def _later_decodes(placement_input: PlacementInput, decode: DecodePart, step_s: float, seconds: float) -> float:
-    """Victims among requests that are yet to come and to decode there, taken to be like this one: for as long as one of
-    them decodes, a larger share of the time goes to prompts. A worker bears that up to a point, and then all are late.
-    Where other workers are free they go there.
+    """Victims among requests that are yet to come and will decode on the worker.
+
+    Such requests are taken to be like this one. For as long as one of them decodes, a larger share of the worker's time
+    goes to prompts. A worker bears that up to a point, and beyond it all requests are late. Where other decode workers
+    are free, later requests go there.
     """
     others, prefill_share = placement_input.others, decode.prefill_share
     if not others.decode_use:
@@ -229,7 +234,7 @@ def _later_slow(
     step_s: float,
     seconds: float,
 ) -> float:
-    """Of those that generate so many tokens."""
+    """Victims among later requests that generate `num_output` tokens."""
     horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
     before = share_over(prefill_share, horizon_s)
     after = min(MOST_SHARE, before + seconds / horizon_s)
@@ -243,10 +248,13 @@ def _later_slow(
 def _later_prompts(
     placement_input: PlacementInput, seconds: float, done_s: float, use: float, num_workers: int
 ) -> float:
-    """Victims among requests that are yet to come and to be prefilled there, taken to be like this one: those that come
-    while its queue lasts find it longer by this prompt, unless another worker has nothing to do. Who is of its class
-    may wait or go elsewhere, and finds half of the queue on average; a higher class needs room all the time. `use`:
-    share of the time that prompts took there lately; `num_workers`: among which those who come have the choice.
+    """Victims among requests that are yet to come and whose prompts the worker will compute.
+
+    Such requests are taken to be like this one. Those that come while the queue lasts find it longer by this prompt,
+    unless another worker has nothing to do. A request of the same class may wait or go elsewhere, and finds half of the
+    queue on average; a request of a higher class finds the whole queue.
+
+    `use`: share of the time that prompts took lately on such workers; `num_workers`: number of such workers.
     """
     others, found_s = placement_input.others, done_s / 2
     total = others.arrivals_per_s * _later(found_s + seconds / 2, found_s + seconds, placement_input.slo_ttft_s)
@@ -256,10 +264,10 @@ def _later_prompts(
 
 
 def _lateness(seconds: float, objective_s: float) -> float:
-    """Probability that an objective is missed by what is predicted to take so long. What is hopeless is so exactly."""
+    """Probability that an objective is missed by what is predicted to take `seconds`. Exactly 1 far above it."""
     return logistic((seconds / objective_s - MARGIN) / SOFTNESS)
 
 
 def _later(was_s: float, will_be_s: float, objective_s: float) -> float:
-    """By how much what takes longer than it did is likelier to miss its objective."""
+    """The rise of the probability that an objective is missed when `was_s` becomes `will_be_s`."""
     return _lateness(will_be_s, objective_s) - _lateness(was_s, objective_s)

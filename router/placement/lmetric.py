@@ -1,5 +1,7 @@
-"""LMetric: (prompt tokens that a worker has yet to compute, the new request's among them) x (its requests), smallest
-first. It needs the Scheduler's own accounting alone and no weights, so it decides when reports are stale.
+"""LMetric: the policy for stale reports, since it needs nothing but the Scheduler's own accounting.
+
+The score of a worker is the product of two numbers: prompt tokens that the worker has yet to compute, with those of the
+new request, and requests on the worker. The worker with the lowest score is chosen.
 """
 
 from collections.abc import Sequence
@@ -12,10 +14,13 @@ from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
 
 LOCAL_TOKENS: Final = 512
-"""A decode worker computes so many prompt tokens itself sooner than a prefill worker hands them over."""
+"""Prompt tokens up to which a decode worker computes the prompt itself. Higher stalls running requests for longer;
+lower pays for handoffs of short prompts.
+"""
 
 
 def choose(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Returns None if no worker can take the request."""
     decode = _least(placement_input, candidates.decodes)
     if decode is not None and candidates.may_hand_over and not _stays(placement_input, candidates, decode):
         prefill = _least(
