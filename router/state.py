@@ -43,7 +43,9 @@ class RouterState:
         slo = slo or SloConfig()
         self._workers = LiveWorkers()
         self.models = self._workers.models
+        """The latency models, for metrics."""
         self.index = self._workers.index
+        """The prefix index, for metrics."""
         self._charges = Charges(self._workers.by_id)
         self._quarantine = Quarantine()
         self._placer = Placer(slo, policy, self._workers, self._charges)

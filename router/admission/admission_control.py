@@ -129,7 +129,7 @@ class AdmissionControl:
             waiting.begin_anew(now)
         waiting.suspect(self._quarantine.num_lost(waiting.request.digest, now))
         placement_input = self._input_of(waiting, now)
-        candidates = self._placer.candidates(placement_input)
+        candidates = self._placer.candidates_for(placement_input)
         choice = self._placer.choose(placement_input, candidates)
         if choice is None:
             return no_worker(waiting.request, by_pool)
@@ -189,7 +189,7 @@ class AdmissionControl:
 
     def _queued(self, waiting: Waiting, num_before: int, now: float) -> QueuedRequest:
         placement_input = self._input_of(waiting, now)
-        choice = self._placer.choose(placement_input, self._placer.candidates(placement_input))
+        choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input))
         return QueuedRequest(
             request_id=waiting.request.request_id,
             slo_class=waiting.request.slo_class,

@@ -1,7 +1,7 @@
-"""How fast others will arrive after a request that arrives now, so that a placement can count those who will suffer it.
+"""The rate of arrivals after a request that arrives now. Placement counts victims among these later requests.
 
-An arrival tells of others where traffic comes in bursts: what counts is not the mean rate, but the rate that requests
-have found after their own arrival (the Palm rate). For Poisson arrivals the two are the same.
+Where traffic comes in bursts an arrival announces others. So what counts is not the mean rate, but the rate that
+requests have found after their own arrival (the Palm rate). For Poisson arrivals the two are the same.
 """
 
 from collections import deque
@@ -9,9 +9,9 @@ from math import exp
 from typing import Final, final
 
 HORIZON_S: Final = 1.0
-"""After an arrival, in which the others are counted."""
+"""Seconds after an arrival in which later arrivals are counted. Higher sees longer bursts; lower sees sharper ones."""
 SHARE: Final = 0.01
-"""Of the newest arrival in the average."""
+"""Weight of the newest arrival in the average. Higher follows a change of traffic sooner; lower is less noisy."""
 RECENT_S: Final = 2.0
 
 

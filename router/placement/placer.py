@@ -37,7 +37,7 @@ class Placer:
         others = self._others(request, arrivals, isolated_s, now)
         return PlacementInput(request, slo, hits, lengths, age_s, others, now)
 
-    def candidates(self, placement_input: PlacementInput) -> Candidates:
+    def candidates_for(self, placement_input: PlacementInput) -> Candidates:
         workers, now = self._workers, placement_input.now
         return candidates_of(placement_input, workers.by_pool(now), workers.suspected_pairs(now), workers.num_placed)
 
