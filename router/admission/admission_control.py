@@ -31,7 +31,9 @@ when there is room again; lower lets one tenant fill the room between two waits.
 GOLDEN_RATIO: Final = 0.618033988749895
 """Step between the jitters of two refusals. Its multiples spread evenly over [0, 1); most other steps leave gaps."""
 NUM_SHOWN: Final = 50
-"""Requests of the queue that `queued` shows. Higher costs the Scheduler a placement for each; lower shows less."""
+"""Requests of the queue that `queued` shows. Higher costs the Scheduler the pricing of one more request for each; lower
+shows less.
+"""
 LEAST_PER_S: Final = 1e-3
 """Requests per second up to which a class is taken to send none. Higher forgets rare classes; lower prices classes that
 send nothing.

@@ -1,7 +1,7 @@
-"""The rate of arrivals after a request that arrives now. Placement counts victims among these later requests.
+"""How fast others will arrive after a request that arrives now, so that a placement can count those who will suffer it.
 
-Where traffic comes in bursts an arrival announces others. So what counts is not the mean rate, but the rate that
-requests have found after their own arrival (the Palm rate). For Poisson arrivals the two are the same.
+An arrival tells of others where traffic comes in bursts: what counts is not the mean rate, but the rate that requests
+have found after their own arrival (the Palm rate). For Poisson arrivals the two are the same.
 """
 
 from collections import deque
@@ -9,9 +9,9 @@ from math import exp
 from typing import Final, final
 
 HORIZON_S: Final = 1.0
-"""Seconds after an arrival in which later arrivals are counted. Higher sees longer bursts; lower sees sharper ones."""
+"""After an arrival, in which the others are counted."""
 SHARE: Final = 0.01
-"""Weight of the newest arrival in the average. Higher follows a change of traffic sooner; lower is less noisy."""
+"""Of the newest arrival in the average."""
 RECENT_S: Final = 2.0
 
 

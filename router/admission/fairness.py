@@ -1,7 +1,7 @@
-"""The engine time that each tenant has used lately, and which tenants use more than their share.
+"""Which tenants use more than their share: engine time that was placed for each, forgetting the old.
 
-Engine time is counted in predicted seconds rather than in requests, so that many short prompts and one long prompt
-weigh what they cost.
+Counted in predicted seconds of engines rather than in requests, so that many short prompts and one long one weigh what
+they cost.
 """
 
 from math import log

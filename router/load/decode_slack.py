@@ -19,8 +19,8 @@ a new request (router/placement/cost.py), since much of the time of a running re
 workers until all running requests miss their objectives by a little; lower trusts predictions that are not exact.
 """
 HIGH_CLASS_WEIGHT: Final = 4.0
-"""Victims that one victim of a higher class counts as. Higher protects interactive requests more, at the cost of
-goodput of the lower classes.
+"""Victims that one victim of a higher class counts as. Higher has lower classes wait for little harm to higher
+ones; lower lets lower classes delay interactive requests.
 """
 NUM_BINS: Final = 16
 """Groups of requests with a similar slack. More are exact and slow; fewer are coarse and fast."""

@@ -1,8 +1,7 @@
-"""The share of its time that a worker spends on prompts, and that requests which decode there lose.
+"""What share of its time a worker spends on prompts: what decoding there has to expect.
 
-The stalls of the last second matter to a request that decodes for half a second. Those of the last ten seconds matter
-to a request that decodes for ten. So the share is averaged over three windows, and each request takes the window that
-is about as long as it will decode.
+A request that decodes for half a second cares for the stalls of the last second, one that decodes for ten for those of
+the last ten: the share is averaged over about as long as the asker looks ahead.
 """
 
 from math import exp
@@ -73,12 +72,12 @@ class PrefillShare:
 
 
 def share_over(shares: Shares, horizon_s: float) -> float:
-    """The share over the window for a prediction that looks `horizon_s` ahead."""
+    """The one of `PrefillShare.shares` that counts for who looks so far ahead."""
     if horizon_s <= SHORT_S:
         return shares[0]
     return shares[1] if horizon_s <= MIDDLE_S else shares[2]
 
 
 def lately(shares: Shares) -> float:
-    """The share over the last MIDDLE_S, for predictions without a horizon."""
+    """Over the last MIDDLE_S: how busy a worker is with prompts, for who has no horizon of his own."""
     return shares[1]

@@ -108,7 +108,7 @@ class RunningRequests:
     def update_step(self) -> None:
         """Predict the length of a step anew. To be called after requests have joined or left."""
         context = max(0.0, self._context_base + len(self.charges) * self._steps) + self.unknown_context
-        self.last_step_s = max(MIN_STEP_S, self._model.decode_s(max(1, self.num), int(context)))
+        self.last_step_s = max(MIN_STEP_S, self._model.times.decode_s(max(1, self.num), int(context)))
 
     def validate(self) -> None:
         """Assert every invariant."""

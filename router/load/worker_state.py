@@ -28,14 +28,16 @@ misled by one late report.
 """
 LONGEST_GAP_S: Final = 5.0
 """Longest time between two reports that counts in their mean, in seconds. Higher takes a worker that was silent once
-for one that reports rarely.
+for one that reports rarely; lower takes a worker that reports rarely for a stale one.
 """
 NUM_MISSED: Final = 3.0
 """Mean times between reports after which a worker counts as stale. Lower avoids workers that are only busy; higher
 keeps placing requests on workers that are gone.
 """
 LEAST_STALE_S: Final = 1.0
-"""Report age up to which no worker is stale, in seconds, however often it reports."""
+"""Report age up to which no worker is stale, in seconds, however often it reports. Lower avoids workers after one late
+report; higher keeps placing requests on workers that are gone.
+"""
 
 
 @final

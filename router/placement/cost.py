@@ -44,11 +44,17 @@ SHORT_GAP: Final = 0.02
 priced. Higher misses requests whose first token should be held back; lower prices more options.
 """
 TTFT_WEIGHT: Final = 0.3
-"""Cost of a TTFT, in units of the objective. Higher prefers fast options to cheap ones."""
+"""Cost of a TTFT as long as the objective. Higher spends engine time on TTFTs that are good already; lower accepts a
+longer TTFT for little engine time.
+"""
 TPOT_WEIGHT: Final = 0.1
-"""Cost of a TPOT, in units of the objective. Higher prefers fast options to cheap ones."""
+"""Cost of a TPOT as long as the objective. Higher spends engine time on TPOTs that are good already; lower accepts a
+longer TPOT for little engine time.
+"""
 ENGINE_TIME_WEIGHT: Final = 1.0
-"""Cost of engine time, in units of the TTFT objective. Higher prefers cheap options to fast ones."""
+"""Cost of engine time as long as the TTFT objective. Higher accepts longer times for little engine time; lower spends
+engine time that later requests need.
+"""
 USE_FACTOR: Final = 1.5
 """Time of a worker with no running requests costs this multiple of the share of such workers that is busy, at most 1:
 time that no other request wants costs nothing. Higher saves engine time on idle services; lower spends it on busy ones.

@@ -48,13 +48,13 @@ class DecodePart:
         "hit",
         "join_slowdown_s",
         "join_victims",
+        "joined_step_s",
         "missing",
         "prefill_share",
         "queue_s",
         "running_context",
         "slack",
         "step_s",
-        "with_it_s",
         "worker",
     )
 
@@ -75,12 +75,12 @@ class DecodePart:
         """Length of a step with the running requests; 0 where none runs."""
         times = worker.model.times
         size = placement_input.num_prompt + placement_input.outputs[1] / 2
-        self.with_it_s = times.decode_s(self.batch + placement_input.num_sequences, self.context + size)
+        self.joined_step_s = times.decode_s(self.batch + placement_input.num_sequences, self.context + size)
         """Length of a step with `batch` and the new request."""
         self.join_slowdown_s = 0.0
         self.join_victims = 0.0
         if self.batch:
-            self.join_slowdown_s = max(0.0, self.with_it_s - times.decode_s(self.batch, self.context))
+            self.join_slowdown_s = max(0.0, self.joined_step_s - times.decode_s(self.batch, self.context))
             self.join_victims = self.slack.victims(0.0, self.join_slowdown_s, placement_input.rank)
         share = 1.0 if placement_input.rank == _HIGHEST_RANK else 1.0 - HIGHEST_CLASS_SHARE
         free = share * worker.kv_capacity - worker.kv_reserved - running.unknown_context
@@ -108,7 +108,7 @@ class DecodePart:
         num_gone, freed = self.slack.finished_by(joins_s)
         joining = self.worker.inbound
         if not num_gone and not joining:
-            return self.with_it_s
+            return self.joined_step_s
         batch = self.batch - num_gone + float(placement_input.num_sequences)
         context = self.context - freed + placement_input.num_prompt + placement_input.outputs[1] / 2
         if joining and joins_s > 0.0:

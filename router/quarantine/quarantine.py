@@ -24,7 +24,9 @@ QUARANTINE_S: Final = 600.0
 lower lets a client that repeats a request stop engines more often.
 """
 SHORT_QUARANTINE_S: Final = 60.0
-"""QUARANTINE_S where many requests were lost with one engine. It is longer than the usual clients retry."""
+"""QUARANTINE_S where many requests were lost with one engine. Higher refuses harmless requests for
+longer; lower is over while usual clients still retry.
+"""
 MANY: Final = 4
 """Number of requests, lost with one engine at their last loss, that counts as many. Higher refuses harmless requests
 for longer; lower lets the reason run again sooner.

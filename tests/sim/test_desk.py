@@ -12,7 +12,7 @@ from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.simulation.clock import VirtualLoop
 from router.admission.waiting_queue import MOST_LOOK_S
 from router.pending_placements import DECIDE_INTERVAL_S, PendingPlacements
-from tests.unit.fleets import a_fleet, a_prompt, a_report
+from tests.unit.fleets import a_fleet, a_report, ask
 
 
 class CountedDesk(PendingPlacements):
@@ -28,7 +28,7 @@ class CountedDesk(PendingPlacements):
         """Both workers are busy for half a minute."""
         for number in range(10):
             for path in (Path.DECODE, Path.PREFILL_DECODE):
-                assert isinstance(await self.place(a_prompt(f"queued{number}{path}", 32_000, path=path)), Placement)
+                assert isinstance(await self.place(ask(f"queued{number}{path}", 32_000, path=path)), Placement)
 
     def empty(self) -> None:
         for number in range(10):
@@ -38,7 +38,7 @@ class CountedDesk(PendingPlacements):
     def start(
         self, request_id: str, ingress: IngressId | None = None, **fields: object
     ) -> "asyncio.Task[Placement | Rejection]":
-        return asyncio.get_running_loop().create_task(self.place(a_prompt(request_id, 2000, **fields), ingress))
+        return asyncio.get_running_loop().create_task(self.place(ask(request_id, 2000, **fields), ingress))
 
 
 def on_virtual_loop(test: Coroutine[Any, Any, None]) -> None:
@@ -97,7 +97,7 @@ def test_hundreds_that_wait_are_looked_at_no_more_often():
 def test_idle_desk_sets_no_timer():
     async def run() -> None:
         desk = CountedDesk()
-        await desk.place(a_prompt("r", 2000))
+        await desk.place(ask("r", 2000))
         desk.tell(RequestClosed(request_id="r"))
         desk.report(a_report("p0"))
         await pause(100.0)

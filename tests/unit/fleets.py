@@ -49,7 +49,7 @@ def a_fleet(num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, no
     return state
 
 
-def a_prompt(request_id: str, num_prompt: int, **fields: object) -> PlacementRequest:
+def ask(request_id: str, num_prompt: int, **fields: object) -> PlacementRequest:
     defaults = {"num_prompt_tokens": num_prompt, "has_early_token": True}
     return PlacementRequest(request_id=RequestId(request_id), **(defaults | fields))  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def decoding(state: RouterState, request_id: str, num_prompt: int, worker: str, 
     has_prefill = any(w.pool is Pool.PREFILL for w in workers)
     put(
         state,
-        a_prompt(
+        ask(
             request_id, num_prompt, path=Path.PREFILL_DECODE if has_prefill else Path.DECODE, excluded=others, **fields
         ),
         now,

@@ -17,7 +17,7 @@ from router.placement.placement_input import Others, PlacementInput
 from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.state import RouterState
-from tests.unit.fleets import KIND, a_fleet, a_prompt, a_report, ended, put
+from tests.unit.fleets import KIND, a_fleet, a_report, ask, ended, put
 
 INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH
 
@@ -27,18 +27,18 @@ def a_busy_fleet(seconds: float = 20.0) -> RouterState:
     state, number = a_fleet(1, 1), 0
     while min(w.queue_s(0.0) for w in state._workers.by_id.values()) < seconds:
         for path in (Path.PREFILL_DECODE, Path.DECODE):
-            put(state, a_prompt(f"queued{number} {path}", 32_000, path=path), 0.0)
+            put(state, ask(f"queued{number} {path}", 32_000, path=path), 0.0)
         number += 1
     return state
 
 
 def waiting(state: RouterState, request_id: str, num_prompt: int, now: float, **fields: object) -> None:
-    assert state.place(a_prompt(request_id, num_prompt, **fields), now) is None
+    assert state.place(ask(request_id, num_prompt, **fields), now) is None
     state.validate()
 
 
 def a_waiting(request_id: str, slo_class: SloClass, since: float, gives_up_at: float, ttft_s: float = 1.0) -> Waiting:
-    made = Waiting(a_prompt(request_id, 100, slo_class=slo_class), None, since)
+    made = Waiting(ask(request_id, 100, slo_class=slo_class), None, since)
     made.gives_up_at, made.ttft_s = gives_up_at, ttft_s
     return made
 
@@ -53,12 +53,12 @@ def order(now: float, *several: Waiting) -> list[str]:
 @pytest.mark.parametrize("age_s", [0.0, 5.0, 500.0])
 @pytest.mark.parametrize("slo_class", list(SloClass))
 def test_idle_service_admits_every_request_however_late(slo_class, age_s):
-    put(a_fleet(1, 1), a_prompt("late", 2000, slo_class=slo_class, age_s=age_s), 1.0)
+    put(a_fleet(1, 1), ask("late", 2000, slo_class=slo_class, age_s=age_s), 1.0)
 
 
 @pytest.mark.parametrize("tpot_s", [1e-6, 1e-3])
 def test_idle_service_admits_a_request_that_wants_more_than_it_can_give(tpot_s):
-    put(a_fleet(1, 1), a_prompt("greedy", 2000, tpot_s=tpot_s, ttft_s=1e-3), 1.0)
+    put(a_fleet(1, 1), ask("greedy", 2000, tpot_s=tpot_s, ttft_s=1e-3), 1.0)
 
 
 def test_request_that_would_miss_its_slo_at_the_cost_of_others_waits():
@@ -66,7 +66,7 @@ def test_request_that_would_miss_its_slo_at_the_cost_of_others_waits():
 
 
 def test_request_that_cannot_make_it_any_more_is_refused_as_overload():
-    answer = a_busy_fleet().place(a_prompt("r", 2000, age_s=10.0), 0.1)
+    answer = a_busy_fleet().place(ask("r", 2000, age_s=10.0), 0.1)
     assert isinstance(answer, Rejection)
     assert answer.is_overload
     assert LEAST_RETRY_S <= answer.retry_after_s <= MOST_RETRY_S
@@ -74,13 +74,13 @@ def test_request_that_cannot_make_it_any_more_is_refused_as_overload():
 
 def test_request_that_was_admitted_before_is_not_judged_again():
     state = a_busy_fleet()
-    put(state, a_prompt("resumed", 2000, num_output_tokens=5, age_s=10.0), 0.1)
-    put(state, a_prompt("forced", 2000, path=Path.DECODE, age_s=10.0), 0.1)
-    put(state, a_prompt("retried", 2000, excluded=frozenset({"d9"}), age_s=10.0), 0.1)
+    put(state, ask("resumed", 2000, num_output_tokens=5, age_s=10.0), 0.1)
+    put(state, ask("forced", 2000, path=Path.DECODE, age_s=10.0), 0.1)
+    put(state, ask("retried", 2000, excluded=frozenset({"d9"}), age_s=10.0), 0.1)
 
 
 def test_gain_is_lost_by_own_risk_and_by_victims():
-    placed = put(a_fleet(1, 1), a_prompt("r", 2000), 1.0)
+    placed = put(a_fleet(1, 1), ask("r", 2000), 1.0)
     sure = msgspec.structs.replace(placed.predicted, risk=0.0, victims=0.0, future_victims=0.0)
     assert gain(sure) == 1.0
     assert gain(msgspec.structs.replace(sure, risk=0.4, victims=1.0)) == pytest.approx(-0.4)
@@ -155,7 +155,7 @@ def test_closed_request_waits_no_more():
 def test_request_that_is_sent_again_while_it_waits_has_one_place():
     state = a_busy_fleet()
     waiting(state, "r", 2000, 0.1)
-    put(state, a_prompt("r", 2000, path=Path.DECODE), 0.2)
+    put(state, ask("r", 2000, path=Path.DECODE), 0.2)
     assert state.num_waiting == 0
     assert state.decide(99.0) == []
     state.validate()
@@ -163,8 +163,8 @@ def test_request_that_is_sent_again_while_it_waits_has_one_place():
 
 def test_those_of_an_ingress_that_is_gone_wait_no_more():
     state, one, other = a_busy_fleet(), IngressId("one"), IngressId("other")
-    assert state.place(a_prompt("a", 2000), 0.1, one) is None
-    assert state.place(a_prompt("b", 2000), 0.1, other) is None
+    assert state.place(ask("a", 2000), 0.1, one) is None
+    assert state.place(ask("b", 2000), 0.1, other) is None
     assert state.keep_open(one, frozenset(), 0.2) == ["a"]
     assert [queued.request_id for queued in state.queued(0.2)] == ["b"]
 
@@ -173,14 +173,14 @@ def test_queue_is_bounded():
     state = a_busy_fleet()
     for number in range(MAX_QUEUE):
         state._admission._queue.add(a_waiting(f"w{number}", STANDARD, 0.0, 1.0))
-    answer = state.place(a_prompt("r", 2000), 0.1)
+    answer = state.place(ask("r", 2000), 0.1)
     assert isinstance(answer, Rejection)
     assert answer.is_overload
 
 
 def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *, is_contended: bool = True) -> Verdict:
     """Of a request with this risk and no victims, on a worker that has other work."""
-    request = a_prompt("r", 2000, slo_class=slo_class)
+    request = ask("r", 2000, slo_class=slo_class)
     asked = PlacementInput(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, [], 1, 1, 1.0, 1.0), 0.0)
     worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), 0.0)
     worker.reported(a_report("d0", num_running=1), 0.0)
@@ -191,7 +191,7 @@ def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *,
 def test_highest_class_is_admitted_a_little_late_and_not_very_late():
     assert verdict(1.0) is Verdict.WAIT
     assert verdict(1.0, INTERACTIVE) is Verdict.ADMIT
-    assert a_busy_fleet(60.0).place(a_prompt("late", 2000, slo_class=INTERACTIVE), 0.1) is None
+    assert a_busy_fleet(60.0).place(ask("late", 2000, slo_class=INTERACTIVE), 0.1) is None
 
 
 def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait():
@@ -203,7 +203,7 @@ def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait():
 
 def test_hundreds_at_once_are_all_answered_and_not_all_on_one_worker():
     state = a_fleet(4, 4)
-    answers = [state.place(a_prompt(f"r{number}", 4000), 1.0) for number in range(400)]
+    answers = [state.place(ask(f"r{number}", 4000), 1.0) for number in range(400)]
     for worker in [f"p{i}" for i in range(4)] + [f"d{i}" for i in range(4)]:
         state.handle(a_report(worker, dict.fromkeys([f"p{i}" for i in range(4)]) if worker[0] == "d" else None), 1.5)
     placed = [answer for answer in answers if isinstance(answer, Placement)]
@@ -227,7 +227,7 @@ def test_those_who_come_back_are_spread():
     state = a_busy_fleet(10.0)
     retry_s = []
     for number in range(20):
-        answer = state.place(a_prompt(f"r{number}", 2000, age_s=20.0), 0.1)
+        answer = state.place(ask(f"r{number}", 2000, age_s=20.0), 0.1)
         assert isinstance(answer, Rejection)
         retry_s.append(answer.retry_after_s)
     assert max(retry_s) - min(retry_s) >= 0.25 * max(retry_s)
@@ -236,7 +236,7 @@ def test_those_who_come_back_are_spread():
 def test_longer_queue_means_a_later_retry():
     retry_s = []
     for seconds in (2.0, 8.0, 20.0):
-        answers = [a_busy_fleet(seconds).place(a_prompt("r", 2000, age_s=20.0), 0.1)]
+        answers = [a_busy_fleet(seconds).place(ask("r", 2000, age_s=20.0), 0.1)]
         retry_s += [answer.retry_after_s for answer in answers if isinstance(answer, Rejection)]
     assert retry_s == sorted(retry_s)
     assert len(retry_s) == 3
@@ -264,7 +264,7 @@ def test_every_request_that_waits_is_answered_once_or_withdrawn(steps, slo_class
         match step:
             case "place":
                 expected.discard(who)
-                answer = state.place(a_prompt(who, 1000 * (number + 1), slo_class=slo_class, ttft_s=1.0 + seconds), now)
+                answer = state.place(ask(who, 1000 * (number + 1), slo_class=slo_class, ttft_s=1.0 + seconds), now)
                 if answer is None:
                     expected.add(who)
             case "close":

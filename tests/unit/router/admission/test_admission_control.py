@@ -14,7 +14,7 @@ from router.placement.placement_input import PlacementInput
 from router.placement.placer import Placer
 from router.prediction.latency import LatencyModels
 from router.quarantine.quarantine import Quarantine
-from tests.unit.fleets import SLO, a_prompt, a_report
+from tests.unit.fleets import SLO, a_report, ask
 
 FOREVER_S = 1e6
 INGRESSES = [IngressId("one"), IngressId("two")]
@@ -38,7 +38,7 @@ class Admission:
         self.workers.reported(a_report("d0", num_running=1), now)
 
     def place(self, request_id: str, now: float, **fields: object) -> Placement | Rejection | None:
-        answer = self.control.place(a_prompt(request_id, 1000, **fields), now, None)
+        answer = self.control.place(ask(request_id, 1000, **fields), now, None)
         self.control.validate()
         return answer
 
@@ -90,7 +90,7 @@ def test_withdrawn_requests_get_no_answer():
     admission = Admission()
     admission.is_busy = True
     for number, ingress in enumerate([*INGRESSES, INGRESSES[0]]):
-        assert admission.control.place(a_prompt(f"r{number}", 1000), 0.0, ingress) is None
+        assert admission.control.place(ask(f"r{number}", 1000), 0.0, ingress) is None
     admission.control.withdraw(RequestId("r1"))
     assert admission.control.withdraw_of(INGRESSES[0], frozenset({RequestId("r2")})) == ["r0"]
     assert [request_id for request_id, _ in admission.control.decide(FOREVER_S)] == ["r2"]
@@ -137,7 +137,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         request_id = f"r{number}"
         self.waiting.pop(request_id, None)
         self.admission.charges.release(RequestId(request_id), self.now)
-        request = a_prompt(request_id, 1000, slo_class=slo_class, age_s=age_s)
+        request = ask(request_id, 1000, slo_class=slo_class, age_s=age_s)
         if self.admission.control.place(request, self.now, ingress) is None:
             self.waiting[request_id] = ingress
 

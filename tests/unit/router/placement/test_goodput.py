@@ -12,13 +12,13 @@ from cluster.messages.placement import Placement
 from cluster.messages.reports import StepSample
 from cluster.messages.scheduler_events import FirstToken, WorkerLost
 from cluster.messages.transport import LinkSpeed
-from tests.unit.fleets import FAST, a_fleet, a_prompt, a_report, decoding, ended, prefilled, put
+from tests.unit.fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
 
 
 def test_short_prompt_stays_on_an_idle_decode_worker():
-    assert put(a_fleet(4, 4), a_prompt("r", 200), 1.0).path is ALONE
+    assert put(a_fleet(4, 4), ask("r", 200), 1.0).path is ALONE
 
 
 def test_long_prompt_keeps_away_from_a_worker_whose_requests_have_little_time_left():
@@ -27,7 +27,7 @@ def test_long_prompt_keeps_away_from_a_worker_whose_requests_have_little_time_le
         decoding(state, f"running{number}", 2000, "d0", 1.0)
     for now in (5.0, 9.0):
         report_all(state, now)
-    placed = put(state, a_prompt("r", 32_000), 9.1)
+    placed = put(state, ask("r", 32_000), 9.1)
     assert placed.path is PAIR
     stayed = next(option for option in placed.considered if option.path is ALONE)
     assert stayed.victims + stayed.future_victims > 1
@@ -37,19 +37,19 @@ def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another()
     state = a_fleet(1, 2)
     for number in range(3):
         decoding(state, f"big{number}", 100_000, "d0", 1.0)
-    assert put(state, a_prompt("r", 20_000, tpot_s=None), 2.0).decode == "d1"
+    assert put(state, ask("r", 20_000, tpot_s=None), 2.0).decode == "d1"
 
 
 def test_link_that_carries_nothing_is_not_used():
     state = a_fleet(2, 2, link=LinkSpeed(0.001, 1e5))
-    assert put(state, a_prompt("r", 20_000), 1.0).path is ALONE
+    assert put(state, ask("r", 20_000), 1.0).path is ALONE
 
 
 def test_backlog_of_a_slow_link_is_counted():
     state = a_fleet(4, 1, link=LinkSpeed(0.001, 1e9))
     gaps = []
     for number in range(4):
-        placed = put(state, a_prompt(f"r{number}", 4000, path=Path.PREFILL_DECODE), 1.0)
+        placed = put(state, ask(f"r{number}", 4000, path=Path.PREFILL_DECODE), 1.0)
         assert placed.predicted is not None
         gaps.append(placed.predicted.tpot_s)
     assert gaps == sorted(gaps)
@@ -57,11 +57,11 @@ def test_backlog_of_a_slow_link_is_counted():
 
 
 def test_fleet_without_decode_workers_prefills_and_decodes_on_prefill_workers():
-    assert put(a_fleet(2, 0), a_prompt("r", 500), 1.0).path is Path.PREFILL
+    assert put(a_fleet(2, 0), ask("r", 500), 1.0).path is Path.PREFILL
 
 
 def test_fleet_without_prefill_workers_stays_on_decode_workers():
-    assert put(a_fleet(0, 2), a_prompt("r", 20_000), 1.0).path is ALONE
+    assert put(a_fleet(0, 2), ask("r", 20_000), 1.0).path is ALONE
 
 
 def crowded(num_running):
@@ -75,24 +75,24 @@ def crowded(num_running):
 
 
 def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_few():
-    assert put(crowded(1), a_prompt("r", 2000, tpot_s=0.03), 9.1).path is not Path.PREFILL
-    placed = put(crowded(30), a_prompt("r", 2000, tpot_s=0.03), 9.1)
+    assert put(crowded(1), ask("r", 2000, tpot_s=0.03), 9.1).path is not Path.PREFILL
+    placed = put(crowded(30), ask("r", 2000, tpot_s=0.03), 9.1)
     assert (placed.path, placed.decode) == (Path.PREFILL, None)
     handed_over = next(option for option in placed.considered if option.path is PAIR)
     assert placed.predicted.risk + 0.3 < handed_over.risk
 
 
 def test_prefill_worker_does_not_take_what_is_hopeless_there_too():
-    placed = crowded(30).place(a_prompt("r", 2000, tpot_s=0.017), 9.1)
+    placed = crowded(30).place(ask("r", 2000, tpot_s=0.017), 9.1)
     assert placed is None or placed.path is not Path.PREFILL
 
 
 def test_prompts_keep_away_from_a_prefill_worker_that_decodes():
     state = crowded(30)
-    whole = put(state, a_prompt("whole", 2000, tpot_s=0.022), 9.1)
+    whole = put(state, ask("whole", 2000, tpot_s=0.022), 9.1)
     state.handle(FirstToken(request_id=RequestId("whole")), 9.2)
     for number in range(6):
-        placed = put(state, a_prompt(f"r{number}", 30_000, path=PAIR), 9.3)
+        placed = put(state, ask(f"r{number}", 30_000, path=PAIR), 9.3)
         assert placed.prefill != whole.prefill
         ended(state, f"r{number}", 9.3)
 
@@ -102,7 +102,7 @@ def test_prefill_worker_is_not_taken_to_decode_faster_than_decode_workers_do():
     shape = msgspec.structs.replace(report.shape, kind="slow")
     steps = [StepSample(0, 0, 1, 1000, 0.1)] * 20
     state.handle(msgspec.structs.replace(report, shape=shape, steps=steps), 0.5)
-    assert put(state, a_prompt("r", 2000, path=Path.PREFILL), 1.0).predicted.tpot_s > 0.08
+    assert put(state, ask("r", 2000, path=Path.PREFILL), 1.0).predicted.tpot_s > 0.08
 
 
 def test_one_token_answer_ends_where_it_is_prefilled():
@@ -111,7 +111,7 @@ def test_one_token_answer_ends_where_it_is_prefilled():
         decoding(state, f"running{number}", 2000, f"d{number % 2}", 1.0)
     for now in (5.0, 9.0):
         report_all(state, now)
-    assert put(state, a_prompt("r", 8000, max_output_tokens=1), 9.1).path is Path.PREFILL
+    assert put(state, ask("r", 8000, max_output_tokens=1), 9.1).path is Path.PREFILL
 
 
 def test_a_thousand_requests_that_share_one_block_are_spread():
@@ -119,7 +119,7 @@ def test_a_thousand_requests_that_share_one_block_are_spread():
     shared, used = b"\0" * 8, Counter()
     for number in range(1000):
         hashes = [shared, *(number.to_bytes(4, "big") + block.to_bytes(4, "big") for block in range(1, 440))]
-        request = a_prompt(f"r{number}", 7040, block_hashes=hashes, path=Path.PREFILL_DECODE, max_output_tokens=8)
+        request = ask(f"r{number}", 7040, block_hashes=hashes, path=Path.PREFILL_DECODE, max_output_tokens=8)
         placed = state.place(request, 1.0 + number / 1000)
         assert isinstance(placed, Placement)
         used[placed.prefill] += 1
@@ -136,18 +136,18 @@ def report_all(state, now):
 def test_arrivals_between_two_reports_are_spread_by_our_own_accounting():
     state, used = a_fleet(4, 4), Counter()
     for number in range(100):
-        placed = put(state, a_prompt(f"r{number}", 3000, path=Path.PREFILL_DECODE), 1.0 + number / 100)
+        placed = put(state, ask(f"r{number}", 3000, path=Path.PREFILL_DECODE), 1.0 + number / 100)
         used[placed.prefill] += 1
     assert max(used.values()) <= 2 * 100 / 4
 
 
 def test_queued_prompts_free_their_worker_when_they_are_done():
     state = a_fleet(1, 1)
-    first = put(state, a_prompt("one", 16_000, path=Path.PREFILL_DECODE), 1.0)
-    second = put(state, a_prompt("two", 16_000, path=Path.PREFILL_DECODE), 1.0)
+    first = put(state, ask("one", 16_000, path=Path.PREFILL_DECODE), 1.0)
+    second = put(state, ask("two", 16_000, path=Path.PREFILL_DECODE), 1.0)
     prefilled(state, "one", 1.3)
     prefilled(state, "two", 1.4)
-    third = put(state, a_prompt("three", 16_000, path=Path.PREFILL_DECODE), 1.5)
+    third = put(state, ask("three", 16_000, path=Path.PREFILL_DECODE), 1.5)
     ttfts = [placed.predicted.ttft_s for placed in (first, second, third) if placed.predicted]
     assert ttfts[1] == pytest.approx(2 * ttfts[0], rel=0.01)
     assert ttfts[2] == pytest.approx(ttfts[0], rel=0.01)
@@ -158,7 +158,7 @@ def test_next_turn_of_a_chat_goes_to_the_worker_that_holds_it():
     workers = set()
     for turn in range(1, 6):
         hashes = [block.to_bytes(8, "big") for block in range(turn * 100)]
-        placed = put(state, a_prompt(f"turn{turn}", turn * 1600 + 10, block_hashes=hashes), float(turn))
+        placed = put(state, ask(f"turn{turn}", turn * 1600 + 10, block_hashes=hashes), float(turn))
         workers.add(placed.generating)
         state.handle(FirstToken(request_id=placed_id(turn)), turn + 0.2)
         ended(state, f"turn{turn}", turn + 0.5, num_output_tokens=20)
@@ -174,14 +174,14 @@ def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds():
     state = a_fleet(1, 1)
     for number in range(8):  # path D seems a little slow
         report_all(state, 1.0 + number)
-        placed = put(state, a_prompt(f"r{number}", 200, path=Path.DECODE), 1.0 + number)
+        placed = put(state, ask(f"r{number}", 200, path=Path.DECODE), 1.0 + number)
         assert placed.predicted is not None
         ended(state, f"r{number}", 1.5 + number, ttft_s=placed.predicted.ttft_s + 0.02, num_output_tokens=20)
     hashes = [block.to_bytes(8, "big") for block in range(100)]
     report_all(state, 10.0)
     decoding(state, "turn1", 1600, "d0", 10.0, block_hashes=hashes)
     ended(state, "turn1", 11.0, num_output_tokens=20)
-    placed = put(state, a_prompt("turn2", 1650, block_hashes=hashes), 11.1)
+    placed = put(state, ask("turn2", 1650, block_hashes=hashes), 11.1)
     assert placed.path is ALONE
     assert min(placed.considered, key=lambda option: option.cost).path is PAIR
 
@@ -191,28 +191,28 @@ SHORT = {"max_output_tokens": 4, "path": Path.PREFILL_DECODE}
 
 def test_first_token_waits_for_decoding_where_the_gap_after_it_would_cost_the_tpot_objective():
     state = a_fleet(1, 1, link=LinkSpeed(0.3, 49.5e9))
-    short = put(state, a_prompt("short", 2000, **SHORT), 1.0)
+    short = put(state, ask("short", 2000, **SHORT), 1.0)
     assert short.predicted is not None and short.predicted.holds_first
     assert short.slo is not None
     assert short.predicted.ttft_s < short.holds_first_until_s < short.slo.ttft_s
     assert short.predicted.ttft_s > 0.3 > 0.05 > short.predicted.tpot_s
-    long = put(a_fleet(1, 1), a_prompt("long", 2000, path=Path.PREFILL_DECODE, max_output_tokens=400), 1.0)
+    long = put(a_fleet(1, 1), ask("long", 2000, path=Path.PREFILL_DECODE, max_output_tokens=400), 1.0)
     assert long.holds_first_until_s == 0.0
     assert long.predicted is not None and not long.predicted.holds_first
 
 
 def test_first_token_does_not_wait_where_that_would_cost_the_ttft_objective():
     state = a_fleet(1, 1, link=LinkSpeed(3.0, 49.5e9))
-    assert put(state, a_prompt("r", 2000, **SHORT), 1.0).holds_first_until_s == 0.0
+    assert put(state, ask("r", 2000, **SHORT), 1.0).holds_first_until_s == 0.0
 
 
 def test_conversation_leaves_a_worker_that_is_much_busier():
     state = a_fleet(1, 2)
     hashes = [block.to_bytes(8, "big") for block in range(20)]
-    first = put(state, a_prompt("turn1", 320, block_hashes=hashes), 1.0)
+    first = put(state, ask("turn1", 320, block_hashes=hashes), 1.0)
     for number in range(150):
         decoding(state, f"running{number}", 2000, first.generating, 1.0)
-    assert put(state, a_prompt("turn2", 330, block_hashes=hashes), 1.1).generating != first.generating
+    assert put(state, ask("turn2", 330, block_hashes=hashes), 1.1).generating != first.generating
 
 
 def test_idle_worker_is_taken_before_those_that_decode_whatever_it_did_before():
@@ -222,11 +222,11 @@ def test_idle_worker_is_taken_before_those_that_decode_whatever_it_did_before():
     for number in range(5):
         decoding(state, f"short{number}", 100, f"d{number}", 3.0)
     report_all(state, 3.4)
-    assert put(state, a_prompt("r", 200), 3.5).decode == "d5"
+    assert put(state, ask("r", 200), 3.5).decode == "d5"
 
 
 def test_decision_explains_itself():
-    placed = put(a_fleet(2, 2), a_prompt("r", 4000), 1.0)
+    placed = put(a_fleet(2, 2), ask("r", 4000), 1.0)
     assert placed.predicted == placed.considered[0]
     assert {option.path for option in placed.considered} == {PAIR, ALONE}
     assert placed.predicted.cost == min(option.cost for option in placed.considered)
@@ -237,8 +237,8 @@ def test_decision_explains_itself():
 def test_when_most_workers_have_gone_silent_their_own_load_decides():
     state = a_fleet(0, 4)
     for number in range(6):
-        put(state, a_prompt(f"r{number}", 2000, path=Path.DECODE), 0.1)
-    placed = put(state, a_prompt("r", 2000), 4.0)
+        put(state, ask(f"r{number}", 2000, path=Path.DECODE), 0.1)
+    placed = put(state, ask("r", 2000), 4.0)
     assert placed.predicted is None
     assert "LMetric" in placed.why
 
@@ -256,8 +256,8 @@ def test_more_work_is_never_predicted_to_be_done_sooner(num_prompt, more, queued
         for number in range(num_running):
             decoding(state, f"running{number}", 1000, "d0", 0.5)
         for number, size in enumerate(queued):
-            put(state, a_prompt(f"queued{number}", size, path=Path.DECODE), 1.0)
-        placed = put(state, a_prompt("r", num_prompt, path=Path.DECODE), 1.0)
+            put(state, ask(f"queued{number}", size, path=Path.DECODE), 1.0)
+        placed = put(state, ask("r", num_prompt, path=Path.DECODE), 1.0)
         assert placed.predicted is not None
         return placed.predicted
 
@@ -273,7 +273,7 @@ def test_more_work_is_never_predicted_to_be_done_sooner(num_prompt, more, queued
 def test_reports_that_cannot_be_true_do_not_stop_placement(usage, num_running):
     state = a_fleet(2, 2)
     state.handle(a_report("d0", {"p0": None}, kv_cache_usage=usage, num_running=num_running), 1.0)
-    answer = state.place(a_prompt("r", 2000), 1.1)
+    answer = state.place(ask("r", 2000), 1.1)
     assert isinstance(answer, Placement)
     assert answer.predicted is not None
     assert answer.predicted.cost < float("inf")
@@ -282,9 +282,9 @@ def test_reports_that_cannot_be_true_do_not_stop_placement(usage, num_running):
 def test_long_prompt_is_admitted_by_an_idle_service_however_many_requests_came_before():
     state = a_fleet(3, 3)
     for number in range(50):
-        put(state, a_prompt(f"short{number}", 50), 1.0 + number / 100)
+        put(state, ask(f"short{number}", 50), 1.0 + number / 100)
         ended(state, f"short{number}", 1.0 + number / 100, num_output_tokens=2)
-    put(state, a_prompt("long", 60_000), 1.6)
+    put(state, ask("long", 60_000), 1.6)
 
 
 LOADS = st.fixed_dictionaries(
@@ -301,7 +301,7 @@ def test_whatever_reports_say_there_is_an_answer(loads, num_prompt):
     state = a_fleet(2, 2)
     for worker, load in zip(("p0", "p1", "d0", "d1"), loads, strict=True):
         state.handle(a_report(worker, {"p0": None, "p1": FAST} if worker[0] == "d" else None, **load), 0.5)
-    answer = state.place(a_prompt("r", num_prompt), 1.0)
+    answer = state.place(ask("r", num_prompt), 1.0)
     state.validate()
     if isinstance(answer, Placement) and answer.predicted is not None:
         assert answer.predicted.cost < float("inf")
@@ -319,7 +319,7 @@ def test_absurd_shapes_do_not_stop_placement(field, value):
         state.handle(msgspec.structs.replace(report, shape=shape), 0.0)
     for number in range(3):
         hashes = [block.to_bytes(8, "big") for block in range(100)]
-        state.place(a_prompt(f"r{number}", 2000, block_hashes=hashes), 1.0 + number)
+        state.place(ask(f"r{number}", 2000, block_hashes=hashes), 1.0 + number)
         state.validate()
 
 
@@ -329,23 +329,23 @@ def test_fresh_scheduler_sees_the_load_that_it_has_not_placed():
         state.handle(a_report(worker, links, num_running=60, kv_cache_usage=0.7), 0.5)
     used = Counter()
     for number in range(6):
-        used[put(state, a_prompt(f"r{number}", 1000), 1.0 + number / 10).generating] += 1
+        used[put(state, ask(f"r{number}", 1000), 1.0 + number / 10).generating] += 1
     assert used["d1"] > used["d0"]
 
 
 def test_unknown_load_ends_when_the_reports_no_longer_say_it():
     state = a_fleet(0, 1)
     state.handle(a_report("d0", num_running=2000), 0.5)
-    assert not isinstance(state.place(a_prompt("r", 1000), 0.6), Placement)
+    assert not isinstance(state.place(ask("r", 1000), 0.6), Placement)
     state.handle(a_report("d0"), 1.5)
-    put(state, a_prompt("r", 1000), 1.6)
+    put(state, ask("r", 1000), 1.6)
 
 
 def test_worker_that_flaps_keeps_its_charges_and_its_turn():
     state = a_fleet(1, 2)
     for number in range(40):
         now = 1.0 + number / 10
-        put(state, a_prompt(f"r{number}", 2000), now)
+        put(state, ask(f"r{number}", 2000), now)
         if number % 2:
             state.handle(WorkerLost(worker=WorkerId("d0")), now)
             state.validate()
@@ -363,7 +363,7 @@ def test_prefix_that_all_workers_have_does_not_draw_all_requests_to_one_worker()
     hashes = [block.to_bytes(8, "big") for block in range(250)]
     for number in range(200):
         now = 1.0 + number / 50
-        placed = put(state, a_prompt(f"r{number}", 4010, block_hashes=hashes, max_output_tokens=200), now)
+        placed = put(state, ask(f"r{number}", 4010, block_hashes=hashes, max_output_tokens=200), now)
         used[placed.generating] += 1
         state.handle(FirstToken(request_id=f"r{number}"), now + 0.01)
         if number % 50 == 49:
@@ -380,21 +380,19 @@ def test_prefix_does_not_draw_to_a_worker_that_stays_slow_while_another_is_about
     hashes = [block.to_bytes(8, "big") for block in range(101)]
     put(
         state,
-        a_prompt("first", 1600, block_hashes=hashes[:100], excluded=frozenset({WorkerId("d1")}), path=Path.DECODE),
+        ask("first", 1600, block_hashes=hashes[:100], excluded=frozenset({WorkerId("d1")}), path=Path.DECODE),
         1.0,
     )
     state.handle(FirstToken(request_id="first"), 1.0)
     ended(state, "first", 1.0)
-    following = a_prompt(
-        "next", 1616, block_hashes=hashes, tpot_s=0.0237, max_output_tokens=400, slo_class=SloClass.BATCH
-    )
+    following = ask("next", 1616, block_hashes=hashes, tpot_s=0.0237, max_output_tokens=400, slo_class=SloClass.BATCH)
     assert put(state, following, 1.06).generating == "d1"
 
 
 def test_several_sequences_of_a_request_teach_the_length_of_one():
     state = a_fleet(0, 1)
     for number in range(25):
-        put(state, a_prompt(f"r{number}", 100, num_sequences=8, can_hand_over=False), 1.0)
+        put(state, ask(f"r{number}", 100, num_sequences=8, can_hand_over=False), 1.0)
         ended(state, f"r{number}", 2.0, num_output_tokens=800)
     assert state._placer._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
 
@@ -413,7 +411,7 @@ def test_who_finds_a_longer_queue_of_prompts_depends_on_the_pool_that_computes_t
     def future_victims(num_decode: int) -> float:
         state = a_fleet(2, num_decode)
         for number in range(6):
-            put(state, a_prompt(f"before{number}", 6000, max_output_tokens=2, path=path), 1.0)
-        return put(state, a_prompt("r", 6000, max_output_tokens=2, path=path), 1.0).predicted.future_victims
+            put(state, ask(f"before{number}", 6000, max_output_tokens=2, path=path), 1.0)
+        return put(state, ask("r", 6000, max_output_tokens=2, path=path), 1.0).predicted.future_victims
 
     assert future_victims(2) == pytest.approx(future_victims(8)) != 0

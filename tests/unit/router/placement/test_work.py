@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cluster.messages.ids import Path
 from router.placement.cost import alone, hand_over
 from router.placement.work import DecodePart, PrefillPart, prefill_s, unpriced_work
-from tests.unit.fleets import a_fleet, a_prompt, decoding, put
+from tests.unit.fleets import a_fleet, ask, decoding, put
 
 
 @settings(max_examples=30)
@@ -17,9 +17,9 @@ def test_priced_option_carries_the_work_that_its_placement_takes(num_prompt, num
     for number in range(num_running):
         decoding(state, f"running{number}", 500, "d0", now)
     for number in range(num_queued):
-        put(state, a_prompt(f"queued{number}", 2000, path=Path.PREFILL_DECODE), now)
-        put(state, a_prompt(f"queued{number} D", 2000, path=Path.DECODE), now)
-    placement_input = state._placer.input_of(a_prompt("r", num_prompt), 0.0, [], now)
+        put(state, ask(f"queued{number}", 2000, path=Path.PREFILL_DECODE), now)
+        put(state, ask(f"queued{number} D", 2000, path=Path.DECODE), now)
+    placement_input = state._placer.input_of(ask("r", num_prompt), 0.0, [], now)
     models, (prefill, decode) = state.models, state._workers.by_id.values()
     seconds = prefill_s(placement_input, prefill)
     part = DecodePart(placement_input, decode)
@@ -35,7 +35,7 @@ def test_priced_option_carries_the_work_that_its_placement_takes(num_prompt, num
 
 def test_placement_charges_both_workers_of_a_pair():
     state, now = a_fleet(1, 1), 1.0
-    put(state, a_prompt("r", 4000, path=Path.PREFILL_DECODE), now)
+    put(state, ask("r", 4000, path=Path.PREFILL_DECODE), now)
     prefill, decode = state._workers.by_id.values()
     charge = state._charges.find("r")
     assert charge is not None
