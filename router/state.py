@@ -106,13 +106,10 @@ class RouterState:
         """
         return self._admission.withdraw_of(ingress, frozenset())
 
-    def prefill_workers(self, now: float) -> frozenset[WorkerId]:
-        return self._workers.prefill_workers(now)
-
     def reply_to(self, report: WorkerReport, now: float) -> ReportReply:
         known = self._workers.by_id.get(report.worker)
         return ReportReply(
-            prefill_workers=self.prefill_workers(now),
+            prefill_workers=self._workers.prefill_workers(now),
             wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through),
             wants_requests=known is not None and known.audit.asked_at is not None,
         )

@@ -113,8 +113,21 @@ class AdmissionControl:
 
     def queued(self, now: float) -> list[QueuedRequest]:
         """The first NUM_SHOWN requests of the queue, in the order of service."""
-        first = islice(self._queue.in_order(now), NUM_SHOWN)
-        return [self._queued(waiting, number, now) for number, waiting in enumerate(first)]
+        shown: list[QueuedRequest] = []
+        for number, waiting in enumerate(islice(self._queue.in_order(now), NUM_SHOWN)):
+            placement_input = self._input_of(waiting, now)
+            choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input))
+            shown.append(
+                QueuedRequest(
+                    request_id=waiting.request.request_id,
+                    slo_class=waiting.request.slo_class,
+                    num_before=number,
+                    waited_s=now - waiting.asked_at,
+                    wait_s=self._wait_s(placement_input, choice, number),
+                    gives_up_s=max(0.0, waiting.gives_up_at - now),
+                )
+            )
+        return shown
 
     def validate(self) -> None:
         """Assert every invariant. Tests call it after each event."""
@@ -136,7 +149,10 @@ class AdmissionControl:
         if choice is None:
             return no_worker(waiting.request, by_pool)
         if self._admits_all or self._admits(placement_input, choice):
-            return self._admit(placement_input, choice, waiting.ingress)
+            charge = self._placer.commit(placement_input, choice, waiting.ingress)
+            self._shares.charge(charge.tenant, charge.engine_s, now)
+            self._retry_slots.admitted(now)
+            return charge.placement
         self._contended_at = now
         waiting.has_to_wait(placement_input.slo.ttft_s, least_prefill_s(placement_input, candidates))
         if now >= waiting.gives_up_at:
@@ -165,12 +181,6 @@ class AdmissionControl:
         is_contended = now - self._contended_at < CONTENDED_S
         return judge(placement_input, choice, excess, is_contended) is Verdict.ADMIT
 
-    def _admit(self, placement_input: PlacementInput, choice: Choice, ingress: IngressId | None) -> Placement:
-        charge = self._placer.commit(placement_input, choice, ingress)
-        self._shares.charge(charge.tenant, charge.engine_s, placement_input.now)
-        self._retry_slots.admitted(placement_input.now)
-        return charge.placement
-
     def _refuse(self, placement_input: PlacementInput, choice: Choice, waiting: Waiting, why: str) -> Rejection:
         """Refuse a request for the load, and give it a retry slot."""
         now = placement_input.now
@@ -188,18 +198,6 @@ class AdmissionControl:
             return MOST_RETRY_S
         load = self._shares.seconds_per_s() / max(1, len(self._workers.by_id))
         return wait_s(placement_input, choice.prediction, generating, load, num_before)
-
-    def _queued(self, waiting: Waiting, num_before: int, now: float) -> QueuedRequest:
-        placement_input = self._input_of(waiting, now)
-        choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input))
-        return QueuedRequest(
-            request_id=waiting.request.request_id,
-            slo_class=waiting.request.slo_class,
-            num_before=num_before,
-            waited_s=now - waiting.asked_at,
-            wait_s=self._wait_s(placement_input, choice, num_before),
-            gives_up_s=max(0.0, waiting.gives_up_at - now),
-        )
 
 
 def _is_outage(waiting: Waiting, by_pool: WorkersByPool, now: float) -> bool:

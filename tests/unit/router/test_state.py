@@ -58,9 +58,9 @@ def test_worker_exists_until_its_reports_time_out():
 def test_lost_worker_is_out_until_it_reports_again():
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(WorkerLost(worker=WorkerId("p0")), now=1.0)
-    assert (state.prefill_workers(1.0), state.view(1.0).is_ready) == (set(), False)
+    assert (state._workers.prefill_workers(1.0), state.view(1.0).is_ready) == (set(), False)
     state.handle(a_prefill_report("p0"), now=1.5)
-    assert (state.prefill_workers(1.5), state.view(1.5).is_ready) == ({"p0"}, True)
+    assert (state._workers.prefill_workers(1.5), state.view(1.5).is_ready) == ({"p0"}, True)
 
 
 def test_worker_without_a_fresh_report_gets_no_request():
@@ -381,7 +381,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         live = self.live()
         view = {w.worker: (w.pool, w.links.keys()) for w in self.state.view(self.now).workers}
         assert view == {w: (report.pool, report.links.keys() & live.keys()) for w, report in live.items()}
-        assert self.state.prefill_workers(self.now) == live.keys() & set(PREFILLS)
+        assert self.state._workers.prefill_workers(self.now) == live.keys() & set(PREFILLS)
 
     @invariant()
     def charges_are_the_open_placements(self):
