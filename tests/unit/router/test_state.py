@@ -117,7 +117,7 @@ def test_full_worker_gets_no_request_however_fast_they_come():
     assert isinstance(state.place(a_placement_request("again"), now=0.0), Placement)
 
 
-def test_requests_that_this_scheduler_has_not_placed_take_room_as_soon_as_they_are_reported():
+def test_requests_that_nobody_here_has_placed_take_room_as_soon_as_they_are_reported():
     state = RouterState()
     state.handle(a_small_report("d0"), now=0.0)
     state.place(a_placement_request("r0"), now=0.0)

@@ -21,15 +21,15 @@ def test_short_prompt_stays_on_an_idle_decode_worker():
     assert put(a_fleet(4, 4), ask("r", 200), 1.0).path is ALONE
 
 
-def test_long_prompt_keeps_away_from_a_worker_whose_requests_have_little_time_left():
+def test_long_prompt_keeps_away_from_a_worker_whose_residents_have_little_time_left():
     state = a_fleet(1, 1)
     for number in range(30):
-        decoding(state, f"running{number}", 2000, "d0", 1.0)
+        decoding(state, f"resident{number}", 2000, "d0", 1.0)
     for now in (5.0, 9.0):
         report_all(state, now)
     placed = put(state, ask("r", 32_000), 9.1)
     assert placed.path is PAIR
-    stayed = next(option for option in placed.considered if option.path is ALONE)
+    stayed = next(way for way in placed.considered if way.path is ALONE)
     assert stayed.victims + stayed.future_victims > 1
 
 
@@ -64,11 +64,11 @@ def test_fleet_without_prefill_workers_stays_on_decode_workers():
     assert put(a_fleet(0, 2), ask("r", 20_000), 1.0).path is ALONE
 
 
-def crowded(num_running):
+def crowded(num_residents):
     """One decode worker, which decodes so many requests, beside three prefill workers that have nothing to do."""
     state = a_fleet(3, 1)
-    for number in range(num_running):
-        decoding(state, f"running{number}", 8000, "d0", 1.0 + number / 20)
+    for number in range(num_residents):
+        decoding(state, f"resident{number}", 8000, "d0", 1.0 + number / 20)
     for now in (5.0, 9.0):
         report_all(state, now)
     return state
@@ -78,7 +78,7 @@ def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_fe
     assert put(crowded(1), ask("r", 2000, tpot_s=0.03), 9.1).path is not Path.PREFILL
     placed = put(crowded(30), ask("r", 2000, tpot_s=0.03), 9.1)
     assert (placed.path, placed.decode) == (Path.PREFILL, None)
-    handed_over = next(option for option in placed.considered if option.path is PAIR)
+    handed_over = next(way for way in placed.considered if way.path is PAIR)
     assert placed.predicted.risk + 0.3 < handed_over.risk
 
 
@@ -108,7 +108,7 @@ def test_prefill_worker_is_not_taken_to_decode_faster_than_decode_workers_do():
 def test_one_token_answer_ends_where_it_is_prefilled():
     state = a_fleet(2, 2)
     for number in range(30):
-        decoding(state, f"running{number}", 2000, f"d{number % 2}", 1.0)
+        decoding(state, f"resident{number}", 2000, f"d{number % 2}", 1.0)
     for now in (5.0, 9.0):
         report_all(state, now)
     assert put(state, ask("r", 8000, max_output_tokens=1), 9.1).path is Path.PREFILL
@@ -183,7 +183,7 @@ def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds():
     ended(state, "turn1", 11.0, num_output_tokens=20)
     placed = put(state, ask("turn2", 1650, block_hashes=hashes), 11.1)
     assert placed.path is ALONE
-    assert min(placed.considered, key=lambda option: option.cost).path is PAIR
+    assert min(placed.considered, key=lambda way: way.cost).path is PAIR
 
 
 SHORT = {"max_output_tokens": 4, "path": Path.PREFILL_DECODE}
@@ -211,7 +211,7 @@ def test_conversation_leaves_a_worker_that_is_much_busier():
     hashes = [block.to_bytes(8, "big") for block in range(20)]
     first = put(state, ask("turn1", 320, block_hashes=hashes), 1.0)
     for number in range(150):
-        decoding(state, f"running{number}", 2000, first.generating, 1.0)
+        decoding(state, f"resident{number}", 2000, first.generating, 1.0)
     assert put(state, ask("turn2", 330, block_hashes=hashes), 1.1).generating != first.generating
 
 
@@ -228,8 +228,8 @@ def test_idle_worker_is_taken_before_those_that_decode_whatever_it_did_before():
 def test_decision_explains_itself():
     placed = put(a_fleet(2, 2), ask("r", 4000), 1.0)
     assert placed.predicted == placed.considered[0]
-    assert {option.path for option in placed.considered} == {PAIR, ALONE}
-    assert placed.predicted.cost == min(option.cost for option in placed.considered)
+    assert {way.path for way in placed.considered} == {PAIR, ALONE}
+    assert placed.predicted.cost == min(way.cost for way in placed.considered)
     assert placed.slo is not None
     assert placed.slo.tpot_s == 0.05
 
@@ -248,13 +248,13 @@ def test_when_most_workers_have_gone_silent_their_own_load_decides():
     num_prompt=st.integers(1, 200_000),
     more=st.integers(0, 50_000),
     queued=st.lists(st.integers(1, 50_000), max_size=3),
-    num_running=st.integers(0, 10),
+    num_residents=st.integers(0, 10),
 )
-def test_more_work_is_never_predicted_to_be_done_sooner(num_prompt, more, queued, num_running):
+def test_more_work_is_never_predicted_to_be_done_sooner(num_prompt, more, queued, num_residents):
     def predict(num_prompt, queued):
         state = a_fleet(1, 1)
-        for number in range(num_running):
-            decoding(state, f"running{number}", 1000, "d0", 0.5)
+        for number in range(num_residents):
+            decoding(state, f"resident{number}", 1000, "d0", 0.5)
         for number, size in enumerate(queued):
             put(state, ask(f"queued{number}", size, path=Path.DECODE), 1.0)
         placed = put(state, ask("r", num_prompt, path=Path.DECODE), 1.0)
@@ -279,7 +279,7 @@ def test_reports_that_cannot_be_true_do_not_stop_placement(usage, num_running):
     assert answer.predicted.cost < float("inf")
 
 
-def test_long_prompt_is_admitted_by_an_idle_service_however_many_requests_came_before():
+def test_long_prompt_is_let_in_by_an_idle_service_however_many_requests_came_before():
     state = a_fleet(3, 3)
     for number in range(50):
         put(state, ask(f"short{number}", 50), 1.0 + number / 100)
@@ -358,7 +358,7 @@ def test_worker_that_flaps_keeps_its_charges_and_its_turn():
     assert all(worker.num_placed == 0 for worker in state.view(6.0).workers)
 
 
-def test_prefix_that_all_workers_have_does_not_draw_all_requests_to_one_worker():
+def test_prefix_that_everybody_has_does_not_draw_everybody_to_one_worker():
     state, used = a_fleet(4, 4), Counter()
     hashes = [block.to_bytes(8, "big") for block in range(250)]
     for number in range(200):
@@ -397,11 +397,11 @@ def test_several_sequences_of_a_request_teach_the_length_of_one():
     assert state._placer._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
 
 
-def test_running_request_that_may_generate_little_is_expected_to_end_soon():
+def test_resident_that_may_generate_little_is_expected_to_end_soon():
     state = a_fleet(1, 1)
     decoding(state, "short", 2000, "d0", 1.0, max_output_tokens=4)
-    slack = state._workers.by_id["d0"].running.slack(1.1)
-    assert slack.finish_s[0] < 0.2
+    outlook = state._workers.by_id["d0"].running.slack(1.1)
+    assert outlook.finish_s[0] < 0.2
 
 
 @pytest.mark.parametrize("path", [Path.PREFILL, PAIR])
