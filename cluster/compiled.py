@@ -19,11 +19,16 @@ logger = logging.getLogger("baton.scheduler")
 
 MODULES = (
     "router.admission.admission",
+    "router.admission.admission_control",
     "router.admission.arrivals",
     "router.placement.placement_input",
     "router.prefixes.block_table",
     "router.load.charge",
     "router.load.charges",
+    "router.load.live_workers",
+    "router.load.request_audit",
+    "router.load.running_requests",
+    "router.load.suspected_pairs",
     "router.placement.commit",
     "router.placement.candidates",
     "router.placement.cost",
@@ -45,9 +50,10 @@ MODULES = (
     "router.prediction.recursive_least_squares",
     "router.state",
     "router.prediction.step_model",
-    "router.placement.suspects",
     "router.prediction.transfer",
     "router.placement.option",
+    "router.placement.placer",
+    "router.placement.work",
     "router.prefixes.worker_bits",
 )
 """The modules that every placement runs through. They are compiled."""
