@@ -17,7 +17,6 @@ def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:
         kv_capacity_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
         block_size=cache.block_size,
         max_step_tokens=scheduling.max_num_batched_tokens,
-        max_decoding=scheduling.max_num_seqs,
         kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
         leaves_tokens=_leaves_tokens(config),
     )

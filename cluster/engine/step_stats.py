@@ -46,7 +46,6 @@ class EngineSteps(StatLoggerBase):
             num_running=scheduler_stats.num_running_reqs,
             num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
             kv_cache_usage=scheduler_stats.kv_cache_usage,
-            num_steps=self.load.num_steps + (iteration_stats is not None),  # absent where a step gave no token
         )
         stats = scheduler_stats.kv_connector_stats or {}
         nixl = stats.get("NixlConnector", stats)  # one entry per connector where there are tiers beside it

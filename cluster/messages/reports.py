@@ -13,8 +13,6 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
     """Share of KV blocks in use, in [0, 1]."""
-    num_steps: int = 0
-    """That the engine has run since it started: each gives every request that decodes one token."""
     num_open: int | None = None
     """Requests that the worker has taken and not ended, as of now. None: the worker does not count them."""
 
@@ -30,8 +28,6 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens per KV block."""
     max_step_tokens: int = 2048
     """vLLM's max_num_batched_tokens: longer prompts are computed in several steps, beside the decodes."""
-    max_decoding: int = 256
-    """vLLM's max_num_seqs."""
     kv_bytes_per_token: int = 0
     leaves_tokens: bool = False
     """As a prefill engine it leaves the last prompt tokens to the decode engine: it gives no first token."""

@@ -124,7 +124,6 @@ class SimulatedEngine:
             num_running=len(self._running),
             num_waiting=waiting,
             kv_cache_usage=min(1.0, self.cache.used_share + grown / self._setting.kv_capacity_tokens),
-            num_steps=self._decodes.steps + steps,
         )
 
     def generated(self, request: EngineRequest, now: float) -> int:

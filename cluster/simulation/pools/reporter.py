@@ -70,7 +70,6 @@ class Reporter:
             kv_capacity_tokens=engine.kv_capacity_tokens,
             block_size=engine.block_size,
             max_step_tokens=engine.max_step_tokens,
-            max_decoding=engine.max_decoding,
             kv_bytes_per_token=self._setting.kv_bytes_per_token,
         )
         voice = self._voices[worker] = _Voice(worker, shape)
@@ -132,7 +131,6 @@ class Reporter:
                 num_running=round(load.num_running * scale),
                 num_waiting=round(load.num_waiting * scale),
                 kv_cache_usage=min(1.0, load.kv_cache_usage * scale),
-                num_steps=load.num_steps,
             )
         report = WorkerReport(
             worker=worker.id,
