@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from cluster import metrics
+from cluster.engine.port import PullingEngine
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
@@ -31,26 +32,6 @@ MAX_SAMPLES = 16
 """Of transfers, kept for the next report."""
 NEVER = 0.0
 """A deadline that has always passed."""
-
-
-class PullingEngine(Protocol):
-    async def start(
-        self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0
-    ) -> None:
-        """Raises ServingError. A pull that ends after its deadline is not used."""
-        ...
-
-    async def stop(self, request_id: RequestId) -> None:
-        """End a generation and forget it. No-op when it is not running."""
-        ...
-
-    async def renew_pulls(self, deadlines: dict[RequestId, float]) -> dict[RequestId, float]:
-        """New deadlines of pulls; returns for how many seconds each has been reading. Raises ServingError."""
-        ...
-
-    def pull_seconds(self, request_id: RequestId) -> float | None:
-        """How long a pull took, told once, from the first token on. None: nothing was pulled."""
-        ...
 
 
 class LenderPort(Protocol):

@@ -8,6 +8,7 @@ compute is in them. Whatever a handoff that fails has pinned is given back.
 import itertools
 from typing import Protocol
 
+from cluster.engine.port import ProbingEngine
 from cluster.errors import PrefillFailed
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
@@ -15,28 +16,12 @@ from cluster.messages.transport import LinkSpeed
 from cluster.step_stream.buffer import DeltaSink, TokenBuffer
 from decode.link_speed import LinkSample, fit
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.telemetry import TransferLog
 
 SMALL_BLOCKS = 2
 NUM_SMALL, NUM_LARGE = 6, 3
 """Samples per size. The engine sees a transfer's end only when it looks, which matters more for the small ones; other
 traffic may spoil some of either.
 """
-
-
-class ProbingEngine(Protocol):
-    """The decode worker's engine."""
-
-    transfers: TransferLog
-
-    @property
-    def largest_probe_blocks(self) -> int:
-        """Of the longest prompt that disturbs others no more than a usual one."""
-        ...
-
-    def probe_request(self, request_id: RequestId, num_blocks: int) -> GenerateRequest:
-        """A prompt of so many KV blocks that no cache holds, answered with one token."""
-        ...
 
 
 class ProbingPuller(Protocol):

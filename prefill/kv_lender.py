@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from cluster import metrics
+from cluster.engine.port import LendingEngine
 from cluster.errors import ServingError
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId
@@ -31,26 +31,6 @@ ENGINE_MARGIN_S = 30.0
 long; a promise that the engine has not confirmed to outlast is not extended.
 """
 CONFIRM_INTERVAL_S = 1.0
-
-
-class LendingEngine(Protocol):
-    async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
-        """And the moment from which its blocks are kept, in seconds of the event loop's clock. None: it ended without a
-        handoff.
-        """
-        ...
-
-    async def abort(self, request_id: RequestId) -> None:
-        """End a running prefill; its `prefill` then returns None, or its result where the abort came too late."""
-        ...
-
-    async def end_leases(self, leases: list[LeaseId]) -> list[LeaseId]:
-        """Returns those that are over already."""
-        ...
-
-    async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
-        """Returns those whose blocks the engine still keeps."""
-        ...
 
 
 class KVLender:

@@ -18,6 +18,7 @@ import msgspec
 import zmq
 
 from cluster.engine.kv_mirror import EventBatch, EventOrder, KvMirror
+from cluster.engine.port import KvEventSource
 from cluster.errors import ServingError
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents
@@ -97,11 +98,11 @@ class KvEventFeed:
     """One worker's events on their way from its engine to the Scheduler."""
 
     def __init__(
-        self, worker: WorkerId, sockets: KvEventSockets, send: Callable[[list[KvEvents]], Awaitable[None]]
+        self, worker: WorkerId, source: KvEventSource, send: Callable[[list[KvEvents]], Awaitable[None]]
     ) -> None:
         """`send` raises ServingError where the Scheduler cannot be told."""
         self._worker = worker
-        self._sockets = sockets
+        self._source = source
         self._send = send
         self.mirror = KvMirror(worker)
         self._order: EventOrder[bytes] = EventOrder()
@@ -113,7 +114,7 @@ class KvEventFeed:
         """What was published before then may not have been heard. None: all of it has been asked for."""
 
     async def run(self) -> None:
-        self._sockets.connect()
+        self._source.connect()
         self._subscribed_at = asyncio.get_running_loop().time() + SUBSCRIBED_WITHIN_S
         self._ask_for_replay(0, None)  # whatever was published before we were there; and its end says that we are
         while True:
@@ -130,7 +131,7 @@ class KvEventFeed:
     def read(self) -> None:
         """Take what has come from the engine."""
         for _ in range(MAX_BATCHES_AT_ONCE):
-            if (event := self._sockets.event()) is None:
+            if (event := self._source.event()) is None:
                 break
             self._apply(self._order.take(*event))
         self._read_replay()
@@ -146,15 +147,15 @@ class KvEventFeed:
             self._lose()
 
     def _ask_for_replay(self, first: int, gap: int | None) -> None:
-        self._sockets.ask_for_replay(first)
+        self._source.ask_for_replay(first)
         self._replay_from = gap
         self._replay_until = asyncio.get_running_loop().time() + REPLAY_TIMEOUT_S
 
     def _read_replay(self) -> None:
-        while (event := self._sockets.replayed()) is not None:
+        while (event := self._source.replayed()) is not None:
             number, batch = event
             if number == _END_OF_REPLAY:
-                self._sockets.remove_names()
+                self._source.remove_names()
                 self._replay_until = None
                 if self._replay_from is not None and self._order.missing_from == self._replay_from:
                     self._lose()  # the engine does not have it any more

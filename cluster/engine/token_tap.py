@@ -92,11 +92,8 @@ class TokenTap(OutputProcessor):
             llm.output_processor = cls(llm.output_processor)
         return llm.output_processor
 
-    @classmethod
-    def install(cls, llm: AsyncLLM, hooks: "TapHooks") -> "TokenTap":
-        tap = cls.adopt(llm)
-        tap._hooks = hooks
-        return tap
+    def attach(self, hooks: "TapHooks") -> None:
+        self._hooks = hooks
 
     @property
     def num_running(self) -> int:

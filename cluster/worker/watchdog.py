@@ -5,8 +5,8 @@ will not come back, and its worker must be replaced.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
+from cluster.engine.port import WatchedEngine
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import WorkerId
 
@@ -17,20 +17,6 @@ HANG_STALLS = 4
 """An engine that does not answer for so many times its stall timeout hangs for good."""
 HEALTH_INTERVAL_S = 0.1
 """How late it is noticed, in seconds, that an engine has died while it was asked whether it lives."""
-
-
-class WatchedEngine(Protocol):
-    async def answer(self) -> None:
-        """Returns when the engine core answers: after the step that it is in."""
-        ...
-
-    async def check_health(self) -> None:
-        """Raises when the engine core is gone."""
-        ...
-
-    async def give_up_running(self) -> None:
-        """Fail what runs on the engine, so that it is run elsewhere."""
-        ...
 
 
 async def show_life(engine: WatchedEngine, stall_timeout_s: float, worker: WorkerId) -> None:
