@@ -200,12 +200,12 @@ def test_step_samples_obey_the_step_model_and_are_few():
     for i in range(30):
         driver.submit(EngineRequest(str(i), 1500, 20), 0.1 * i)
     driver.run()
-    samples = driver.engine.samples()
+    samples = driver.engine.steps.take_samples()
     assert 0 < len(samples) <= 8
     for s in samples:
         expected = model.step_s(s.num_prefill, s.attended, s.num_decoding, s.context_tokens)
         assert s.seconds == pytest.approx(expected, rel=1e-4)
-    assert driver.engine.samples() == []
+    assert driver.engine.steps.take_samples() == []
 
 
 requests_strategy = st.lists(

@@ -27,4 +27,8 @@ class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
     host_tokens: int = 0
     """Of the tier behind the GPU; 0: none."""
     host_tokens_per_s: float = 100_000.0
-    """That the host tier brings back."""
+    """Tokens per second that the host tier brings back."""
+
+    def fits(self, num_prompt: int, num_output: int) -> bool:
+        """Whether a request can ever be admitted."""
+        return num_prompt + num_output <= self.kv_capacity_tokens

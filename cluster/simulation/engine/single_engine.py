@@ -48,7 +48,7 @@ def serve(setting: EngineSetting, model: StepTimes, arrivals: Sequence[EngineArr
             record.num_preemptions = request.num_preemptions
 
     for arrival, request in zip(arrivals, requests, strict=True):
-        if not engine.fits(arrival.num_prompt, arrival.num_output):
+        if not setting.fits(arrival.num_prompt, arrival.num_output):
             raise ValueError(f"{arrival} does not fit into the engine's memory")
         while (now := engine.next_at) < arrival.at_s:
             note(engine.advance(), now)

@@ -5,10 +5,11 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from cluster.engine.port import ReportedEngine
 from cluster.messages.ids import Address, IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.reports import ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.pools.link_model import LinkModel
@@ -41,11 +42,10 @@ class SchedulerUnderTest(Protocol):
 class _Voice:
     """What is to be said of one worker."""
 
-    __slots__ = ("is_telling", "links", "num_kv_events", "shape", "timer", "transfers", "wants_snapshot", "worker")
+    __slots__ = ("is_telling", "links", "num_kv_events", "timer", "transfers", "wants_snapshot", "worker")
 
-    def __init__(self, worker: SimulatedWorker, shape: EngineShape) -> None:
+    def __init__(self, worker: SimulatedWorker) -> None:
         self.worker = worker
-        self.shape = shape
         self.timer: asyncio.TimerHandle | None = None
         self.transfers: list[TransferSample] = []
         self.links: dict[WorkerId, LinkSpeed | None] = {}
@@ -64,15 +64,7 @@ class Reporter:
         self._voices: dict[SimulatedWorker, _Voice] = {}
 
     def begin(self, worker: SimulatedWorker) -> None:
-        engine = worker.setting.engine
-        shape = EngineShape(
-            kind=worker.setting.kind,
-            kv_capacity_tokens=engine.kv_capacity_tokens,
-            block_size=engine.block_size,
-            max_step_tokens=engine.max_step_tokens,
-            kv_bytes_per_token=self._setting.kv_bytes_per_token,
-        )
-        voice = self._voices[worker] = _Voice(worker, shape)
+        voice = self._voices[worker] = _Voice(worker)
         self._join_up()
         if self._reporting.kv_events_s is not None:
             self._tell(voice)
@@ -125,7 +117,8 @@ class Reporter:
         if now > LONGEST_RUN_S:
             raise RuntimeError(f"{now:.0f} virtual seconds have passed, and requests are still open")
         worker, scale = voice.worker, self._reporting.load_scale
-        load, steps = worker.engine.load(now), worker.engine.samples()
+        engine: ReportedEngine = worker
+        load = engine.load()
         if scale != 1:
             load = WorkerLoad(
                 num_running=round(load.num_running * scale),
@@ -138,8 +131,8 @@ class Reporter:
             address=NOWHERE,
             load=load,
             max_requests=worker.setting.max_requests,
-            shape=voice.shape,
-            steps=[self._scaled(step) for step in steps],
+            shape=engine.shape,
+            steps=[self._scaled(step) for step in engine.take_samples()],
             transfers=voice.transfers,
             kv_events_through=None if self._reporting.kv_events_s is None else voice.num_kv_events,
             links=voice.links,

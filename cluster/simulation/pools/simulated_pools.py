@@ -139,7 +139,13 @@ class SimulatedPools:
         self._places[place] = generation + 1
         name = WorkerId(f"{place}.{generation}" if generation else place)
         worker = SimulatedWorker(
-            name, place, pool, self._pool(pool), on_transfer=self._transfer, on_cache_change=self._reporter.tell_changes
+            name,
+            place,
+            pool,
+            self._pool(pool),
+            kv_bytes_per_token=self.setting.kv_bytes_per_token,
+            on_transfer=self._transfer,
+            on_cache_change=self._reporter.tell_changes,
         )
         self._workers[name] = worker
         self._reporter.begin(worker)

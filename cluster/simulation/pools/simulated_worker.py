@@ -7,6 +7,7 @@ from typing import cast
 from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
 from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.pools.pool_setting import PoolSetting
@@ -110,6 +111,7 @@ class SimulatedWorker:
         pool: Pool,
         setting: PoolSetting,
         *,
+        kv_bytes_per_token: int,
         on_transfer: "Callable[[SimulatedWorker, SimulatedRequest], None]",
         on_cache_change: "Callable[[SimulatedWorker], None]",
     ) -> None:
@@ -121,6 +123,13 @@ class SimulatedWorker:
         self.pool = pool
         self.setting = setting
         self.engine = SimulatedEngine(setting.engine, setting.model)
+        self.shape = EngineShape(
+            kind=setting.kind,
+            kv_capacity_tokens=setting.engine.kv_capacity_tokens,
+            block_size=setting.engine.block_size,
+            max_step_tokens=setting.engine.max_step_tokens,
+            kv_bytes_per_token=kv_bytes_per_token,
+        )
         self.is_alive = True
         self._kept: dict[str, SimulatedRequest] = {}
         """Prefills whose KV nobody has pulled yet."""
@@ -130,13 +139,19 @@ class SimulatedWorker:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
+    def load(self) -> WorkerLoad:
+        return self.engine.load(self._loop.time())
+
+    def take_samples(self) -> list[StepSample]:
+        return self.engine.steps.take_samples()
+
     def start(self, run: SimulatedRequest) -> None:
         """Raises WorkerUnreachable, WorkerBusy, InvalidRequest."""
         if not self.is_alive:
             raise WorkerUnreachable(f"worker {self.id} is dead", self.id)
         if len(self._runs) >= self.setting.max_requests:
             raise WorkerBusy(f"worker {self.id} has {len(self._runs)} requests", self.id)
-        if not self.engine.fits(run.num_prompt, run.num_output):
+        if not self.setting.engine.fits(run.num_prompt, run.num_output):
             raise InvalidRequest(f"{run.num_prompt} + {run.num_output} tokens do not fit into worker {self.id}")
         self._runs[run] = None
         self.engine.submit(run, self._loop.time())
