@@ -1,5 +1,5 @@
-"""DecodeWorker: one engine of the decode pool. Pulls KV blocks, generates, and keeps its links to the prefill pool
-warm.
+"""DecodeWorker: one engine of the decode pool. It pulls KV blocks, generates, and proves its links to the prefill
+pool.
 """
 
 import asyncio

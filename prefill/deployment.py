@@ -1,5 +1,5 @@
-"""PrefillWorker: one engine of the prefill pool. Computes prompts, lends their KV blocks, and generates where no decode
-worker can.
+"""PrefillWorker: one engine of the prefill pool. It computes prompts, lends their KV blocks, and generates where no
+decode worker can.
 """
 
 from ray.serve.handle import DeploymentHandle
