@@ -1,6 +1,6 @@
 """RunningBatch: the requests that have a seat in the steps of one simulated engine, prefilling or decoding. Pure."""
 
-from cluster.simulation.engine.decode_batch import Decodes
+from cluster.simulation.engine.decode_batch import DecodeBatch
 from cluster.simulation.engine.engine_request import EngineRequest, Phase
 
 
@@ -12,7 +12,7 @@ class RunningBatch:
         self.requests: dict[EngineRequest, None] = {}
         """In order of admission."""
         self.prefilling: list[EngineRequest] = []
-        self.decodes = Decodes()
+        self.decodes = DecodeBatch()
         self.chunks: list[EngineRequest] = []
         """Requests of which the step under way computes a chunk."""
         self.firsts: list[EngineRequest] = []

@@ -1,4 +1,4 @@
-"""A simulated worker: an engine on the virtual clock, whose requests can be waited for, and that can die."""
+"""A simulated worker: an engine on the virtual clock that can die. Sessions wait for its requests."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sized
@@ -18,7 +18,7 @@ _RUN = "run"
 
 
 class Prompt:
-    """Stands for the tokens of a request: nobody looks at them, so there are none, only their number."""
+    """The prompt of a simulated request. It has a length and no tokens, because no code looks at them."""
 
     __slots__ = ("_length", "sim")
 
@@ -54,7 +54,7 @@ class SimulatedRequest(EngineRequest):
         )
         self.handoff = handoff
         self.num_lost = 0
-        """Tokens that it had when its worker died."""
+        """Tokens that the request had when its worker died."""
         self._has_first = self._has_finished = False
         self._error: WorkerUnreachable | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -93,17 +93,19 @@ class SimulatedRequest(EngineRequest):
         await self._waiter
 
 
-def hand_over(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
+def handoff_of(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
     return KVHandoff(worker=worker, params={_RUN: run, "remote_num_tokens": run.num_prompt})
 
 
 def kept_by(handoff: KVHandoff) -> SimulatedRequest:
-    """The prefill whose KV is handed over."""
+    """The prefill whose KV the handoff gives."""
     run: SimulatedRequest = handoff.params[_RUN]
     return run
 
 
 class SimulatedWorker:
+    """An engine with its requests. A `ReportedEngine` (cluster/engine/port.py)."""
+
     def __init__(
         self,
         worker: WorkerId,
@@ -115,8 +117,9 @@ class SimulatedWorker:
         on_transfer: "Callable[[SimulatedWorker, SimulatedRequest], None]",
         on_cache_change: "Callable[[SimulatedWorker], None]",
     ) -> None:
-        """`place`: whose workers have its links one after the other. `on_transfer`: a request has memory for the KV
-        that it is handed. `on_cache_change`: there is something to say of what is cached.
+        """`place`: what has the links; a worker that comes back after a fault has the place of the one before.
+        `on_transfer` is called when a request has memory for the KV of its handoff, `on_cache_change` when the cache
+        has changed.
         """
         self.id = worker
         self.place = place
@@ -132,7 +135,7 @@ class SimulatedWorker:
         )
         self.is_alive = True
         self._kept: dict[str, SimulatedRequest] = {}
-        """Prefills whose KV nobody has pulled yet."""
+        """Prefills whose KV has not been pulled yet."""
         self._runs: dict[SimulatedRequest, None] = {}
         self._on_transfer = on_transfer
         self._on_cache_change = on_cache_change
@@ -158,14 +161,14 @@ class SimulatedWorker:
         self._settle()
 
     def abort(self, run: SimulatedRequest) -> None:
-        """Nobody waits for it any longer: it leaves nothing behind."""
+        """End a request whose session no longer waits."""
         self._runs.pop(run, None)
         if self.is_alive and run.phase is not Phase.ENDED:
             self.engine.abort(run, self._loop.time())
             self._settle()
 
     def keep(self, run: SimulatedRequest) -> None:
-        """It is prefilled; its KV waits for whoever pulls it."""
+        """Keep the KV of a finished prefill until it is pulled or released."""
         del self._runs[run]
         if self.is_alive:
             self._kept[run.request_id] = run
@@ -174,7 +177,7 @@ class SimulatedWorker:
         return run.request_id in self._kept
 
     def release(self, request_id: str) -> None:
-        """What it keeps of this request is not needed any longer."""
+        """Free the KV that is kept of a prefill."""
         run = self._kept.pop(request_id, None)
         if run is not None:
             self.engine.release(run, self._loop.time())
