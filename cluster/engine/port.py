@@ -1,5 +1,9 @@
 """What an engine must give to the worker around it. Another engine than vLLM means another implementation of
-`WorkerEngine`, and no change above this package.
+`WorkerEngine`, and no change in the worker, the pools or the Scheduler.
+
+Three formats are vLLM's, and another engine must use them or translate them: sampling parameters and log-probabilities
+(cluster/engine/sampling_params.py, token_tap.py), which the ingress writes and reads; hashes of KV blocks
+(cluster/engine/block_hashes.py), which the ingress computes; and the parameters of a handoff (kvtransfer/handoff.py).
 
 Each consumer names the part that it uses. The step stream (cluster/step_stream/worker_side.py) lies below this package
 and names its part itself: `GeneratingEngine`, which every `PullingEngine` is. The simulated worker is only a
