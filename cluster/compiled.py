@@ -18,7 +18,7 @@ from pathlib import Path
 logger = logging.getLogger("baton.scheduler")
 
 MODULES = (
-    "router.admission.admission",
+    "router.admission.verdict",
     "router.admission.admission_control",
     "router.admission.arrivals",
     "router.placement.placement_input",

@@ -11,7 +11,7 @@ from cluster.messages.ids import IngressId, RequestId, SloClass
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.views import QueuedRequest
 from cluster.slo import SloConfig
-from router.admission.admission import MAX_QUEUE, Verdict, judge
+from router.admission.verdict import MAX_QUEUE, Verdict, judge
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import TenantShares
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s

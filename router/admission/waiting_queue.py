@@ -6,7 +6,7 @@ import msgspec
 
 from cluster.messages.ids import IngressId, RequestId
 from cluster.messages.placement import PlacementRequest
-from router.admission.admission import band
+from router.admission.verdict import band
 
 LOOK_SHARE: Final = 0.05
 """Share of the time that a request has left, after which the request is considered again. Higher finds room later;

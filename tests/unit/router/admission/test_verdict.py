@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cluster.messages.ids import IngressId, Path, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
-from router.admission.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
+from router.admission.verdict import AGEING, MAX_QUEUE, Verdict, band, gain, judge
 from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.worker_state import WorkerState
