@@ -12,10 +12,10 @@ from typing import NamedTuple
 from cluster.messages.ids import Path
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
-from router.placement.cost import prefill_s
 from router.placement.goodput import goodput
 from router.placement.lmetric import score
 from router.placement.placement_input import PlacementInput
+from router.placement.work import prefill_s
 from router.prediction.latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
@@ -150,15 +150,19 @@ def _missing(ask: PlacementInput, worker: WorkerState) -> int:
 
 
 def _beside_decodes_s(ask: PlacementInput, worker: WorkerState) -> float:
-    hit, batch = ask.hit(worker), worker.num_decoding
+    hit, batch = ask.hit(worker), worker.running.num
     most = worker.max_step_tokens
-    return worker.model.times.prefill_s(ask.num_prompt - hit, hit, most, batch, int(worker.context_tokens(ask.now)))
+    return worker.model.times.prefill_s(
+        ask.num_prompt - hit, hit, most, batch, int(worker.running.context_tokens(ask.now))
+    )
 
 
 def _next_step_s(ask: PlacementInput, worker: WorkerState) -> float:
     """Of a step once the request and all who are expected have joined."""
-    batch = worker.num_decoding + len(worker.inbound) + 1
+    batch = worker.running.num + len(worker.inbound) + 1
     context = (
-        worker.context_tokens(ask.now) + sum(charge.num_prompt for charge in worker.inbound.values()) + ask.num_prompt
+        worker.running.context_tokens(ask.now)
+        + sum(charge.num_prompt for charge in worker.inbound.values())
+        + ask.num_prompt
     )
     return worker.model.times.decode_s(batch, int(context))

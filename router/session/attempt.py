@@ -28,7 +28,7 @@ T = TypeVar("T")
 logger = logging.getLogger("baton.session")
 
 
-class Attempt:
+class PlacementAttempt:
     def __init__(
         self,
         placement: Placement,

@@ -33,7 +33,7 @@ from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
 from router.quarantine.quarantine import MAX_ENGINES_LOST
 from router.quarantine.request_digest import digest_of
-from router.session.attempt import Attempt
+from router.session.attempt import PlacementAttempt
 from router.session.deadline import FirstTokenDeadline, now
 from router.session.ports import SessionPorts
 from router.session.receipt import RouteReceipt, Terms
@@ -135,7 +135,7 @@ class Session:
                 self._prefill_sources = attempt.prefill_sources or self._prefill_sources
                 self._sources = attempt.sources or self._sources
 
-    def _attempt(self, placement: Placement) -> Attempt:
+    def _attempt(self, placement: Placement) -> PlacementAttempt:
         """The next attempt. It runs the request under an id of its own, after the tokens that were released."""
         request, number = self._request, self._num_attempts
         if number > 1:
@@ -146,7 +146,7 @@ class Session:
         is_suspect = self._num_engines_lost > 0
         if is_verified or is_suspect:
             request = msgspec.structs.replace(request, is_verified=is_verified, is_suspect=is_suspect)
-        return Attempt(
+        return PlacementAttempt(
             placement,
             request,
             self._request.request_id,

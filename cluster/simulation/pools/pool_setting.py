@@ -1,4 +1,4 @@
-"""The cluster that is simulated, and what goes wrong with it. Pure."""
+"""The simulated cluster and its faults. Pure."""
 
 import msgspec
 
@@ -14,51 +14,51 @@ class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSetting
     model: StepTimes
     kind: str = "simulated"
-    """As `EngineShape.kind`: the Scheduler learns one latency model per kind."""
+    """`EngineShape.kind` of the workers: the Scheduler learns one latency model per kind."""
     max_requests: int = 512
-    """A worker refuses more at a time."""
+    """Requests that a worker takes at a time."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker dies with all that it runs; after a while it is back, as another one."""
+    """The death of a worker with all its requests. After `back_after_s`, another worker takes its place."""
 
     pool: Pool
     index: int
-    """In its pool, from 0."""
+    """Index of the worker in its pool, from 0."""
     at_s: float
     back_after_s: float | None = None
 
 
 class Reporting(msgspec.Struct, frozen=True, kw_only=True):
-    """How the Scheduler hears of the workers."""
+    """How reports of workers reach the Scheduler."""
 
     interval_s: float = 1.0
     delay_s: float = 0.0
-    """That a report is under way."""
+    """Seconds from the sending of a report to its arrival."""
     kv_events_s: float | None = 0.05
-    """From the first change of a cache to the message that says it. None: no KV events."""
+    """Seconds from the first change of a cache to the message about it. None for no KV events."""
     load_scale: float = 1.0
-    """What a report says of load is wrong by this factor."""
+    """Factor by which the load in reports is wrong."""
     seconds_scale: float = 1.0
-    """And what it says of times by this one."""
+    """Factor by which times in reports are wrong."""
 
 
 class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
     prefill: PoolSetting
-    """None of them: all is done on the decode workers."""
+    """With no prefill worker, all requests run whole on the decode workers."""
     decode: PoolSetting
     kv_bytes_per_token: int
     link: LinkSpeed
-    """Of handoffs."""
+    """Speed of handoffs."""
     slow_links: dict[tuple[int, int], LinkSpeed] = {}
-    """Of pairs of a prefill and a decode worker, by their indices, that differ."""
+    """Speeds of links that differ, by the indices of their prefill and decode worker."""
     reporting: Reporting = Reporting()
     faults: tuple[Fault, ...] = ()
     first_token_timeout_s: float = 600.0
     max_tries: int = 1
-    """Times that a client comes, after having been refused with a Retry-After."""
+    """Attempts of a client, which comes again after the Retry-After of a refusal."""
 
 
 def worker_name(pool: Pool, index: int) -> str:
-    """Of a place for a worker; the workers that have it one after the other are told apart by a number behind."""
+    """Name of a place for a worker. A number behind it distinguishes the workers that had the place before."""
     return f"{'p' if pool is Pool.PREFILL else 'd'}{index}"

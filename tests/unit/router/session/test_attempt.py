@@ -10,7 +10,7 @@ from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement
 from cluster.messages.scheduler_events import FirstToken, PrefillDone
 from cluster.slo import SloConfig
-from router.session.attempt import Attempt
+from router.session.attempt import PlacementAttempt
 from router.session.deadline import FirstTokenDeadline, now
 from router.session.ports import SessionPorts
 from router.session.timing import Timing
@@ -30,16 +30,18 @@ def an_attempt(
     *,
     is_start: bool = True,
     timeout_s: float = 60.0,
-) -> Attempt:
+) -> PlacementAttempt:
     ports = SessionPorts(
         scheduler=cluster.scheduler, prefill=cluster.prefill, decode=cluster.decode, observer=cluster.observer
     )
     timing = Timing(now())
     deadline = FirstTokenDeadline(timeout_s, timing)
-    return Attempt(placement, request, RequestId("r"), ports, timing=timing, deadline=deadline, is_start=is_start)
+    return PlacementAttempt(
+        placement, request, RequestId("r"), ports, timing=timing, deadline=deadline, is_start=is_start
+    )
 
 
-async def deltas_of(attempt: Attempt) -> list[TokenDelta]:
+async def deltas_of(attempt: PlacementAttempt) -> list[TokenDelta]:
     return [delta async for delta in attempt.run()]
 
 
