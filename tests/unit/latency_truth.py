@@ -7,14 +7,14 @@ from statistics import fmean
 import msgspec
 
 from cluster.messages.reports import StepSample
-from router.prediction import hardware as catalogue
+from router.prediction import hardware
 from router.prediction.roofline import step_model
 from router.prediction.step_model import StepModel, prompt_attention
 
 NOISE, OUTLIERS = 0.08, 0.01
 
-GPU = step_model(catalogue.QWEN3_32B, catalogue.H100, tensor_parallel=2)
-MIXTURE = step_model(catalogue.QWEN3_30B_A3B, catalogue.H100)
+GPU = step_model(hardware.QWEN3_32B, hardware.H100, tensor_parallel=2)
+MIXTURE = step_model(hardware.QWEN3_30B_A3B, hardware.H100)
 CPU = StepModel(
     fixed_s=6e-3, token_s=1e-4, knee_tokens=0, beyond_knee_s=0, attended_s=1e-8, request_s=1e-4, context_s=1e-8
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
-from router.prediction import hardware as catalogue
+from router.prediction import hardware
 from router.prediction.latency import LatencyModel, LatencyModels
 from tests.unit.latency_truth import (
     CPU,
@@ -131,13 +131,13 @@ def test_links_of_a_worker_that_is_gone_are_forgotten():
     ],
 )
 def test_kind_names_its_prior(kind, slower_than):
-    slow, fast = catalogue.prior(kind), catalogue.prior(slower_than)
+    slow, fast = hardware.prior(kind), hardware.prior(slower_than)
     assert slow.decode_s(8, 8000) > fast.decode_s(8, 8000)
 
 
 @pytest.mark.parametrize("kind", ["", "baton/demo|cpu|tp1", "Qwen/Qwen3-32B|cpu|tp1", "demo|NVIDIA H100|tp1", "||tpx"])
 def test_kind_without_figures_has_no_prior(kind):
-    assert catalogue.prior(kind) is None
+    assert hardware.prior(kind) is None
 
 
 anything = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5000)
