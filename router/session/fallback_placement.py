@@ -2,7 +2,7 @@
 
 An ingress places the whole request on a decode worker (path D), or on a prefill worker if no decode worker has room
 (path P). The workers are those of the Scheduler's latest view. The worker with the fewest open requests of this ingress
-gets the request; among equals, each is chosen in its turn. An ingress does not know the requests of other ingresses,
+gets the request; equals are chosen one after another. An ingress does not know the requests of other ingresses,
 nor the workers that have died since the view. A session finds a dead worker by its failure and asks again without that
 worker. There is no handoff, so a choice can be slow but not wrong.
 """

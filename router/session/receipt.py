@@ -1,4 +1,4 @@
-"""Terms, which a session gets beside its request, and the route receipt, which it gives at the end."""
+"""Terms, which a session gets with its request, and the route receipt, which a session gives at its end."""
 
 from typing import Protocol
 
@@ -14,8 +14,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms on which a request is served."""
 
     arrived_at: float | None = None
-    """Arrival of the request at the ingress, in seconds of the event loop's clock. None means the start of the session.
-    """
+    """Arrival at the ingress, in seconds of the event loop's clock. None means the start of the session."""
     slo_class: SloClass = SloClass.STANDARD
     ttft_s: float | None = None
     """TTFT objective, in seconds, if it is tighter than the objective of the SLO class."""
@@ -52,8 +51,7 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     http_request: str = ""
     """The `x-request-id` of the HTTP request. Empty for a request that Baton made by itself."""
     error: str | None = None
-    """Code or kind of the error of a failed request. None for other requests, and for a failure by a defect of Baton.
-    """
+    """Code or kind of the error of a failed request. None for other requests, and after a defect of Baton."""
     engines_lost: list[WorkerId] = []
     """Workers whose engine died or hung while the engine had the request."""
 

@@ -45,12 +45,10 @@ without a Scheduler, and lists its open requests. Longer makes both older; short
 ingress.
 """
 RETRY_INTERVAL_S = 0.1
-"""Time between two looks while the Scheduler is away, in seconds. Longer finds a new Scheduler later; shorter costs
-CPU.
-"""
+"""Time between two looks while the Scheduler is away, in seconds. Longer finds a new one later; shorter costs CPU."""
 GRACE_S = 1.0
 """Time after which a new Scheduler without workers is believed to have none, in seconds. Longer keeps placing on
-workers that are gone; shorter forgets workers that a new Scheduler has not heard of yet.
+workers that are gone; shorter forgets workers that a new Scheduler does not know yet.
 """
 
 
