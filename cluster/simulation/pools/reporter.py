@@ -1,4 +1,4 @@
-"""What the Scheduler is told of simulated workers, as late and as wrong as the setting wants it."""
+"""Sends the reports and KV events of simulated workers to the Scheduler, as late and as wrong as the setting says."""
 
 import asyncio
 from typing import Protocol, TypeVar
@@ -18,14 +18,17 @@ from cluster.simulation.pools.simulated_worker import SimulatedWorker
 Sample = TypeVar("Sample", StepSample, TransferSample)
 
 NOWHERE = Address("simulated", 0, "")
+"""The address in all reports. Simulated workers have no listener."""
 MAX_TRANSFERS = 8
-"""That one report tells of."""
+"""Most transfer samples in one report. Lower teaches the Scheduler links more slowly; higher makes reports longer."""
 LONGEST_RUN_S = 1e5
-"""Of virtual time. One that lasts longer waits for something that never comes; the reports keep it from ending."""
+"""Longest run, in seconds of virtual time. The timers of reports keep a run going that waits for something that never
+comes, so such a run ends with an error here. Lower ends long workloads; higher finds such a run later.
+"""
 
 
 class SchedulerUnderTest(Protocol):
-    """The Scheduler (router/pending_placements.py)."""
+    """The part of the Scheduler that a run uses, as PendingPlacements (router/pending_placements.py) implements it."""
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None, /) -> Placement | Rejection: ...
 
@@ -34,12 +37,12 @@ class SchedulerUnderTest(Protocol):
     def report(self, report: WorkerReport, /) -> ReportReply: ...
 
     def kv_events(self, events: KvEvents, /) -> bool:
-        """True: a snapshot of what the worker caches is wanted."""
+        """Apply the events. True if the Scheduler needs a snapshot of the worker's cache."""
         ...
 
 
 class _Voice:
-    """What is to be said of one worker."""
+    """What is to be reported of one worker next."""
 
     __slots__ = ("is_telling", "links", "num_kv_events", "shape", "timer", "transfers", "wants_snapshot", "worker")
 
@@ -51,11 +54,13 @@ class _Voice:
         self.links: dict[WorkerId, LinkSpeed | None] = {}
         self.num_kv_events = 0
         self.is_telling = False
-        """KV events are to be sent soon."""
+        """Whether a timer is set that sends the worker's KV events."""
         self.wants_snapshot = True
 
 
 class Reporter:
+    """Reports every live worker in intervals, and sends KV events after changes of the workers' caches."""
+
     def __init__(self, setting: ClusterSetting, desk: SchedulerUnderTest, links: LinkModel) -> None:
         self._setting, self._reporting = setting, setting.reporting
         self._desk = desk
@@ -93,7 +98,7 @@ class Reporter:
             voice.transfers.append(self._scaled(sample))
 
     def tell_changes(self, worker: SimulatedWorker) -> None:
-        """Its cache has changed."""
+        """Send KV events soon, because the cache of this worker has changed."""
         voice = self._voices.get(worker)
         if voice is None or voice.is_telling:
             return
@@ -104,7 +109,7 @@ class Reporter:
         self._loop.call_later(self._reporting.kv_events_s, self._tell, voice)
 
     def _join_up(self) -> None:
-        """Every decode worker has a link from every prefill worker."""
+        """Give every decode worker a link from every prefill worker."""
         prefills = [worker for worker in self._voices if worker.pool is Pool.PREFILL]
         for worker, voice in self._voices.items():
             if worker.pool is Pool.DECODE:
@@ -124,7 +129,7 @@ class Reporter:
     def _report(self, voice: _Voice, next_after_s: float | None = None) -> None:
         now = self._loop.time()
         if now > LONGEST_RUN_S:
-            raise RuntimeError(f"{now:.0f} virtual seconds have passed, and requests are still open")
+            raise RuntimeError(f"requests are still open after {now:.0f} virtual seconds")
         worker, scale = voice.worker, self._reporting.load_scale
         load, steps = worker.engine.load(now), worker.engine.samples()
         if scale != 1:
@@ -147,7 +152,8 @@ class Reporter:
             links=voice.links,
         )
         voice.transfers = []
-        if self._reporting.delay_s and voice.timer is not None:  # a worker's first report is its start
+        # The first report of a worker is its start, and is not delayed.
+        if self._reporting.delay_s and voice.timer is not None:
             self._loop.call_later(self._reporting.delay_s, self._deliver, voice, report)
         else:
             self._deliver(voice, report)

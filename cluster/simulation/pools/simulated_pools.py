@@ -1,7 +1,7 @@
-"""Fleet: the simulated workers, as the ports that a session runs a request with.
+"""The simulated workers of both pools, behind the ports that a session runs a request with.
 
-A generated token has no value, and only the first and the last of an answer have a time: a stream gives the first
-token, and all others with the last one.
+Generated tokens have no values, and only the first and the last token of an answer have a time. So a stream gives the
+first token at its time, and all further tokens at the time of the last one.
 """
 
 import asyncio
@@ -18,10 +18,11 @@ from cluster.simulation.pools.simulated_worker import SimulatedRequest, Simulate
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0
+"""The id of every simulated token."""
 
 
 class SimulatedPools:
-    """PrefillPort and DecodePort."""
+    """The PrefillPort and the DecodePort of simulated sessions. It starts workers, and kills them at their faults."""
 
     def __init__(self, setting: ClusterSetting, desk: SchedulerUnderTest) -> None:
         self.setting = setting
@@ -35,9 +36,9 @@ class SimulatedPools:
         )
         self._reporter = Reporter(setting, desk, self._links)
         self._places: dict[str, int] = {}
-        """Of every name, how many workers have had it."""
+        """Number of workers that each place has had, by the name of the place."""
         self._workers: dict[WorkerId, SimulatedWorker] = {}
-        """The living."""
+        """Live workers by id."""
         for pool in Pool:
             for index in range(self._pool(pool).number):
                 self._begin(pool, index)
@@ -90,7 +91,7 @@ class SimulatedPools:
             there.abort(run)
 
     def distrust(self, worker: WorkerId) -> None:
-        """Nothing is wrong with what simulated workers cache."""
+        """Do nothing: the caches of simulated workers are never wrong."""
 
     def _find(self, worker: WorkerId) -> SimulatedWorker:
         there = self._workers.get(worker)
@@ -127,7 +128,7 @@ class SimulatedPools:
         to.pulled(run, kept.num_prompt)
 
     def _holder(self, handoff: KVHandoff) -> SimulatedWorker | None:
-        """The worker that granted it, if it still keeps the KV."""
+        """The prefill worker of the handoff if it still keeps the KV blocks, else None."""
         there = self._workers.get(handoff.worker)
         return there if there is not None and there.keeps(kept_by(handoff)) else None
 

@@ -1,4 +1,4 @@
-"""A simulated worker: an engine on the virtual clock, whose requests can be waited for, and that can die."""
+"""A simulated worker: a simulated engine on the virtual clock. Callers can wait for its requests, and it can die."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sized
@@ -17,7 +17,9 @@ _RUN = "run"
 
 
 class Prompt:
-    """Stands for the tokens of a request: nobody looks at them, so there are none, only their number."""
+    """Stands for the prompt tokens of a request: it has their number, but no values, because no simulated part reads
+    values.
+    """
 
     __slots__ = ("_length", "sim")
 
@@ -36,7 +38,7 @@ class Prompt:
 
 
 class SimulatedRequest(EngineRequest):
-    """A request on one worker."""
+    """A request on one worker, whose first token and whose end can be awaited."""
 
     __slots__ = ("_error", "_has_finished", "_has_first", "_waiter", "handoff", "num_lost")
 
@@ -53,7 +55,7 @@ class SimulatedRequest(EngineRequest):
         )
         self.handoff = handoff
         self.num_lost = 0
-        """Tokens that it had when its worker died."""
+        """Tokens that the request had been given when its worker died. 0 while the worker lives."""
         self._has_first = self._has_finished = False
         self._error: WorkerUnreachable | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -93,16 +95,19 @@ class SimulatedRequest(EngineRequest):
 
 
 def hand_over(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
+    """The handoff of a prefill that `worker` keeps."""
     return KVHandoff(worker=worker, params={_RUN: run, "remote_num_tokens": run.num_prompt})
 
 
 def kept_by(handoff: KVHandoff) -> SimulatedRequest:
-    """The prefill whose KV is handed over."""
+    """The prefill whose KV blocks the handoff gives."""
     run: SimulatedRequest = handoff.params[_RUN]
     return run
 
 
 class SimulatedWorker:
+    """A worker with one simulated engine. It sets a timer to the engine's next moment, and wakes up who waits."""
+
     def __init__(
         self,
         worker: WorkerId,
@@ -113,8 +118,12 @@ class SimulatedWorker:
         on_transfer: "Callable[[SimulatedWorker, SimulatedRequest], None]",
         on_cache_change: "Callable[[SimulatedWorker], None]",
     ) -> None:
-        """`place`: whose workers have its links one after the other. `on_transfer`: a request has memory for the KV
-        that it is handed. `on_cache_change`: there is something to say of what is cached.
+        """Start a worker.
+
+        Args:
+            place: Name that the worker shares with earlier and later workers of the same links.
+            on_transfer: Called when a request has memory for the KV blocks of its handoff.
+            on_cache_change: Called when the cache has changes to report.
         """
         self.id = worker
         self.place = place
@@ -123,7 +132,7 @@ class SimulatedWorker:
         self.engine = SimulatedEngine(setting.engine, setting.model)
         self.is_alive = True
         self._kept: dict[str, SimulatedRequest] = {}
-        """Prefills whose KV nobody has pulled yet."""
+        """Finished prefills by request id whose KV blocks no decode worker has pulled yet."""
         self._runs: dict[SimulatedRequest, None] = {}
         self._on_transfer = on_transfer
         self._on_cache_change = on_cache_change
@@ -131,7 +140,13 @@ class SimulatedWorker:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, run: SimulatedRequest) -> None:
-        """Raises WorkerUnreachable, WorkerBusy, InvalidRequest."""
+        """Submit a request to the engine.
+
+        Raises:
+            WorkerUnreachable: the worker is dead.
+            WorkerBusy: the worker has `max_requests` requests.
+            InvalidRequest: the request does not fit into the engine's memory.
+        """
         if not self.is_alive:
             raise WorkerUnreachable(f"worker {self.id} is dead", self.id)
         if len(self._runs) >= self.setting.max_requests:
@@ -143,14 +158,14 @@ class SimulatedWorker:
         self._settle()
 
     def abort(self, run: SimulatedRequest) -> None:
-        """Nobody waits for it any longer: it leaves nothing behind."""
+        """End a request that no session waits for, so that the engine keeps nothing of the request."""
         self._runs.pop(run, None)
         if self.is_alive and run.phase is not Phase.ENDED:
             self.engine.abort(run, self._loop.time())
             self._settle()
 
     def keep(self, run: SimulatedRequest) -> None:
-        """It is prefilled; its KV waits for whoever pulls it."""
+        """Keep the KV blocks of a finished prefill until they are released."""
         del self._runs[run]
         if self.is_alive:
             self._kept[run.request_id] = run
@@ -159,18 +174,20 @@ class SimulatedWorker:
         return run.request_id in self._kept
 
     def release(self, request_id: str) -> None:
-        """What it keeps of this request is not needed any longer."""
+        """Free the KV blocks that are kept for this request, if there are any."""
         run = self._kept.pop(request_id, None)
         if run is not None:
             self.engine.release(run, self._loop.time())
             self._settle()
 
     def pulled(self, run: SimulatedRequest, num_tokens: int) -> None:
+        """Tell the engine that the KV of `num_tokens` prompt tokens has come. 0 is a transfer that failed."""
         if self.is_alive:
             self.engine.pulled(run, num_tokens, self._loop.time())
             self._settle()
 
     def die(self) -> None:
+        """Fail all requests of the worker, and drop what it keeps."""
         now = self._loop.time()
         self.is_alive = False
         if self._timer is not None:
@@ -191,7 +208,7 @@ class SimulatedWorker:
         self._settle()
 
     def _settle(self) -> None:
-        """Set the timer to the engine's next moment."""
+        """Set the timer to the engine's next moment, and report changes of the cache."""
         due, timer = self.engine.next_at, self._timer
         if timer is None or timer.when() != due:
             if timer is not None:
