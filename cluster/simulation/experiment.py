@@ -27,10 +27,12 @@ from router.state import RouterState
 
 HOST_BYTES_PER_S = 40e9
 """Bandwidth from host memory to one device, in bytes per second, as PCIe 5 gives it. Lower makes hits in the host tier
-slower than on hardware; higher makes them faster."""
+slower than on hardware; higher makes them faster.
+"""
 REPORT_INTERVAL_S = 0.25
 """Time between two reports of a worker, in seconds, as in production. Lower costs simulation time; higher gives the
-Scheduler older reports than in production."""
+Scheduler older reports than in production.
+"""
 DEFAULT_LINK = LinkSpeed(latency_s=0.5e-3, bytes_per_s=90e9)
 """Speed of a worker's link: two 400 Gb/s network cards, one for each of the worker's two devices."""
 
@@ -52,10 +54,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Size of each worker's host tier, in tokens. 0 is no host tier."""
     prefill_step_tokens: int = 2048
     """Most tokens of a step on a prefill worker. Lower reads the weights more often for one prompt; higher delays the
-    requests that decode there more by prompts."""
+    requests that decode there more by prompts.
+    """
     decode_step_tokens: int = 512
     """Most tokens of a step on a decode worker. Lower reads the weights more often for one prompt; higher delays the
-    decoding requests more by prompts."""
+    decoding requests more by prompts.
+    """
     max_decoding: int = 256
     """Most requests that prefill or decode on one worker at the same time."""
     reporting: Reporting = Reporting(interval_s=REPORT_INTERVAL_S)

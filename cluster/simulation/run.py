@@ -74,7 +74,8 @@ def _show(watch: Watch, task: "asyncio.Task[RequestRecord]") -> None:
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Switch the garbage collector off. A run has many objects and few cycles, and the collector's search for cycles
-    takes a quarter of the run's time."""
+    takes a quarter of the run's time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
