@@ -96,7 +96,7 @@ ALLOWED = {
 MAX_MODULES = 15
 """In one folder: what a reader takes in at once."""
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_METHODS = 400, 60, 20
 
 
 def tree(file: str) -> ast.Module:
@@ -193,3 +193,14 @@ def test_functions_are_short_enough_to_be_read_at_once(file):
     functions = [n for n in ast.walk(tree(file)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     too_long = [n.name for n in functions if (n.end_lineno or n.lineno) - n.lineno + 1 > MAX_FUNCTION_LINES]
     assert too_long == []
+
+
+@pytest.mark.parametrize("file", SOURCES)
+def test_class_has_few_methods(file):
+    too_many = {}
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.ClassDef):
+            number = sum(isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) for child in node.body)
+            if number > MAX_METHODS:
+                too_many[node.name] = number
+    assert too_many == {}

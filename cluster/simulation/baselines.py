@@ -12,10 +12,10 @@ from typing import NamedTuple
 from cluster.messages.ids import Path
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
-from router.placement.cost import prefill_s
 from router.placement.goodput import goodput
 from router.placement.lmetric import score
 from router.placement.placement_input import PlacementInput
+from router.placement.work import prefill_s
 from router.prediction.latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
@@ -176,18 +176,18 @@ def _missing(placement_input: PlacementInput, worker: WorkerState) -> int:
 
 def _beside_decodes_s(placement_input: PlacementInput, worker: WorkerState) -> float:
     """Seconds to compute the prompt on a worker beside the requests that decode there."""
-    hit, batch = placement_input.hit(worker), worker.num_decoding
+    hit, batch = placement_input.hit(worker), worker.running.num
     most = worker.max_step_tokens
     return worker.model.times.prefill_s(
-        placement_input.num_prompt - hit, hit, most, batch, int(worker.context_tokens(placement_input.now))
+        placement_input.num_prompt - hit, hit, most, batch, int(worker.running.context_tokens(placement_input.now))
     )
 
 
 def _next_step_s(placement_input: PlacementInput, worker: WorkerState) -> float:
     """Seconds of a decode step once the new request and all inbound requests have joined."""
-    batch = worker.num_decoding + len(worker.inbound) + 1
+    batch = worker.running.num + len(worker.inbound) + 1
     context = (
-        worker.context_tokens(placement_input.now)
+        worker.running.context_tokens(placement_input.now)
         + sum(charge.num_prompt for charge in worker.inbound.values())
         + placement_input.num_prompt
     )

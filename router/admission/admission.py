@@ -1,13 +1,13 @@
-"""Whether a request is let in, waits in the Scheduler's queue, or is refused with an honest Retry-After.
+"""The rule of admission: whether a request is admitted or has to wait.
 
-A request is let in where it is expected to add goodput: its own chance to meet its SLO is larger than the number of
-others that would miss theirs because of it. So on an idle service everybody is let in, however late. Others wait as
-long as they can still make it: the queue is ordered by SLO class, then by deadline, and a request that has waited long
-rises by a class. What cannot make it any more is refused. The highest class is let in even when it will be late, up to
-a point.
+- A request is admitted where it is expected to add goodput: its own chance to meet its SLO is larger than the number of
+  other requests that would miss theirs because of it. So an idle service admits every request, however late.
+- Other requests wait for as long as they can still meet their SLO, in the order of SLO class and then of deadline. A
+  request that has waited for long rises by a class. A request that can no longer meet its SLO is refused.
+- The highest class is admitted even when it will be late, up to a point.
 
-The prediction looks at the moment at which the request would decode, not at the load of now: judging by that makes
-prefill and decode load swing in anti-phase (Mooncake, prediction-based early rejection).
+The prediction is for the moment at which the request would decode, not for the load of now: judging by the load of now
+makes prefill and decode load swing in anti-phase (Mooncake, prediction-based early rejection).
 """
 
 from enum import Enum
@@ -19,16 +19,25 @@ from router.placement.candidates import Choice
 from router.placement.placement_input import PlacementInput
 
 HIGH_CLASS_LATENESS: Final = 2.0
-"""The highest class is let in up to this multiple of its objectives."""
+"""Multiple of its objectives up to which the highest class is admitted. Higher admits requests that are of no use;
+lower refuses interactive requests that would be a little late.
+"""
 UNFAIR_MARGIN: Final = 0.3
-"""A tenant far above its share must be expected to meet its objectives with so much to spare, while others wait."""
+"""Gain that the requests of a tenant far above its share must bring while other requests wait. Higher holds such a
+tenant back more than other tenants need; lower lets one tenant fill the service.
+"""
 LATER_SHARE: Final = 0.7
-"""Of the victims among requests yet to come, that counts against letting one in."""
+"""Share of the victims among requests yet to come that counts against a request. Higher keeps room that may stay
+unused; lower admits a request at the cost of the next ones.
+"""
 AGEING: Final = 2.0
-"""A request rises by a class for each such multiple of its TTFT objective that it has waited."""
+"""Multiple of its TTFT objective after which a waiting request rises by a class. Higher lets batch requests wait for
+longer; lower has them compete with interactive requests sooner.
+"""
 MAX_QUEUE: Final = 2000
-
-"""Who is served first."""
+"""Requests that may wait at a time. Higher costs time for each decision; lower refuses requests that would have been
+placed.
+"""
 
 
 class Verdict(Enum):
@@ -36,13 +45,15 @@ class Verdict(Enum):
     WAIT = "wait"
 
 
-def judge(ask: PlacementInput, choice: Choice, excess: float, is_contended: bool) -> Verdict:
-    """`excess`: what its tenant has used, as a multiple of its share. `is_contended`: others had to wait lately."""
+def judge(placement_input: PlacementInput, choice: Choice, excess: float, is_contended: bool) -> Verdict:
+    """`excess`: what the tenant of the request uses, as a multiple of the tenant's share. `is_contended`: requests had
+    to wait lately.
+    """
     prediction = choice.prediction
-    if prediction is None or is_exempt(ask.request) or _finds_idle(choice):
+    if prediction is None or is_exempt(placement_input.request) or _finds_idle(choice):
         return Verdict.ADMIT
-    if ask.request.slo_class is SloClass.INTERACTIVE:
-        return Verdict.ADMIT if lateness(prediction, ask.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
+    if placement_input.request.slo_class is SloClass.INTERACTIVE:
+        return Verdict.ADMIT if lateness(prediction, placement_input.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
     least = 0.0
     if is_contended and excess > 1.0:
         least = UNFAIR_MARGIN * min(1.0, excess - 1.0)
@@ -50,28 +61,28 @@ def judge(ask: PlacementInput, choice: Choice, excess: float, is_contended: bool
 
 
 def gain(prediction: Prediction) -> float:
-    """Requests within their SLO that a placement is expected to add, or to take away. Those that are yet to come may
-    find another way.
+    """Requests within their SLO that a placement is expected to add, or to take away if negative. Requests that are yet
+    to come may find another option, so their victims count less.
     """
     return 1.0 - prediction.risk - prediction.victims - LATER_SHARE * prediction.future_victims
 
 
 def is_exempt(request: PlacementRequest) -> bool:
-    """It was let in before, or an operator has chosen its path."""
+    """The request was admitted before, or an operator has chosen its path."""
     return bool(request.num_output_tokens or request.excluded or request.path is not None)
 
 
 def _finds_idle(choice: Choice) -> bool:
-    """Its workers have nothing else to do: there is no sooner, and nobody whom it could harm."""
+    """The chosen workers have no requests: to wait brings nothing, and no request can be harmed."""
     workers = [worker for worker in (choice.prefill, choice.decode) if worker is not None]
-    return not any(worker.charges or worker.num_unknown for worker in workers)
+    return not any(worker.charges or worker.running.num_unknown for worker in workers)
 
 
 def lateness(prediction: Prediction, slo: Slo) -> float:
-    """The larger share of its objectives that a request is expected to take."""
+    """The larger of the predicted TTFT and TPOT, each as a multiple of its objective."""
     return max(prediction.ttft_s / slo.ttft_s, prediction.tpot_s / slo.tpot_s)
 
 
 def band(slo_class: SloClass, waited_s: float, ttft_s: float) -> int:
-    """Who waits in front: lower is served first."""
+    """The place of a waiting request in the order of service, by class and by age. Lower is served first."""
     return max(0, slo_class.rank - int(waited_s / (AGEING * ttft_s)))

@@ -22,7 +22,7 @@ def outlook_of(several: Sequence[Resident]) -> DecodeSlack:
     residents = LookAhead(STEP_S, UNDISTURBED)
     for resident in several:
         residents.add(*resident)
-    return residents.outlook()
+    return residents.slack()
 
 
 def victims(

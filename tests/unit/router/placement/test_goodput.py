@@ -394,13 +394,13 @@ def test_several_sequences_of_a_request_teach_the_length_of_one():
     for number in range(25):
         put(state, ask(f"r{number}", 100, num_sequences=8, can_hand_over=False), 1.0)
         ended(state, f"r{number}", 2.0, num_output_tokens=800)
-    assert state._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
+    assert state._placer._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
 
 
 def test_resident_that_may_generate_little_is_expected_to_end_soon():
     state = a_fleet(1, 1)
     decoding(state, "short", 2000, "d0", 1.0, max_output_tokens=4)
-    outlook = state._workers["d0"].outlook(1.1)
+    outlook = state._workers.by_id["d0"].running.slack(1.1)
     assert outlook.finish_s[0] < 0.2
 
 
