@@ -15,8 +15,6 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for a place in the engine's batch."""
     kv_cache_usage: float = 0.0
     """Share of KV blocks in use, in [0, 1]."""
-    num_steps: int = 0
-    """Steps that the engine has run since its start. Each step gives one token to every request that decodes."""
     num_open: int | None = None
     """Requests that the worker has now. None if the worker does not count them."""
 
@@ -36,8 +34,6 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens of one step: vLLM's max_num_batched_tokens. A longer prompt is computed in several steps, together
     with decodes.
     """
-    max_decoding: int = 256
-    """Most requests in one step: vLLM's max_num_seqs."""
     kv_bytes_per_token: int = 0
     leaves_tokens: bool = False
     """Whether the engine, as a prefill engine, leaves the last prompt tokens to the decode engine. Then it gives no

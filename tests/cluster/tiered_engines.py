@@ -57,7 +57,7 @@ class TieredEngine:
 
     async def prefill(self, prompt: list[int]) -> tuple[KVHandoff, dict[str, Any]]:
         await self._forget()
-        prefilled = await self._engine.prefill(self.request(prompt))
+        prefilled = await self._engine.prefills.prefill(self.request(prompt))
         assert prefilled is not None
         result, _ = prefilled
         assert result.handoff is not None and result.first.prompt_sources is not None
@@ -66,7 +66,7 @@ class TieredEngine:
     async def generate(self, prompt: list[int], handoff: KVHandoff | None = None) -> dict[str, Any]:
         await self._forget()
         before, feed = hits_by_tier(), TokenBuffer(1)
-        await self._engine.start(self.request(prompt), handoff, feed, time.monotonic() + PULL_TIMEOUT_S)
+        await self._engine.generations.start(self.request(prompt), handoff, feed, time.monotonic() + PULL_TIMEOUT_S)
         tokens: list[int] = []
         sources = None
         while deltas := await feed.next():

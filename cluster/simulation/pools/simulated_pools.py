@@ -1,7 +1,7 @@
-"""The simulated workers of both pools, behind the ports that a session runs a request with.
+"""SimulatedPools: the simulated workers, as the ports with which a session runs a request.
 
-Generated tokens have no values, and only the first and the last token of an answer have a time. So a stream gives the
-first token at its time, and all further tokens at the time of the last one.
+A generated token has no value, and only the first and the last token of an answer have a time. A stream gives the first
+token alone, and all later tokens with the last one.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from cluster.messages.reports import TransferSample
 from cluster.simulation.pools.link_model import LinkModel
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, worker_name
 from cluster.simulation.pools.reporter import Reporter, SchedulerUnderTest
-from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimulatedWorker, hand_over, kept_by
+from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimulatedWorker, handoff_of, kept_by
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0
@@ -24,7 +24,7 @@ TOKEN = 0
 class SimulatedPools:
     """The PrefillPort and the DecodePort of simulated sessions. It starts workers, and kills them at their faults."""
 
-    def __init__(self, setting: ClusterSetting, desk: SchedulerUnderTest) -> None:
+    def __init__(self, setting: ClusterSetting, scheduler: SchedulerUnderTest) -> None:
         self.setting = setting
         self._loop = asyncio.get_running_loop()
         self._links = LinkModel(
@@ -34,11 +34,11 @@ class SimulatedPools:
                 for (prefill, decode), speed in setting.slow_links.items()
             },
         )
-        self._reporter = Reporter(setting, desk, self._links)
+        self._reporter = Reporter(setting, scheduler, self._links)
         self._places: dict[str, int] = {}
         """Number of workers that each place has had, by the name of the place."""
         self._workers: dict[WorkerId, SimulatedWorker] = {}
-        """Live workers by id."""
+        """The live workers."""
         for pool in Pool:
             for index in range(self._pool(pool).number):
                 self._begin(pool, index)
@@ -64,7 +64,7 @@ class SimulatedPools:
             return PrefillResult(handoff=None, first=first)
         there.keep(run)
         first = TokenDelta(0, [TOKEN], prompt_sources=run.sources)
-        return PrefillResult(handoff=hand_over(run, worker), first=first)
+        return PrefillResult(handoff=handoff_of(run, worker), first=first)
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
         if there := self._workers.get(worker):
@@ -91,7 +91,7 @@ class SimulatedPools:
             there.abort(run)
 
     def distrust(self, worker: WorkerId) -> None:
-        """Do nothing: the caches of simulated workers are never wrong."""
+        """No-op: the caches of simulated workers are right."""
 
     def _find(self, worker: WorkerId) -> SimulatedWorker:
         there = self._workers.get(worker)
@@ -140,7 +140,13 @@ class SimulatedPools:
         self._places[place] = generation + 1
         name = WorkerId(f"{place}.{generation}" if generation else place)
         worker = SimulatedWorker(
-            name, place, pool, self._pool(pool), on_transfer=self._transfer, on_cache_change=self._reporter.tell_changes
+            name,
+            place,
+            pool,
+            self._pool(pool),
+            kv_bytes_per_token=self.setting.kv_bytes_per_token,
+            on_transfer=self._transfer,
+            on_cache_change=self._reporter.report_changes,
         )
         self._workers[name] = worker
         self._reporter.begin(worker)

@@ -1,4 +1,4 @@
-"""A simulated worker: a simulated engine on the virtual clock. Callers can wait for its requests, and it can die."""
+"""A simulated worker: an engine on the virtual clock that can die. Sessions wait for its requests."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sized
@@ -7,6 +7,7 @@ from typing import cast
 from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
 from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.pools.pool_setting import PoolSetting
@@ -17,9 +18,7 @@ _RUN = "run"
 
 
 class Prompt:
-    """Stands for the prompt tokens of a request: it has their number, but no values, because no simulated part reads
-    values.
-    """
+    """The prompt of a simulated request. It has a length and no tokens, because no code looks at them."""
 
     __slots__ = ("_length", "sim")
 
@@ -38,7 +37,7 @@ class Prompt:
 
 
 class SimulatedRequest(EngineRequest):
-    """A request on one worker, whose first token and whose end can be awaited."""
+    """A request on one worker."""
 
     __slots__ = ("_error", "_has_finished", "_has_first", "_waiter", "handoff", "num_lost")
 
@@ -55,7 +54,7 @@ class SimulatedRequest(EngineRequest):
         )
         self.handoff = handoff
         self.num_lost = 0
-        """Tokens that the request had been given when its worker died. 0 while the worker lives."""
+        """Tokens that the request had when its worker died."""
         self._has_first = self._has_finished = False
         self._error: WorkerUnreachable | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -94,19 +93,18 @@ class SimulatedRequest(EngineRequest):
         await self._waiter
 
 
-def hand_over(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
-    """The handoff of a prefill that `worker` keeps."""
+def handoff_of(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
     return KVHandoff(worker=worker, params={_RUN: run, "remote_num_tokens": run.num_prompt})
 
 
 def kept_by(handoff: KVHandoff) -> SimulatedRequest:
-    """The prefill whose KV blocks the handoff gives."""
+    """The prefill whose KV the handoff gives."""
     run: SimulatedRequest = handoff.params[_RUN]
     return run
 
 
 class SimulatedWorker:
-    """A worker with one simulated engine. It sets a timer to the engine's next moment, and wakes up who waits."""
+    """An engine with its requests. A `ReportedEngine` (cluster/engine/port.py)."""
 
     def __init__(
         self,
@@ -115,21 +113,26 @@ class SimulatedWorker:
         pool: Pool,
         setting: PoolSetting,
         *,
+        kv_bytes_per_token: int,
         on_transfer: "Callable[[SimulatedWorker, SimulatedRequest], None]",
         on_cache_change: "Callable[[SimulatedWorker], None]",
     ) -> None:
-        """Start a worker.
-
-        Args:
-            place: Name that the worker shares with earlier and later workers of the same links.
-            on_transfer: Called when a request has memory for the KV blocks of its handoff.
-            on_cache_change: Called when the cache has changes to report.
+        """`place`: what has the links; a worker that comes back after a fault has the place of the one before.
+        `on_transfer` is called when a request has memory for the KV of its handoff, `on_cache_change` when the cache
+        has changed.
         """
         self.id = worker
         self.place = place
         self.pool = pool
         self.setting = setting
         self.engine = SimulatedEngine(setting.engine, setting.model)
+        self.shape = EngineShape(
+            kind=setting.kind,
+            kv_capacity_tokens=setting.engine.kv_capacity_tokens,
+            block_size=setting.engine.block_size,
+            max_step_tokens=setting.engine.max_step_tokens,
+            kv_bytes_per_token=kv_bytes_per_token,
+        )
         self.is_alive = True
         self._kept: dict[str, SimulatedRequest] = {}
         """Finished prefills by request id whose KV blocks no decode worker has pulled yet."""
@@ -138,6 +141,12 @@ class SimulatedWorker:
         self._on_cache_change = on_cache_change
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+
+    def load(self) -> WorkerLoad:
+        return self.engine.load(self._loop.time())
+
+    def take_samples(self) -> list[StepSample]:
+        return self.engine.steps.take_samples()
 
     def start(self, run: SimulatedRequest) -> None:
         """Submit a request to the engine.
@@ -151,21 +160,21 @@ class SimulatedWorker:
             raise WorkerUnreachable(f"worker {self.id} is dead", self.id)
         if len(self._runs) >= self.setting.max_requests:
             raise WorkerBusy(f"worker {self.id} has {len(self._runs)} requests", self.id)
-        if not self.engine.fits(run.num_prompt, run.num_output):
+        if not self.setting.engine.fits(run.num_prompt, run.num_output):
             raise InvalidRequest(f"{run.num_prompt} + {run.num_output} tokens do not fit into worker {self.id}")
         self._runs[run] = None
         self.engine.submit(run, self._loop.time())
         self._settle()
 
     def abort(self, run: SimulatedRequest) -> None:
-        """End a request that no session waits for, so that the engine keeps nothing of the request."""
+        """End a request whose session no longer waits."""
         self._runs.pop(run, None)
         if self.is_alive and run.phase is not Phase.ENDED:
             self.engine.abort(run, self._loop.time())
             self._settle()
 
     def keep(self, run: SimulatedRequest) -> None:
-        """Keep the KV blocks of a finished prefill until they are released."""
+        """Keep the KV of a finished prefill until it is pulled or released."""
         del self._runs[run]
         if self.is_alive:
             self._kept[run.request_id] = run
@@ -174,20 +183,18 @@ class SimulatedWorker:
         return run.request_id in self._kept
 
     def release(self, request_id: str) -> None:
-        """Free the KV blocks that are kept for this request, if there are any."""
+        """Free the KV that is kept of a prefill."""
         run = self._kept.pop(request_id, None)
         if run is not None:
             self.engine.release(run, self._loop.time())
             self._settle()
 
     def pulled(self, run: SimulatedRequest, num_tokens: int) -> None:
-        """Tell the engine that the KV of `num_tokens` prompt tokens has come. 0 is a transfer that failed."""
         if self.is_alive:
             self.engine.pulled(run, num_tokens, self._loop.time())
             self._settle()
 
     def die(self) -> None:
-        """Fail all requests of the worker, and drop what it keeps."""
         now = self._loop.time()
         self.is_alive = False
         if self._timer is not None:
@@ -208,7 +215,7 @@ class SimulatedWorker:
         self._settle()
 
     def _settle(self) -> None:
-        """Set the timer to the engine's next moment, and report changes of the cache."""
+        """Set the timer to the engine's next moment."""
         due, timer = self.engine.next_at, self._timer
         if timer is None or timer.when() != due:
             if timer is not None:

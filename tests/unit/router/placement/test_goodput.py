@@ -309,7 +309,7 @@ def test_whatever_reports_say_there_is_an_answer(loads, num_prompt):
     state.decide(100.0)
 
 
-@pytest.mark.parametrize("field", ["kv_capacity_tokens", "block_size", "max_step_tokens", "max_decoding"])
+@pytest.mark.parametrize("field", ["kv_capacity_tokens", "block_size", "max_step_tokens"])
 @pytest.mark.parametrize("value", [0, 1, 10**12])
 def test_absurd_shapes_do_not_stop_placement(field, value):
     state = a_fleet(0, 0)
