@@ -3,7 +3,7 @@ settings.
 
 NIXL creates UCX with peer error handling, so that a dead peer fails a pull instead of hanging it. That rules out sysv
 and posix shared memory; cross-memory attach (CMA) is the shared memory that is left. A setting of the operator, in the
-pool's `env` or on the node, is never changed. docs/transport.md has a measurement of each choice.
+pool's `env` or on the node, is never changed. docs/benchmarks.md has a measurement of each choice.
 """
 
 from collections.abc import Mapping

@@ -75,7 +75,7 @@ def test_highest_rate_is_searched(monkeypatch, capsys):
     ("arguments", "message"),
     [
         (("--trace", "nowhere"), "No such file"),
-        (("--model", "gpt-5"), "no model that we have figures for"),
+        (("--model", "gpt-5"), "unknown model"),
         (("--gpu", "l4", "--tp", "1"), "no memory for KV"),
         (("--decode", "0"), "--decode must be at least 1"),
         (("--requests", "1"), "at least 10 requests"),

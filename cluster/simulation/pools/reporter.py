@@ -1,4 +1,4 @@
-"""Reports of simulated workers to the Scheduler, as late and as wrong as the setting asks for."""
+"""Sends the reports and KV events of simulated workers to the Scheduler, as late and as wrong as the setting says."""
 
 import asyncio
 from typing import Protocol, TypeVar
@@ -19,6 +19,7 @@ from cluster.simulation.pools.simulated_worker import SimulatedWorker
 Sample = TypeVar("Sample", StepSample, TransferSample)
 
 NOWHERE = Address("simulated", 0, "")
+"""The address in all reports. Simulated workers have no listener."""
 MAX_TRANSFERS = 8
 """Transfers in one report. Fewer makes the Scheduler learn more slowly; more makes it learn faster than from real
 workers.
@@ -101,7 +102,7 @@ class Reporter:
         self._loop.call_later(self._reporting.kv_events_s, self._send_kv_events, entry)
 
     def _join_up(self) -> None:
-        """Every decode worker has a link from every prefill worker."""
+        """Give every decode worker a link from every prefill worker."""
         prefills = [worker for worker in self._reported if worker.pool is Pool.PREFILL]
         for worker, entry in self._reported.items():
             if worker.pool is Pool.DECODE:
@@ -121,7 +122,7 @@ class Reporter:
     def _report(self, entry: _ReportedWorker, next_after_s: float | None = None) -> None:
         now = self._loop.time()
         if now > LONGEST_RUN_S:
-            raise RuntimeError(f"{now:.0f} virtual seconds have passed, and requests are still open")
+            raise RuntimeError(f"requests are still open after {now:.0f} virtual seconds")
         worker, scale = entry.worker, self._reporting.load_scale
         engine: ReportedEngine = worker
         load = engine.load()
@@ -144,7 +145,8 @@ class Reporter:
             links=entry.links,
         )
         entry.transfers = []
-        if self._reporting.delay_s and entry.timer is not None:  # a worker's first report is its start
+        # The first report of a worker is its start, and is not delayed.
+        if self._reporting.delay_s and entry.timer is not None:
             self._loop.call_later(self._reporting.delay_s, self._deliver, entry, report)
         else:
             self._deliver(entry, report)

@@ -18,10 +18,11 @@ from cluster.simulation.pools.simulated_worker import SimulatedRequest, Simulate
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0
+"""The id of every simulated token."""
 
 
 class SimulatedPools:
-    """PrefillPort and DecodePort."""
+    """The PrefillPort and the DecodePort of simulated sessions. It starts workers, and kills them at their faults."""
 
     def __init__(self, setting: ClusterSetting, scheduler: SchedulerUnderTest) -> None:
         self.setting = setting
@@ -35,7 +36,7 @@ class SimulatedPools:
         )
         self._reporter = Reporter(setting, scheduler, self._links)
         self._places: dict[str, int] = {}
-        """How many workers each place has had."""
+        """Number of workers that each place has had, by the name of the place."""
         self._workers: dict[WorkerId, SimulatedWorker] = {}
         """The live workers."""
         for pool in Pool:
@@ -127,7 +128,7 @@ class SimulatedPools:
         to.pulled(run, kept.num_prompt)
 
     def _holder(self, handoff: KVHandoff) -> SimulatedWorker | None:
-        """The worker that granted the handoff, if it still keeps the KV."""
+        """The prefill worker of the handoff if it still keeps the KV blocks, else None."""
         there = self._workers.get(handoff.worker)
         return there if there is not None and there.keeps(kept_by(handoff)) else None
 

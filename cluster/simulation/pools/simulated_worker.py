@@ -135,7 +135,7 @@ class SimulatedWorker:
         )
         self.is_alive = True
         self._kept: dict[str, SimulatedRequest] = {}
-        """Prefills whose KV has not been pulled yet."""
+        """Finished prefills by request id whose KV blocks no decode worker has pulled yet."""
         self._runs: dict[SimulatedRequest, None] = {}
         self._on_transfer = on_transfer
         self._on_cache_change = on_cache_change
@@ -149,7 +149,13 @@ class SimulatedWorker:
         return self.engine.steps.take_samples()
 
     def start(self, run: SimulatedRequest) -> None:
-        """Raises WorkerUnreachable, WorkerBusy, InvalidRequest."""
+        """Submit a request to the engine.
+
+        Raises:
+            WorkerUnreachable: the worker is dead.
+            WorkerBusy: the worker has `max_requests` requests.
+            InvalidRequest: the request does not fit into the engine's memory.
+        """
         if not self.is_alive:
             raise WorkerUnreachable(f"worker {self.id} is dead", self.id)
         if len(self._runs) >= self.setting.max_requests:
