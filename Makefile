@@ -65,34 +65,34 @@ lint: $(STAMP) ## format, lint, types and import contracts
 	$(BIN)/lint-imports
 
 bench-overhead: $(STAMP) compile ## CPU and latency of the whole front against peers
-	$(BIN)/python bench/overhead.py
+	$(BIN)/python -m bench.overhead
 
 bench-handoff: $(STAMP) ## parts of a handoff, and how soon an abandoned one is freed, on a running service: URL=
-	$(BIN)/python bench/handoff.py $(if $(URL),--url $(URL))
+	$(BIN)/python -m bench.handoff $(if $(URL),--url $(URL))
 
 bench-goodput: $(STAMP) compile ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
-	$(BIN)/python bench/goodput.py $(ARGS)
+	$(BIN)/python -m bench.goodput $(ARGS)
 
 bench-goodput-real: $(STAMP) compile ## the same question on real engines here, against vLLM and vllm-router: 20 minutes, or ARGS=--quick
-	$(BIN)/python bench/goodput_real.py $(ARGS)
+	$(BIN)/python -m bench.goodput_real $(ARGS)
 
 bench-edge: $(STAMP) compile ## what the checks of requests cost, against another commit: BASE=<commit>, three minutes
-	$(BIN)/python bench/edge_cost.py $(if $(BASE),--base $(BASE))
+	$(BIN)/python -m bench.edge_cost $(if $(BASE),--base $(BASE))
 
 bench-constraints: $(STAMP) ## what schemas of answers cost the ingress and an engine: half a minute
-	$(BIN)/python bench/constraint_cost.py
+	$(BIN)/python -m bench.constraint_cost
 
 bench-request: $(STAMP) compile ## what a request costs before an engine sees it: half a minute
-	$(BIN)/python bench/request_cost.py
+	$(BIN)/python -m bench.request_cost
 
 bench-placement: $(STAMP) compile ## how many placements a second one core of the Scheduler makes: a minute
-	$(BIN)/python bench/placement.py
+	$(BIN)/python -m bench.placement
 
 bench-context: $(STAMP) ## how much of a long conversation's prompts is found in the KV cache, against dropping the oldest: seconds
-	$(BIN)/python bench/context.py $(ARGS)
+	$(BIN)/python -m bench.context $(ARGS)
 
 bench-chat-state: $(STAMP) compile ## what it costs on real engines that turns are remembered: minutes; URL= measures a running service
-	$(BIN)/python bench/chat_state.py $(if $(URL),--url $(URL)) $(ARGS)
+	$(BIN)/python -m bench.chat_state $(if $(URL),--url $(URL)) $(ARGS)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo anew
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

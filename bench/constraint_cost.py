@@ -11,14 +11,11 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from statistics import median
 from time import perf_counter, thread_time
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams

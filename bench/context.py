@@ -12,10 +12,7 @@ import random
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from transformers import AutoTokenizer
 

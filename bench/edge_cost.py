@@ -81,9 +81,9 @@ def measured_in(tree: Path) -> dict[str, list[float]]:
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
         "PYTHONWARNINGS": "ignore",
-        "BATON_EDGE_TREE": str(tree),
     }
-    command = [sys.executable, str(Path(__file__).resolve()), "--side"]
+    # With -P the folder of this script is no place to import from: the modules are those of `tree`
+    command = [sys.executable, "-P", str(Path(__file__).resolve()), "--side"]
     ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise SystemExit(f"{tree}: {ran.stderr[-2000:]}")
@@ -118,7 +118,6 @@ if __name__ == "__main__":
     parser.add_argument("--side", action="store_true", help="measure this worktree alone, and say it as JSON")
     arguments = parser.parse_args()
     if arguments.side:
-        sys.path[:] = [os.environ["BATON_EDGE_TREE"], *[path for path in sys.path if Path(path) != ROOT / "bench"]]
         print(json.dumps(asyncio.run(serve_and_measure())))
     else:
         compare(arguments.base)

@@ -11,14 +11,11 @@ import asyncio
 import gc
 import os
 import random
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from statistics import median
 from time import process_time
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

@@ -98,6 +98,11 @@ MAX_MODULES = 15
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 
+HELPERS = sorted(
+    file.relative_to(ROOT).as_posix() for package in ("tests", "bench") for file in (ROOT / package).rglob("*.py")
+)
+OWN_ROOTS = frozenset({*PACKAGES, "tests", "bench"})
+
 
 def tree(file: str) -> ast.Module:
     return ast.parse((ROOT / file).read_text(), file)
@@ -193,3 +198,36 @@ def test_functions_are_short_enough_to_be_read_at_once(file):
     functions = [n for n in ast.walk(tree(file)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     too_long = [n.name for n in functions if (n.end_lineno or n.lineno) - n.lineno + 1 > MAX_FUNCTION_LINES]
     assert too_long == []
+
+
+def test_helpers_of_tests_and_benchmarks_have_one_name_each():
+    """A module with two names is loaded twice, and mypy refuses it."""
+    assert [file for file in HELPERS if not (ROOT / file).with_name("__init__.py").is_file()] == []
+    assert [f"{file}: {line}" for file in HELPERS for line in imports_by_another_name(file)] == []
+
+
+def imports_by_another_name(file: str) -> Iterator[str]:
+    """Relative imports, imports of a neighbour by its bare name, and what changes where modules are looked up."""
+    for node in ast.walk(tree(file)):
+        match node:
+            case ast.ImportFrom(level=level) if level:
+                yield ast.unparse(node)
+            case ast.ImportFrom(module=str(module)) if is_neighbour(file, module):
+                yield ast.unparse(node)
+            case ast.Import(names=names) if any(is_neighbour(file, alias.name) for alias in names):
+                yield ast.unparse(node)
+            case ast.Attribute(value=ast.Name(id="sys"), attr="path", ctx=ctx) if isinstance(ctx, ast.Store):
+                yield ast.unparse(node)
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="sys"), attr="path"))):
+                yield ast.unparse(node)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id="sys"), attr="path"), ctx=ast.Store()):
+                yield ast.unparse(node)
+
+
+def is_neighbour(file: str, module: str) -> bool:
+    """Whether the first part of the module's name is a file or a folder above, below or beside the file."""
+    root = module.partition(".")[0]
+    if root in OWN_ROOTS or root in sys.stdlib_module_names:
+        return False
+    folders = [parent for parent in (ROOT / file).parents if parent.is_relative_to(ROOT) and parent != ROOT]
+    return any((folder / f"{root}.py").is_file() or (folder / root).is_dir() for folder in folders)

@@ -1,8 +1,9 @@
 """In-context recall prompts from the demo model's own recipe: names and codes that the model never saw in training."""
 
-import importlib
-import sys
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
 
 from cluster.config.repository import REPO_ROOT
 
@@ -16,10 +17,15 @@ def recall_prompts(first_seed: int) -> Iterator[tuple[list[dict[str, str]], str]
 
 
 def recall_prompt(seed: int) -> tuple[list[dict[str, str]], str]:
-    sys.path.insert(0, str(REPO_ROOT / "conf/models/recipe"))
-    try:
-        recall = importlib.import_module("recall")
-    finally:
-        sys.path.pop(0)
-    messages, code = recall.recall_prompt(seed, num_names=8)
+    messages, code = recipe().recall_prompt(seed, num_names=8)
     return messages, code
+
+
+@cache
+def recipe() -> Any:
+    """The module that made the training texts. It lies in no package."""
+    spec = spec_from_file_location("recall", REPO_ROOT / "conf/models/recipe/recall.py")
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

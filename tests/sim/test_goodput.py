@@ -49,13 +49,13 @@ def a_workload(arrivals: list[Arrival], rate: float, cluster: Cluster = FOUR) ->
     return at_rate(arrivals, scale, lambda row: SLOS.of(row.slo_class).resolve(isolated_s(row.num_prompt)))
 
 
-def a_desk() -> PendingPlacements:
+def a_scheduler() -> PendingPlacements:
     return PendingPlacements(RouterState(SLOS))
 
 
 @cache
 def run(rate: float, number: int = 600, cluster: Cluster = FOUR, num_prefill: int = 2) -> list[RequestRecord]:
-    return simulate(a_workload(list(rows(number)), rate, cluster), cluster.split(num_prefill), a_desk)
+    return simulate(a_workload(list(rows(number)), rate, cluster), cluster.split(num_prefill), a_scheduler)
 
 
 def attainment(records: list[RequestRecord]) -> float:
@@ -122,7 +122,7 @@ BURSTS = [(5, 300), (20, 300), (30, 300), (20, 600)]
 
 @pytest.mark.parametrize(("before", "burst"), BURSTS)
 def test_those_whom_a_burst_has_had_refused_are_taken_when_they_were_told(before, burst):
-    records = simulate(a_burst(before, burst), four(max_tries=2).split(2), a_desk)
+    records = simulate(a_burst(before, burst), four(max_tries=2).split(2), a_scheduler)
     came_again = [record for record in records if record.num_tries > 1]
     assert len(came_again) > burst / 4
     assert sum(record.outcome is Outcome.FINISHED for record in came_again) >= 0.8 * len(came_again)
@@ -154,20 +154,20 @@ def test_retry_after_is_right_within_a_factor(before, burst):
     """
     arrivals = a_burst(before, burst)
     of_burst = range(before * int(BURST_AT), before * int(BURST_AT) + burst)
-    desks: list[Impatient] = []
+    schedulers: list[Impatient] = []
 
-    def a_desk_of_impatience() -> Impatient:
-        desks.append(Impatient())
-        return desks[-1]
+    def an_impatient_scheduler() -> Impatient:
+        schedulers.append(Impatient())
+        return schedulers[-1]
 
-    records = simulate(arrivals, FOUR.split(2), a_desk)
-    asking = simulate(arrivals, four(max_tries=1000).split(2), a_desk_of_impatience)
+    records = simulate(arrivals, FOUR.split(2), a_scheduler)
+    asking = simulate(arrivals, four(max_tries=1000).split(2), an_impatient_scheduler)
     told = sorted(
         records[n].arrival_s - BURST_AT + records[n].retry_after_s
         for n in of_burst
         if records[n].outcome is Outcome.REJECTED
     )
-    let_in = sorted(desks[0].let_in[n] for n in of_burst if asking[n].num_tries > 1)
+    let_in = sorted(schedulers[0].let_in[n] for n in of_burst if asking[n].num_tries > 1)
     pairs = list(zip(told, let_in, strict=False))
     right = [is_told / 1.5 <= takes <= 1.5 * is_told or abs(is_told - takes) <= 1.0 for is_told, takes in pairs]
     assert len(right) > burst / 4
@@ -180,8 +180,8 @@ def test_interactive_requests_are_served_as_if_alone_while_others_overload():
 
     mixed = [msgspec.structs.replace(row, slo_class=classed(number)) for number, row in enumerate(rows(1500))]
     alone = [row for row in mixed if row.slo_class is SloClass.INTERACTIVE]
-    together = simulate(a_workload(mixed, 2 * CAPACITY), FOUR.split(2), a_desk)
-    by_themselves = simulate(a_workload(alone, 2 * CAPACITY / 4), FOUR.split(2), a_desk)
+    together = simulate(a_workload(mixed, 2 * CAPACITY), FOUR.split(2), a_scheduler)
+    by_themselves = simulate(a_workload(alone, 2 * CAPACITY / 4), FOUR.split(2), a_scheduler)
     interactive = [record for record in together if record.slo_class is SloClass.INTERACTIVE]
     assert attainment(interactive) >= attainment(by_themselves) - 0.02
 
@@ -191,7 +191,7 @@ def test_batch_requests_give_way_and_are_served_in_the_end():
         msgspec.structs.replace(row, slo_class=SloClass.BATCH if number % 2 else SloClass.STANDARD)
         for number, row in enumerate(rows(500))
     ]
-    records = simulate(a_workload(mixed, 1.2 * CAPACITY), FOUR.split(2), a_desk)
+    records = simulate(a_workload(mixed, 1.2 * CAPACITY), FOUR.split(2), a_scheduler)
     for slo_class in (SloClass.STANDARD, SloClass.BATCH):
         assert attainment([record for record in records if record.slo_class is slo_class]) >= 0.9
 
@@ -235,17 +235,17 @@ def test_worker_that_dies_over_and_over_takes_nobody_with_it():
 
 
 class Restarted:
-    """A desk whose Scheduler forgets everything now and then."""
+    """A Scheduler that forgets everything now and then."""
 
     def __init__(self, times_s: list[float]) -> None:
-        self.desk = a_desk()
+        self.scheduler = a_scheduler()
         self._times_s = times_s
 
     def __getattr__(self, name: str) -> object:
         if self._times_s and asyncio.get_running_loop().time() >= self._times_s[0]:
             self._times_s.pop(0)
-            self.desk = a_desk()
-        return getattr(self.desk, name)
+            self.scheduler = a_scheduler()
+        return getattr(self.scheduler, name)
 
 
 def test_restarted_scheduler_goes_on():

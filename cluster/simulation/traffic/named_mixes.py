@@ -1,4 +1,6 @@
-"""The named mixes. Where one imitates a trace, the trace's figures are in its test (tests/sim/test_mixes.py)."""
+"""The named mixes. Where one imitates a trace, the trace's figures are in its test
+(tests/unit/cluster/simulation/traffic/test_mixes.py).
+"""
 
 from types import MappingProxyType
 

@@ -6,7 +6,7 @@ from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phas
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.engine.single_engine import EngineArrival, serve
-from tests.sim.step_model import LinearSteps
+from tests.unit.cluster.simulation.linear_steps import LinearSteps
 
 MODEL = LinearSteps()
 

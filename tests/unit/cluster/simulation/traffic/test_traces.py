@@ -9,10 +9,11 @@ from statistics import mean, pstdev
 
 import pytest
 
+from cluster.config.repository import REPO_ROOT
 from cluster.simulation.traffic.traces import BadTrace, read_lengths, read_trace, repeated
 from cluster.simulation.traffic.workload import rate_per_s
 
-TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+TRACES = REPO_ROOT.parent / "shared" / "traces"
 CONVERSATION = TRACES / "mooncake_conversation_trace.jsonl.gz"
 AZURE = TRACES / "AzureLLMInferenceTrace_conv.csv.gz"
 ARXIV = TRACES / "vidur_arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz"

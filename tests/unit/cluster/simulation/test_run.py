@@ -13,8 +13,8 @@ from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSet
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.run import serve, simulate
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
-from tests.sim.desk import NotingDesk
-from tests.sim.step_model import LinearSteps
+from tests.unit.cluster.simulation.linear_steps import LinearSteps
+from tests.unit.cluster.simulation.recording_scheduler import RecordingScheduler
 
 MODEL = LinearSteps()
 KV_BYTES = 1000
@@ -53,19 +53,19 @@ def a_workload(number: int, rate: float, seed: int = 1) -> list[SimRequest]:
 
 
 class Outcomes:
-    """Of a run in which the workers and the desk can be looked at."""
+    """Of a run in which the workers and the Scheduler can be looked at."""
 
-    def __init__(self, workload: list[SimRequest], setting: ClusterSetting, **desk) -> None:
+    def __init__(self, workload: list[SimRequest], setting: ClusterSetting, **scheduler) -> None:
         async def run() -> list[RequestRecord]:
-            self.desk = NotingDesk(**desk)
-            self.fleet = SimulatedPools(setting, self.desk)
-            return await serve(workload, self.fleet, self.desk)
+            self.scheduler = RecordingScheduler(**scheduler)
+            self.fleet = SimulatedPools(setting, self.scheduler)
+            return await serve(workload, self.fleet, self.scheduler)
 
         self.records = VirtualLoop().run(run())
 
     def check_settled(self) -> None:
         """Every request is closed, and no worker keeps anything for one."""
-        assert not self.desk.open
+        assert not self.scheduler.open
         for worker in self.fleet.workers:
             worker.engine.validate()
             assert worker.engine.is_empty
@@ -102,8 +102,8 @@ def test_single_token_ends_on_the_prefill_worker():
 
 def test_session_tells_the_scheduler_how_far_it_is():
     run = Outcomes([a_request()], a_setting(), path=Path.PREFILL_DECODE)
-    assert [type(event) for event in run.desk.told] == [PrefillDone, FirstToken, RequestClosed]
-    assert run.desk.told[-1].num_output_tokens == 101
+    assert [type(event) for event in run.scheduler.told] == [PrefillDone, FirstToken, RequestClosed]
+    assert run.scheduler.told[-1].num_output_tokens == 101
 
 
 def test_hand_overs_to_one_worker_queue_for_its_link():
@@ -119,7 +119,7 @@ def test_slow_pair_is_slow_and_says_so():
     slow = LinkSpeed(latency_s=1.0, bytes_per_s=1e8)
     run = Outcomes([a_request()], a_setting(1, 1, slow_links={(0, 0): slow}), path=Path.PREFILL_DECODE)
     assert run.records[0].tpot_s > 1.0 / 100
-    assert next(report for report in run.desk.reports if report.pool is Pool.DECODE).links == {"p0": slow}
+    assert next(report for report in run.scheduler.reports if report.pool is Pool.DECODE).links == {"p0": slow}
 
 
 def test_known_prefix_shortens_the_prefill():
@@ -132,7 +132,7 @@ def test_known_prefix_shortens_the_prefill():
 
 def test_same_seed_gives_the_same_records():
     workload, setting = a_workload(150, 4.0), a_setting(engine={"kv_capacity_tokens": 20_000, "host_tokens": 50_000})
-    assert simulate(workload, setting, NotingDesk) == simulate(workload, setting, NotingDesk)
+    assert simulate(workload, setting, RecordingScheduler) == simulate(workload, setting, RecordingScheduler)
 
 
 @pytest.mark.parametrize("path", [None, *Path])
@@ -141,7 +141,7 @@ def test_every_request_ends_once_and_leaves_nothing_behind(path):
     workload = a_workload(200, 6.0)
     run = Outcomes(workload, setting, path=path)
     assert [record.outcome for record in run.records] == [Outcome.FINISHED] * 200
-    closed = [event.request_id for event in run.desk.told if isinstance(event, RequestClosed)]
+    closed = [event.request_id for event in run.scheduler.told if isinstance(event, RequestClosed)]
     assert len(closed) == len(set(closed)) == 200
     run.check_settled()
 
@@ -193,11 +193,11 @@ def test_reports_come_in_their_interval_and_as_late_and_wrong_as_they_are_set():
     reporting = Reporting(interval_s=0.5, delay_s=0.2, load_scale=3.0, seconds_scale=2.0)
     run = Outcomes([a_request()] * 2, a_setting(0, 1, reporting=reporting))
     span_s = max(record.ttft_s + record.tpot_s * 100 for record in run.records)
-    assert len(run.desk.reports) == pytest.approx(span_s / 0.5, abs=2)
-    assert run.desk.heard_at[:4] == pytest.approx([0.0, 0.7, 1.2, 1.7])
-    busy = [report.load for report in run.desk.reports if report.load.num_running]
+    assert len(run.scheduler.reports) == pytest.approx(span_s / 0.5, abs=2)
+    assert run.scheduler.heard_at[:4] == pytest.approx([0.0, 0.7, 1.2, 1.7])
+    busy = [report.load for report in run.scheduler.reports if report.load.num_running]
     assert {load.num_running for load in busy} == {6}
-    steps = [step for report in run.desk.reports for step in report.steps]
+    steps = [step for report in run.scheduler.reports for step in report.steps]
     assert len(steps) > 2
     for step in steps:
         expected = MODEL.step_s(step.num_prefill, step.attended, step.num_decoding, step.context_tokens)
@@ -208,13 +208,13 @@ def test_kv_events_say_what_the_caches_hold():
     setting = a_setting(engine={"kv_capacity_tokens": 15_000, "host_tokens": 20_000})
 
     async def run() -> None:
-        desk = NotingDesk()
-        fleet = SimulatedPools(setting, desk)
-        await serve(a_workload(100, 4.0), fleet, desk)
-        desk.wants_snapshot = True
-        await serve([a_request(100.0)], fleet, desk)
+        scheduler = RecordingScheduler()
+        fleet = SimulatedPools(setting, scheduler)
+        await serve(a_workload(100, 4.0), fleet, scheduler)
+        scheduler.wants_snapshot = True
+        await serve([a_request(100.0)], fleet, scheduler)
         for worker in fleet.workers:
-            mine = [events for events in desk.events if events.worker == worker.id]
+            mine = [events for events in scheduler.events if events.worker == worker.id]
             assert [events.number for events in mine] == list(range(1, len(mine) + 1))
             held: dict = {}
             for events in mine:
@@ -227,7 +227,7 @@ def test_kv_events_say_what_the_caches_hold():
                     )
             told = {change.tier: set(change.block_hashes) for change in worker.engine.cache.snapshot()}
             assert held == told
-        assert sum(events.is_snapshot for events in desk.events) == 5
+        assert sum(events.is_snapshot for events in scheduler.events) == 5
 
     VirtualLoop().run(run())
 
@@ -235,10 +235,10 @@ def test_kv_events_say_what_the_caches_hold():
 def test_decode_pool_alone_is_a_colocated_cluster():
     run = Outcomes(a_workload(50, 3.0), a_setting(0, 3))
     assert {record.path for record in run.records} == {Path.DECODE}
-    assert {report.pool for report in run.desk.reports} == {Pool.DECODE}
+    assert {report.pool for report in run.scheduler.reports} == {Pool.DECODE}
 
 
 def test_record_is_good_when_it_meets_both_objectives():
-    (record,) = simulate([a_request()], a_setting(), NotingDesk)
+    (record,) = simulate([a_request()], a_setting(), RecordingScheduler)
     assert record.is_good
     assert not msgspec.structs.replace(record, slo=Slo(record.ttft_s / 2, 1.0)).is_good
