@@ -45,7 +45,7 @@ def decisions() -> str:
     return "".join(noted)
 
 
-def test_decisions_are_those_of_the_tuned_policy():
+def test_decisions_are_those_of_the_tuned_policy() -> None:
     assert decisions().splitlines() == GOLDEN.read_text().splitlines()
 
 

@@ -71,7 +71,7 @@ def finished(records: list[RequestRecord]) -> list[RequestRecord]:
     return [record for record in records if record.outcome is Outcome.FINISHED]
 
 
-def test_overloaded_cluster_keeps_its_goodput_and_its_word():
+def test_overloaded_cluster_keeps_its_goodput_and_its_word() -> None:
     at_capacity, overloaded = run(CAPACITY, 1000), run(2 * CAPACITY, 1000)
     assert attainment(at_capacity) >= 0.88
     assert attainment(finished(overloaded)) >= 0.9
@@ -79,12 +79,12 @@ def test_overloaded_cluster_keeps_its_goodput_and_its_word():
 
 
 @pytest.mark.parametrize("num_prefill", [1, 2, 3])
-def test_wrong_split_costs_little(num_prefill):
+def test_wrong_split_costs_little(num_prefill: int) -> None:
     """Decode workers compute prompts where prefill workers are too few, and prefill workers decode where those are."""
     assert attainment(run(0.8 * CAPACITY, 1000, num_prefill=num_prefill)) >= 0.9
 
 
-def test_prompts_between_the_tokens_are_predicted_once():
+def test_prompts_between_the_tokens_are_predicted_once() -> None:
     """On decode workers that have one prefill worker beside them: they compute most prompts themselves."""
     learnt = [record for record in run(0.6 * CAPACITY, 1500, num_prefill=1)[500:] if record.tpot_s]
     for path in (Path.DECODE, Path.PREFILL_DECODE):
@@ -93,14 +93,14 @@ def test_prompts_between_the_tokens_are_predicted_once():
         assert 0.93 < median(ratios) < 1.07
 
 
-def test_whoever_is_refused_is_told_when_to_come_again():
+def test_whoever_is_refused_is_told_when_to_come_again() -> None:
     refused = [record for record in run(2 * CAPACITY, 1000) if record.outcome is Outcome.REJECTED]
     assert len(refused) > 50
     assert all(1.0 <= record.retry_after_s <= 60.0 for record in refused)
 
 
 @pytest.mark.parametrize(("rate", "number"), [(60.0, 1500), (100.0, 1000)])
-def test_first_retry_mostly_succeeds(rate, number):
+def test_first_retry_mostly_succeeds(rate: float, number: int) -> None:
     came_again = [record for record in run(rate, number, four(max_tries=4)) if record.num_tries > 1]
     assert len(came_again) > 100
     first = sum(record.num_tries == 2 and record.outcome is Outcome.FINISHED for record in came_again)
@@ -121,7 +121,7 @@ BURSTS = [(5, 300), (20, 300), (30, 300), (20, 600)]
 
 
 @pytest.mark.parametrize(("before", "burst"), BURSTS)
-def test_those_whom_a_burst_has_had_refused_are_taken_when_they_were_told(before, burst):
+def test_those_whom_a_burst_has_had_refused_are_taken_when_they_were_told(before: int, burst: int) -> None:
     records = simulate(a_burst(before, burst), four(max_tries=2).split(2), a_scheduler)
     came_again = [record for record in records if record.num_tries > 1]
     assert len(came_again) > burst / 4
@@ -147,7 +147,7 @@ class Impatient(PendingPlacements):
 
 
 @pytest.mark.parametrize(("before", "burst"), BURSTS[1:])
-def test_retry_after_is_right_within_a_factor(before, burst):
+def test_retry_after_is_right_within_a_factor(before: int, burst: int) -> None:
     """The n-th of those whom a burst has had refused is told the time at which the n-th is let in if all of them ask
     twice a second instead. The header has whole seconds: one of them does not matter. After a burst that is over within
     seconds those who ask so often are the load.
@@ -174,7 +174,7 @@ def test_retry_after_is_right_within_a_factor(before, burst):
     assert sum(right) >= 0.85 * len(right)
 
 
-def test_interactive_requests_are_served_as_if_alone_while_others_overload():
+def test_interactive_requests_are_served_as_if_alone_while_others_overload() -> None:
     def classed(number: int) -> SloClass:
         return SloClass.INTERACTIVE if number % 4 == 0 else SloClass.STANDARD
 
@@ -186,7 +186,7 @@ def test_interactive_requests_are_served_as_if_alone_while_others_overload():
     assert attainment(interactive) >= attainment(by_themselves) - 0.02
 
 
-def test_batch_requests_give_way_and_are_served_in_the_end():
+def test_batch_requests_give_way_and_are_served_in_the_end() -> None:
     mixed = [
         msgspec.structs.replace(row, slo_class=SloClass.BATCH if number % 2 else SloClass.STANDARD)
         for number, row in enumerate(rows(500))
@@ -196,7 +196,7 @@ def test_batch_requests_give_way_and_are_served_in_the_end():
         assert attainment([record for record in records if record.slo_class is slo_class]) >= 0.9
 
 
-def test_same_traffic_gives_the_same_decisions():
+def test_same_traffic_gives_the_same_decisions() -> None:
     assert run(2 * CAPACITY, 300) == run.__wrapped__(2 * CAPACITY, 300)
 
 
@@ -211,23 +211,23 @@ def test_same_traffic_gives_the_same_decisions():
         (Reporting(kv_events_s=None), 0.95),
     ],
 )
-def test_bad_news_costs_little(reporting, least):
+def test_bad_news_costs_little(reporting: Reporting, least: float) -> None:
     assert attainment(run(30.0, cluster=four(reporting=reporting))) >= least
 
 
 @pytest.mark.parametrize(("gigabytes_per_s", "least"), [(5.0, 0.95), (1.0, 0.9), (0.2, 0.85)])
-def test_slow_link_makes_requests_stay(gigabytes_per_s, least):
+def test_slow_link_makes_requests_stay(gigabytes_per_s: float, least: float) -> None:
     slow = four(link=LinkSpeed(latency_s=1e-3, bytes_per_s=gigabytes_per_s * 1e9))
     assert attainment(run(20.0, cluster=slow)) >= least
 
 
-def test_wrong_split_of_the_pools_is_made_up_for():
+def test_wrong_split_of_the_pools_is_made_up_for() -> None:
     eight = four(num_workers=8)
     attained = [attainment(run(90.0, 400, eight, number)) for number in range(1, 8)]
     assert min(attained[:6]) >= 0.95
 
 
-def test_worker_that_dies_over_and_over_takes_nobody_with_it():
+def test_worker_that_dies_over_and_over_takes_nobody_with_it() -> None:
     faults = tuple(Fault(pool=Pool.DECODE, index=0, at_s=4.0 * number, back_after_s=2.0) for number in range(1, 6))
     records = run(25.0, cluster=four(faults=faults))
     assert not [record for record in records if record.outcome is Outcome.FAILED]
@@ -248,6 +248,6 @@ class Restarted:
         return getattr(self.scheduler, name)
 
 
-def test_restarted_scheduler_goes_on():
+def test_restarted_scheduler_goes_on() -> None:
     records = simulate(a_workload(list(rows(600)), 25.0), FOUR.split(2), lambda: Restarted([8.0, 16.0]))
     assert attainment(records) >= 0.9

@@ -103,7 +103,7 @@ def ended(how: LeaseEnd) -> float:
     return metrics.LEASES_ENDED.labels(how)._value.get()
 
 
-async def test_hand_over_is_redeemed_once_and_extended_by_its_holder():
+async def test_hand_over_is_redeemed_once_and_extended_by_its_holder() -> None:
     async with lending() as (engine, ingress, decode):
         before = ended(LeaseEnd.READ)
         result = await ingress.call(PREFILL, REQUEST)
@@ -120,7 +120,7 @@ async def test_hand_over_is_redeemed_once_and_extended_by_its_holder():
         assert ended(LeaseEnd.READ) == before + 1
 
 
-async def test_hand_over_of_another_prompt_is_refused():
+async def test_hand_over_of_another_prompt_is_refused() -> None:
     async with lending() as (_, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
         answer = await decode.call(REDEEM, Redeem(LEASE, DECODE, prompt_digest([5, 6, 8])))
@@ -129,7 +129,7 @@ async def test_hand_over_of_another_prompt_is_refused():
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "given back", "its ingress is gone"])
-async def test_blocks_that_nobody_wants_are_freed_at_once(how):
+async def test_blocks_that_nobody_wants_are_freed_at_once(how: str) -> None:
     async with lending() as (engine, ingress, decode):
         before = ended(LeaseEnd.RELEASED)
         await ingress.call(PREFILL, REQUEST)
@@ -145,7 +145,7 @@ async def test_blocks_that_nobody_wants_are_freed_at_once(how):
         assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
 
 
-async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over():
+async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over() -> None:
     async with lending(offer_s=0.1) as (engine, ingress, _):
         before = ended(LeaseEnd.EXPIRED)
         await ingress.call(PREFILL, REQUEST)
@@ -153,7 +153,7 @@ async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over():
         assert ended(LeaseEnd.EXPIRED) == before + 1
 
 
-async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch):
+async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lender_module, "PROMISE_S", 0.5)
     async with lending() as (engine, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
@@ -166,7 +166,7 @@ async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch)
 
 @pytest.mark.parametrize("too_late", [False, True], ids=["aborted", "the abort comes too late"])
 @pytest.mark.parametrize("how", ["cancelled", "gone"])
-async def test_prefill_whose_caller_leaves_keeps_no_blocks(how, too_late):
+async def test_prefill_whose_caller_leaves_keeps_no_blocks(how: str, too_late: bool) -> None:
     async with lending() as (engine, ingress, _):
         engine.may_prefill.clear()
         engine.abort_comes_too_late = too_late
@@ -184,7 +184,9 @@ async def test_prefill_whose_caller_leaves_keeps_no_blocks(how, too_late):
 
 
 @pytest.mark.parametrize(("request_", "is_kept"), [(RESUMABLE, False), (REQUEST, True)], ids=["counts", "does not"])
-async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(request_, is_kept):
+async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(
+    request_: GenerateRequest, is_kept: bool
+) -> None:
     async with lending() as (engine, ingress, _):
         engine.finish = FinishReason.STOP
         result = await ingress.call(PREFILL, request_)
@@ -195,7 +197,7 @@ async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(request
         ingress.post(WITHDRAW, request_.request_id)
 
 
-async def test_promise_is_its_holder_s_on_any_connection():
+async def test_promise_is_its_holder_s_on_any_connection() -> None:
     async with lending() as (engine, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
         await decode.call(REDEEM, REDEMPTION)
@@ -205,7 +207,9 @@ async def test_promise_is_its_holder_s_on_any_connection():
         await asyncio.wait_for(engine.freed.wait(), 1)
 
 
-async def test_busy_engine_is_not_waited_for_and_a_hanging_one_is_promised_for_no_longer_than_it_keeps(monkeypatch):
+async def test_busy_engine_is_not_waited_for_and_a_hanging_one_is_promised_for_no_longer_than_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lender_module, "CONFIRM_INTERVAL_S", 0.0)
     async with lending(offer_s=0.0) as (engine, ingress, decode):
         engine.hangs = True
@@ -219,7 +223,7 @@ async def test_busy_engine_is_not_waited_for_and_a_hanging_one_is_promised_for_n
         engine.end(LEASE, LeaseEnd.READ)
 
 
-async def test_engine_s_own_lease_is_kept_ahead_of_the_promises(monkeypatch):
+async def test_engine_s_own_lease_is_kept_ahead_of_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lender_module, "SWEEP_S", 0.01)
     monkeypatch.setattr(lender_module, "CONFIRM_INTERVAL_S", 0.0)
     async with lending(offer_s=5.0) as (engine, ingress, decode):
@@ -232,7 +236,7 @@ async def test_engine_s_own_lease_is_kept_ahead_of_the_promises(monkeypatch):
         engine.end(LEASE, LeaseEnd.READ)
 
 
-async def test_lease_whose_end_the_engine_never_reported_is_over_all_the_same():
+async def test_lease_whose_end_the_engine_never_reported_is_over_all_the_same() -> None:
     async with lending() as (engine, ingress, _):
         await ingress.call(PREFILL, REQUEST)
         engine.loses_reports = True

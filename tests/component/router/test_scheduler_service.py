@@ -10,7 +10,7 @@ from router.state import RouterState
 from tests.unit.factories import a_decode_report
 
 
-async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back():
+async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back() -> None:
     """The Scheduler was busy while both came."""
     service = SchedulerService(RouterState())
     listener = await Listener.start("127.0.0.1", service.service)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from openai import RateLimitError
 
+from api.state.lifecycle import ChatState
 from tests.component.answering import Model
 from tests.component.remembering import clients_of
 
@@ -17,7 +18,7 @@ def model() -> Model:
     return model
 
 
-async def test_a_tenant_has_its_part_of_them_until_they_end(state, model):
+async def test_a_tenant_has_its_part_of_them_until_they_end(state: ChatState, model: Model) -> None:
     limits = {"max_background_responses": 3, "max_background_responses_per_tenant": 2}
     async with clients_of(state, model, **limits) as clients:
         alice, bob = clients("sk-alice").with_options(max_retries=0), clients("sk-bob").with_options(max_retries=0)
@@ -25,7 +26,7 @@ async def test_a_tenant_has_its_part_of_them_until_they_end(state, model):
         async def started(client):
             return await client.responses.create(model="m", input="Hello", background=True)
 
-        async def refused(client):
+        async def refused(client) -> None:
             with pytest.raises(RateLimitError) as error:
                 await started(client)
             assert int(error.value.response.headers["retry-after"]) >= 1

@@ -48,7 +48,9 @@ def prefilled(scheduler: HandoffScheduler, sampled: int) -> Request:
 
 @pytest.mark.parametrize("sampled", [EOS, 12, 99])
 @pytest.mark.parametrize(("has_mamba", "lookahead", "num_computed"), [(True, 0, 4), (False, 3, 3)])
-def test_token_that_is_sampled_too_early_does_not_end_the_request(sampled, has_mamba, lookahead, num_computed):
+def test_token_that_is_sampled_too_early_does_not_end_the_request(
+    sampled: int, has_mamba: bool, lookahead: int, num_computed: int
+) -> None:
     """With another end than by length, vLLM's connector hands nothing over."""
     request = prefilled(a_scheduler(has_mamba=has_mamba, lookahead=lookahead), sampled)
     assert request.prompt_token_ids == PROMPT[:num_computed]
@@ -56,7 +58,7 @@ def test_token_that_is_sampled_too_early_does_not_end_the_request(sampled, has_m
 
 
 @pytest.mark.parametrize("sampled", [EOS, 12])
-def test_token_that_follows_the_whole_prompt_may_end_the_request(sampled):
+def test_token_that_follows_the_whole_prompt_may_end_the_request(sampled: int) -> None:
     request = prefilled(a_scheduler(has_mamba=False), sampled)
     assert request.prompt_token_ids == PROMPT
     assert request.status is RequestStatus.FINISHED_STOPPED
@@ -75,7 +77,7 @@ class LeavingPrefill(FakePrefill):
 
 @pytest.mark.parametrize("verifies", [False, True])
 @pytest.mark.parametrize("is_resumable", [True, False])
-async def test_copy_of_the_last_prompt_token_is_not_the_answer_s_first(is_resumable, verifies):
+async def test_copy_of_the_last_prompt_token_is_not_the_answer_s_first(is_resumable: bool, verifies: bool) -> None:
     cluster = FakeCluster(prefill=LeavingPrefill())
     request = a_request(is_resumable=is_resumable, is_verifiable=True)
     assert tokens(await read(cluster.session(request, verifies=verifies))) == SERVED
@@ -85,7 +87,7 @@ async def test_copy_of_the_last_prompt_token_is_not_the_answer_s_first(is_resuma
     cluster.check_settled()
 
 
-def test_placement_expects_no_early_token_of_such_a_prefill_worker():
+def test_placement_expects_no_early_token_of_such_a_prefill_worker() -> None:
     predicted = []
     for leaves_tokens in (False, True):
         state = RouterState()

@@ -10,7 +10,7 @@ from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
 
-def test_requests_that_come_together_in_an_outage_all_wait_and_are_all_placed():
+def test_requests_that_come_together_in_an_outage_all_wait_and_are_all_placed() -> None:
     async def run() -> list[object]:
         pending = PendingPlacements(RouterState())
         asked = [asyncio.ensure_future(pending.place(a_placement_request(f"r{number}"))) for number in range(5)]

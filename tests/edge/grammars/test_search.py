@@ -64,7 +64,7 @@ def backend() -> GrammarBackend:
     st.builds(lambda regex: {"regex": regex}, REGEXES) | st.builds(lambda of: {"json": json.dumps(of)}, SCHEMAS),
     st.integers(0, 3),
 )
-def test_no_step_of_what_is_admitted_takes_long(backend, outputs, seed):
+def test_no_step_of_what_is_admitted_takes_long(backend: GrammarBackend, outputs: Any, seed: int) -> None:
     check_constraints({"structured_outputs": outputs}, StructuredOutputConfig())
     longest_s = longest_step_s(backend, outputs, random.Random(seed))
     target(longest_s)

@@ -40,7 +40,7 @@ async def backend_of(state: ChatState) -> int:
         return int(transaction.info.backend_pid)
 
 
-async def test_transaction_that_is_not_answered_ends_in_its_time(state: ChatState):
+async def test_transaction_that_is_not_answered_ends_in_its_time(state: ChatState) -> None:
     with hanging(await backend_of(state)):
         began = time.monotonic()
         with pytest.raises(StateUnavailable):
@@ -50,7 +50,7 @@ async def test_transaction_that_is_not_answered_ends_in_its_time(state: ChatStat
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["commit", "rollback"])
-async def test_transaction_whose_end_is_not_answered_ends_in_its_time(state: ChatState, fails):
+async def test_transaction_whose_end_is_not_answered_ends_in_its_time(state: ChatState, fails: bool) -> None:
     backend = await backend_of(state)
     began = 0.0
     with pytest.raises(StateUnavailable), ExitStack() as hangs:
@@ -66,8 +66,8 @@ async def test_transaction_whose_end_is_not_answered_ends_in_its_time(state: Cha
 
 
 async def test_probe_that_is_not_answered_ends_in_its_time_and_leaves_no_broken_connection(
-    state: ChatState, monkeypatch
-):
+    state: ChatState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("api.state.postgres.database.PROBE_TIMEOUT_S", TIMEOUT_S)
     database = state._database
     await asyncio.gather(*(_slept(database) for _ in range(3)))  # so many connections are idle
@@ -87,7 +87,7 @@ async def _slept(database: Database) -> None:
         await transaction.execute("SELECT pg_sleep(0.2)")
 
 
-async def test_connection_that_was_cut_is_replaced(state: ChatState):
+async def test_connection_that_was_cut_is_replaced(state: ChatState) -> None:
     with hanging(await backend_of(state)), pytest.raises(StateUnavailable):
         async with state._database.transaction("alice", TIMEOUT_S):
             pass
@@ -95,7 +95,7 @@ async def test_connection_that_was_cut_is_replaced(state: ChatState):
         assert (await (await transaction.execute("SELECT 1 AS one")).fetchone()) == {"one": 1}
 
 
-async def test_statement_that_is_slow_and_not_late_is_not_cut(state: ChatState):
+async def test_statement_that_is_slow_and_not_late_is_not_cut(state: ChatState) -> None:
     async with state._database.transaction("alice") as transaction:
         await transaction.execute("SELECT pg_sleep(0.3)")
         await transaction.execute("SELECT 1")

@@ -49,7 +49,7 @@ async def pause(seconds: float = 0.001) -> None:
     await asyncio.sleep(seconds)
 
 
-def test_who_waits_is_answered_when_there_is_room():
+def test_who_waits_is_answered_when_there_is_room() -> None:
     async def run() -> None:
         pending = CountedPlacements()
         await pending.fill()
@@ -64,7 +64,7 @@ def test_who_waits_is_answered_when_there_is_room():
     on_virtual_loop(run())
 
 
-def test_who_waits_is_refused_at_its_deadline_without_any_event():
+def test_who_waits_is_refused_at_its_deadline_without_any_event() -> None:
     async def run() -> None:
         pending = CountedPlacements()
         await pending.fill()
@@ -78,7 +78,7 @@ def test_who_waits_is_refused_at_its_deadline_without_any_event():
     on_virtual_loop(run())
 
 
-def test_hundreds_that_wait_are_looked_at_no_more_often():
+def test_hundreds_that_wait_are_looked_at_no_more_often() -> None:
     async def run() -> None:
         pending = CountedPlacements()
         await pending.fill()
@@ -94,7 +94,7 @@ def test_hundreds_that_wait_are_looked_at_no_more_often():
     on_virtual_loop(run())
 
 
-def test_idle_scheduler_sets_no_timer():
+def test_idle_scheduler_sets_no_timer() -> None:
     async def run() -> None:
         pending = CountedPlacements()
         await pending.place(ask("r", 2000))
@@ -106,7 +106,7 @@ def test_idle_scheduler_sets_no_timer():
     on_virtual_loop(run())
 
 
-def test_client_that_leaves_while_it_waits_frees_its_place():
+def test_client_that_leaves_while_it_waits_frees_its_place() -> None:
     async def run() -> None:
         pending = CountedPlacements()
         await pending.fill()
@@ -124,7 +124,7 @@ def test_client_that_leaves_while_it_waits_frees_its_place():
     on_virtual_loop(run())
 
 
-def test_request_that_asks_again_while_it_waits_is_answered_once():
+def test_request_that_asks_again_while_it_waits_is_answered_once() -> None:
     async def run() -> None:
         pending = CountedPlacements()
         await pending.fill()
@@ -141,7 +141,7 @@ def test_request_that_asks_again_while_it_waits_is_answered_once():
     on_virtual_loop(run())
 
 
-def test_nobody_waits_for_an_ingress_that_is_gone():
+def test_nobody_waits_for_an_ingress_that_is_gone() -> None:
     async def run() -> None:
         pending, ingress = CountedPlacements(), IngressId("one")
         await pending.fill()

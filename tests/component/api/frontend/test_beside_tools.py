@@ -55,7 +55,7 @@ async def longest_hold_s(until: asyncio.Event) -> float:
     return longest_s
 
 
-async def test_costly_schema_beside_tools_holds_up_nobody_else(client):
+async def test_costly_schema_beside_tools_holds_up_nobody_else(client: httpx.AsyncClient) -> None:
     await asks(client, KNOWN)  # what is imported and started once
     is_over = asyncio.Event()
     watching = asyncio.create_task(longest_hold_s(is_over))
@@ -65,7 +65,9 @@ async def test_costly_schema_beside_tools_holds_up_nobody_else(client):
 
 
 @pytest.mark.parametrize(("schema", "kinds"), [(KNOWN, {"structural_tag"}), (UNKNOWN, {"json"})], ids=["known", "not"])
-async def test_both_are_followed_where_xgrammar_knows_every_keyword(client, schema, kinds):
+async def test_both_are_followed_where_xgrammar_knows_every_keyword(
+    client: httpx.AsyncClient, schema: dict[str, Any], kinds: set[str]
+) -> None:
     response = await asks(client, schema)
     assert response.status_code == 200, response.text
     outputs = decode_sampling_params(client.engines.requests[-1].sampling_params).structured_outputs

@@ -71,7 +71,7 @@ def frozen() -> Iterator[None]:
 
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
-async def test_loop_is_not_held_up_by_a_long_prompt(monkeypatch):
+async def test_loop_is_not_held_up_by_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
     requests: list[GenerateRequest] = []
     frontend = await a_frontend(requests)

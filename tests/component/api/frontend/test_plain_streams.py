@@ -117,7 +117,7 @@ class Ways:
 
 
 @pytest.fixture(scope="module", params=[{}, {"tool_call_parser": "hermes"}], ids=["no parser", "tool parser"])
-def ways(request) -> Iterator[Ways]:
+def ways(request: pytest.FixtureRequest) -> Iterator[Ways]:
     ways = Ways(**request.param)
     yield ways
     ways.loop.close()
@@ -178,7 +178,13 @@ errors = st.sampled_from([None, None, None, Overloaded("full", 1.0), WorkerUnrea
 
 @settings(max_examples=300, deadline=None)
 @given(asked=st.sampled_from([CHAT, TEXT]), options=bodies, deltas=generated(), error=errors)
-def test_both_ways_give_the_same_bytes(ways, asked, options, deltas, error):
+def test_both_ways_give_the_same_bytes(
+    ways: Ways,
+    asked: Any,
+    options: dict[str, Any],
+    deltas: list[TokenDelta],
+    error: WorkerUnreachable | Overloaded | None,
+) -> None:
     ways.engines.deltas, ways.engines.error = deltas, error
     fast, slow = (ways.stream(frontend, asked | options) for frontend in (ways.fast, ways.slow))
     assert fast.bytes == slow.bytes
@@ -193,7 +199,7 @@ def says(text: str) -> list[TokenDelta]:
 
 
 @pytest.fixture
-def engines(ways) -> Engines:
+def engines(ways: Ways) -> Engines:
     ways.engines.deltas, ways.engines.error = says("Paris is nice."), None
     return ways.engines
 
@@ -211,7 +217,9 @@ def engines(ways) -> Engines:
     ids=str,
 )
 @pytest.mark.parametrize("asked", [CHAT, TEXT], ids=["chat", "text"])
-def test_stream_of_text_alone_is_prepared(ways, engines, asked, fields):
+def test_stream_of_text_alone_is_prepared(
+    ways: Ways, engines: Engines, asked: dict[str, Any], fields: dict[str, Any]
+) -> None:
     assert ways.stream(ways.fast, asked | fields).is_prepared
 
 
@@ -235,27 +243,27 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type
     ],
     ids=lambda body: str({name: value for name, value in body.items() if name not in ("model", "messages")}),
 )
-def test_stream_that_says_more_than_text_is_vllm_s(ways, engines, body):
+def test_stream_that_says_more_than_text_is_vllm_s(ways: Ways, engines: Engines, body: dict[str, Any]) -> None:
     fast, slow = (ways.stream(frontend, body) for frontend in (ways.fast, ways.slow))
     assert not fast.is_prepared
     assert sorted(fast.bytes.split(b"\n\n")) == sorted(slow.bytes.split(b"\n\n"))  # prompts take turns as they like
 
 
-def test_stream_of_a_request_with_tools_is_vllm_s(ways, engines):
+def test_stream_of_a_request_with_tools_is_vllm_s(ways: Ways, engines: Engines) -> None:
     assert not ways.stream(ways.fast, CHAT | {"tools": [TOOL], "tool_choice": "none"}).is_prepared
 
 
 @pytest.mark.parametrize("parser", ["qwen3", "deepseek_r1"])
-def test_stream_of_a_model_that_reasons_is_vllm_s(parser):
+def test_stream_of_a_model_that_reasons_is_vllm_s(parser: str) -> None:
     assert not passes_text_on(ParserManager.get_parser(reasoning_parser_name=parser))
 
 
-def test_parser_that_rewrites_text_keeps_the_stream_vllm_s():
+def test_parser_that_rewrites_text_keeps_the_stream_vllm_s() -> None:
     engine_based = ParserManager.get_parser(tool_parser_name="qwen3_coder", enable_auto_tools=True)
     assert not passes_text_on(engine_based)
 
 
-def test_prompt_that_the_engine_s_processor_refuses_is_refused_alike(ways, engines):
+def test_prompt_that_the_engine_s_processor_refuses_is_refused_alike(ways: Ways, engines: Engines) -> None:
     body = TEXT | {"allowed_token_ids": [10**6]}
     fast, slow = ways.stream(ways.fast, body), ways.stream(ways.slow, body)
     assert fast.bytes == slow.bytes
@@ -265,7 +273,9 @@ def test_prompt_that_the_engine_s_processor_refuses_is_refused_alike(ways, engin
 
 @pytest.mark.parametrize("num_read", [0, 1, 3])
 @pytest.mark.parametrize("asked", [CHAT, TEXT], ids=["chat", "text"])
-def test_stream_that_is_closed_early_ends_its_session_once(ways, engines, asked, num_read):
+def test_stream_that_is_closed_early_ends_its_session_once(
+    ways: Ways, engines: Engines, asked: dict[str, Any], num_read: int
+) -> None:
     engines.num_started = engines.num_ended = 0
 
     async def read() -> None:
@@ -279,6 +289,6 @@ def test_stream_that_is_closed_early_ends_its_session_once(ways, engines, asked,
     ways.loop.run_until_complete(read())
 
 
-def test_call_outlives_its_stream_without_a_cycle(ways, engines):
+def test_call_outlives_its_stream_without_a_cycle(ways: Ways, engines: Engines) -> None:
     stream = ways.stream(ways.fast, CHAT)
     assert stream.call.generations == []

@@ -88,7 +88,9 @@ async def survivor(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_conversation_is_whole(survivor, state, postgres, redis, tmp_path: Path, moment):
+async def test_conversation_is_whole(
+    survivor: AsyncOpenAI, state: ChatState, postgres: str, redis: str, tmp_path: Path, moment: str
+) -> None:
     port = free_port()
     config = StateConfig(database_url=postgres, redis_url=redis, data_dir=str(tmp_path), titles=False)
     ingress = multiprocessing.get_context("fork").Process(target=serve, args=(moment, port, config))

@@ -39,7 +39,7 @@ def messages(*contents: str) -> list[Any]:
     return [{"role": "user", "content": content} for content in contents]
 
 
-async def test_conversation_is_what_was_made(client):
+async def test_conversation_is_what_was_made(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(metadata={"topic": "demo"}, items=[HELLO])
     found = await client.conversations.retrieve(made.id)
     assert found == made
@@ -47,13 +47,13 @@ async def test_conversation_is_what_was_made(client):
     assert await texts(client, made.id) == ["Hello"]
 
 
-async def test_metadata_is_replaced(client):
+async def test_metadata_is_replaced(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(metadata={"topic": "demo", "mood": "good"})
     await client.conversations.update(made.id, metadata={"topic": "other"})
     assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "other"}
 
 
-async def test_deleted_conversation_is_gone_with_its_items(client):
+async def test_deleted_conversation_is_gone_with_its_items(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO])
     gone = await client.conversations.delete(made.id)
     assert gone.deleted and gone.object == "conversation.deleted"
@@ -69,7 +69,7 @@ async def test_deleted_conversation_is_gone_with_its_items(client):
         assert caught.value.code == "conversation_not_found"
 
 
-async def test_items_are_listed_a_page_at_a_time_in_either_order(client):
+async def test_items_are_listed_a_page_at_a_time_in_either_order(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=messages("1", "2", "3"))
     added = await client.conversations.items.create(made.id, items=messages("4", "5"))
     assert [item.content[0].text for item in added.data] == ["4", "5"]
@@ -77,7 +77,7 @@ async def test_items_are_listed_a_page_at_a_time_in_either_order(client):
     assert await texts(client, made.id, limit=2, order="asc") == ["1", "2", "3", "4", "5"]
 
 
-async def test_item_is_found_and_deleted(client):
+async def test_item_is_found_and_deleted(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=messages("1", "2"))
     first, _ = [item async for item in client.conversations.items.list(made.id, order="asc")]
     assert await client.conversations.items.retrieve(first.id, conversation_id=made.id) == first
@@ -88,7 +88,7 @@ async def test_item_is_found_and_deleted(client):
     assert caught.value.code == "item_not_found"
 
 
-async def test_items_of_every_kind_come_back_in_full(client):
+async def test_items_of_every_kind_come_back_in_full(client: AsyncOpenAI) -> None:
     sent: list[Any] = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto"}]},
@@ -110,7 +110,7 @@ async def test_items_of_every_kind_come_back_in_full(client):
     assert [part.type for item in found[:3] for part in item.content] == ["input_text", "input_image", "output_text"]
 
 
-async def test_conversations_are_listed_newest_first_and_selected(client, clients):
+async def test_conversations_are_listed_newest_first_and_selected(client: AsyncOpenAI, clients: ClientOf) -> None:
     made = [
         await client.conversations.create(metadata={"n": str(number)}, extra_body={"user": f"user{number % 2}"})
         for number in range(4)
@@ -130,7 +130,7 @@ async def test_conversations_are_listed_newest_first_and_selected(client, client
     assert await listed(**{"metadata[n]": "2"}) == [ids[2]]
 
 
-async def test_another_tenants_conversation_is_not_found(client, clients):
+async def test_another_tenants_conversation_is_not_found(client: AsyncOpenAI, clients: ClientOf) -> None:
     made = await client.conversations.create(items=[HELLO])
     (item,) = [item async for item in client.conversations.items.list(made.id)]
     other = clients("sk-bob")
@@ -169,7 +169,9 @@ async def test_another_tenants_conversation_is_not_found(client, clients):
         ({"colour": "red"}, "colour", "unknown_parameter"),
     ],
 )
-async def test_bad_input_is_told_where_it_is_bad(client, body, param, code):
+async def test_bad_input_is_told_where_it_is_bad(
+    client: AsyncOpenAI, body: dict[str, Any], param: str, code: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
         await client.post("/conversations", cast_to=object, body=body)
     assert (caught.value.param, caught.value.code) == (param, code)
@@ -178,33 +180,33 @@ async def test_bad_input_is_told_where_it_is_bad(client, body, param, code):
 @pytest.mark.parametrize(
     "query", [{"limit": 0}, {"limit": 101}, {"limit": "1" * 5000}, {"limit": "x"}, {"order": "up"}]
 )
-async def test_bad_pages_are_refused(client, query):
+async def test_bad_pages_are_refused(client: AsyncOpenAI, query: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError):
         await client.get("/conversations", cast_to=object, options={"params": query})
 
 
-async def test_empty_after_is_none(client):
+async def test_empty_after_is_none(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO])
     for path in ("/conversations", f"/conversations/{made.id}/items"):
         page: Any = await client.get(path, cast_to=object, options={"params": {"after": ""}})
         assert len(page["data"]) == 1
 
 
-async def test_page_after_nothing_is_not_found(client):
+async def test_page_after_nothing_is_not_found(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO])
     for path in ("/conversations", f"/conversations/{made.id}/items"):
         with pytest.raises(NotFoundError):
             await client.get(path, cast_to=object, options={"params": {"after": "x"}})
 
 
-async def test_fields_that_are_not_known_are_not_kept(client):
+async def test_fields_that_are_not_known_are_not_kept(client: AsyncOpenAI) -> None:
     parts = [{"type": "input_text", "text": "Hello", "more": [1]}]
     made = await client.conversations.create(items=[{**CALL, "more": 1}, {"role": "user", "content": parts, "more": 1}])
     called, said = [item async for item in client.conversations.items.list(made.id, order="asc")]
     assert not {"more"} & {*called.model_dump(), *said.model_dump(), *said.content[0].model_dump()}
 
 
-async def test_items_of_one_conversation_can_be_given_to_another(client):
+async def test_items_of_one_conversation_can_be_given_to_another(client: AsyncOpenAI) -> None:
     call = CALL | {"id": "fc_1", "role": {}}
     first = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
     items = [item.model_dump() async for item in client.conversations.items.list(first["id"])]  # type: ignore[index]
@@ -212,7 +214,7 @@ async def test_items_of_one_conversation_can_be_given_to_another(client):
     assert len([item async for item in client.conversations.items.list(again.id)]) == 2
 
 
-async def test_texts_are_encrypted_at_rest(client, postgres):
+async def test_texts_are_encrypted_at_rest(client: AsyncOpenAI, postgres: str) -> None:
     await client.conversations.create(items=messages("a very private matter"))
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
@@ -220,14 +222,14 @@ async def test_texts_are_encrypted_at_rest(client, postgres):
     assert b"private" not in row[0]
 
 
-async def test_rows_are_seen_in_the_name_of_their_tenant_alone(client, postgres):
+async def test_rows_are_seen_in_the_name_of_their_tenant_alone(client: AsyncOpenAI, postgres: str) -> None:
     await client.conversations.create(items=[HELLO])
     with psycopg.connect(postgres) as connection:
         for table in ("tenants", "tenant_keys", "conversations", "items"):
             assert connection.execute(f"SELECT * FROM {table}").fetchall() == []
 
 
-async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_back_in_order(state):
+async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_back_in_order(state: ChatState) -> None:
     said = [{"type": "message", "role": "user", "status": "completed", "content": str(n)} for n in range(10_000)]
     store = state.stores.conversations
     made = await store.create("alice", {}, [])

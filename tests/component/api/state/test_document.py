@@ -276,11 +276,11 @@ async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
     await state.close()
 
 
-async def test_all_that_is_sent_follows_the_document(walked):
+async def test_all_that_is_sent_follows_the_document(walked: tuple[Record, FastAPI]) -> None:
     assert "\n".join(walked[0].deviations) == ""
 
 
-async def test_every_route_is_walked_or_answers_with_nothing_of_openai_s(walked):
+async def test_every_route_is_walked_or_answers_with_nothing_of_openai_s(walked: tuple[Record, FastAPI]) -> None:
     record, app = walked
     missed = [
         f"{method} {route.path}"
@@ -291,9 +291,9 @@ async def test_every_route_is_walked_or_answers_with_nothing_of_openai_s(walked)
     assert [route for route in missed if ours.ROUTES.get(route, "OpenAI's") is not None] == []
 
 
-async def test_every_kind_of_event_is_sent(walked):
+async def test_every_kind_of_event_is_sent(walked: tuple[Record, FastAPI]) -> None:
     assert EVENTS - walked[0].schemas == set()
 
 
-async def test_every_waiver_is_used(walked):
+async def test_every_waiver_is_used(walked: tuple[Record, FastAPI]) -> None:
     assert [waiver.line for waiver in WAIVERS if waiver not in walked[0].used] == []

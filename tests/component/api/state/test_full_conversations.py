@@ -36,7 +36,7 @@ async def is_refused(asked: Any) -> bool:
     return False
 
 
-async def test_full_conversation_takes_items_again_when_some_are_deleted(client):
+async def test_full_conversation_takes_items_again_when_some_are_deleted(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO] * MOST)
     assert await is_refused(client.conversations.items.create(made.id, items=[HELLO]))
     item = (await client.conversations.items.list(made.id)).data[0]
@@ -47,14 +47,14 @@ async def test_full_conversation_takes_items_again_when_some_are_deleted(client)
     assert await is_refused(client.conversations.create(items=[HELLO] * (MOST + 1)))
 
 
-async def test_full_conversation_takes_no_turn(client):
+async def test_full_conversation_takes_no_turn(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO] * MOST)
     for asked in ("Hello", [HELLO] * 10, []):
         assert await is_refused(client.responses.create(model="m", input=asked, conversation=made.id))
     assert len(await texts(client, made.id)) == MOST
 
 
-async def test_turn_that_just_fits_is_answered_in_full(client):
+async def test_turn_that_just_fits_is_answered_in_full(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO] * (MOST - 1))
     turn = await client.responses.create(model="m", input="The last", conversation=made.id)
     assert await texts(client, made.id) == ["Hello"] * (MOST - 1) + ["The last", "Answer 1"]

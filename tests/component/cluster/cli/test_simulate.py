@@ -3,6 +3,8 @@
 import json
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return ended.value.code
 
 
-def test_table_has_a_line_per_policy_and_progress_goes_elsewhere(monkeypatch, capsys):
+def test_table_has_a_line_per_policy_and_progress_goes_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert simulate(monkeypatch, *SMALL) == 0
     out, err = capsys.readouterr()
     heading, *lines = out.partition("\n\n")[0].splitlines()
@@ -29,7 +33,7 @@ def test_table_has_a_line_per_policy_and_progress_goes_elsewhere(monkeypatch, ca
     assert "[1/2] round_robin 8 at" in err and "60 requests" in err
 
 
-def test_json_and_charts_hold_every_run(monkeypatch, tmp_path):
+def test_json_and_charts_hold_every_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = ("--rate", "20,1x", "--json", str(tmp_path / "out" / "run.json"), "--plots", str(tmp_path / "charts"))
     assert simulate(monkeypatch, *SMALL, *arguments) == 0
     document = json.loads((tmp_path / "out" / "run.json").read_text())
@@ -40,7 +44,9 @@ def test_json_and_charts_hold_every_run(monkeypatch, tmp_path):
     assert set(charts) == {"goodput.svg", "attainment.svg", "ttft.svg", "tpot.svg"}
 
 
-def test_trace_is_replayed_again_and_again_until_there_are_enough(monkeypatch, tmp_path, capsys):
+def test_trace_is_replayed_again_and_again_until_there_are_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -50,7 +56,7 @@ def test_trace_is_replayed_again_and_again_until_there_are_enough(monkeypatch, t
     assert "trace.csv: 50 requests at 0.33/s" in capsys.readouterr().err
 
 
-def test_highest_rate_is_searched(monkeypatch, capsys):
+def test_highest_rate_is_searched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (
         "--mix",
         "poisson",
@@ -84,12 +90,16 @@ def test_highest_rate_is_searched(monkeypatch, capsys):
         (("--rows", "x"), "--rows"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_one_line(monkeypatch, capsys, arguments, message):
+def test_what_cannot_be_simulated_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[Any, ...], message: str
+) -> None:
     assert simulate(monkeypatch, *arguments) == 2
     assert message in capsys.readouterr().err
 
 
-def test_help_names_policies_mixes_and_slos(monkeypatch, capsys):
+def test_help_names_policies_mixes_and_slos(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert simulate(monkeypatch, "--help") == 0
     text = capsys.readouterr().out
     assert all(name in text for name in ("pd_mooncake", "code-bursts", "tTTFT", "qwen3-32b", "examples:"))

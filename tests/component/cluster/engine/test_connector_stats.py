@@ -37,7 +37,7 @@ def a_step(num_tokens: int) -> SchedulerOutput:
     return step
 
 
-def test_step_is_sampled_as_vllm_s_scheduler_describes_it(connector):
+def test_step_is_sampled_as_vllm_s_scheduler_describes_it(connector: NixlConnector) -> None:
     connector.build_connector_meta(a_step(10))
     stats = connector.get_kv_connector_stats()
     ((num_prefill, attended, num_decoding, context_tokens, seconds),) = stats.data[STATS_KEY]
@@ -46,7 +46,7 @@ def test_step_is_sampled_as_vllm_s_scheduler_describes_it(connector):
     assert connector.get_kv_connector_stats() is None
 
 
-def test_samples_join_what_the_worker_s_half_says(connector):
+def test_samples_join_what_the_worker_s_half_says(connector: NixlConnector) -> None:
     connector.build_connector_meta(a_step(10))
     of_worker = HandoffStats()
     of_worker.record(PULLS_KEY, ("r", 0.1))
@@ -54,7 +54,7 @@ def test_samples_join_what_the_worker_s_half_says(connector):
     assert (joined.data[PULLS_KEY], len(joined.data[STATS_KEY])) == ([("r", 0.1)], 1)
 
 
-def test_samples_are_told_beside_tiers_too(connector):
+def test_samples_are_told_beside_tiers_too(connector: NixlConnector) -> None:
     both = MultiConnector.__new__(MultiConnector)
     both._connectors = [connector, SimpleNamespace(get_kv_connector_stats=lambda: None)]
     connector.build_connector_meta(a_step(10))

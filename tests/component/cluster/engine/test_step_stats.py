@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
@@ -22,7 +24,7 @@ def record(steps: EngineSteps, connector_stats=None, iteration_stats=None) -> No
     steps.record(stats, iteration_stats)
 
 
-def test_load_is_that_of_the_last_step():
+def test_load_is_that_of_the_last_step() -> None:
     steps = EngineSteps(lambda ended: None)
     assert steps.load == WorkerLoad()
     record(steps)
@@ -35,7 +37,7 @@ def test_load_is_that_of_the_last_step():
     [NIXL, {"NixlConnector": NIXL, "OffloadingConnector": {"bytes": [[1, 2]]}}],
     ids=["alone", "beside tiers"],
 )
-def test_transfers_and_ended_leases_are_found(connector_stats):
+def test_transfers_and_ended_leases_are_found(connector_stats: dict[str, Any]) -> None:
     ended = []
     steps = EngineSteps(ended.extend)
     record(steps)
@@ -45,14 +47,14 @@ def test_transfers_and_ended_leases_are_found(connector_stats):
     assert steps.pulls.pop("r") == 0.3
 
 
-def test_steps_that_give_tokens_are_counted():
+def test_steps_that_give_tokens_are_counted() -> None:
     steps = EngineSteps(lambda ended: None)
     for iteration_stats in (IterationStats(), None, IterationStats()):
         record(steps, iteration_stats=iteration_stats)
     assert steps.load.num_steps == 2
 
 
-def test_samples_of_steps_are_taken_once_and_only_the_latest_are_kept():
+def test_samples_of_steps_are_taken_once_and_only_the_latest_are_kept() -> None:
     steps = EngineSteps(lambda ended: None)
     for number in range(MAX_SAMPLES + 1):
         record(steps, {STATS_KEY: [[number, 0, 1, 10, 0.01]]})

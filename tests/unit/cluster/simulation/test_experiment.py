@@ -6,7 +6,7 @@ from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import parse_slos
 
 
-def test_run_stops_when_its_target_is_out_of_reach_and_leaves_nothing_behind(recwarn):
+def test_run_stops_when_its_target_is_out_of_reach_and_leaves_nothing_behind(recwarn: pytest.WarningsRecorder) -> None:
     rows = generate(MIXES["poisson"], 300)
     crowded = Experiment(rows, Cluster(num_workers=2), parse_slos("mid"))
     seen: list[object] = []
@@ -16,14 +16,14 @@ def test_run_stops_when_its_target_is_out_of_reach_and_leaves_nothing_behind(rec
     assert not recwarn.list
 
 
-def test_same_experiment_gives_the_same_records():
+def test_same_experiment_gives_the_same_records() -> None:
     rows = generate(MIXES["tenants"], 80)
     runs = [Experiment(rows, Cluster(), parse_slos("mid")).run("power_of_two", 4, 30.0, seed=3) for _ in range(2)]
     assert runs[0] == runs[1]
     assert len(runs[0]) == 80
 
 
-def test_pools_are_split_and_policies_without_prefill_pool_get_all_workers():
+def test_pools_are_split_and_policies_without_prefill_pool_get_all_workers() -> None:
     experiment = Experiment(generate(MIXES["chat"], 10), Cluster(), parse_slos("mid"))
     assert experiment.split_name("goodput", 3) == "3P5D"
     assert experiment.split_name("lmetric", 3) == "8"
@@ -33,6 +33,6 @@ def test_pools_are_split_and_policies_without_prefill_pool_get_all_workers():
     assert setting.decode.engine.host_tokens == 7
 
 
-def test_link_is_named_or_a_number():
+def test_link_is_named_or_a_number() -> None:
     assert parse_link("12").bytes_per_s == 12e9
     assert parse_link("tcp").bytes_per_s < 1e9

@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,20 +27,20 @@ async def read(feed: TokenBuffer) -> list[TokenDelta]:
     return deltas
 
 
-def test_merged_deltas_say_what_both_said():
+def test_merged_deltas_say_what_both_said() -> None:
     first = TokenDelta(2, [1, 2], prompt_sources=SOURCES)
     second = TokenDelta(2, [3], finish_reason=FinishReason.STOP, stop_reason=3)
     assert merge(first, second) == TokenDelta(2, [1, 2, 3], FinishReason.STOP, 3, SOURCES)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_deltas_with_logprobs_are_not_merged(order):
+def test_deltas_with_logprobs_are_not_merged(order: tuple[int, int]) -> None:
     deltas = [TokenDelta(0, [1]), TokenDelta(0, [2], logprobs=(b"x",))]
     assert merge(deltas[order[0]], deltas[order[1]]) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.lists(st.integers(0, 99)), st.booleans())))
-def test_buffer_keeps_the_order_of_every_sequence(puts):
+def test_buffer_keeps_the_order_of_every_sequence(puts: list[Any]) -> None:
     buffer, expected = DeltaBuffer(), {}
     for stream, sequence, token_ids, has_logprobs in puts:
         buffer.put(stream, TokenDelta(sequence, token_ids, logprobs=(b"x",) if has_logprobs else None))
@@ -53,7 +54,7 @@ def test_buffer_keeps_the_order_of_every_sequence(puts):
 
 
 @given(st.lists(st.integers(0, 99), max_size=200))
-def test_buffer_of_one_sequence_holds_one_delta_however_long_it_waits(token_ids):
+def test_buffer_of_one_sequence_holds_one_delta_however_long_it_waits(token_ids: list[Any]) -> None:
     buffer = DeltaBuffer()
     for token in token_ids:
         buffer.put(7, a_delta(token))
@@ -64,7 +65,7 @@ PUT, READ = "put", "read"
 
 
 @given(st.lists(st.sampled_from([PUT, READ]), max_size=60), st.integers(1, 3))
-async def test_reader_gets_everything_in_order_however_it_keeps_up(steps, num_sequences):
+async def test_reader_gets_everything_in_order_however_it_keeps_up(steps: list[Any], num_sequences: int) -> None:
     feed, got, expected = TokenBuffer(num_sequences), [], {}
 
     async def reader() -> None:
@@ -86,7 +87,7 @@ async def test_reader_gets_everything_in_order_however_it_keeps_up(steps, num_se
     assert sum(delta.finish_reason is not None for delta in got) == num_sequences
 
 
-async def test_failed_feed_gives_what_had_come_and_then_the_error():
+async def test_failed_feed_gives_what_had_come_and_then_the_error() -> None:
     feed = TokenBuffer(1)
     feed.put(a_delta(1))
     feed.fail(WorkerUnreachable("gone", "d0"))
@@ -97,7 +98,7 @@ async def test_failed_feed_gives_what_had_come_and_then_the_error():
     assert tokens_by_sequence(got) == {0: [1]}
 
 
-async def test_failure_wakes_a_waiting_reader():
+async def test_failure_wakes_a_waiting_reader() -> None:
     feed = TokenBuffer(1)
     reading = asyncio.create_task(read(feed))
     await asyncio.sleep(0)
@@ -106,7 +107,7 @@ async def test_failure_wakes_a_waiting_reader():
         await reading
 
 
-async def test_finished_feed_takes_no_more_and_does_not_fail():
+async def test_finished_feed_takes_no_more_and_does_not_fail() -> None:
     feed = TokenBuffer(1)
     feed.put(TokenDelta(0, [1], FinishReason.STOP))
     feed.put(a_delta(2))
@@ -114,7 +115,7 @@ async def test_finished_feed_takes_no_more_and_does_not_fail():
     assert tokens_by_sequence(await read(feed)) == {0: [1]}
 
 
-async def test_reader_that_lags_too_far_loses_its_request_once_and_keeps_what_it_had():
+async def test_reader_that_lags_too_far_loses_its_request_once_and_keeps_what_it_had() -> None:
     overflows = []
     feed = TokenBuffer(1, max_unread_tokens=3)
     feed.on_overflow = lambda: overflows.append(1)
@@ -127,7 +128,7 @@ async def test_reader_that_lags_too_far_loses_its_request_once_and_keeps_what_it
     assert (tokens_by_sequence(got), overflows) == ({0: [0, 1, 2, 3]}, [1])
 
 
-async def test_reader_that_keeps_up_never_overflows():
+async def test_reader_that_keeps_up_never_overflows() -> None:
     feed = TokenBuffer(1, max_unread_tokens=1)
     reading = asyncio.create_task(read(feed))
     for token in range(50):
