@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=100, metavar="N", help="(%(default)s)")
     parser.add_argument("--words", type=int, default=80, metavar="N", help="of a message, in the mean (%(default)s)")
     arguments = parser.parse_args()
-    policies = {
+    policies: dict[str, Planned | DropOldest] = {
         "drop the oldest": DropOldest(),
         "planned": Planned(summarizes=False),
         "planned, with summaries": Planned(summarizes=True),

@@ -45,7 +45,8 @@ async def serve_and_measure() -> dict[str, list[float]]:
 
     engine = {"max_model_len": MAX_MODEL_LEN, "dtype": "bfloat16", "enforce_eager": True}
     config = parse({"model": "conf/models/baton-demo", "engine": engine})
-    frontend = await Frontend.start(config, FakeEngines().start_session)
+    start_session: Any = FakeEngines().start_session  # whose sessions are fakes
+    frontend = await Frontend.start(config, start_session)
     port = free_port()
     app: Any = an_app(frontend, FakeCluster())
     with contextlib.suppress(ImportError):  # of commits whose application does not cancel by itself

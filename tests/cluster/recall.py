@@ -5,18 +5,20 @@ from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
+from openai.types.chat import ChatCompletionMessageParam
+
 from cluster.config.repository import REPO_ROOT
 
 NUM_RECALL_PROMPTS = 20
 
 
-def recall_prompts(first_seed: int) -> Iterator[tuple[list[dict[str, str]], str]]:
+def recall_prompts(first_seed: int) -> Iterator[tuple[list[ChatCompletionMessageParam], str]]:
     """NUM_RECALL_PROMPTS chats of some hundred tokens, each with the code that the answer must contain."""
     for seed in range(first_seed, first_seed + NUM_RECALL_PROMPTS):
         yield recall_prompt(seed)
 
 
-def recall_prompt(seed: int) -> tuple[list[dict[str, str]], str]:
+def recall_prompt(seed: int) -> tuple[list[ChatCompletionMessageParam], str]:
     messages, code = recipe().recall_prompt(seed, num_names=8)
     return messages, code
 

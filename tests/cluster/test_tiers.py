@@ -37,7 +37,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads((folder / "seen.json").read_text())
 
 
-def sources_of(seen: dict[str, Any], step: str, prompt: str = "first", **expected: int) -> None:
+def sources_of(seen: dict[str, Any], step: str, *, prompt: str = "first", **expected: int) -> None:
     nothing = {"computed": 0, "local": 0, "pulled": 0, "offloaded": 0}
     assert seen["steps"][step]["sources"] == nothing | expected
     assert sum(expected.values()) == seen["prompts"][prompt]

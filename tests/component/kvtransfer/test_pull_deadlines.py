@@ -3,6 +3,7 @@
 import queue
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
@@ -22,12 +23,14 @@ class Worker(LeasingWorker):
         self._recv_failures: set[str] = set()
         self._deadlines: dict[str, float] = {}
         self._reading_since: dict[str, float] = {}
-        self._ready_requests = queue.Queue()
+        self._ready_requests: queue.Queue[Any] = queue.Queue()
         self._recving_transfers: dict[str, list[int]] = {}
         self.tp_rank = 0
         self.xfer_stats = HandoffStats()
 
-    def _handle_failed_transfer(self, req_id, handle, failures, record_failed_transfer: bool = True):
+    def _handle_failed_transfer(
+        self, req_id: str, handle: int, failures: set[str], record_failed_transfer: bool = True
+    ) -> bool:
         self.failed.append(req_id)
         return True
 

@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 
 from cluster import metrics
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
-from cluster.rpc.connection import Connection, Service
+from cluster.rpc.connection import Connection, Method, Service
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
 from prefill import kv_lender as lender_module
 from prefill.kv_lender import KVLender
+from tests.expected import present
 
 PROMPT = [5, 6, 7]
 REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"")
@@ -83,6 +85,9 @@ class LendingEngine:
         self.freed.set()
 
 
+A = TypeVar("A")
+
+
 @asynccontextmanager
 async def lending(offer_s: float = 30.0) -> AsyncIterator[tuple[LendingEngine, Connection, Connection]]:
     """A prefill worker, and the connections of an ingress and of a decode worker to it."""
@@ -99,6 +104,11 @@ async def lending(offer_s: float = 30.0) -> AsyncIterator[tuple[LendingEngine, C
         await listener.close()
 
 
+async def is_refused(decode: Connection, method: Method[A, Promise | Refusal], argument: A) -> bool:
+    answer = await decode.call(method, argument)
+    return isinstance(answer, Refusal)
+
+
 def ended(how: LeaseEnd) -> float:
     return metrics.LEASES_ENDED.labels(how)._value.get()
 
@@ -110,13 +120,13 @@ async def test_hand_over_is_redeemed_once_and_extended_by_its_holder() -> None:
         assert result is not None and result.handoff is not None
         assert result.first.token_ids == [9]
         assert await decode.call(REDEEM, REDEMPTION) == Promise(PROMISE_S)
-        assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
+        assert await is_refused(decode, REDEEM, REDEMPTION)
         assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
-        assert isinstance(await decode.call(EXTEND, LeaseClaim(LEASE, WorkerId("d2"))), Refusal)
+        assert await is_refused(decode, EXTEND, LeaseClaim(LEASE, WorkerId("d2")))
         ingress.post(WITHDRAW, REQUEST.request_id)
         assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
         engine.end(LEASE, LeaseEnd.READ)
-        assert isinstance(await decode.call(EXTEND, CLAIM), Refusal)
+        assert await is_refused(decode, EXTEND, CLAIM)
         assert ended(LeaseEnd.READ) == before + 1
 
 
@@ -142,7 +152,7 @@ async def test_blocks_that_nobody_wants_are_freed_at_once(how: str) -> None:
                 ingress.close()
         await asyncio.wait_for(engine.freed.wait(), 1)
         assert ended(LeaseEnd.RELEASED) == before + 1
-        assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
+        assert await is_refused(decode, REDEEM, REDEMPTION)
 
 
 async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over() -> None:
@@ -214,12 +224,12 @@ async def test_busy_engine_is_not_waited_for_and_a_hanging_one_is_promised_for_n
     async with lending(offer_s=0.0) as (engine, ingress, decode):
         engine.hangs = True
         monkeypatch.setattr(lender_module, "SWEEP_S", 0.01)
-        engine.lender._leases._offer_s = 30.0  # the engine's own lease is 8 s all the same
+        present(engine.lender)._leases._offer_s = 30.0  # the engine's own lease is 8 s all the same
         await ingress.call(PREFILL, REQUEST)
         await decode.call(REDEEM, REDEMPTION)
         assert await asyncio.wait_for(decode.call(EXTEND, CLAIM), 1) == Promise(PROMISE_S)
-        engine.lender._engine_keeps_until[LEASE] -= PROMISE_S
-        assert isinstance(await decode.call(EXTEND, CLAIM), Refusal)
+        present(engine.lender)._engine_keeps_until[LEASE] -= PROMISE_S
+        assert await is_refused(decode, EXTEND, CLAIM)
         engine.end(LEASE, LeaseEnd.READ)
 
 
@@ -230,7 +240,7 @@ async def test_engine_s_own_lease_is_kept_ahead_of_the_promises(monkeypatch: pyt
         await ingress.call(PREFILL, REQUEST)
         await decode.call(REDEEM, REDEMPTION)
         async with asyncio.timeout(5):
-            while engine.lender._engine_keeps_until[LEASE] < asyncio.get_running_loop().time() + 40:
+            while present(engine.lender)._engine_keeps_until[LEASE] < asyncio.get_running_loop().time() + 40:
                 await decode.call(EXTEND, CLAIM)
         assert engine.num_extended == 1
         engine.end(LEASE, LeaseEnd.READ)

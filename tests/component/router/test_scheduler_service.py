@@ -3,6 +3,7 @@
 import asyncio
 
 from cluster.clients.scheduler_client import SchedulerClient
+from cluster.messages.ids import Address
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.rpc.listener import Listener
 from router.scheduler_service import SchedulerService
@@ -23,5 +24,5 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     await listener.close()
 
 
-async def _found(listener: Listener):
+async def _found(listener: Listener) -> Address:
     return listener.address

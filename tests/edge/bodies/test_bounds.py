@@ -19,10 +19,10 @@ from cluster.errors import InvalidRequest
 
 TEXT = {"type": "text", "text": "x"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-ENTRIES = {int: 1, str: "x", dict: {}, None: {}}
+ENTRIES: dict[type | None, Any] = {int: 1, str: "x", dict: {}, None: {}}
 
 
-def refused(body) -> InvalidRequest:
+def refused(body: dict[str, Any]) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as error:
         check_bounds(body)
     return error.value

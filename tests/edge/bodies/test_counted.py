@@ -7,9 +7,11 @@ import pytest
 
 from api.edge.byte_budget import FREE_BYTES, ByteBudget, Share
 from api.edge.capacity import Capacity, Standstill
+from api.frontend.generation import Call
 from cluster.errors import Overloaded
 from tests.component.surface import CHAT, COMPLETION, FakeFrontend, a_client, an_app
 from tests.edge.http.wire import listening, post
+from tests.expected import present
 
 
 class Waiting(FakeFrontend):
@@ -18,7 +20,7 @@ class Waiting(FakeFrontend):
         self.asked = asyncio.Event()
         self.may_answer = asyncio.Event()
 
-    async def chat_completion(self, body, call):
+    async def chat_completion(self, body: Any, call: Call) -> Any:
         self.asked.set()
         await self.may_answer.wait()
         return await super().chat_completion(body, call)
@@ -127,7 +129,7 @@ def test_share_gives_back_all_that_it_took() -> None:
 
 def test_one_tenant_has_its_part() -> None:
     capacity = Capacity(4, most_per_tenant=2)
-    held = [capacity.acquire(tenant="a"), capacity.acquire(tenant="a")]
+    held = [present(capacity.acquire(tenant="a")) for _ in range(2)]
     assert capacity.acquire(tenant="a") is None
     assert capacity.acquire(3, tenant="b") is None
     shared = capacity.acquire(2, tenant="b")
@@ -145,12 +147,12 @@ def test_one_tenant_has_its_part() -> None:
 def test_replica_stands_still_while_it_is_full_and_nothing_ends() -> None:
     capacity = Capacity(2)
     standstill = Standstill(capacity)
-    one, two = capacity.acquire(), capacity.acquire()
+    one, two = present(capacity.acquire()), present(capacity.acquire())
     assert standstill.lasts_s(10.0) == 0.0
     assert standstill.lasts_s(15.0) == 5.0
     one.release()
     assert standstill.lasts_s(16.0) == 0.0
-    three = capacity.acquire()
+    three = present(capacity.acquire())
     assert standstill.lasts_s(17.0) == 0.0
     assert standstill.lasts_s(27.0) == 10.0
     for units in (two, three):
@@ -162,10 +164,10 @@ def test_replica_whose_requests_end_between_two_looks_does_not_stand_still() -> 
     """Each look finds it full, but full of others."""
     capacity = Capacity(1)
     standstill = Standstill(capacity)
-    held = capacity.acquire()
+    held = present(capacity.acquire())
     for now in (10.0, 20.0, 30.0):
         assert standstill.lasts_s(now) == 0.0
         held.release()
-        held = capacity.acquire()
+        held = present(capacity.acquire())
     assert standstill.lasts_s(40.0) == 0.0
     assert standstill.lasts_s(41.0) == 1.0

@@ -43,7 +43,12 @@ def test_what_common_clients_always_ask_for_passes(field: dict[str, Any]) -> Non
 
 
 def test_what_a_chat_cannot_do_is_refused() -> None:
-    for field in ({"verbosity": "low"}, {"moderation": {}}, {"tool_choice": {"type": "allowed_tools"}}):
+    fields: list[dict[str, Any]] = [
+        {"verbosity": "low"},
+        {"moderation": {}},
+        {"tool_choice": {"type": "allowed_tools"}},
+    ]
+    for field in fields:
         with pytest.raises(InvalidRequest) as error:
             check_fields({"model": "m"} | field, KNOWN)
         assert error.value.param == next(iter(field))

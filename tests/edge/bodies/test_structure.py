@@ -25,7 +25,7 @@ VALUES = st.recursive(
 )
 
 
-def counted(value) -> tuple[int, int, int]:
+def counted(value: Any) -> tuple[int, int, int]:
     """Containers, members and entries of a decoded value."""
     if isinstance(value, dict):
         inner = [counted(one) for one in value.values()]
@@ -37,7 +37,7 @@ def counted(value) -> tuple[int, int, int]:
     return containers + 1, members + isinstance(value, dict) * len(value), entries + len(value)
 
 
-def depth(value) -> int:
+def depth(value: Any) -> int:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 

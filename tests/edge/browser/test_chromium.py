@@ -130,7 +130,7 @@ LISTED_PORT = free_port()
 
 
 @pytest.mark.parametrize("baton", [{"cors_origins": [f"http://chat.example:{LISTED_PORT}"]}], indirect=True)
-async def test_page_that_the_operator_has_listed_reads_and_asks(baton: dict[str, list[str]], tmp_path: Path) -> None:
+async def test_page_that_the_operator_has_listed_reads_and_asks(baton: Baton, tmp_path: Path) -> None:
     told = await told_by(baton, tmp_path, "chat.example", LISTED_PORT)
     kind, status, text, request_id = told["reads"]
     assert (kind, status) == ("cors", 200)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
 from api.edge.hosts import HostRule
@@ -11,7 +12,7 @@ EVIL = "https://evil.example"
 PAGE = "https://chat.example.com"
 
 
-def client(**config: Any):
+def client(**config: Any) -> httpx.AsyncClient:
     return a_client(an_app(FakeFrontend(), **config))
 
 

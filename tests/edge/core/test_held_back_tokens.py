@@ -9,10 +9,13 @@ from vllm import SamplingParams
 from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.messages.ids import Path
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Path, WorkerId
+from cluster.messages.placement import Placement
 from kvtransfer.connector import HandoffScheduler
-from kvtransfer.handoff import PREFILL_REQUEST
+from kvtransfer.handoff import PREFILL_REQUEST, PrefillResult
 from router.state import RouterState
+from tests.expected import of_kind, present
 from tests.unit.factories import (
     a_decode_report,
     a_placement_request,
@@ -67,11 +70,12 @@ def test_token_that_follows_the_whole_prompt_may_end_the_request(sampled: int) -
 class LeavingPrefill(FakePrefill):
     """Computes the prompt but for its last token, and samples what follows the one before."""
 
-    async def prefill(self, worker: Any, request: Any) -> Any:
-        result = await super().prefill(worker, request)
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
+        result = present(await super().prefill(worker, request))
+        offered = present(result.handoff)
         first = msgspec.structs.replace(result.first, token_ids=[request.prompt_token_ids[-1]])
-        params = {**result.handoff.params, "remote_num_tokens": len(request.prompt_token_ids) - 1}
-        handoff = msgspec.structs.replace(result.handoff, params=params)
+        params = {**offered.params, "remote_num_tokens": len(request.prompt_token_ids) - 1}
+        handoff = msgspec.structs.replace(offered, params=params)
         return msgspec.structs.replace(result, handoff=handoff, first=first)
 
 
@@ -101,6 +105,5 @@ def test_placement_expects_no_early_token_of_such_a_prefill_worker() -> None:
             "r", num_prompt_tokens=2000, has_early_token=True, max_output_tokens=100, path=Path.PREFILL_DECODE
         )
         answer = state.place(request, 0.0)
-        assert answer is not None
-        predicted.append(answer.predicted.ttft_s)
+        predicted.append(present(of_kind(Placement, answer).predicted).ttft_s)
     assert predicted[0] < predicted[1], "its first token comes from the decode worker, later"

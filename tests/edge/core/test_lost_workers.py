@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -100,7 +101,7 @@ ways = pytest.mark.parametrize("ask", [prefill, generate])
 
 @ways
 async def test_worker_process_that_dies_with_a_request_is_an_engine_lost(
-    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable
+    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable[..., Any]
 ) -> None:
     asking = asyncio.create_task(ask(known, a_request()))
     await asyncio.wait_for(worker.taken.get(), PATIENCE_S)
@@ -142,7 +143,7 @@ async def test_worker_that_neither_refuses_nor_answers_is_no_engine_lost(
 
 @ways
 async def test_suspect_is_not_given_to_an_engine_that_is_dead_already(
-    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable
+    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable[..., Any]
 ) -> None:
     await known.to(WORKER)
     worker.is_dead = True
@@ -154,7 +155,7 @@ async def test_suspect_is_not_given_to_an_engine_that_is_dead_already(
 
 @ways
 async def test_suspect_is_given_to_an_engine_that_answers(
-    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable
+    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable[..., Any]
 ) -> None:
     asking = asyncio.create_task(ask(known, a_request(is_suspect=True)))
     assert (await asyncio.wait_for(worker.taken.get(), PATIENCE_S)).is_suspect

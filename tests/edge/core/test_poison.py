@@ -96,7 +96,7 @@ async def test_workers_that_are_gone_before_the_request_comes_are_not_its_fault(
 
 
 async def test_one_lost_engine_costs_a_request_nothing() -> None:
-    lost = {"d0": EngineLost("the engine of worker d0 died", "d0")}
+    lost: dict[str, Exception] = {"d0": EngineLost("the engine of worker d0 died", "d0")}
     cluster = FakeCluster(decode=FakeDecode(fails_before=lost))
     assert tokens(await read(cluster.session(a_request(is_resumable=True)))) == SERVED
 

@@ -105,7 +105,8 @@ def alone() -> Allowance:
 
 def metered(backend: GrammarBackend, **constraint: Any) -> MeteredGrammar:
     request = StructuredOutputRequest(StructuredOutputsParams(**constraint))
-    return MeteredGrammar(backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD, alone())
+    kind, grammar = request.structured_output_key
+    return MeteredGrammar(backend.compile_grammar(kind, grammar, {END_OF_TEXT}), GUARD, alone())
 
 
 def allowed_by(grammar: StructuredOutputGrammar, mask: torch.Tensor) -> list[int]:
@@ -294,7 +295,9 @@ def test_constraint_that_passes_a_limit_of_the_parser_ends_its_request_soon(
     """Whatever its allowance is. Without the limit the first takes 4 s for a token, and the second 0.2 s for many."""
     guard = GrammarGuard(GrammarBudget(step_s=100.0, burst_s=1000.0, compile_timeout_s=30.0))
     request = StructuredOutputRequest(StructuredOutputsParams(**constraint))
-    compiled = backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT})
+    compiled = backend.compile_grammar(
+        request.structured_output_key[0], request.structured_output_key[1], {END_OF_TEXT}
+    )
     grammar = MeteredGrammar(compiled, guard, Allowance(1000.0))
     mask, rng, num_tokens = backend.allocate_token_bitmask(1), random.Random(0), 0
     began_at = time.thread_time()

@@ -75,7 +75,9 @@ def longest_step_s(backend: GrammarBackend, outputs: dict[str, str], rng: random
     request = StructuredOutputRequest(StructuredOutputsParams(**outputs))
     try:
         grammar = MeteredGrammar(
-            backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD, Allowance(100.0)
+            backend.compile_grammar(request.structured_output_key[0], request.structured_output_key[1], {END_OF_TEXT}),
+            GUARD,
+            Allowance(100.0),
         )
     except ValueError:
         return 0.0  # refused where it is tried

@@ -3,10 +3,12 @@
 import asyncio
 import io
 import logging
+from typing import Any
 
 import pytest
 
 from api.edge.request_id import HTTP_REQUEST, RequestIds, request_id_of
+from api.frontend.generation import Call
 from cluster.errors import GenerationFailed, Overloaded
 from cluster.observability.logging import set_up_logging
 from tests.component.surface import CHAT, FakeFrontend, a_client, an_app, posted
@@ -61,7 +63,7 @@ async def test_answers_to_what_is_no_request_have_one() -> None:
 class Speaking(FakeFrontend):
     """Logs what it is asked, as several do at the same time."""
 
-    async def chat_completion(self, body, call):
+    async def chat_completion(self, body: Any, call: Call) -> Any:
         await asyncio.sleep(0)
         logging.getLogger("baton.test").warning("asked by %s\nFORGED line", body["user"])
         return await super().chat_completion(body, call)

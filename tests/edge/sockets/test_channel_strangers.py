@@ -72,7 +72,7 @@ def test_strangers_are_dropped_and_counted_whatever_they_say(conversations: list
 def test_strangers_are_dropped_for_minutes() -> None:
     @settings(max_examples=int(1500 * FUZZ_MINUTES), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.lists(sayings, min_size=1, max_size=8), min_size=1, max_size=16))
-    def test(conversations) -> None:
+    def test(conversations: list[list[bytes]]) -> None:
         asyncio.run(are_dropped_beside_a_peer(conversations))
 
     test()

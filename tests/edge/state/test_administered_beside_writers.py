@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import psycopg
@@ -17,6 +18,7 @@ from api.state.lifecycle import LOOK_INTERVAL_S, ChatState
 from tests.edge.state.conftest import HttpOf
 from tests.edge.state.stored import rows
 from tests.edge.state.test_erasure import ALICE, SAID, administration, rows_of, with_everything
+from tests.expected import of_kind
 
 LOOK_S = 0.6
 
@@ -41,19 +43,20 @@ async def writer(state_with: Callable[..., Awaitable[ChatState]]) -> AsyncIterat
     """A replica that has never used a key, and waits for it within its first transaction."""
     replica = await state_with()
     replica._keys._kept.clear()
-    replica._keys._master = SlowMasterKey(replica._keys._master)
+    slow = SlowMasterKey(of_kind(LocalMasterKey, replica._keys._master))
+    replica._keys._master = slow
     yield replica
-    replica._keys._master.may_answer.set()
+    slow.may_answer.set()
 
 
 async def begun(writer: ChatState, http_of: HttpOf) -> asyncio.Task[httpx.Response]:
     """A conversation that is being made, with the key of today."""
     made = asyncio.create_task(http_of(writer).post("/v1/conversations", json={"items": SAID}))
-    assert await asyncio.to_thread(writer._keys._master.asked.wait, 10.0)
+    assert await asyncio.to_thread(of_kind(SlowMasterKey, writer._keys._master).asked.wait, 10.0)
     return made
 
 
-async def waits_or_is_done(task: asyncio.Task[httpx.Response], url: str) -> None:
+async def waits_or_is_done(task: asyncio.Task[Any], url: str) -> None:
     """For those who have begun before."""
     while not task.done() and not rows(url, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):  # noqa: ASYNC110  # locks set no event
         await asyncio.sleep(0.01)
@@ -67,7 +70,7 @@ async def test_what_is_being_written_is_erased_too(
     making = await begun(writer, http_of)
     erasing = asyncio.create_task(administration(state).erase(ALICE))
     await waits_or_is_done(erasing, postgres)
-    writer._keys._master.may_answer.set()
+    of_kind(SlowMasterKey, writer._keys._master).may_answer.set()
     assert (await making).status_code == 200
     await erasing
     assert rows_of(postgres, ALICE).keys() == {"tenants", "tenant_keys"}
@@ -81,7 +84,7 @@ async def test_what_is_being_written_is_sealed_with_the_new_key_too(
     making = await begun(writer, http_of)
     rotating = asyncio.create_task(administration(state).rotate(ALICE))
     await waits_or_is_done(rotating, postgres)
-    writer._keys._master.may_answer.set()
+    of_kind(SlowMasterKey, writer._keys._master).may_answer.set()
     made = (await making).json()["id"]
     assert await rotating == [1]
     assert {version for (version,) in rows(postgres, "SELECT DISTINCT key_version FROM items")} == {2}

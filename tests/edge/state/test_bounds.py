@@ -24,7 +24,7 @@ def counted(url: str) -> int:
     return int(rows(url, "SELECT coalesce(sum(bytes), 0)::bigint FROM tenant_bytes")[0][0])
 
 
-def code_of(answer) -> tuple[int, str]:
+def code_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from redis import Redis
@@ -12,10 +13,12 @@ from redis import Redis
 from api.identity.tenants import tenant_of_key
 from api.state import administration as module
 from api.state.administration import Administration
+from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
 from cluster.errors import NotFound
 from tests.edge.state.conftest import HttpOf, TalkativeModel
-from tests.edge.state.stored import rows
+from tests.edge.state.stored import rows, services_of
+from tests.expected import of_kind, present
 
 ALICE, BOB = tenant_of_key("sk-alice"), tenant_of_key("sk-bob")
 TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
@@ -31,7 +34,7 @@ def administration(state: ChatState) -> Administration:
     return state.administration(lambda _: None)
 
 
-async def with_everything(http) -> str:
+async def with_everything(http: httpx.AsyncClient) -> str:
     """A tenant of whom there is something in every table. Returns a conversation."""
     made = {"items": SAID, "title": "canary", "metadata": {"canary": "canary"}, "user": "canary"}
     conversation = (await http.post("/v1/conversations", json=made)).json()["id"]
@@ -41,7 +44,7 @@ async def with_everything(http) -> str:
     await http.get(f"/v1/conversations/{conversation}")  # of which a copy is kept
     await http.get(f"/v1/conversations/{conversation}/items")
     await http.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
-    await http._transport.app.state.services.keeper.drained()
+    await services_of(http).keeper.drained()
     return conversation
 
 
@@ -57,7 +60,7 @@ def rows_of(url: str, tenant: str) -> dict[str, int]:
         for table in tables_of_tenants(url):
             column = "id" if table == "tenants" else "tenant_id"
             query = f"SELECT count(*) FROM {table} WHERE {column} = %s"
-            (found[table],) = connection.execute(query, [tenant]).fetchone()
+            (found[table],) = present(connection.execute(query, [tenant]).fetchone())
     return {table: number for table, number in found.items() if number}
 
 
@@ -99,7 +102,7 @@ async def test_response_that_runs_meanwhile_writes_nothing_afterwards(
     await administration(state).erase(ALICE)
     model.may_go_on.set()
     await running
-    await http._transport.app.state.services.turns.drained()
+    await services_of(http).turns.drained()
     assert rows_of(postgres, ALICE).keys() == {"tenants", "tenant_keys"}
 
 
@@ -174,7 +177,7 @@ async def test_master_key_is_rotated_beside_running_replicas(
 ) -> None:
     http, elsewhere = http_of(state), await state_with()
     conversation = await with_everything(http)
-    elsewhere._keys._master.rotate()
+    of_kind(LocalMasterKey, elsewhere._keys._master).rotate()
     number = await administration(elsewhere).rewrap()
     assert number == 2  # hers, and the one for names
     assert (await http.get(f"/v1/conversations/{conversation}")).json()["title"] == "canary"

@@ -7,19 +7,20 @@ import psycopg
 import pytest
 
 from api.state.lifecycle import ChatState
+from tests.edge.state.stored import database_of
 
 NUL = "\x00"
 
 
 async def test_statement_of_ours_that_is_wrong_is_not_the_clients_fault(state: ChatState) -> None:
     with pytest.raises(psycopg.DataError):
-        async with state._database.transaction("alice") as transaction:
+        async with database_of(state).transaction("alice") as transaction:
             await transaction.execute("SELECT 'x'::int")
 
 
 async def test_reference_of_ours_to_what_never_was_is_not_the_clients_fault(state: ChatState) -> None:
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
-        async with state._database.transaction("alice") as transaction:
+        async with database_of(state).transaction("alice") as transaction:
             await transaction.execute(
                 "INSERT INTO tenant_keys (tenant_id, version, wrapped_key, master_key) VALUES ('alice', 1, '', '')"
             )

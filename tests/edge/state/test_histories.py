@@ -6,6 +6,7 @@ import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from tests.edge.state.test_bounds import KILO, code_of, said
 TURN = {"model": "m", "input": "And?"}
 
 
-async def a_chain(http, *texts: str) -> str:
+async def a_chain(http: httpx.AsyncClient, *texts: str) -> str:
     """The last response of one that says these."""
     previous = None
     for text in texts:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from api.completions import store_writer as keeper
@@ -16,6 +17,7 @@ from api.state.postgres.stores.chat_completions import ChatCompletion
 from cluster.errors import StateUnavailable
 from tests.component.api.state.test_stored_completions import Model
 from tests.edge.state.conftest import HttpOf
+from tests.edge.state.stored import services_of
 
 KILO = 1 << 10
 CHAT = "/v1/chat/completions"
@@ -45,7 +47,7 @@ def greedy_is_slow(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> asyncio
     return may_go_on
 
 
-async def stored(http, **options: Any) -> int:
+async def stored(http: httpx.AsyncClient, **options: Any) -> int:
     return len((await http.get(CHAT, **options)).json()["data"])
 
 
@@ -64,7 +66,7 @@ async def test_tenant_that_fills_its_queue_is_told_so_and_the_others_are_stored(
     assert (await app.post(CHAT, json=asked("x" * 8 * KILO), headers=bob)).status_code == 200
     assert await stored(app, headers=bob) == 1
     greedy_is_slow.set()
-    await app._transport.app.state.services.keeper.drained()
+    await services_of(app).keeper.drained()
     assert await stored(app) == 2
 
 
@@ -121,9 +123,8 @@ class SlowStore:
 
 async def test_all_tenants_together_fill_no_more_than_64_mib() -> None:
     store = SlowStore()
-    kept = CompletionStoreWriter(
-        SimpleNamespace(stores=SimpleNamespace(chat_completions=store), max_item_bytes=64 << 20)
-    )  # type: ignore[arg-type]
+    state: Any = SimpleNamespace(stores=SimpleNamespace(chat_completions=store), max_item_bytes=64 << 20)
+    kept = CompletionStoreWriter(state)
 
     def of_size(num_bytes: int) -> ChatCompletion:
         return ChatCompletion("chatcmpl-1", datetime.now(UTC), "m", None, {}, bytes(num_bytes), b"")

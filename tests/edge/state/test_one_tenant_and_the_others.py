@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import httpx
 import psycopg
@@ -10,8 +11,10 @@ import pytest
 from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores import search
+from api.state.postgres.stores.search import SearchStore
 from api.wire.pages import Page
 from cluster.errors import StateUnavailable, TooManyRequests
+from tests.edge.state.stored import database_of
 
 ALICE = tenant_of_key("sk-alice")
 
@@ -23,7 +26,7 @@ async def test_tenant_whose_statements_are_slow_leaves_connections_to_the_others
     begun, may_end = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow() -> None:
-        async with state._database.transaction("greedy"):
+        async with database_of(state).transaction("greedy"):
             begun.release()
             await may_end.wait()
 
@@ -43,11 +46,11 @@ async def test_tenant_that_waits_for_itself_too_long_is_told_so(
 ) -> None:
     monkeypatch.setattr("api.state.postgres.database.CONNECTION_TIMEOUT_S", 0.05)
     state = await state_with(max_connections=2)
-    async with state._database.transaction("greedy"):
+    async with database_of(state).transaction("greedy"):
         with pytest.raises(StateUnavailable):
-            async with state._database.transaction("greedy"):
+            async with database_of(state).transaction("greedy"):
                 pass
-        async with state._database.transaction("modest"):
+        async with database_of(state).transaction("modest"):
             pass
 
 
@@ -107,5 +110,5 @@ def repeat(url: str, conversation: str, times: int) -> None:
         )
 
 
-async def find(searches, tenant):
+async def find(searches: SearchStore, tenant: str) -> Any:
     return await searches.find(tenant, "dog", Page(None, 10, True), None, {})

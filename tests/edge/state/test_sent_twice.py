@@ -22,6 +22,7 @@ from api.state.redis.idempotency_keys import Hold, IdempotencyKeys
 from api.wire.fingerprint import fingerprint
 from cluster.errors import StillAdmitting
 from tests.edge.state.conftest import TalkativeModel
+from tests.expected import present
 
 BODY = {"model": "m", "input": "pay once"}
 
@@ -165,7 +166,7 @@ async def tried(url: str, steps: list[tuple[str, int]]) -> None:
         elif holding:
             response, hold = holding.popitem()
             if step == "die":
-                hold._renewal.cancel()
+                present(hold._renewal).cancel()
                 hold._retries._own.clear()
                 await hold._retries._volatile.run(("DEL", hold._key))  # as when its lease has run out
                 continue

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from cluster.errors import (
     WorkerFailed,
 )
 
+WORKER_FAILURES: list[Callable[[str, str], ServingError]] = [WorkerFailed, EngineLost, *WorkerFailed.__subclasses__()]
 INSTANCES = [
     ServingError("out of luck"),
     InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
@@ -49,7 +51,7 @@ INSTANCES = [
     StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
     RequestQuarantined("engines were lost with this request"),
-    *(kind("worker w failed", "w") for kind in (WorkerFailed, EngineLost, *WorkerFailed.__subclasses__())),
+    *(kind("worker w failed", "w") for kind in WORKER_FAILURES),
 ]
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServingError)]
 

@@ -9,6 +9,7 @@ from cluster.step_stream.buffer import DeltaSink
 from decode.link_probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.telemetry import TransferLog
+from tests.expected import present
 from tests.unit.factories import a_delta, a_handoff, a_prefill_result, a_request
 from tests.unit.fake_ports import Gate
 
@@ -106,8 +107,8 @@ async def test_proof_is_one_small_hand_over(pair: Pair) -> None:
 @pytest.mark.parametrize("num_processes", [1, 2])
 async def test_measurement_finds_the_speed_of_the_engine_as_a_whole(pair: Pair, num_processes: int) -> None:
     pair.engine.num_processes = num_processes
-    speed = await pair.probe.measure(PREFILL)
-    assert (speed.latency_s, speed.bytes_per_s) == (pytest.approx(LATENCY_S), pytest.approx(BYTES_PER_S))
+    speed = present(await pair.probe.measure(PREFILL))
+    assert (speed.latency_s, speed.bytes_per_s) == pytest.approx((LATENCY_S, BYTES_PER_S))
     sizes = [len(request.prompt_token_ids) // BLOCK_TOKENS for request in pair.engine.started]
     assert sorted(sizes) == [SMALL_BLOCKS] * NUM_SMALL + [LARGEST_BLOCKS] * NUM_LARGE
 
@@ -118,8 +119,10 @@ async def test_no_two_hand_overs_have_a_prompt_in_common(pair: Pair) -> None:
     assert len(set(pair.prefill.asked)) == len(pair.prefill.asked) == 1 + NUM_SMALL + NUM_LARGE
 
 
-async def test_engine_that_says_nothing_of_its_transfers_has_no_speed(pair: Pair) -> None:
-    pair.engine._record = lambda num_bytes: None
+async def test_engine_that_says_nothing_of_its_transfers_has_no_speed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair.engine, "_record", lambda num_bytes: None)
     assert await pair.probe.measure(PREFILL) is None
 
 

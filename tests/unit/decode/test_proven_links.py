@@ -84,7 +84,7 @@ async def test_link_that_is_being_proved_is_not_proved_a_second_time(
     assert sorted(probe.proofs) == ["p0", "p1"]
 
 
-async def gone_for_long(links, live: str = "") -> None:
+async def gone_for_long(links: links_module.ProvenLinks, live: str = "") -> None:
     for _ in range(FORGET_AFTER_UPDATES):
         links.update(ids(live))
     await turns(8)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.messages.ids import IngressId, Path
+from cluster.messages.ids import IngressId, Path, RequestId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.simulation.clock import VirtualLoop
@@ -33,10 +33,10 @@ class CountedPlacements(PendingPlacements):
     def empty(self) -> None:
         for number in range(10):
             for path in (Path.DECODE, Path.PREFILL_DECODE):
-                self.tell(RequestClosed(request_id=f"queued{number}{path}"))
+                self.tell(RequestClosed(request_id=RequestId(f"queued{number}{path}")))
 
     def start(
-        self, request_id: str, ingress: IngressId | None = None, **fields: object
+        self, request_id: str, ingress: IngressId | None = None, **fields: Any
     ) -> "asyncio.Task[Placement | Rejection]":
         return asyncio.get_running_loop().create_task(self.place(ask(request_id, 2000, **fields), ingress))
 
@@ -84,7 +84,7 @@ def test_hundreds_that_wait_are_looked_at_no_more_often() -> None:
         await pending.fill()
         several = [pending.start(f"r{number}") for number in range(300)]
         for tick in range(500):
-            pending.tell(FirstToken(request_id=f"unknown{tick}"))
+            pending.tell(FirstToken(request_id=RequestId(f"unknown{tick}")))
             await pause(0.001)
         pending.report(a_report("p0"))
         answers = await asyncio.gather(*several)
@@ -98,7 +98,7 @@ def test_idle_scheduler_sets_no_timer() -> None:
     async def run() -> None:
         pending = CountedPlacements()
         await pending.place(ask("r", 2000))
-        pending.tell(RequestClosed(request_id="r"))
+        pending.tell(RequestClosed(request_id=RequestId("r")))
         pending.report(a_report("p0"))
         await pause(100.0)
         assert pending.num_decided == 0
@@ -113,7 +113,7 @@ def test_client_that_leaves_while_it_waits_frees_its_place() -> None:
         one, other = pending.start("one"), pending.start("other")
         await pause()
         one.cancel()
-        pending.tell(RequestClosed(request_id="one"))
+        pending.tell(RequestClosed(request_id=RequestId("one")))
         await pause()
         assert one.cancelled()
         assert pending.state.num_waiting == 1

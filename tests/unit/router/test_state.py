@@ -19,6 +19,7 @@ from cluster.messages.scheduler_events import (
 )
 from router.placement.suspects import PAIR_QUARANTINE_S
 from router.state import REPORT_TIMEOUT_S, RouterState
+from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -58,9 +59,11 @@ def test_worker_exists_until_its_reports_time_out() -> None:
 def test_lost_worker_is_out_until_it_reports_again() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(WorkerLost(worker=WorkerId("p0")), now=1.0)
-    assert (state.prefill_workers(1.0), state.view(1.0).is_ready) == (set(), False)
+    assert state.prefill_workers(1.0) == frozenset()
+    assert not state.view(1.0).is_ready
     state.handle(a_prefill_report("p0"), now=1.5)
-    assert (state.prefill_workers(1.5), state.view(1.5).is_ready) == ({"p0"}, True)
+    assert state.prefill_workers(1.5) == frozenset({"p0"})
+    assert state.view(1.5).is_ready
 
 
 def test_worker_without_a_fresh_report_gets_no_request() -> None:
@@ -76,7 +79,7 @@ def test_worker_that_has_missed_reports_takes_what_the_others_cannot() -> None:
     state.handle(a_decode_report("d0", ""), now=4.0)
     state.handle(a_decode_report("d0", ""), now=5.0)
     answers = [state.place(a_placement_request(excluded=ids(excluded)), now=5.0) for excluded in ("", "d0")]
-    assert [answer.decode for answer in answers] == ["d0", "d1"]
+    assert [of_kind(Placement, answer).decode for answer in answers] == ["d0", "d1"]
 
 
 def test_placed_request_is_charged_to_both_workers_until_it_is_closed() -> None:
@@ -202,7 +205,8 @@ def test_closing_an_unknown_request_changes_nothing() -> None:
 
 
 def test_requests_that_end_at_once_take_turns_over_all_pairs() -> None:
-    state, used = a_state(num_prefill=2, num_decode=3), Counter()
+    state = a_state(num_prefill=2, num_decode=3)
+    used: Counter[tuple[WorkerId | None, WorkerId | None]] = Counter()
     for i in range(12):
         answer = state.place(a_pair_request(f"r{i}"), now=0.0)
         assert isinstance(answer, Placement)
@@ -344,8 +348,9 @@ class RouterStateMachine(RuleBasedStateMachine):
         assert request.path in (None, answer.path)
         if answer.path is Path.PREFILL_DECODE:
             assert request.can_hand_over
-            assert answer.prefill in live[answer.decode].links
-            assert self.now >= self.suspects.get((answer.prefill, answer.decode), self.now)
+            prefill, decode = present(answer.prefill), present(answer.decode)
+            assert prefill in live[decode].links
+            assert self.now >= self.suspects.get((prefill, decode), self.now)
 
     def check_refusal(self, request: PlacementRequest) -> None:
         usable = [r.pool for w, r in self.live().items() if w not in request.excluded]
@@ -378,7 +383,7 @@ class RouterStateMachine(RuleBasedStateMachine):
     @invariant()
     def view_is_what_the_reports_say(self) -> None:
         live = self.live()
-        view = {w.worker: (w.pool, w.links.keys()) for w in self.state.view(self.now).workers}
+        view = {w.worker: (w.pool, set(w.links)) for w in self.state.view(self.now).workers}
         assert view == {w: (report.pool, report.links.keys() & live.keys()) for w, report in live.items()}
         assert self.state.prefill_workers(self.now) == live.keys() & set(PREFILLS)
 

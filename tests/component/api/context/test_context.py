@@ -4,24 +4,29 @@ tokens are words."""
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
+from openai.types.responses import ResponseCompactionItem
 
 from api.context import summary_jobs as upkeep
 from api.context import token_counter as counting
 from api.context.manager import ContextManager
 from api.context.prompt_notes import user_message
 from api.context.token_counter import TokenCounter
+from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
 from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest
+from cluster.messages.ids import SloClass
+from tests.component.openai_objects import id_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import CARD, FakeFrontend
+from tests.expected import of_kind
 from tests.unit.chat_chunks import answer, usage
 
 WINDOW = 1200
@@ -104,7 +109,7 @@ def index(state: ChatState) -> Index:
 
 @pytest.fixture
 def context(state: ChatState, model: Model, index: Index) -> ContextManager:
-    return ContextManager(model, lambda: state.stores.context, ContextConfig(), lambda: index)
+    return ContextManager(cast(Frontend, model), lambda: state.stores.context, ContextConfig(), lambda: index)
 
 
 @pytest.fixture
@@ -126,8 +131,8 @@ class Talk:
         self._context = context
         self.conversation = conversation
 
-    async def ask(self, text: str, **options: Any) -> Any:
-        asked = {"model": "m", "input": text, "conversation": self.conversation, "truncation": "auto"} | options
+    async def ask(self, said: str | list[Any], **options: Any) -> Any:
+        asked = {"model": "m", "input": said, "conversation": self.conversation, "truncation": "auto"} | options
         made = await self._client.responses.create(**asked)
         await self._context.idle()
         return made
@@ -191,7 +196,7 @@ async def test_summary_stands_for_what_is_left_out(talk: Talk, model: Model, cli
     assert "The notes so far:\nSummary 1" in model.summarized[1]
     assert "What was said before, in short:\nSummary" in text_of(model.chats[-1][0])
     classes = [terms.slo_class for terms in model.terms]
-    assert (classes.count("standard"), classes.count("batch")) == (30, len(model.summarized))
+    assert (classes.count(SloClass.STANDARD), classes.count(SloClass.BATCH)) == (30, len(model.summarized))
     made = [item for item in await talk.items() if item.type == "compaction"]
     assert len(made) == len(model.summarized)
     assert all(item.encrypted_content and "Summary" not in item.encrypted_content for item in made)
@@ -263,7 +268,7 @@ async def test_summary_of_a_deleted_response_is_not_used(
         last = await client.responses.create(input=f"Q {LONG}", previous_response_id=last.id, **options)
         await context.idle()
     asked, *_ = [item async for item in client.conversations.items.list(conversation, order="asc")]
-    await client.conversations.items.delete(asked.id, conversation_id=conversation)
+    await client.conversations.items.delete(id_of(asked), conversation_id=conversation)
     await client.responses.create(input="word " * 700, previous_response_id=last.id, **options)
     assert not any("Summary" in text_of(message) for message in model.chats[-1])
 
@@ -315,7 +320,7 @@ async def test_compacted_conversation_goes_on_from_its_summary(client: AsyncOpen
     assert "User: Hello\nAssistant: Answer 1\nUser: And then?\n" in model.summarized[0]
     assert (compacted.object, compacted.usage.total_tokens) == ("response.compaction", 7)
     (item,) = compacted.output
-    later = [item.model_dump(), {"role": "user", "content": "Where were we?"}]
+    later: list[Any] = [item.model_dump(), {"role": "user", "content": "Where were we?"}]
     await client.responses.create(model="m", input=later)
     (message,) = model.chats[-1]
     assert text_of(message) == "What was said before, in short:\nSummary 1\n\nWhere were we?"
@@ -324,19 +329,18 @@ async def test_compacted_conversation_goes_on_from_its_summary(client: AsyncOpen
 async def test_items_that_are_referred_to_are_counted_and_compacted(client: AsyncOpenAI, model: Model) -> None:
     first = await client.responses.create(model="m", input="Hello")
     (item,) = first.output
-    reference = {"type": "item_reference", "id": item.id}
-    counted = [
-        await client.responses.input_tokens.count(model="m", input=[one]) for one in (reference, item.model_dump())
-    ]
+    reference: Any = {"type": "item_reference", "id": item.id}
+    several: list[Any] = [reference, item.model_dump()]
+    counted = [await client.responses.input_tokens.count(model="m", input=[one]) for one in several]
     assert counted[0] == counted[1]
     await client.responses.compact(model="m", input=[reference])
     assert "Assistant: Answer 1\n" in model.summarized[0]
 
 
 async def test_long_conversation_is_compacted_in_pieces_that_fit(client: AsyncOpenAI, model: Model) -> None:
-    asked = [{"role": "user", "content": f"Question {number} {LONG}"} for number in range(40)]
-    long = {"role": "user", "content": "word " * 5000}
-    compacted = await client.responses.compact(model="m", input=[*asked, long])
+    asked: list[Any] = [{"role": "user", "content": f"Question {number} {LONG}"} for number in range(40)]
+    asked.append({"role": "user", "content": "word " * 5000})
+    compacted = await client.responses.compact(model="m", input=asked)
     assert len(model.summarized) > 3
     assert compacted.usage.total_tokens == 7 * len(model.summarized)
 
@@ -344,7 +348,7 @@ async def test_long_conversation_is_compacted_in_pieces_that_fit(client: AsyncOp
 async def test_items_of_a_long_conversation_are_counted_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would take minutes otherwise."""
     monkeypatch.setattr(counting, "KEPT_COUNTS", 10)
-    counter = TokenCounter(model)
+    counter = TokenCounter(cast(Frontend, model))
     items = [{"id": str(n), **user_message("word " * (n % 3))} for n in range(40_000)]
     counts = await counter.items(items)
     assert [count - counts[0] for count in counts[:6]] == [0, 1, 2, 0, 1, 2]
@@ -356,7 +360,7 @@ async def test_template_that_cannot_be_measured_is_estimated(model: Model, monke
         raise InvalidRequest("roles must be others")
 
     monkeypatch.setattr(model, "count_tokens", refuses)
-    counter = TokenCounter(model)
+    counter = TokenCounter(cast(Frontend, model))
     items = [{"id": "1", **user_message("one two three")}]
     assert await counter.in_prompt(items) == await counter.items(items)
 
@@ -372,8 +376,9 @@ async def test_long_history_is_summarized_bit_by_bit(
     client: AsyncOpenAI, context: ContextManager, model: Model
 ) -> None:
     """Whose summaries each come after a turn."""
-    turns = [{"role": role, "content": LONG} for _ in range(60) for role in ("user", "assistant")]
-    made = await client.responses.create(model="m", input=[*turns, {"role": "user", "content": "1"}], truncation="auto")
+    turns: list[Any] = [{"role": role, "content": LONG} for _ in range(60) for role in ("user", "assistant")]
+    turns.append({"role": "user", "content": "1"})
+    made = await client.responses.create(model="m", input=turns, truncation="auto")
     await context.idle()
     assert len(model.summarized) == 4
     made = await client.responses.create(model="m", input="2", previous_response_id=made.id, truncation="auto")
@@ -388,8 +393,9 @@ async def test_long_turn_is_summarized_without_its_middle(
 ) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     results = [{"type": "function_call_output", "call_id": "c", "output": f"Result {n} {LONG}"} for n in range(60)]
-    history = [{"role": "user", "content": "Go"}, call, *results, {"role": "assistant", "content": "Done"}]
-    await client.responses.create(model="m", input=[*history, {"role": "user", "content": "And?"}], truncation="auto")
+    done, question = {"role": "assistant", "content": "Done"}, {"role": "user", "content": "And?"}
+    history: list[Any] = [{"role": "user", "content": "Go"}, call, *results, done, question]
+    await client.responses.create(model="m", input=history, truncation="auto")
     await context.idle()
     assert len(model.summarized) == 4
     assert "Result 0 " in model.summarized[0] and "Result 59 " in model.summarized[-1]
@@ -412,15 +418,16 @@ async def test_turn_over_nothing_but_instructions_is_answered(client: AsyncOpenA
 
 async def test_compaction_is_kept_in_a_conversation(talk: Talk, model: Model, client: AsyncOpenAI) -> None:
     (item,) = (await client.responses.compact(model="m", input="Hello")).output
-    await client.conversations.items.create(talk.conversation, items=[item.model_dump()])
+    sent: Any = item.model_dump()
+    await client.conversations.items.create(talk.conversation, items=[sent])
     await talk.ask("Where were we?", truncation=None)
     assert "Summary 1" in text_of(model.chats[-1][0])
-    assert (await talk.items())[0].encrypted_content == item.encrypted_content
+    assert (await talk.items())[0].encrypted_content == of_kind(ResponseCompactionItem, item).encrypted_content
 
 
 @pytest.mark.parametrize("content", ["nonsense", "", "AAAAAQ==", "é"])
 async def test_compaction_that_is_not_ours_is_refused(client: AsyncOpenAI, talk: Talk, content: str) -> None:
-    item = {"type": "compaction", "encrypted_content": content}
+    item: Any = {"type": "compaction", "encrypted_content": content}
     for ask in (
         client.responses.create(model="m", input=[item, {"role": "user", "content": "x"}]),
         client.conversations.items.create(talk.conversation, items=[item]),
@@ -432,8 +439,9 @@ async def test_compaction_that_is_not_ours_is_refused(client: AsyncOpenAI, talk:
 
 async def test_compaction_of_another_tenant_is_refused(clients: ClientOf, client: AsyncOpenAI) -> None:
     (item,) = (await client.responses.compact(model="m", input="Hello")).output
+    sent: Any = item.model_dump()
     with pytest.raises(BadRequestError):
-        await clients("sk-bob").responses.create(model="m", input=[item.model_dump()])
+        await clients("sk-bob").responses.create(model="m", input=[sent])
 
 
 async def test_compaction_needs_what_is_remembered(model: Model) -> None:

@@ -4,7 +4,7 @@ says of the same tokens."""
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from vllm.parser import ParserManager
 
 from api.frontend.frontend import Frontend, vllm_state
-from api.frontend.generation import Call
+from api.frontend.generation import Call, SessionFactory
 from api.frontend.plain_streams import passes_text_on
 from api.frontend.vllm_errors import error_in_frame
 from api.wire import sse
@@ -24,7 +24,7 @@ from cluster.errors import Overloaded, ServingError, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
 from router.session.receipt import Terms
-from tests.component.surface import a_placement
+from tests.component.surface import a_placement, frames_of
 
 MODEL = "conf/models/baton-demo"
 
@@ -102,8 +102,9 @@ class Ways:
         )
 
     async def _frontends(self, config: AppConfig) -> tuple[Frontend, Frontend]:
-        fast = await Frontend.start(config, self.engines.start_session)
-        state = await vllm_state(config, self.engines.start_session)
+        start_session = cast(SessionFactory, self.engines.start_session)  # its sessions are fakes
+        fast = await Frontend.start(config, start_session)
+        state = await vllm_state(config, start_session)
         return fast, Frontend(state.openai_serving_chat, state.openai_serving_completion, state.openai_serving_models)
 
     def stream(self, frontend: Frontend, body: dict[str, Any]) -> Stream:
@@ -112,7 +113,7 @@ class Ways:
     async def _stream(self, frontend: Frontend, body: dict[str, Any]) -> Stream:
         stream = Stream()
         ask = frontend.chat_completion if "messages" in body else frontend.completion
-        stream.frames = [frame async for frame in await ask(body | {"stream": True}, stream.call)]
+        stream.frames = [frame async for frame in frames_of(await ask(body | {"stream": True}, stream.call))]
         return stream
 
 
@@ -143,7 +144,8 @@ ends = st.one_of(
 @st.composite
 def generated(draw: st.DrawFn) -> list[TokenDelta]:
     """A sequence's deltas: of any length each, empty ones too, with or without an end."""
-    tokens, deltas = draw(token_ids), []
+    tokens = draw(token_ids)
+    deltas: list[TokenDelta] = []
     while tokens:
         size = draw(st.integers(0, 4))
         deltas.append(TokenDelta(0, tokens[:size]))
@@ -280,7 +282,7 @@ def test_stream_that_is_closed_early_ends_its_session_once(
 
     async def read() -> None:
         ask = ways.fast.chat_completion if asked is CHAT else ways.fast.completion
-        frames = await ask(asked | {"stream": True}, Call())
+        frames = frames_of(await ask(asked | {"stream": True}, Call()))
         for _ in range(num_read):
             await anext(frames)
         await frames.aclose()

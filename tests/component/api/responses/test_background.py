@@ -5,12 +5,15 @@ import asyncio
 import openai
 import pytest
 from openai import BadRequestError, NotFoundError
+from openai.types.responses import ResponseOutputMessage
 
 from api.responses import turn
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model
 from tests.component.api.responses.streams import resumed
+from tests.component.openai_objects import response_of
 from tests.component.remembering import ClientOf
+from tests.expected import of_kind, present
 
 
 async def test_background_response_is_there_before_it_is_generated(client: openai.AsyncOpenAI, model: Model) -> None:
@@ -44,7 +47,7 @@ async def test_background_response_that_cannot_be_generated_has_failed(
     model.error = RuntimeError("a bug")
     made = await client.responses.create(model="m", input="Hello", background=True)
     assert (await resumed(client, made.id))[-1].type == "response.failed"
-    assert (await client.responses.retrieve(made.id)).error.code == "server_error"
+    assert present((await client.responses.retrieve(made.id)).error).code == "server_error"
 
 
 async def test_background_response_must_be_stored(client: openai.AsyncOpenAI, model: Model) -> None:
@@ -65,9 +68,9 @@ async def test_cancelled_response_keeps_what_was_generated(
             break
     cancelled = await (client if where == "here" else elsewhere).responses.cancel(made.id)
     assert (cancelled.status, cancelled.output_text) == ("cancelled", "Answer ")
-    assert cancelled.output[0].status == "incomplete"
+    assert of_kind(ResponseOutputMessage, cancelled.output[0]).status == "incomplete"
     *_, last = [event async for event in stream]
-    assert last.response.status == "cancelled"
+    assert response_of(last).status == "cancelled"
     assert await client.responses.cancel(made.id) == cancelled
 
 

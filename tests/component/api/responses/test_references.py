@@ -4,15 +4,17 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError
+from openai.types.responses import EasyInputMessageParam
 
 from api.state.postgres.stores import items
 from tests.component.answering import Model, texts
+from tests.component.openai_objects import text_of
 from tests.component.remembering import ClientOf, clients_of
 
-QUESTION = {"role": "user", "content": "And this?"}
+QUESTION: EasyInputMessageParam = {"role": "user", "content": "And this?"}
 
 
-def reference(item: str) -> dict[str, Any]:
+def reference(item: str | None) -> Any:
     return {"type": "item_reference", "id": item}
 
 
@@ -21,7 +23,7 @@ async def asked(client: AsyncOpenAI, *given: Any, **request: Any) -> Any:
 
 
 async def test_reference_stands_for_the_item_wherever_it_is(client: AsyncOpenAI, model: Model) -> None:
-    said = {"role": "user", "content": "Said in a conversation"}
+    said: EasyInputMessageParam = {"role": "user", "content": "Said in a conversation"}
     conversation = await client.conversations.create(items=[said])
     (item,) = (await client.conversations.items.list(conversation.id)).data
     first = await client.responses.create(model="m", input="Said to a response")
@@ -31,7 +33,7 @@ async def test_reference_stands_for_the_item_wherever_it_is(client: AsyncOpenAI,
     contents = ["Said to a response", "Answer 1", "Said in a conversation", "And this?"]
     assert [message["content"] for message in model.chats[1]] == contents
     kept = (await client.responses.input_items.list(second.id, order="asc")).data
-    assert [one.content[0].text for one in kept] == contents
+    assert [text_of(one) for one in kept] == contents
     assert not {one.id for one in kept} & {own.id, first.output[0].id, item.id}
 
     await client.responses.delete(first.id)  # the copies stay
@@ -49,7 +51,7 @@ async def test_conversations_take_references(client: AsyncOpenAI) -> None:
     first = await client.responses.create(model="m", input="Hello")
     made = await client.conversations.create(items=[reference(first.output[0].id)])
     (added,) = (await client.conversations.items.create(made.id, items=[reference(first.output[0].id)])).data
-    assert added.content[0].text == "Answer 1"
+    assert text_of(added) == "Answer 1"
     assert await texts(client, made.id) == ["Answer 1", "Answer 1"]
 
 

@@ -7,6 +7,7 @@ from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model, texts
+from tests.component.openai_objects import id_of
 
 
 async def again(client: AsyncOpenAI, response: str, **overrides: Any) -> Any:
@@ -80,7 +81,7 @@ async def test_regeneration_outside_of_a_conversation_follows_the_same_response(
 async def test_superseded_item_is_not_found_and_can_be_deleted(client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
-    (said, _) = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
+    (said, _) = [id_of(item) async for item in client.conversations.items.list(conversation.id, order="asc")]
     assert (await client.conversations.items.retrieve(said, conversation_id=conversation.id)).id == said
     await again(client, made.id)
     with pytest.raises(NotFoundError):

@@ -7,27 +7,30 @@ import openai
 import psycopg
 import pytest
 from openai import BadRequestError, ConflictError, InternalServerError, NotFoundError, RateLimitError
+from openai.types.responses import EasyInputMessageParam, ResponseErrorEvent
 
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model, texts
+from tests.component.openai_objects import response_of, text_of
 from tests.component.remembering import ClientOf, clients_of
+from tests.expected import of_kind, present
 
 NESTED: dict[str, Any] = {}
 for _ in range(600):
     NESTED = {"a": NESTED}
-HELLO = {"type": "message", "role": "user", "content": "Hello"}
+HELLO: EasyInputMessageParam = {"type": "message", "role": "user", "content": "Hello"}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 MANY_PARTS = [{"type": "input_text", "text": ""}] * 2001
 
 
 async def test_response_answers_and_is_kept(client: openai.AsyncOpenAI, model: Model) -> None:
     made = await client.responses.create(model="m", input="Hello", metadata={"topic": "demo"}, temperature=0.5)
-    assert (made.output_text, made.status, made.usage.total_tokens) == ("Answer 1", "completed", 7)
+    assert (made.output_text, made.status, present(made.usage).total_tokens) == ("Answer 1", "completed", 7)
     assert (made.metadata, made.temperature) == ({"topic": "demo"}, 0.5)
     assert model.chats == [[{"role": "user", "content": "Hello"}]]
     assert await client.responses.retrieve(made.id) == made
     (asked,) = [item async for item in client.responses.input_items.list(made.id)]
-    assert asked.content[0].text == "Hello"
+    assert text_of(asked) == "Hello"
 
 
 async def test_stream_tells_the_events_of_what_is_kept(client: openai.AsyncOpenAI) -> None:
@@ -36,7 +39,7 @@ async def test_stream_tells_the_events_of_what_is_kept(client: openai.AsyncOpenA
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "Answer 1"
-    assert await client.responses.retrieve(events[-1].response.id) == events[-1].response
+    assert await client.responses.retrieve(response_of(events[-1]).id) == response_of(events[-1])
 
 
 async def test_turn_follows_the_previous_response(client: openai.AsyncOpenAI, model: Model) -> None:
@@ -52,7 +55,7 @@ async def test_turn_follows_the_previous_response(client: openai.AsyncOpenAI, mo
 async def test_turn_joins_its_conversation(client: openai.AsyncOpenAI, model: Model) -> None:
     conversation = await client.conversations.create(items=[HELLO])
     made = await client.responses.create(model="m", input="Who are you?", conversation=conversation.id)
-    assert made.conversation.id == conversation.id
+    assert present(made.conversation).id == conversation.id
     await client.responses.create(model="m", input="And I?", conversation=conversation.id)
     assert await texts(client, conversation.id) == ["Hello", "Who are you?", "Answer 1", "And I?", "Answer 2"]
     assert [message["content"] for message in model.chats[1]] == ["Hello", "Who are you?", "Answer 1", "And I?"]
@@ -88,10 +91,10 @@ async def test_response_that_is_being_generated_cannot_be_deleted(client: openai
     stream = await client.responses.create(model="m", input="Hello", stream=True)
     created = await anext(aiter(stream))
     with pytest.raises(ConflictError):
-        await client.responses.delete(created.response.id)
+        await client.responses.delete(response_of(created).id)
     model.may_go_on.set()
     assert [event.type async for event in stream][-1] == "response.completed"
-    assert (await client.responses.delete(created.response.id)) is None
+    await client.responses.delete(response_of(created).id)
 
 
 async def test_users_turn_is_durable_before_anything_is_generated(client: openai.AsyncOpenAI, model: Model) -> None:
@@ -100,12 +103,12 @@ async def test_users_turn_is_durable_before_anything_is_generated(client: openai
     stream = await client.responses.create(model="m", input="Hello", conversation=conversation.id, stream=True)
     created = await anext(aiter(stream))
     assert await texts(client, conversation.id) == ["Hello"]
-    assert (await client.responses.retrieve(created.response.id)).status == "in_progress"
+    assert (await client.responses.retrieve(response_of(created).id)).status == "in_progress"
     with pytest.raises(ConflictError) as caught:
         await client.responses.create(model="m", input="Me too", conversation=conversation.id)
     assert caught.value.code == "conversation_locked"
     with pytest.raises(ConflictError) as caught:
-        await client.responses.create(model="m", input="Me too", previous_response_id=created.response.id)
+        await client.responses.create(model="m", input="Me too", previous_response_id=response_of(created).id)
     assert caught.value.code == "previous_response_in_progress"
     model.may_go_on.set()
     assert [event.type async for event in stream][-1] == "response.completed"
@@ -120,7 +123,7 @@ async def test_turn_whose_client_leaves_is_finished(client: openai.AsyncOpenAI, 
     await stream.close()
     model.may_go_on.set()
     for _ in range(1000):
-        if (await client.responses.retrieve(created.response.id)).status != "in_progress":
+        if (await client.responses.retrieve(response_of(created).id)).status != "in_progress":
             break
         await asyncio.sleep(0.01)
     assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
@@ -183,7 +186,8 @@ async def test_refusal_after_a_long_silence_is_an_event(model: Model) -> None:
         stream = await clients("sk-alice").responses.create(model="m", input="Hello", store=False, stream=True)
         model.may_go_on.set()
         (event,) = [event async for event in stream]
-    assert (event.type, event.code, event.message) == ("error", "engine_overloaded", "busy")
+    error = of_kind(ResponseErrorEvent, event)
+    assert (error.code, error.message) == ("engine_overloaded", "busy")
 
 
 async def test_texts_of_responses_are_encrypted_at_rest(client: openai.AsyncOpenAI, postgres: str) -> None:
@@ -252,7 +256,8 @@ async def test_fields_that_are_not_known_are_left_out(
     client: openai.AsyncOpenAI, item: dict[str, Any], truncation: str
 ) -> None:
     question = {"role": "user", "content": "And now?"}
-    made = await client.responses.create(model="m", input=[CALL, item, question], truncation=truncation)
+    request: dict[str, Any] = {"model": "m", "input": [CALL, item, question], "truncation": truncation}
+    made = await client.responses.create(**request)
     assert made.output_text.startswith("Answer")
     kept = [one.model_dump() async for one in client.responses.input_items.list(made.id, order="asc")][1]
     assert "content" not in kept or all(part.get("text") != 5 for part in kept["content"])
@@ -275,7 +280,8 @@ async def test_text_that_cannot_be_stored_is_refused(client: openai.AsyncOpenAI)
 
 
 async def test_unknown_history_is_not_found(client: openai.AsyncOpenAI) -> None:
-    for follows in ({"conversation": "conv_x"}, {"previous_response_id": "resp_x"}):
+    several: list[dict[str, Any]] = [{"conversation": "conv_x"}, {"previous_response_id": "resp_x"}]
+    for follows in several:
         with pytest.raises(NotFoundError):
             await client.responses.create(model="m", input="x", **follows)
 

@@ -12,7 +12,9 @@ from api.state.event_streams import event_writer as log_writer
 from api.state.lifecycle import ChatState
 from tests.component.answering import Model
 from tests.component.api.responses.streams import cut_after, numbers, resumed
+from tests.component.openai_objects import id_of, response_of
 from tests.component.remembering import ClientOf
+from tests.expected import present
 
 
 async def test_stream_goes_on_where_it_was_cut(client: openai.AsyncOpenAI, model: Model) -> None:
@@ -28,10 +30,10 @@ async def test_stream_goes_on_where_it_was_cut(client: openai.AsyncOpenAI, model
 async def test_stream_of_a_response_that_is_over_can_be_read_again(client: openai.AsyncOpenAI) -> None:
     stream = await client.responses.create(model="m", input="Hello", stream=True)
     told = [event async for event in stream]
-    assert await resumed(client, told[0].response.id) == told
-    assert await resumed(client, told[0].response.id, after=len(told) - 2) == told[-1:]
+    assert await resumed(client, response_of(told[0]).id) == told
+    assert await resumed(client, response_of(told[0]).id, after=len(told) - 2) == told[-1:]
     for seen in (len(told) - 1, len(told) + 5):  # more than there is: it learns how it ended
-        assert await resumed(client, told[0].response.id, after=seen) == told[-1:]
+        assert await resumed(client, response_of(told[0]).id, after=seen) == told[-1:]
 
 
 async def test_stream_is_resumed_on_another_replica(
@@ -51,7 +53,7 @@ async def test_what_a_client_has_seen_is_durable(client: openai.AsyncOpenAI, mod
     response, _ = await cut_after(client, 5)
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-        (last,) = connection.execute("SELECT max(last_number) FROM response_events").fetchone()
+        (last,) = present(connection.execute("SELECT max(last_number) FROM response_events").fetchone())
         sealed = connection.execute("SELECT events FROM response_events").fetchall()
     assert last >= 4 and not any(b"Answer" in events for (events,) in sealed)
     model.may_go_on.set()
@@ -85,7 +87,7 @@ async def test_stream_does_not_wait_for_a_slow_database_and_nothing_is_lost(
         rest = [event async for event in stream]
         assert rest[-1].type == "response.completed"
     for _ in range(1000):
-        if (found := await client.responses.retrieve(first.response.id)).status == "completed":
+        if (found := await client.responses.retrieve(response_of(first).id)).status == "completed":
             break
         await asyncio.sleep(0.01)
     assert found == rest[-1].response
@@ -95,7 +97,7 @@ async def test_stream_does_not_wait_for_a_slow_database_and_nothing_is_lost(
 async def test_deleted_answer_is_gone_from_the_stream_too(client: openai.AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
-    await client.conversations.items.delete(made.output[0].id, conversation_id=conversation.id)
+    await client.conversations.items.delete(id_of(made.output[0]), conversation_id=conversation.id)
     with pytest.raises(BadRequestError) as caught:
         await client.responses.retrieve(made.id, stream=True)
     assert caught.value.code == "events_expired"
@@ -126,4 +128,4 @@ async def test_what_has_piled_up_is_written_little_by_little(
     monkeypatch.setattr(log_writer, "BATCH_BYTES", 1)
     stream = await client.responses.create(model="m", input="Hello", stream=True)
     told = [event async for event in stream]
-    assert await resumed(client, told[-1].response.id) == told
+    assert await resumed(client, response_of(told[-1]).id) == told

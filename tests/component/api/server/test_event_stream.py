@@ -1,7 +1,7 @@
 """A stream's bytes and life on the ASGI side, with a generator, a client and pauses that a test chooses."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ class Client:
 
     def __init__(self) -> None:
         self._has_asked = False
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[MutableMapping[str, Any]] = []
         self.leave = asyncio.Event()
         self.accept = asyncio.Event()
         self.accept.set()
@@ -68,7 +68,7 @@ class Client:
         await self.leave.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: MutableMapping[str, Any]) -> None:
         await self.accept.wait()
         self.messages.append(message)
         async with self._taken:
@@ -172,7 +172,8 @@ async def test_comments_fill_the_silence_between_frames_and_lose_none() -> None:
 
 
 async def test_stream_that_is_not_silent_has_no_comments() -> None:
-    assert COMMENT not in (await taken(*[TEXT, SOON / 4] * 12, keep_alive_s=SOON)).text
+    steps: list[str | bytes | float] = [TEXT, SOON / 4]
+    assert COMMENT not in (await taken(*steps * 12, keep_alive_s=SOON)).text
 
 
 async def test_slow_client_is_sent_no_comments() -> None:

@@ -1,7 +1,8 @@
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
+import httpx
 import pytest
 from openai import AsyncOpenAI
 
@@ -41,7 +42,7 @@ DONE = "data: [DONE]\n\n"
 ERROR = 'data: {"error": {"message": "boom", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
 
 
-def error_of(response) -> dict[str, Any]:
+def error_of(response: httpx.Response) -> dict[str, Any]:
     """The error in a response, which has all four keys whatever happened."""
     assert response.headers["content-type"] == "application/json"
     assert response.json().keys() == {"error"}
@@ -295,7 +296,7 @@ async def test_service_tier_and_headers_say_how_a_request_is_to_be_served() -> N
     ],
     ids=str,
 )
-async def test_service_that_does_not_exist_is_refused(options: dict[str, dict[str, str]], param: str) -> None:
+async def test_service_that_does_not_exist_is_refused(options: dict[str, Any], param: str) -> None:
     frontend = FakeFrontend()
     response = await posted(frontend, **options)
     assert (response.status_code, error_of(response)["param"]) == (400, param)
@@ -416,9 +417,11 @@ async def test_openai_s_client_does_not_see_the_comments() -> None:
     chunk = '{"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s}]}'
     frames = [f"data: {chunk % delta}\n\n" for delta in ('{"role":"assistant"}', '{"content":"a"}', '{"content":"b"}')]
     app = an_app(Slow([*frames, DONE]), keep_alive_s=0.02)
-    async with a_client(app) as http, AsyncOpenAI(base_url="http://baton/v1", api_key="-", http_client=http) as client:
-        messages = [{"role": "user", "content": "hello"}]
-        stream = await client.chat.completions.create(model="m", messages=messages, stream=True)
+    http: Any = a_client(app)  # its own types say that OpenAI's client wants httpx2's
+    async with http, AsyncOpenAI(base_url="http://baton/v1", api_key="-", http_client=http) as client:
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "hello"}], stream=True
+        )
         texts = [chunk.choices[0].delta.content async for chunk in stream]
     assert texts == [None, "a", "b"]
 
@@ -436,7 +439,7 @@ class Client:
         await self.has_left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.body":
             self.has_left.set()
             await asyncio.Event().wait()

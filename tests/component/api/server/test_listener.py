@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -46,7 +47,7 @@ class App:
 
 
 @asynccontextmanager
-async def listening(app: App, **options: int) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
+async def listening(app: App, **options: Any) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
     config = IngressConfig(port=free_port(), **options)
     listener = await HttpListener.start(Edge(app, config, Capacity(config.max_ongoing_requests)), config)
     headers = {"content-type": "application/json"}

@@ -48,8 +48,8 @@ async def test_text_of_the_exception_stays_here(
     client: httpx.AsyncClient,
     engines: FakeEngines,
     caplog: pytest.LogCaptureFixture,
-    url,
-    body,
+    url: str,
+    body: dict[str, Any],
     stream: bool,
     kind: type[Any],
 ) -> None:

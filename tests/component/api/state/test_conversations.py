@@ -7,17 +7,20 @@ from typing import Any
 import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from openai.types.responses import EasyInputMessageParam, ResponseInputText
 
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
+from tests.component.openai_objects import content_of, id_of, text_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
+from tests.expected import of_kind
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 NESTED: list[Any] = []
 for _ in range(400):
     NESTED = [NESTED]
-HELLO = {"type": "message", "role": "user", "content": "Hello"}
+HELLO: EasyInputMessageParam = {"type": "message", "role": "user", "content": "Hello"}
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def client(clients: Any) -> AsyncOpenAI:
 
 
 async def texts(client: AsyncOpenAI, conversation: str, **options: Any) -> list[str]:
-    return [item.content[0].text async for item in client.conversations.items.list(conversation, **options)]
+    return [text_of(item) async for item in client.conversations.items.list(conversation, **options)]
 
 
 def messages(*contents: str) -> list[Any]:
@@ -72,7 +75,7 @@ async def test_deleted_conversation_is_gone_with_its_items(client: AsyncOpenAI) 
 async def test_items_are_listed_a_page_at_a_time_in_either_order(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=messages("1", "2", "3"))
     added = await client.conversations.items.create(made.id, items=messages("4", "5"))
-    assert [item.content[0].text for item in added.data] == ["4", "5"]
+    assert [text_of(item) for item in added.data] == ["4", "5"]
     assert await texts(client, made.id, limit=2) == ["5", "4", "3", "2", "1"]
     assert await texts(client, made.id, limit=2, order="asc") == ["1", "2", "3", "4", "5"]
 
@@ -80,11 +83,11 @@ async def test_items_are_listed_a_page_at_a_time_in_either_order(client: AsyncOp
 async def test_item_is_found_and_deleted(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=messages("1", "2"))
     first, _ = [item async for item in client.conversations.items.list(made.id, order="asc")]
-    assert await client.conversations.items.retrieve(first.id, conversation_id=made.id) == first
-    assert (await client.conversations.items.delete(first.id, conversation_id=made.id)).id == made.id
+    assert await client.conversations.items.retrieve(id_of(first), conversation_id=made.id) == first
+    assert (await client.conversations.items.delete(id_of(first), conversation_id=made.id)).id == made.id
     assert await texts(client, made.id) == ["2"]
     with pytest.raises(NotFoundError) as caught:
-        await client.conversations.items.retrieve(first.id, conversation_id=made.id)
+        await client.conversations.items.retrieve(id_of(first), conversation_id=made.id)
     assert caught.value.code == "item_not_found"
 
 
@@ -107,7 +110,11 @@ async def test_items_of_every_kind_come_back_in_full(client: AsyncOpenAI) -> Non
         "function_call_output",
         "reasoning",
     ]
-    assert [part.type for item in found[:3] for part in item.content] == ["input_text", "input_image", "output_text"]
+    assert [getattr(part, "type", None) for item in found[:3] for part in content_of(item)] == [
+        "input_text",
+        "input_image",
+        "output_text",
+    ]
 
 
 async def test_conversations_are_listed_newest_first_and_selected(client: AsyncOpenAI, clients: ClientOf) -> None:
@@ -138,8 +145,8 @@ async def test_another_tenants_conversation_is_not_found(client: AsyncOpenAI, cl
     for ask in (
         other.conversations.retrieve(made.id),
         other.conversations.delete(made.id),
-        other.conversations.items.retrieve(item.id, conversation_id=made.id),
-        other.conversations.items.retrieve(item.id, conversation_id=theirs.id),
+        other.conversations.items.retrieve(id_of(item), conversation_id=made.id),
+        other.conversations.items.retrieve(id_of(item), conversation_id=theirs.id),
         other.conversations.items.create(made.id, items=[HELLO]),
     ):
         with pytest.raises(NotFoundError):
@@ -201,15 +208,20 @@ async def test_page_after_nothing_is_not_found(client: AsyncOpenAI) -> None:
 
 async def test_fields_that_are_not_known_are_not_kept(client: AsyncOpenAI) -> None:
     parts = [{"type": "input_text", "text": "Hello", "more": [1]}]
-    made = await client.conversations.create(items=[{**CALL, "more": 1}, {"role": "user", "content": parts, "more": 1}])
+    sent: list[Any] = [{**CALL, "more": 1}, {"role": "user", "content": parts, "more": 1}]
+    made = await client.conversations.create(items=sent)
     called, said = [item async for item in client.conversations.items.list(made.id, order="asc")]
-    assert not {"more"} & {*called.model_dump(), *said.model_dump(), *said.content[0].model_dump()}
+    assert not {"more"} & {
+        *called.model_dump(),
+        *said.model_dump(),
+        *of_kind(ResponseInputText, content_of(said)[0]).model_dump(),
+    }
 
 
 async def test_items_of_one_conversation_can_be_given_to_another(client: AsyncOpenAI) -> None:
     call = CALL | {"id": "fc_1", "role": {}}
     first = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
-    items = [item.model_dump() async for item in client.conversations.items.list(first["id"])]  # type: ignore[index]
+    items: list[Any] = [item.model_dump() async for item in client.conversations.items.list(first["id"])]  # type: ignore[index]
     again = await client.conversations.create(items=items)
     assert len([item async for item in client.conversations.items.list(again.id)]) == 2
 

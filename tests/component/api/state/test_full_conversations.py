@@ -19,7 +19,7 @@ HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 @pytest.fixture
 async def client(postgres: str, redis: str, tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
     emptied(postgres)
-    urls = {"database_url": postgres, "redis_url": redis}
+    urls: dict[str, Any] = {"database_url": postgres, "redis_url": redis}
     state = ChatState(StateConfig(**urls, data_dir=str(tmp_path), titles=False, max_conversation_items=MOST))
     await state.look()
     async with clients_of(state, Model()) as clients:

@@ -10,6 +10,7 @@ from api.state.redis import idempotency_keys as module
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import GenerationClaim, HeldClaim, Hold, IdempotencyKeys
 from tests.component.forgetful import ForgetfulRedis
+from tests.expected import present
 
 ONE, OTHER = GenerationClaim("f", "resp_1"), GenerationClaim("f", "resp_2")
 
@@ -112,7 +113,7 @@ async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_
     assert isinstance(hold, Hold)
     await asyncio.sleep(0.5)  # much longer than a lease
     assert await other.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=False)
-    hold._renewal.cancel()  # its replica is killed
+    present(hold._renewal).cancel()  # its replica is killed
     await asyncio.sleep(0.3)
     assert isinstance(await other.claim("alice", "k", OTHER), Hold)
 

@@ -164,7 +164,7 @@ async def test_tenant_has_a_retention_of_its_own(
 async def test_running_turn_is_not_purged(
     client: AsyncOpenAI, purge: Purge, aged: Callable[[float], None], model: Model, is_alone: bool
 ) -> None:
-    conversation = {} if is_alone else {"conversation": (await client.conversations.create()).id}
+    conversation: Any = {} if is_alone else {"conversation": (await client.conversations.create()).id}
     model.may_go_on.clear()
     turn = await client.responses.create(model="m", input="Hello", stream=True, **conversation)
     created = await anext(aiter(turn))

@@ -15,6 +15,7 @@ from api.state.postgres.stores.items import Item
 from api.state.postgres.stores.search import CAUGHT_UP_AT_ONCE
 from api.state.postgres.stores.search_words import MAX_SEARCHED, text_of
 from cluster.config.state import StateConfig
+from tests.component.openai_objects import id_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
@@ -83,7 +84,7 @@ async def test_match_shows_where_it_was(said: Said, client: AsyncOpenAI) -> None
     await said(client, "What happened?", long)
     (match,) = await matches(client, "canary")
     item = await client.conversations.items.retrieve(match["match"]["item_id"], conversation_id=match["id"])
-    assert item.content[0].text == long
+    assert text_of(item) == long
     excerpt = match["match"]["excerpt"]
     assert "Then the canary sang. And after that" in excerpt
     assert len(excerpt) <= 162 and excerpt.startswith("…") and excerpt.endswith("…")
@@ -111,7 +112,7 @@ async def test_what_is_deleted_is_not_found(said: Said, client: AsyncOpenAI) -> 
     await client.conversations.delete(first)
     (item,) = [item async for item in client.conversations.items.list(second)]
     assert await found(client, "canary") == [second]
-    await client.conversations.items.delete(item.id, conversation_id=second)
+    await client.conversations.items.delete(id_of(item), conversation_id=second)
     assert await found(client, "canary") == []
 
 

@@ -1,6 +1,7 @@
 """What readers see while a real PostgreSQL is down: copies from a real Redis, but of nothing that was deleted."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from cluster.services.postgres import LocalPostgres
 from tests.component.forgetful import ForgetfulRedis
+from tests.component.openai_objects import id_of
 from tests.component.remembering import ClientOf, clients_of, emptied
 from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import answer
@@ -148,7 +150,7 @@ async def test_writes_and_what_was_not_read_have_to_wait(
     assert await is_away(
         client.conversations.retrieve(unread.id),
         client.conversations.items.list(made.id, limit=3),
-        client.conversations.items.list(made.id, after=items.data[0].id),
+        client.conversations.items.list(made.id, after=id_of(items.data[0])),
         client.conversations.items.create(made.id, items=[HELLO]),
         client.conversations.update(made.id, metadata={}),
         client.conversations.delete(made.id),
@@ -191,7 +193,7 @@ async def test_deleted_conversation_is_never_shown_nor_are_its_responses(
 ) -> None:
     conversation = await client.conversations.create(items=[HELLO])
     response = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
-    asks = [
+    asks: list[Callable[[], Awaitable[Any]]] = [
         lambda: client.conversations.retrieve(conversation.id),
         lambda: client.conversations.items.list(conversation.id),
         lambda: client.responses.retrieve(response.id),
@@ -225,7 +227,7 @@ async def test_deleted_item_is_never_shown_nor_in_its_response(
     await client.responses.input_items.list(response.id)
     if not is_heard_of:
         loses_replies()
-    deleting = client.conversations.items.delete(items.data[0].id, conversation_id=conversation.id)
+    deleting = client.conversations.items.delete(id_of(items.data[0]), conversation_id=conversation.id)
     assert await is_refused(deleting) is not is_heard_of
     own_postgres.down()
     assert await is_away(
@@ -241,7 +243,7 @@ async def test_what_was_purged_is_never_shown(
     conversation = await client.conversations.create()
     turn = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
     alone = await client.responses.create(model="m", input="Hello")
-    asks = [
+    asks: list[Callable[[], Awaitable[Any]]] = [
         lambda: client.conversations.retrieve(conversation.id),
         lambda: client.responses.retrieve(turn.id),
         lambda: client.responses.retrieve(alone.id),
@@ -363,7 +365,7 @@ async def test_redis_that_was_emptied_keeps_nothing_of_a_read_from_before(
 async def test_old_copies_are_not_shown(states: list[ChatState], monkeypatch: pytest.MonkeyPatch) -> None:
     await known(states[0])
     await kept(states[0], {"text": SECRET})
-    now = module.time.time()
+    now = time.time()
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now + 500))
     copy = await states[0].cache.get("t", "conv_1", "conversation")
     assert copy is not None and copy.age_s == pytest.approx(500, abs=5)

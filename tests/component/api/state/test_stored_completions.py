@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 import pytest
 from openai import APIError, AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
 from api.completions import store_writer as keeper
 from api.frontend.generation import Call
@@ -18,6 +19,7 @@ from api.state.stores import Stores
 from cluster.errors import StateUnavailable
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
+from tests.expected import of_kind, present
 from tests.unit.chat_chunks import Chunk, answer, chunk, usage
 
 HELLO: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -101,7 +103,8 @@ def client(clients: ClientOf) -> AsyncOpenAI:
 
 
 async def asked(client: AsyncOpenAI, **options: Any) -> Any:
-    return await client.chat.completions.create(**{"model": "m", "messages": HELLO, "store": True} | options)
+    request: dict[str, Any] = {"model": "m", "messages": HELLO, "store": True} | options
+    return await client.chat.completions.create(**request)
 
 
 async def ids(client: AsyncOpenAI, **query: Any) -> list[str]:
@@ -132,7 +135,7 @@ async def test_streamed_completion_is_kept_with_its_usage(client: AsyncOpenAI, o
     found = await client.chat.completions.retrieve(chunks[0].id)
     assert {part.id for part in chunks} == {found.id}
     assert (found.choices[0].message.content, found.choices[0].finish_reason) == ("Answer 1", "stop")
-    assert (found.usage.total_tokens, found.metadata, found.service_tier) == (7, {"a": "b"}, "default")
+    assert (present(found.usage).total_tokens, found.metadata, found.service_tier) == (7, {"a": "b"}, "default")
 
 
 async def test_nothing_is_kept_unless_it_is_asked_for(client: AsyncOpenAI, model: Model) -> None:
@@ -183,7 +186,8 @@ async def test_messages_are_those_that_it_answers(client: AsyncOpenAI) -> None:
     made = await asked(client, messages=sent)
     found = [message async for message in client.chat.completions.messages.list(made.id, limit=1)]
     assert [message.id for message in found] == [f"{made.id}-0", f"{made.id}-1"]
-    assert (found[0].tool_calls[0].function.name, found[1].content) == ("look", "Hello")
+    made_call = of_kind(ChatCompletionMessageFunctionToolCall, present(found[0].tool_calls)[0])
+    assert (made_call.function.name, found[1].content) == ("look", "Hello")
     newest = [message.id async for message in client.chat.completions.messages.list(made.id, order="desc", limit=1)]
     assert newest == [f"{made.id}-1", f"{made.id}-0"]
     with pytest.raises(NotFoundError):

@@ -11,6 +11,7 @@ from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from cluster.engine_core.step_samples import STATS_KEY, StepSampler
 from kvtransfer.connector import HandoffScheduler, HandoffStats, NixlConnector
 from kvtransfer.telemetry import PULLS_KEY
+from tests.expected import present
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> NixlConnector:
     connector.connector_scheduler = HandoffScheduler.__new__(HandoffScheduler)
     connector.connector_scheduler._reqs_need_recv = {}
     connector.connector_scheduler._steps = StepSampler()
-    connector.connector_worker = None
+    monkeypatch.setattr(connector, "connector_worker", None, raising=False)
     connector._connector_metadata = None
     return connector
 
@@ -40,7 +41,7 @@ def a_step(num_tokens: int) -> SchedulerOutput:
 def test_step_is_sampled_as_vllm_s_scheduler_describes_it(connector: NixlConnector) -> None:
     connector.build_connector_meta(a_step(10))
     stats = connector.get_kv_connector_stats()
-    ((num_prefill, attended, num_decoding, context_tokens, seconds),) = stats.data[STATS_KEY]
+    ((num_prefill, attended, num_decoding, context_tokens, seconds),) = present(stats).data[STATS_KEY]
     assert (num_prefill, attended, num_decoding, context_tokens) == (10, 10 * 32 + 55, 0, 0)
     assert 0.0 <= seconds < 1.0
     assert connector.get_kv_connector_stats() is None

@@ -1,5 +1,7 @@
 """What an engine inherits."""
 
+from typing import Any
+
 import pytest
 
 from cluster.config.pools import PoolConfig
@@ -8,7 +10,7 @@ from cluster.network.interface import Interface
 from kvtransfer.transport.topology import Device
 
 
-def environment(device: Device = Device.CPU, rank: int = 0, **settings: object) -> dict[str, str]:
+def environment(device: Device = Device.CPU, rank: int = 0, **settings: Any) -> dict[str, str]:
     config = PoolConfig(engine={}, **settings)
     return environment_of(
         config, transport_of(config, device, Interface("127.0.0.1", "lo")), device, rank, ("127.0.0.1", 20_001)

@@ -6,7 +6,7 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine_core.step_samples import MAX_SAMPLES, STATS_KEY
 from cluster.messages.reports import StepSample, WorkerLoad
-from kvtransfer.lease import LeaseEnd, stats_key
+from kvtransfer.lease import LeaseEnd, LeaseId, stats_key
 from kvtransfer.telemetry import PULLS_KEY, Transfer
 
 NIXL = {
@@ -17,7 +17,9 @@ NIXL = {
 }
 
 
-def record(steps: EngineSteps, connector_stats=None, iteration_stats=None) -> None:
+def record(
+    steps: EngineSteps, connector_stats: dict[str, Any] | None = None, iteration_stats: IterationStats | None = None
+) -> None:
     stats = SchedulerStats(
         num_running_reqs=2, num_waiting_reqs=3, kv_cache_usage=0.5, kv_connector_stats=connector_stats
     )
@@ -38,7 +40,7 @@ def test_load_is_that_of_the_last_step() -> None:
     ids=["alone", "beside tiers"],
 )
 def test_transfers_and_ended_leases_are_found(connector_stats: dict[str, Any]) -> None:
-    ended = []
+    ended: list[tuple[LeaseId, LeaseEnd]] = []
     steps = EngineSteps(ended.extend)
     record(steps)
     record(steps, connector_stats)

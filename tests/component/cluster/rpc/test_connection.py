@@ -35,7 +35,7 @@ class Server(Service):
         self.on_call(DOUBLE, self._double)
         self.on_call(REFUSE, self._refuse)
         self.on_call(HANG, self._hang)
-        self.on_call(MISREAD, self._misread)
+        self.on_call(Method[str, str](MISREAD.name, str, str), self._misread)
         self.on_call(ODD, self._odd)
         self.on_post(NOTE, self._note)
         self.when_closed(self._closed)

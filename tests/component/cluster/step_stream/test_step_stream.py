@@ -148,13 +148,18 @@ def token(number: int, *, last: bool = False) -> TokenDelta:
 async def test_one_message_carries_what_a_step_produced_for_all_streams() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
-        posted = []
+        posted: list[int] = []
         requests = [Request(f"r{n}", ingress) for n in range(64)]
         await cluster.settle()
         on_step = ingress.reader._on_step
+
+        def count_and_pass_on(connection: Connection, deltas: list[tuple[int, TokenDelta]]) -> None:
+            posted.append(len(deltas))
+            on_step(connection, deltas)
+
         ingress.reader.service.on_post(
             Method("step", list[tuple[int, TokenDelta]]),
-            lambda c, deltas: (posted.append(len(deltas)), on_step(c, deltas)),
+            count_and_pass_on,
         )
         cluster.engine.step({request.id: token(7, last=True) for request in requests})
         await asyncio.gather(*(request.reading for request in requests))

@@ -54,7 +54,7 @@ class Tier:
         self.memory[:] = np.arange(NUM_BLOCKS, dtype=np.int8)[:, None]
         self.tier = DiskTier(
             offloading_spec=an_offloading_spec(model),
-            primary_kv_view=memoryview(self.memory),
+            primary_kv_view=self.memory.data,
             tier_type="DiskTier",
             backpressure_detector=None,
             root_dir=str(disk),

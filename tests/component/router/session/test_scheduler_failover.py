@@ -1,7 +1,7 @@
 """Placing while the Scheduler comes and goes: real connections, on short times."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
@@ -24,6 +24,7 @@ from cluster.slo import SloConfig
 from router.session import scheduler_failover as scheduling_module
 from router.session.fallback_placement import FallbackPlacement
 from router.session.scheduler_failover import SchedulerFailover
+from tests.expected import of_kind
 
 PATIENCE_S, GRACE_S = 0.2, 0.3
 SLO = SloConfig(interactive=msgspec.structs.replace(SloConfig().interactive, outage_wait_s=0.5))
@@ -130,7 +131,7 @@ def by_whom(answer: Placement | Rejection) -> str:
     return "the Scheduler" if answer == PLACED else "last resort"
 
 
-async def timed(placing) -> tuple[str, float]:
+async def timed(placing: Awaitable[Placement | Rejection]) -> tuple[str, float]:
     started_at = asyncio.get_running_loop().time()
     answer = await placing
     return by_whom(answer), asyncio.get_running_loop().time() - started_at
@@ -301,7 +302,7 @@ async def test_open_requests_are_listed_on_a_new_connection_before_anything_else
     assert stage.scheduler.listed[-1] == [R]
 
 
-async def is_refused_while_the_scheduler_is_away(stage) -> bool:
+async def is_refused_while_the_scheduler_is_away(stage: Stage) -> bool:
     await stage.scheduler.start()
     await stage.settled()
     await stage.scheduler.kill()
@@ -310,7 +311,7 @@ async def is_refused_while_the_scheduler_is_away(stage) -> bool:
     return isinstance(answer, Rejection) and answer.is_quarantined
 
 
-def told_of_two_losses(stage) -> None:
+def told_of_two_losses(stage: Stage) -> None:
     for number in (1, 2):
         worker = WorkerId(f"d{number}")
         stage.scheduling.tell(EngineLostWith(digest=b"poison", worker=worker, num_engines_lost=number))
@@ -346,7 +347,7 @@ async def test_successor_hears_of_losses_before_it_is_asked(stage: Stage) -> Non
     await stage.scheduler.start()
     await stage.settled()
     await stage.scheduling.place(msgspec.structs.replace(REQUEST, digest=b"poison"))
-    assert [event.num_engines_lost for event in stage.scheduler.told_when_asked] == [2]
+    assert [of_kind(EngineLostWith, event).num_engines_lost for event in stage.scheduler.told_when_asked] == [2]
 
 
 async def test_last_resort_knows_how_many_engines_were_lost(stage: Stage) -> None:

@@ -160,14 +160,14 @@ def test_draft_gets_smaller_until_only_the_last_turn_is_left(
     conversation = measured(items)
     chosen = plan(conversation, BUDGET)
     memory = Memory(items[-1]["id"], items[:1]) if has_memory and items[-1]["type"] == "message" else None
-    draft: Draft | None = Draft(items, conversation, chosen.cut, chosen.cut, "a summary", {}, memory)
-    while draft is not None and (size := exact(draft, excess)) > BUDGET.limit:
+    draft = Draft(items, conversation, chosen.cut, chosen.cut, "a summary", {}, memory)
+    while (size := exact(draft, excess)) > BUDGET.limit:
         smaller = draft.smaller(size - BUDGET.limit)
-        assert smaller is None or exact(smaller, excess) < size
-        draft, last = smaller, draft
-    if draft is None:
-        assert (last.cut, last.summary, last.memory) == (conversation.starts[-1], None, None)
-        draft = last
+        if smaller is None:
+            assert (draft.cut, draft.summary, draft.memory) == (conversation.starts[-1], None, None)
+            break
+        assert exact(smaller, excess) < size
+        draft = smaller
     assert draft.sent()[-1]["id"] == items[-1]["id"]
 
 

@@ -1,5 +1,7 @@
 """What the model is told beside the items of a conversation, and in which words."""
 
+from typing import Any
+
 import pytest
 
 from api.context.prompt_notes import (
@@ -17,7 +19,7 @@ from tests.unit.conversations import called, numbered, returned, said
 IMAGE = {"type": "input_image", "image_url": "data:,", "detail": "auto"}
 
 
-def texts(item):
+def texts(item: dict[str, Any]) -> list[str]:
     return [part["text"] for part in item["content"]]
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -50,11 +52,11 @@ def test_model_is_asked_briefly_and_may_take_its_time() -> None:
 
 
 def test_first_question_and_first_answer_are_what_counts() -> None:
-    def a_message(role: str, *texts: str) -> dict[str, object]:
+    def a_message(role: str, *texts: str) -> dict[str, Any]:
         content = [{"text": text} for text in texts]
         return {"type": "message", "id": f"{role} {texts[0]}", "role": role, "content": content}
 
-    items = [
+    items: list[dict[str, Any]] = [
         a_message("developer", "Be brief"),
         a_message("user", "How", "so?"),
         {"type": "reasoning"},

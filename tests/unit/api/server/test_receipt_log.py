@@ -7,6 +7,7 @@ from api.server.receipt_log import ReceiptLog
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Slo
+from router.session.receipt import RouteReceipt
 from tests.unit.factories import a_receipt
 
 PREDICTED = Prediction(Path.DECODE, None, WorkerId("d0"), 0.5, 0.02, 0.1, 0.0, 0.2, 0.3)
@@ -15,7 +16,7 @@ PLACED = Placement(
 )
 
 
-def counted(name: str, receipt, **labels: str) -> float:
+def counted(name: str, receipt: RouteReceipt, **labels: str) -> float:
     """How much a receipt adds to a metric."""
     before = REGISTRY.get_sample_value(name, labels) or 0.0
     ReceiptLog(0).closed(receipt)
@@ -33,7 +34,8 @@ def counted(name: str, receipt, **labels: str) -> float:
     ids=str,
 )
 def test_request_counts_for_goodput_by_class_path_and_result(fields: dict[str, Any], path: str, result: str) -> None:
-    receipt = a_receipt(**({"placement": PLACED, "slo_class": SloClass.BATCH} | fields))
+    defaults: dict[str, Any] = {"placement": PLACED, "slo_class": SloClass.BATCH}
+    receipt = a_receipt(**(defaults | fields))
     assert counted("baton_goodput_requests_total", receipt, slo_class="batch", path=path, result=result) == 1
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -35,7 +37,7 @@ def test_token_that_is_named_like_an_internal_key_survives_in_logprobs() -> None
 
 
 def test_logprobs_of_a_chat_have_those_of_a_refusal_too() -> None:
-    body = {"choices": [{"logprobs": {"content": []}}]}
+    body: dict[str, Any] = {"choices": [{"logprobs": {"content": []}}]}
     assert public(body) == {"choices": [{"logprobs": {"content": [], "refusal": None}}]}
 
 

@@ -17,7 +17,7 @@ JSON = st.recursive(
 )
 
 
-def reordered(value):
+def reordered(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: reordered(value[key]) for key in reversed(value)}
     return [reordered(inner) for inner in value] if isinstance(value, list) else value

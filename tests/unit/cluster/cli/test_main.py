@@ -39,7 +39,7 @@ def test_command_line_leaves_the_given_config_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("config", [None, [], {}, {"applications": []}, {"applications": [{}, {}]}], ids=str)
-def test_config_without_exactly_one_application_is_refused(config: list[Any] | dict[str, Any] | None) -> None:
+def test_config_without_exactly_one_application_is_refused(config: Any) -> None:
     with pytest.raises(ValueError, match="exactly one application"):
         configured(config, None, None)
 

@@ -20,10 +20,12 @@ from cluster.messages.scheduler_events import (
     OpenRequests,
     PairSuspected,
     RequestClosed,
+    SchedulerEvent,
     WorkerLost,
 )
 from router.ingresses import GRACE_SWEEPS, Ingresses
 from router.state import RouterState
+from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
 INGRESS = IngressId("one")
@@ -96,7 +98,7 @@ def test_copy_that_was_placed_before_a_loss_does_not_lower_its_count() -> None:
     for worker, number in (("d0", 1), ("d1", 2), ("d2", 1)):
         outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId(worker), num_engines_lost=number), 0.0)
     ((message),) = outbox.connected("successor", 1.0)[1]
-    assert [event.num_engines_lost for event in message.events] == [2]
+    assert [of_kind(EngineLostWith, event).num_engines_lost for event in message.events] == [2]
 
 
 def test_lost_engines_that_are_remembered_take_no_more_than_so_much() -> None:
@@ -105,7 +107,7 @@ def test_lost_engines_that_are_remembered_take_no_more_than_so_much() -> None:
         outbox.put(EngineLostWith(digest=b"%d" % number, worker=WorkerId("d0"), num_engines_lost=1), 0.0)
     again = outbox.connected("scheduler", 0.0)[1]
     assert len(again) == MAX_LASTING
-    assert again[-1].events[0].digest == b"%d" % (MAX_LASTING + 9)
+    assert of_kind(EngineLostWith, again[-1].events[0]).digest == b"%d" % (MAX_LASTING + 9)
 
 
 def test_what_ended_while_the_connection_was_lost_is_learnt_from() -> None:
@@ -162,7 +164,7 @@ def test_events_for_a_scheduler_that_stays_away_take_no_more_than_so_much() -> N
 def test_event_that_comes_twice_is_taken_once() -> None:
     ingresses, connection = Ingresses(), object()
     ingresses.introduced(hello(), connection)
-    events = [first_token(f"r{i}") for i in range(4)]
+    events: list[SchedulerEvent] = [first_token(f"r{i}") for i in range(4)]
     assert ingresses.take(connection, Events(1, events[:2])) == events[:2]
     assert ingresses.take(connection, Events(1, events[:2])) == []
     assert ingresses.take(connection, Events(2, events[1:3])) == events[2:3]
@@ -305,7 +307,7 @@ class OutboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.link is not None and self.link.to_ingress)
     @rule()
     def hear(self) -> None:
-        self.outbox.heard(self.link.to_ingress.popleft())
+        self.outbox.heard(present(self.link).to_ingress.popleft())
 
     @precondition(lambda self: self.link is not None)
     @rule()
@@ -349,7 +351,8 @@ class OutboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.link is not None)
     @rule()
     def all_is_delivered(self) -> None:
-        self.read(self.link, len(self.link.to_scheduler))
+        link = present(self.link)
+        self.read(link, len(link.to_scheduler))
 
     @precondition(lambda self: self.links)
     @rule(data=st.data())
@@ -391,7 +394,8 @@ class OutboxMachine(RuleBasedStateMachine):
         for link in self.links:
             self.read(link, len(link.to_scheduler))
         self.list_open()
-        self.read(self.link, len(self.link.to_scheduler))
+        link = present(self.link)
+        self.read(link, len(link.to_scheduler))
         assert self.charges() <= self.open
         self.outbox.heard(self.ingresses.taken_through(self.link))
         assert self.outbox.num_kept == 0

@@ -128,7 +128,7 @@ def test_engine_that_says_first_that_all_is_emptied_is_believed() -> None:
     mirror.expect_clear()
     mirror.apply(EventBatch(0.0, [AllBlocksCleared(), stored(2)]))
     mirror.clear()
-    assert (mirror.blocks(KvTier.GPU), mirror.blocks(KvTier.HOST)) == (set(keys(2)), set())
+    assert (mirror.blocks(KvTier.GPU), mirror.blocks(KvTier.HOST)) == (frozenset(keys(2)), frozenset())
     mirror.apply(EventBatch(0.0, [stored(3)]))
     assert mirror.blocks(KvTier.GPU) == set(keys(2, 3))
 

@@ -73,7 +73,7 @@ def test_guessed_tokens_are_no_prompt() -> None:
 
 def test_step_of_a_busy_engine_began_when_the_one_before_was_done() -> None:
     first, second = sampled((a_step(new={"a": (0, 10)}), 1.0, 1.5), (a_step(cached={"a": (10, 1)}), 1.6, 1.9))
-    assert (first.seconds, second.seconds) == (pytest.approx(0.5), pytest.approx(0.4))
+    assert (first.seconds, second.seconds) == pytest.approx((0.5, 0.4))
 
 
 def test_step_after_a_pause_began_when_it_was_scheduled() -> None:

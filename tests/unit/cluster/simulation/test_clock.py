@@ -14,7 +14,7 @@ def test_sleeping_takes_virtual_time_alone() -> None:
 
 
 def test_timers_of_one_moment_run_in_order_of_their_setting() -> None:
-    seen = []
+    seen: list[str] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

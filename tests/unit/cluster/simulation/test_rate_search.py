@@ -1,5 +1,6 @@
 """The search for the highest rate: right to its resolution, in few runs, whatever the curve."""
 
+from collections.abc import Callable
 from math import exp, log
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from cluster.simulation.rate_search import MaxRate, best_split, max_rate
 
 
-def falling_at(capacity: float, steepness: float = 15.0) -> object:
+def falling_at(capacity: float, steepness: float = 15.0) -> Callable[[float], float]:
     return lambda rate: 1 / (1 + exp(min(700.0, steepness * log(rate / capacity) - log(9))))
 
 
@@ -58,7 +59,7 @@ def test_best_split_is_found_wherever_it_is(best: int, width: float) -> None:
 def test_split_that_is_no_better_costs_one_trial() -> None:
     tried: list[int] = []
 
-    def trial_of(split: int) -> object:
+    def trial_of(split: int) -> Callable[[float], float]:
         def trial(rate: float) -> float:
             tried.append(split)
             return falling_at(10 - abs(split - 4))(rate)

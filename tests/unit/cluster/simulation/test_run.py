@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from cluster.messages.ids import Outcome, Path, Pool
+from cluster.messages.kv_events import KvTier
 from cluster.messages.placement import Slo
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
 from cluster.messages.transport import LinkSpeed
@@ -14,6 +15,7 @@ from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSet
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.run import serve, simulate
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
+from tests.expected import of_kind, present
 from tests.unit.cluster.simulation.linear_steps import LinearSteps
 from tests.unit.cluster.simulation.recording_scheduler import RecordingScheduler
 
@@ -26,7 +28,9 @@ def a_pool(number: int, **engine: Any) -> PoolSetting:
     return PoolSetting(number=number, engine=EngineSetting(**engine), model=MODEL)
 
 
-def a_setting(num_prefill: int = 2, num_decode: int = 2, engine: dict | None = None, **changes: Any) -> ClusterSetting:
+def a_setting(
+    num_prefill: int = 2, num_decode: int = 2, engine: dict[str, Any] | None = None, **changes: Any
+) -> ClusterSetting:
     given = {
         "prefill": a_pool(num_prefill, **{"max_step_tokens": 4000, **(engine or {})}),
         "decode": a_pool(num_decode, **(engine or {})),
@@ -104,14 +108,14 @@ def test_single_token_ends_on_the_prefill_worker() -> None:
 def test_session_tells_the_scheduler_how_far_it_is() -> None:
     run = Outcomes([a_request()], a_setting(), path=Path.PREFILL_DECODE)
     assert [type(event) for event in run.scheduler.told] == [PrefillDone, FirstToken, RequestClosed]
-    assert run.scheduler.told[-1].num_output_tokens == 101
+    assert of_kind(RequestClosed, run.scheduler.told[-1]).num_output_tokens == 101
 
 
 def test_hand_overs_to_one_worker_queue_for_its_link() -> None:
     setting = a_setting(2, 1, link=LinkSpeed(latency_s=0.0, bytes_per_s=1e6))
     alone = Outcomes([a_request()], setting, path=Path.PREFILL_DECODE).records[0]
     both = Outcomes([a_request(), a_request()], setting, path=Path.PREFILL_DECODE).records
-    waited = [(record.tpot_s - alone.tpot_s) * 100 for record in both]
+    waited = [(present(record.tpot_s) - present(alone.tpot_s)) * 100 for record in both]
     assert waited[0] == pytest.approx(0.0, abs=0.2)  # they share the decode steps for a while
     assert waited[1] == pytest.approx(2.5, abs=0.2)
 
@@ -119,7 +123,7 @@ def test_hand_overs_to_one_worker_queue_for_its_link() -> None:
 def test_slow_pair_is_slow_and_says_so() -> None:
     slow = LinkSpeed(latency_s=1.0, bytes_per_s=1e8)
     run = Outcomes([a_request()], a_setting(1, 1, slow_links={(0, 0): slow}), path=Path.PREFILL_DECODE)
-    assert run.records[0].tpot_s > 1.0 / 100
+    assert present(run.records[0].tpot_s) > 1.0 / 100
     assert next(report for report in run.scheduler.reports if report.pool is Pool.DECODE).links == {"p0": slow}
 
 
@@ -193,7 +197,7 @@ def test_refused_client_comes_again_when_it_was_told_to() -> None:
 def test_reports_come_in_their_interval_and_as_late_and_wrong_as_they_are_set() -> None:
     reporting = Reporting(interval_s=0.5, delay_s=0.2, load_scale=3.0, seconds_scale=2.0)
     run = Outcomes([a_request()] * 2, a_setting(0, 1, reporting=reporting))
-    span_s = max(record.ttft_s + record.tpot_s * 100 for record in run.records)
+    span_s = max(present(record.ttft_s) + present(record.tpot_s) * 100 for record in run.records)
     assert len(run.scheduler.reports) == pytest.approx(span_s / 0.5, abs=2)
     assert run.scheduler.heard_at[:4] == pytest.approx([0.0, 0.7, 1.2, 1.7])
     busy = [report.load for report in run.scheduler.reports if report.load.num_running]
@@ -217,16 +221,18 @@ def test_kv_events_say_what_the_caches_hold() -> None:
         for worker in fleet.workers:
             mine = [events for events in scheduler.events if events.worker == worker.id]
             assert [events.number for events in mine] == list(range(1, len(mine) + 1))
-            held: dict = {}
+            held: dict[KvTier, set[bytes]] = {}
             for events in mine:
                 if events.is_snapshot:
-                    assert all(held.get(change.tier, set()) == set(change.block_hashes) for change in events.changes)
+                    assert all(
+                        held.get(change.tier, set()) == set(present(change.block_hashes)) for change in events.changes
+                    )
                 for change in events.changes:
                     tier = held.setdefault(change.tier, set())
                     tier.update(change.block_hashes) if change.is_stored else tier.difference_update(
                         change.block_hashes
                     )
-            told = {change.tier: set(change.block_hashes) for change in worker.engine.cache.snapshot()}
+            told = {change.tier: set(present(change.block_hashes)) for change in worker.engine.cache.snapshot()}
             assert held == told
         assert sum(events.is_snapshot for events in scheduler.events) == 5
 
@@ -242,4 +248,4 @@ def test_decode_pool_alone_is_a_colocated_cluster() -> None:
 def test_record_is_good_when_it_meets_both_objectives() -> None:
     (record,) = simulate([a_request()], a_setting(), RecordingScheduler)
     assert record.is_good
-    assert not msgspec.structs.replace(record, slo=Slo(record.ttft_s / 2, 1.0)).is_good
+    assert not msgspec.structs.replace(record, slo=Slo(present(record.ttft_s) / 2, 1.0)).is_good

@@ -12,13 +12,16 @@ NONE = TiersConfig()
 DISK = DiskTierConfig(path="/nvme/kv", gib=100)
 
 
-def arguments(tiers=NONE, *, pool=Pool.DECODE, device=Device.CUDA, **engine: Any):
+def arguments(
+    tiers: TiersConfig = NONE, *, pool: Pool = Pool.DECODE, device: Device = Device.CUDA, **engine: Any
+) -> dict[str, Any]:
     return kv_transfer_arguments(pool, PoolConfig(tiers=tiers, engine=engine, kv_lease_s=12), device, "engine-1")
 
 
-def offloading(tiers, **others: Any):
+def offloading(tiers: TiersConfig, **others: Any) -> dict[str, Any]:
     _, connector = arguments(tiers, **others)["kv_connector_extra_config"]["connectors"]
-    return connector["kv_connector_extra_config"]
+    extra: dict[str, Any] = connector["kv_connector_extra_config"]
+    return extra
 
 
 def test_pool_without_tiers_has_nixl_alone() -> None:
@@ -76,9 +79,9 @@ def test_disk_tier_has_a_folder_of_its_own_and_a_capacity() -> None:
 
 
 def test_engines_share_a_disk_only_when_their_arguments_are_the_same() -> None:
-    def digest(**engine: Any):
+    def digest(**engine: Any) -> str:
         (disk,) = offloading(TiersConfig(dram_gib=1, disk=DISK), **engine)["secondary_tiers"]
-        return disk["engine_digest"]
+        return str(disk["engine_digest"])
 
     assert digest(model="m", dtype="bfloat16") == digest(dtype="bfloat16", model="m")
     assert digest(model="m", hf_overrides={"rope_theta": 1e6}) != digest(model="m")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.messages.ids import IngressId, Path, SloClass
+from cluster.messages.ids import IngressId, Path, RequestId, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from router.admission.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
@@ -19,6 +19,7 @@ from router.placement.placement_input import Others, PlacementInput
 from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.state import RouterState
+from tests.expected import present
 from tests.unit.fleets import KIND, a_fleet, a_report, ask, ended, put
 
 INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH
@@ -83,7 +84,7 @@ def test_request_that_was_let_in_before_is_not_judged_again() -> None:
 
 def test_gain_is_lost_by_own_risk_and_by_victims() -> None:
     placed = put(a_fleet(1, 1), ask("r", 2000), 1.0)
-    sure = msgspec.structs.replace(placed.predicted, risk=0.0, victims=0.0, future_victims=0.0)
+    sure = msgspec.structs.replace(present(placed.predicted), risk=0.0, victims=0.0, future_victims=0.0)
     assert gain(sure) == 1.0
     assert gain(msgspec.structs.replace(sure, risk=0.4, victims=1.0)) == pytest.approx(-0.4)
     assert gain(msgspec.structs.replace(sure, future_victims=1.0)) > gain(msgspec.structs.replace(sure, victims=1.0))
@@ -122,7 +123,7 @@ def test_first_in_order_is_let_in_when_the_queues_have_drained() -> None:
     state = a_busy_fleet(5.0)
     waiting(state, "batch", 2000, 0.1, slo_class=BATCH, ttft_s=1.3, tpot_s=0.05)
     waiting(state, "standard", 2000, 0.2)
-    state.handle(FirstToken(request_id="queued0 D"), 0.3)
+    state.handle(FirstToken(request_id=RequestId("queued0 D")), 0.3)
     for made in [c.request_id for c in state._charges if c.request_id.startswith("queued")]:
         ended(state, made, 0.4)
     decided = state.decide(0.5)
@@ -134,7 +135,8 @@ def test_first_in_order_is_let_in_when_the_queues_have_drained() -> None:
 def test_request_whose_deadline_passes_in_the_queue_is_refused() -> None:
     state = a_busy_fleet()
     waiting(state, "r", 2000, 0.1)
-    decisions, now = [], 0.1
+    decisions: list[tuple[RequestId, Placement | Rejection]] = []
+    now = 0.1
     while not decisions:
         at = state.next_decision_at()
         assert at is not None
@@ -150,7 +152,7 @@ def test_request_whose_deadline_passes_in_the_queue_is_refused() -> None:
 def test_closed_request_waits_no_more() -> None:
     state = a_busy_fleet()
     waiting(state, "r", 2000, 0.1)
-    state.handle(RequestClosed(request_id="r"), 0.2)
+    state.handle(RequestClosed(request_id=RequestId("r")), 0.2)
     assert (state.num_waiting, state.decide(99.0)) == (0, [])
 
 

@@ -63,8 +63,8 @@ def test_longer_stall_has_more_victims(several: list[Any], stall_s: float, more_
 def test_more_slack_never_makes_a_victim(
     resident: tuple[float, float, float, float, int], more_s: float, stall_s: float
 ) -> None:
-    budget_s, elapsed_s, *rest = resident
-    with_more = (budget_s, elapsed_s - more_s, *rest)
+    budget_s, elapsed_s, num_left, per_token, rank = resident
+    with_more = (budget_s, elapsed_s - more_s, num_left, per_token, rank)
     missed = [outlook_of([r]).bins[0].miss for r in (resident, with_more)]
     risks = [
         m + victims(r, stall_s=stall_s, of=SloClass.INTERACTIVE)

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement
+from cluster.messages.placement import Placement, Prediction
 from cluster.messages.reports import StepSample
 from cluster.messages.scheduler_events import FirstToken, WorkerLost
 from cluster.messages.transport import LinkSpeed
+from router.state import RouterState
+from tests.expected import present
 from tests.unit.fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
@@ -65,7 +67,7 @@ def test_fleet_without_prefill_workers_stays_on_decode_workers() -> None:
     assert put(a_fleet(0, 2), ask("r", 20_000), 1.0).path is ALONE
 
 
-def crowded(num_residents):
+def crowded(num_residents: int) -> RouterState:
     """One decode worker, which decodes so many requests, beside three prefill workers that have nothing to do."""
     state = a_fleet(3, 1)
     for number in range(num_residents):
@@ -80,7 +82,7 @@ def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_fe
     placed = put(crowded(30), ask("r", 2000, tpot_s=0.03), 9.1)
     assert (placed.path, placed.decode) == (Path.PREFILL, None)
     handed_over = next(way for way in placed.considered if way.path is PAIR)
-    assert placed.predicted.risk + 0.3 < handed_over.risk
+    assert present(placed.predicted).risk + 0.3 < handed_over.risk
 
 
 def test_prefill_worker_does_not_take_what_is_hopeless_there_too() -> None:
@@ -103,7 +105,7 @@ def test_prefill_worker_is_not_taken_to_decode_faster_than_decode_workers_do() -
     shape = msgspec.structs.replace(report.shape, kind="slow")
     steps = [StepSample(0, 0, 1, 1000, 0.1)] * 20
     state.handle(msgspec.structs.replace(report, shape=shape, steps=steps), 0.5)
-    assert put(state, ask("r", 2000, path=Path.PREFILL), 1.0).predicted.tpot_s > 0.08
+    assert present(put(state, ask("r", 2000, path=Path.PREFILL), 1.0).predicted).tpot_s > 0.08
 
 
 def test_one_token_answer_ends_where_it_is_prefilled() -> None:
@@ -117,7 +119,8 @@ def test_one_token_answer_ends_where_it_is_prefilled() -> None:
 
 def test_a_thousand_requests_that_share_one_block_are_spread() -> None:
     state = a_fleet(8, 2)
-    shared, used = b"\0" * 8, Counter()
+    shared = b"\0" * 8
+    used: Counter[WorkerId | None] = Counter()
     for number in range(1000):
         hashes = [shared, *(number.to_bytes(4, "big") + block.to_bytes(4, "big") for block in range(1, 440))]
         request = ask(f"r{number}", 7040, block_hashes=hashes, path=Path.PREFILL_DECODE, max_output_tokens=8)
@@ -129,13 +132,14 @@ def test_a_thousand_requests_that_share_one_block_are_spread() -> None:
     assert max(used.values()) <= 1.5 * 1000 / 8
 
 
-def report_all(state, now) -> None:
+def report_all(state: RouterState, now: float) -> None:
     for worker in state.view(now).workers:
         state.handle(a_report(worker.worker, dict(worker.links)), now)
 
 
 def test_arrivals_between_two_reports_are_spread_by_our_own_accounting() -> None:
-    state, used = a_fleet(4, 4), Counter()
+    state = a_fleet(4, 4)
+    used: Counter[WorkerId | None] = Counter()
     for number in range(100):
         placed = put(state, ask(f"r{number}", 3000, path=Path.PREFILL_DECODE), 1.0 + number / 100)
         used[placed.prefill] += 1
@@ -161,14 +165,10 @@ def test_next_turn_of_a_chat_goes_to_the_worker_that_holds_it() -> None:
         hashes = [block.to_bytes(8, "big") for block in range(turn * 100)]
         placed = put(state, ask(f"turn{turn}", turn * 1600 + 10, block_hashes=hashes), float(turn))
         workers.add(placed.generating)
-        state.handle(FirstToken(request_id=placed_id(turn)), turn + 0.2)
+        state.handle(FirstToken(request_id=RequestId(f"turn{turn}")), turn + 0.2)
         ended(state, f"turn{turn}", turn + 0.5, num_output_tokens=20)
         report_all(state, turn + 0.5)
     assert len(workers) == 1
-
-
-def placed_id(turn):
-    return f"turn{turn}"
 
 
 def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds() -> None:
@@ -254,7 +254,7 @@ def test_when_most_workers_have_gone_silent_their_own_load_decides() -> None:
 def test_more_work_is_never_predicted_to_be_done_sooner(
     num_prompt: int, more: int, queued: list[Any], num_residents: int
 ) -> None:
-    def predict(num_prompt, queued):
+    def predict(num_prompt: int, queued: list[int]) -> Prediction:
         state = a_fleet(1, 1)
         for number in range(num_residents):
             decoding(state, f"resident{number}", 1000, "d0", 0.5)
@@ -330,7 +330,7 @@ def test_fresh_scheduler_sees_the_load_that_it_has_not_placed() -> None:
     state = a_fleet(2, 2)
     for worker, links in (("d0", dict.fromkeys(("p0", "p1"), FAST)), ("p0", None)):
         state.handle(a_report(worker, links, num_running=60, kv_cache_usage=0.7), 0.5)
-    used = Counter()
+    used: Counter[str] = Counter()
     for number in range(6):
         used[put(state, ask(f"r{number}", 1000), 1.0 + number / 10).generating] += 1
     assert used["d1"] > used["d0"]
@@ -354,7 +354,7 @@ def test_worker_that_flaps_keeps_its_charges_and_its_turn() -> None:
             state.validate()
         else:
             state.handle(a_report("d0", {"p0": FAST}), now)
-        state.handle(FirstToken(request_id=f"r{number}"), now)
+        state.handle(FirstToken(request_id=RequestId(f"r{number}")), now)
     for number in range(40):
         ended(state, f"r{number}", 6.0)
     report_all(state, 6.0)
@@ -362,13 +362,14 @@ def test_worker_that_flaps_keeps_its_charges_and_its_turn() -> None:
 
 
 def test_prefix_that_everybody_has_does_not_draw_everybody_to_one_worker() -> None:
-    state, used = a_fleet(4, 4), Counter()
+    state = a_fleet(4, 4)
+    used: Counter[WorkerId | None] = Counter()
     hashes = [block.to_bytes(8, "big") for block in range(250)]
     for number in range(200):
         now = 1.0 + number / 50
         placed = put(state, ask(f"r{number}", 4010, block_hashes=hashes, max_output_tokens=200), now)
         used[placed.generating] += 1
-        state.handle(FirstToken(request_id=f"r{number}"), now + 0.01)
+        state.handle(FirstToken(request_id=RequestId(f"r{number}")), now + 0.01)
         if number % 50 == 49:
             report_all(state, now)
     assert max(used.values()) <= 0.7 * 200
@@ -386,7 +387,7 @@ def test_prefix_does_not_draw_to_a_worker_that_stays_slow_while_another_is_about
         ask("first", 1600, block_hashes=hashes[:100], excluded=frozenset({WorkerId("d1")}), path=Path.DECODE),
         1.0,
     )
-    state.handle(FirstToken(request_id="first"), 1.0)
+    state.handle(FirstToken(request_id=RequestId("first")), 1.0)
     ended(state, "first", 1.0)
     following = ask("next", 1616, block_hashes=hashes, tpot_s=0.0237, max_output_tokens=400, slo_class=SloClass.BATCH)
     assert put(state, following, 1.06).generating == "d1"
@@ -403,7 +404,7 @@ def test_several_sequences_of_a_request_teach_the_length_of_one() -> None:
 def test_resident_that_may_generate_little_is_expected_to_end_soon() -> None:
     state = a_fleet(1, 1)
     decoding(state, "short", 2000, "d0", 1.0, max_output_tokens=4)
-    outlook = state._workers["d0"].outlook(1.1)
+    outlook = state._workers[WorkerId("d0")].outlook(1.1)
     assert outlook.finish_s[0] < 0.2
 
 
@@ -415,6 +416,6 @@ def test_who_finds_a_longer_queue_of_prompts_depends_on_the_pool_that_computes_t
         state = a_fleet(2, num_decode)
         for number in range(6):
             put(state, ask(f"before{number}", 6000, max_output_tokens=2, path=path), 1.0)
-        return put(state, ask("r", 6000, max_output_tokens=2, path=path), 1.0).predicted.future_victims
+        return present(put(state, ask("r", 6000, max_output_tokens=2, path=path), 1.0).predicted).future_victims
 
     assert future_victims(2) == pytest.approx(future_victims(8)) != 0

@@ -1,7 +1,6 @@
 """Latency models learn what engines take: from a good prior, from a bad one, from none, and while it changes."""
 
 import random
-from collections.abc import Callable
 from math import inf, isfinite, nan
 from statistics import fmean
 from typing import Any
@@ -16,10 +15,12 @@ from cluster.messages.transport import LinkSpeed
 from router.prediction import hardware as catalogue
 from router.prediction.latency import LatencyModel, LatencyModels
 from router.prediction.step_model import StepModel
+from tests.expected import present
 from tests.unit.latency_truth import (
     CPU,
     GPU,
     MIXTURE,
+    Draw,
     decode_step,
     mean_error,
     measured,
@@ -31,14 +32,21 @@ from tests.unit.latency_truth import (
 SEEDS = range(8)
 
 
-def taught(model, truth, draw, num_samples, seed):
+def taught(model: LatencyModel, truth: StepModel, draw: Draw, num_samples: int, seed: int) -> LatencyModel:
     rng = random.Random(seed)
     for _ in range(num_samples):
         model.observe(measured(truth, draw(rng), rng))
     return model
 
 
-def mean_error_after(num_samples, prior, truth, *, learns=mixed_step, predicts=mixed_step):
+def mean_error_after(
+    num_samples: int,
+    prior: StepModel | None,
+    truth: StepModel,
+    *,
+    learns: Draw = mixed_step,
+    predicts: Draw = mixed_step,
+) -> float:
     return fmean(
         mean_error(taught(LatencyModel(prior), truth, learns, num_samples, seed), truth, predicts) for seed in SEEDS
     )
@@ -46,9 +54,7 @@ def mean_error_after(num_samples, prior, truth, *, learns=mixed_step, predicts=m
 
 @pytest.mark.parametrize("draw", [prefill_step, decode_step, mixed_step])
 @pytest.mark.parametrize("factor", [0.5, 1, 2])
-def test_hundred_samples_correct_a_prior_to_two_percent(
-    draw: Callable[[random.Random], StepSample], factor: float
-) -> None:
+def test_hundred_samples_correct_a_prior_to_two_percent(draw: Draw, factor: float) -> None:
     assert mean_error_after(100, times(GPU, factor), GPU, learns=draw, predicts=draw) < 0.02
 
 
@@ -66,8 +72,9 @@ def test_prior_that_is_wrong_tenfold_is_corrected_by_twenty_samples(factor: floa
 
 
 @pytest.mark.parametrize("draw", [prefill_step, decode_step, mixed_step])
-def test_drift_is_followed_within_a_hundred_samples(draw: Callable[[random.Random], StepSample]) -> None:
-    slow, errors = times(GPU, 1.4), {20: [], 100: [], 300: []}
+def test_drift_is_followed_within_a_hundred_samples(draw: Draw) -> None:
+    slow = times(GPU, 1.4)
+    errors: dict[int, list[float]] = {20: [], 100: [], 300: []}
     for seed in SEEDS:
         model = taught(LatencyModel(GPU), GPU, draw, 400, seed)
         learned = 0
@@ -102,9 +109,9 @@ def test_small_prefill_beside_decodes_is_nearly_free_below_the_knee() -> None:
 def test_error_of_each_kind_of_step_is_the_noise_of_its_samples() -> None:
     model = taught(LatencyModel(GPU), GPU, decode_step, 300, 1)
     assert model.errors().prefill is None
-    assert 0.03 < model.errors().decode < 0.15
+    assert 0.03 < present(model.errors().decode) < 0.15
     taught(model, times(GPU, 2), prefill_step, 1, 1)
-    assert model.errors().prefill > 0.3
+    assert present(model.errors().prefill) > 0.3
 
 
 def test_kinds_are_learned_apart_from_the_prior_of_their_names() -> None:
@@ -136,7 +143,7 @@ def test_links_of_a_worker_that_is_gone_are_forgotten() -> None:
     ],
 )
 def test_kind_names_its_prior(kind: str, slower_than: str) -> None:
-    slow, fast = catalogue.prior(kind), catalogue.prior(slower_than)
+    slow, fast = present(catalogue.prior(kind)), present(catalogue.prior(slower_than))
     assert slow.decode_s(8, 8000) > fast.decode_s(8, 8000)
 
 

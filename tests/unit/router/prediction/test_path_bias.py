@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction
 from router.prediction.path_bias import Bias, PathBias
+from tests.expected import present
 
 
-def taught(bias, factor, overhead_s, num_requests, *, noise: float = 0.1):
+def taught(bias: Bias, factor: float, overhead_s: float, num_requests: int, *, noise: float = 0.1) -> Bias:
     rng = random.Random(1)
     for _ in range(num_requests):
         predicted_s = exp(rng.uniform(log(0.004), log(1.0)))  # a small model's short prompts and its long ones
@@ -36,7 +37,7 @@ def test_factor_and_overhead_are_learned_together(factor: float, overhead_s: flo
     assert 0.03 < bias.error < 0.3
 
 
-def predicted(path, ttft_s, step_s, gap_s: float = 0.0):
+def predicted(path: Path, ttft_s: float, step_s: float, gap_s: float = 0.0) -> Prediction:
     return Prediction(path, None, None, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, ttft_s, step_s, gap_s)
 
 
@@ -48,7 +49,7 @@ def test_paths_and_figures_are_corrected_apart() -> None:
     assert bias.ttft(Path.PREFILL_DECODE).corrected(0.1) == 0.1
     assert bias.tpot(Path.DECODE).corrected(0.02) == 0.02
     assert bias.errors()[Path.DECODE].tpot is None
-    assert bias.errors()[Path.DECODE].ttft < 0.2
+    assert present(bias.errors()[Path.DECODE].ttft) < 0.2
     bias.observe(predicted(Path.DECODE, 0.1, 0.02), None, 0.03, 100)
     assert bias.tpot(Path.DECODE).corrected(0.02) > 0.02
 

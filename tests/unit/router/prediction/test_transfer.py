@@ -1,6 +1,7 @@
 """What a handoff takes is learned per link, and a link without a measurement takes what the others do."""
 
 import random
+from collections.abc import Callable
 from math import inf, isfinite, nan
 from typing import Any
 
@@ -17,11 +18,11 @@ FAST = LinkSpeed(latency_s=1e-3, bytes_per_s=10e9)
 SLOW = LinkSpeed(latency_s=5e-3, bytes_per_s=0.5e9)
 
 
-def takes(speed, num_bytes):
+def takes(speed: LinkSpeed, num_bytes: float) -> float:
     return speed.latency_s + num_bytes / speed.bytes_per_s
 
 
-def teach(observe, truth, num_samples: int = 50, seed: int = 1) -> None:
+def teach(observe: Callable[[float, float], None], truth: LinkSpeed, num_samples: int = 50, seed: int = 1) -> None:
     rng = random.Random(seed)
     for _ in range(num_samples):
         num_bytes = 10 ** rng.uniform(6, 9.3)

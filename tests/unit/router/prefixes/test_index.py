@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from router.prefixes.expected_blocks import STRIDE_BLOCKS, ExpectedBlocks
+from router.prefixes.block_table import STRIDE_BLOCKS
+from router.prefixes.expected_blocks import ExpectedBlocks
 from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
 from router.prefixes.worker_bits import WorkerBits
 

@@ -174,11 +174,17 @@ class Stream(RuleBasedStateMachine):
         for first in range(NUM_BLOCKS):
             self.look_up([*range(first, NUM_BLOCKS), *range(first)])
 
-    def look_up(self, blocks) -> None:
+    def look_up(self, blocks: list[int]) -> None:
         found = self.index.longest([key(block) for block in blocks], self.now)
         assert found == self.model.longest(blocks, self.now)
 
-    def message(self, worker, what, is_snapshot: bool = False, is_exact: bool = True):
+    def message(
+        self,
+        worker: WorkerId,
+        what: list[tuple[KvTier, bool, list[int] | None]],
+        is_snapshot: bool = False,
+        is_exact: bool = True,
+    ) -> KvEvents:
         self.sent[worker] = self.sent.get(worker, 0) + 1
         told = [
             KvChange(tier, is_stored and blocks is not None, blocks and [key(block) for block in blocks])
@@ -187,7 +193,7 @@ class Stream(RuleBasedStateMachine):
         ]
         return KvEvents(worker, self.sent[worker], is_snapshot, is_exact, told)
 
-    def hear(self, message) -> None:
+    def hear(self, message: KvEvents) -> None:
         wanted = self.index.handle(message, self.now)
         self.model.handle(message, self.now)
         assert wanted == (message.worker in self.model.missed)
@@ -207,7 +213,7 @@ class CrowdedStream(Stream):
         for first in range(NUM_BLOCKS):
             self.look_up([*range(first, NUM_BLOCKS), *range(first)])
 
-    def look_up(self, blocks) -> None:
+    def look_up(self, blocks: list[int]) -> None:
         found = self.index.longest([key(block) for block in blocks], self.now)
         right = self.model.longest(blocks, self.now)
         for worker in WORKERS:

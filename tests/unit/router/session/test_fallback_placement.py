@@ -50,7 +50,7 @@ def test_open_requests_of_the_workers_never_differ_by_more_than_the_closed_ones(
 
 def test_equally_loaded_workers_take_turns() -> None:
     choice = a_choice(*(a_decode_view(f"d{i}") for i in range(3)))
-    turns = [choice.place(a_placement_request()).decode for _ in range(6)]
+    turns = [placed(choice, number).generating for number in range(6)]
     assert sorted(turns[:3]) == ["d0", "d1", "d2"]
     assert turns[3:] == turns[:3]
 

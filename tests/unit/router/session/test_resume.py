@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
-from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.ids import Outcome, Path
 from cluster.messages.scheduler_events import PairSuspected
 from tests.unit.factories import a_request
@@ -21,7 +21,7 @@ TOP = [TokenLogprob(10 + rank, -1.0 - rank) for rank in range(5)]
 OTHER_TOP = [TokenLogprob(10 + rank, -3.0 - rank) for rank in range(5)]
 
 
-def a_resumable(**fields: Any):
+def a_resumable(**fields: Any) -> GenerateRequest:
     return a_request(is_resumable=True, is_verifiable=True, **fields)
 
 

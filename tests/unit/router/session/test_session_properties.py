@@ -1,6 +1,7 @@
 """Whatever workers and clients do, and whenever they do it, a session leaves nothing behind."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
@@ -13,7 +14,7 @@ from tests.unit.factories import a_request
 from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 PREFILLS, DECODES = ("p0", "p1"), ("d0", "d1")
-ERRORS = {
+ERRORS: dict[str, Callable[[str, str], Exception]] = {
     "unreachable": WorkerUnreachable,
     "prefill failed": PrefillFailed,
     "generation failed": GenerationFailed,

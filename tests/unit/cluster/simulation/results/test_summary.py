@@ -89,7 +89,7 @@ def test_fairness_is_one_for_equals_and_a_share_for_one_favourite() -> None:
 
 def test_quarters_go_from_short_to_long_prompts() -> None:
     records = [a_record(t, num_prompt=t, ttft_s=9.0 if t >= 30 else 0.1) for t in range(40)]
-    assert summary(records).by_prompt_length == (1.0, 1.0, pytest.approx(8 / 9), 0.0)
+    assert summary(records).by_prompt_length == pytest.approx((1.0, 1.0, 8 / 9, 0.0))
 
 
 def test_classes_are_told_apart() -> None:
