@@ -1,7 +1,7 @@
 """The official openai client against real engines: every shape of answer, and every kind of refusal."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import openai
@@ -75,9 +75,11 @@ def test_several_prompts_give_several_choices(client: openai.OpenAI, model: str)
 
 def messages_of(answer: Any) -> Iterator[tuple[Any, Any]]:
     """Messages with their choices: of a whole answer, or the deltas of a stream, whose types share no base."""
-    for part in [answer] if isinstance(answer, ChatCompletion) else answer:
+    is_whole = isinstance(answer, ChatCompletion)
+    parts: Iterable[Any] = [answer] if is_whole else answer
+    for part in parts:
         for choice in part.choices:
-            yield (choice.message if isinstance(part, ChatCompletion) else choice.delta), choice
+            yield (choice.message if is_whole else choice.delta), choice
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,7 +8,7 @@ import msgspec
 from openai import AsyncOpenAI
 
 from api.frontend.generation import Call
-from tests.component.openai_objects import text_of
+from tests.component.openai_objects import first_text_of
 from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import answer
 
@@ -60,4 +60,4 @@ def frame(chunk: Any) -> str:
 
 
 async def texts(client: AsyncOpenAI, conversation: str) -> list[str]:
-    return [text_of(item) async for item in client.conversations.items.list(conversation, order="asc")]
+    return [first_text_of(item) async for item in client.conversations.items.list(conversation, order="asc")]

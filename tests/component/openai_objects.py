@@ -10,7 +10,7 @@ def response_of(event: object) -> Response:
     return response
 
 
-def text_of(item: object) -> str:
+def first_text_of(item: object) -> str:
     """The text of the first part of a message."""
     text = getattr(content_of(item)[0], "text", None)
     assert isinstance(text, str), item

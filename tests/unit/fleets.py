@@ -21,7 +21,9 @@ SLO = SloConfig(
 FAST = LinkSpeed(0.5e-3, 49.5e9)
 
 
-def a_report(worker: str, links: Mapping[str, LinkSpeed | None] | None = None, **load: Any) -> WorkerReport:
+def a_report(
+    worker: str, links: Mapping[WorkerId, LinkSpeed | None] | Mapping[str, LinkSpeed | None] | None = None, **load: Any
+) -> WorkerReport:
     """Of a prefill worker when it is called p..., else of a decode worker."""
     pool = Pool.PREFILL if worker.startswith("p") else Pool.DECODE
     return WorkerReport(

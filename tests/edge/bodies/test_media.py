@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def parts(url: str) -> list[dict]:
+def parts(url: str) -> list[dict[str, Any]]:
     return [
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "image_url", "image_url": url},

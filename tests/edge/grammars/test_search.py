@@ -74,11 +74,8 @@ def test_no_step_of_what_is_admitted_takes_long(backend: GrammarBackend, outputs
 def longest_step_s(backend: GrammarBackend, outputs: dict[str, str], rng: random.Random) -> float:
     request = StructuredOutputRequest(StructuredOutputsParams(**outputs))
     try:
-        grammar = MeteredGrammar(
-            backend.compile_grammar(request.structured_output_key[0], request.structured_output_key[1], {END_OF_TEXT}),
-            GUARD,
-            Allowance(100.0),
-        )
+        kind, text = request.structured_output_key
+        grammar = MeteredGrammar(backend.compile_grammar(kind, text, {END_OF_TEXT}), GUARD, Allowance(100.0))
     except ValueError:
         return 0.0  # refused where it is tried
     mask, longest_s = backend.allocate_token_bitmask(1), 0.0

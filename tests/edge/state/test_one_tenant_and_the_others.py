@@ -11,7 +11,7 @@ import pytest
 from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores import search
-from api.state.postgres.stores.search import SearchStore
+from api.state.postgres.stores.search import Search
 from api.wire.pages import Page
 from cluster.errors import StateUnavailable, TooManyRequests
 from tests.edge.state.stored import database_of
@@ -110,5 +110,5 @@ def repeat(url: str, conversation: str, times: int) -> None:
         )
 
 
-async def find(searches: SearchStore, tenant: str) -> Any:
+async def find(searches: Search, tenant: str) -> Any:
     return await searches.find(tenant, "dog", Page(None, 10, True), None, {})

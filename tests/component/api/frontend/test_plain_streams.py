@@ -151,9 +151,10 @@ def generated(draw: st.DrawFn) -> list[TokenDelta]:
         deltas.append(TokenDelta(0, tokens[:size]))
         tokens = tokens[size:]
     if (end := draw(ends)) is not None:
-        last = deltas.pop() if deltas and draw(st.booleans()) else TokenDelta(0, [])
+        ends_its_last = draw(st.booleans())
+        last = deltas.pop() if ends_its_last and deltas else TokenDelta(0, [])
         deltas.append(TokenDelta(0, last.token_ids, *end))
-    if deltas and draw(st.booleans()):
+    if draw(st.booleans()) and deltas:
         deltas[0] = msgspec.structs.replace(deltas[0], prompt_sources=PromptTokenSources(3, 2, 1))
     return deltas
 

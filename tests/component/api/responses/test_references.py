@@ -8,7 +8,7 @@ from openai.types.responses import EasyInputMessageParam
 
 from api.state.postgres.stores import items
 from tests.component.answering import Model, texts
-from tests.component.openai_objects import text_of
+from tests.component.openai_objects import first_text_of
 from tests.component.remembering import ClientOf, clients_of
 
 QUESTION: EasyInputMessageParam = {"role": "user", "content": "And this?"}
@@ -33,7 +33,7 @@ async def test_reference_stands_for_the_item_wherever_it_is(client: AsyncOpenAI,
     contents = ["Said to a response", "Answer 1", "Said in a conversation", "And this?"]
     assert [message["content"] for message in model.chats[1]] == contents
     kept = (await client.responses.input_items.list(second.id, order="asc")).data
-    assert [text_of(one) for one in kept] == contents
+    assert [first_text_of(one) for one in kept] == contents
     assert not {one.id for one in kept} & {own.id, first.output[0].id, item.id}
 
     await client.responses.delete(first.id)  # the copies stay
@@ -51,7 +51,7 @@ async def test_conversations_take_references(client: AsyncOpenAI) -> None:
     first = await client.responses.create(model="m", input="Hello")
     made = await client.conversations.create(items=[reference(first.output[0].id)])
     (added,) = (await client.conversations.items.create(made.id, items=[reference(first.output[0].id)])).data
-    assert text_of(added) == "Answer 1"
+    assert first_text_of(added) == "Answer 1"
     assert await texts(client, made.id) == ["Answer 1", "Answer 1"]
 
 

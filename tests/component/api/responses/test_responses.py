@@ -11,7 +11,7 @@ from openai.types.responses import EasyInputMessageParam, ResponseErrorEvent
 
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model, texts
-from tests.component.openai_objects import response_of, text_of
+from tests.component.openai_objects import first_text_of, response_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.expected import of_kind, present
 
@@ -30,7 +30,7 @@ async def test_response_answers_and_is_kept(client: openai.AsyncOpenAI, model: M
     assert model.chats == [[{"role": "user", "content": "Hello"}]]
     assert await client.responses.retrieve(made.id) == made
     (asked,) = [item async for item in client.responses.input_items.list(made.id)]
-    assert text_of(asked) == "Hello"
+    assert first_text_of(asked) == "Hello"
 
 
 async def test_stream_tells_the_events_of_what_is_kept(client: openai.AsyncOpenAI) -> None:

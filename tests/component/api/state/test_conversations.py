@@ -11,7 +11,7 @@ from openai.types.responses import EasyInputMessageParam, ResponseInputText
 
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
-from tests.component.openai_objects import content_of, id_of, text_of
+from tests.component.openai_objects import content_of, first_text_of, id_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 from tests.expected import of_kind
@@ -35,7 +35,7 @@ def client(clients: Any) -> AsyncOpenAI:
 
 
 async def texts(client: AsyncOpenAI, conversation: str, **options: Any) -> list[str]:
-    return [text_of(item) async for item in client.conversations.items.list(conversation, **options)]
+    return [first_text_of(item) async for item in client.conversations.items.list(conversation, **options)]
 
 
 def messages(*contents: str) -> list[Any]:
@@ -75,7 +75,7 @@ async def test_deleted_conversation_is_gone_with_its_items(client: AsyncOpenAI) 
 async def test_items_are_listed_a_page_at_a_time_in_either_order(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=messages("1", "2", "3"))
     added = await client.conversations.items.create(made.id, items=messages("4", "5"))
-    assert [text_of(item) for item in added.data] == ["4", "5"]
+    assert [first_text_of(item) for item in added.data] == ["4", "5"]
     assert await texts(client, made.id, limit=2) == ["5", "4", "3", "2", "1"]
     assert await texts(client, made.id, limit=2, order="asc") == ["1", "2", "3", "4", "5"]
 

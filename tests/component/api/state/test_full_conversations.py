@@ -10,6 +10,7 @@ from openai import AsyncOpenAI, BadRequestError
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, texts
+from tests.component.openai_objects import id_of
 from tests.component.remembering import clients_of, emptied
 
 MOST = 4
@@ -40,7 +41,7 @@ async def test_full_conversation_takes_items_again_when_some_are_deleted(client:
     made = await client.conversations.create(items=[HELLO] * MOST)
     assert await is_refused(client.conversations.items.create(made.id, items=[HELLO]))
     item = (await client.conversations.items.list(made.id)).data[0]
-    await client.conversations.items.delete(item.id, conversation_id=made.id)
+    await client.conversations.items.delete(id_of(item), conversation_id=made.id)
     assert await is_refused(client.conversations.items.create(made.id, items=[HELLO, HELLO]))
     assert not await is_refused(client.conversations.items.create(made.id, items=[HELLO]))
     assert len(await texts(client, made.id)) == MOST

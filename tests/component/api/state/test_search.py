@@ -15,7 +15,7 @@ from api.state.postgres.stores.items import Item
 from api.state.postgres.stores.search import CAUGHT_UP_AT_ONCE
 from api.state.postgres.stores.search_words import MAX_SEARCHED, text_of
 from cluster.config.state import StateConfig
-from tests.component.openai_objects import id_of
+from tests.component.openai_objects import first_text_of, id_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
@@ -84,7 +84,7 @@ async def test_match_shows_where_it_was(said: Said, client: AsyncOpenAI) -> None
     await said(client, "What happened?", long)
     (match,) = await matches(client, "canary")
     item = await client.conversations.items.retrieve(match["match"]["item_id"], conversation_id=match["id"])
-    assert text_of(item) == long
+    assert first_text_of(item) == long
     excerpt = match["match"]["excerpt"]
     assert "Then the canary sang. And after that" in excerpt
     assert len(excerpt) <= 162 and excerpt.startswith("…") and excerpt.endswith("…")

@@ -26,6 +26,7 @@ from tests.component.forgetful import ForgetfulRedis
 from tests.component.openai_objects import id_of
 from tests.component.remembering import ClientOf, clients_of, emptied
 from tests.component.surface import FakeFrontend
+from tests.expected import present
 from tests.unit.chat_chunks import answer
 
 FRAMES = [f"data: {msgspec.json.encode(chunk).decode()}\n\n" for chunk in answer("An ", "answer")] + [
@@ -358,7 +359,7 @@ async def test_redis_that_was_emptied_keeps_nothing_of_a_read_from_before(
     mark = await states[0].cache.mark("t", "conv_1")
     with Redis.from_url(forgetful.url) as client:
         client.flushall()
-    await states[0].cache.put("t", "conv_1", "conversation", {}, mark)
+    await states[0].cache.put("t", "conv_1", "conversation", {}, present(mark))
     assert await states[0].cache.get("t", "conv_1", "conversation") is None
 
 

@@ -229,9 +229,8 @@ def test_kv_events_say_what_the_caches_hold() -> None:
                     )
                 for change in events.changes:
                     tier = held.setdefault(change.tier, set())
-                    tier.update(change.block_hashes) if change.is_stored else tier.difference_update(
-                        change.block_hashes
-                    )
+                    hashes = present(change.block_hashes)
+                    tier.update(hashes) if change.is_stored else tier.difference_update(hashes)
             told = {change.tier: set(present(change.block_hashes)) for change in worker.engine.cache.snapshot()}
             assert held == told
         assert sum(events.is_snapshot for events in scheduler.events) == 5

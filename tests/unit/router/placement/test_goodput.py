@@ -87,7 +87,7 @@ def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_fe
 
 def test_prefill_worker_does_not_take_what_is_hopeless_there_too() -> None:
     placed = crowded(30).place(ask("r", 2000, tpot_s=0.017), 9.1)
-    assert placed is None or placed.path is not Path.PREFILL
+    assert not isinstance(placed, Placement) or placed.path is not Path.PREFILL
 
 
 def test_prompts_keep_away_from_a_prefill_worker_that_decodes() -> None:
@@ -134,7 +134,7 @@ def test_a_thousand_requests_that_share_one_block_are_spread() -> None:
 
 def report_all(state: RouterState, now: float) -> None:
     for worker in state.view(now).workers:
-        state.handle(a_report(worker.worker, dict(worker.links)), now)
+        state.handle(a_report(worker.worker, worker.links), now)
 
 
 def test_arrivals_between_two_reports_are_spread_by_our_own_accounting() -> None:

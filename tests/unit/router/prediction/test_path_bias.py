@@ -34,7 +34,7 @@ def test_factor_and_overhead_are_learned_together(factor: float, overhead_s: flo
         for predicted_s in (0.005, 0.02, 0.1, 1.0)
     ]
     assert fmean(errors) < 0.06
-    assert 0.03 < bias.error < 0.3
+    assert 0.03 < present(bias.error) < 0.3
 
 
 def predicted(path: Path, ttft_s: float, step_s: float, gap_s: float = 0.0) -> Prediction:

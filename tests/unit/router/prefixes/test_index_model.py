@@ -187,7 +187,9 @@ class Stream(RuleBasedStateMachine):
     ) -> KvEvents:
         self.sent[worker] = self.sent.get(worker, 0) + 1
         told = [
-            KvChange(tier, is_stored and blocks is not None, blocks and [key(block) for block in blocks])
+            KvChange(
+                tier, is_stored and blocks is not None, None if blocks is None else [key(block) for block in blocks]
+            )
             for tier, is_stored, blocks in what
             if blocks is None or blocks
         ]
