@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ LONG = "x" * COUNTED_AT_A_TIME
 
 
 @given(st.lists(st.integers(0, 400_000), max_size=8))
-def test_each_text_is_counted_whole(sizes: list[Any]) -> None:
+def test_each_text_is_counted_whole(sizes: list[int]) -> None:
     counts = asyncio.run(TextCounter(len).counts(["x" * size for size in sizes]))
     assert counts == sizes
 

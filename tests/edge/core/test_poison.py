@@ -285,7 +285,7 @@ def test_neighbours_of_the_reason_leave_quarantine_soon() -> None:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=2), st.sampled_from("ab"), st.floats(0, 2000)), max_size=50))
-def test_nobody_is_held_longer_than_said(added: list[Any]) -> None:
+def test_nobody_is_held_longer_than_said(added: list[tuple[bytes, str, float]]) -> None:
     quarantine = Quarantine()
     last: dict[bytes, float] = {}
     for digest, worker, now in sorted(added, key=lambda one: one[2]):
@@ -307,7 +307,7 @@ def test_quarantine_is_bounded() -> None:
 
 
 @given(st.lists(st.integers(0, 200_000), max_size=40), st.binary(max_size=9), st.sampled_from([None, "one", "two"]))
-def test_digest_is_of_what_an_engine_computes(token_ids: list[Any], params: bytes, salt: Any) -> None:
+def test_digest_is_of_what_an_engine_computes(token_ids: list[int], params: bytes, salt: str | None) -> None:
     fields: dict[str, Any] = {"prompt_token_ids": token_ids, "sampling_params": params, "cache_salt": salt}
     one = digest_of(a_request(request_id="one", **fields), [])
     assert one == digest_of(a_request(request_id="two", **fields), [])

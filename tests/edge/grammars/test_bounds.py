@@ -186,7 +186,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from(["response_format", "text", "tools", "structured_outputs"]))
-def test_nothing_but_a_refusal_comes_of_any_body(value: Any, name: Any) -> None:
+def test_nothing_but_a_refusal_comes_of_any_body(value: Any, name: str) -> None:
     for body in ({name: value}, {name: {"format": value, "json_schema": value, "json": value}}, {name: [value]}, value):
         try:
             check_constraints(body, DEFAULT)

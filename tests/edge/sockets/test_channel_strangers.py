@@ -63,7 +63,7 @@ async def are_dropped_beside_a_peer(conversations: list[list[bytes]]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(sayings, min_size=1, max_size=4), min_size=1, max_size=8))
-def test_strangers_are_dropped_and_counted_whatever_they_say(conversations: list[Any]) -> None:
+def test_strangers_are_dropped_and_counted_whatever_they_say(conversations: list[list[Any]]) -> None:
     asyncio.run(are_dropped_beside_a_peer(conversations))
 
 
@@ -101,7 +101,7 @@ async def spoken_after_proof(parts: list[bytes]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(frames, st.binary(max_size=500)), min_size=1, max_size=6))
-def test_what_a_proved_peer_says_wrongly_harms_nobody_else(parts: list[Any]) -> None:
+def test_what_a_proved_peer_says_wrongly_harms_nobody_else(parts: list[bytes]) -> None:
     asyncio.run(spoken_after_proof(parts))
 
 

@@ -1,7 +1,5 @@
 """The handshake without a network: only who knows the secret comes through, and no bytes of anybody break it."""
 
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -94,7 +92,7 @@ def test_listener_refuses_a_proof_that_was_guessed(proof: bytes, nonce: bytes) -
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))
-def test_connector_trusts_no_stranger_that_listens(said: list[Any]) -> None:
+def test_connector_trusts_no_stranger_that_listens(said: list[bytes]) -> None:
     connector = a_connector()
     try:
         for data in said:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import msgspec
 import psutil
@@ -182,7 +181,7 @@ BYTES = st.one_of(
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(BYTES, max_size=4))
-def test_bytes_of_strangers_change_nothing(address: tuple[str, int], sent: list[Any]) -> None:
+def test_bytes_of_strangers_change_nothing(address: tuple[str, int], sent: list[bytes]) -> None:
     with socket.create_connection(address, timeout=5.0) as stranger:
         try:
             for some in sent:

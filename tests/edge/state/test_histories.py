@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import httpx
 import pytest
@@ -85,7 +84,7 @@ def test_history_that_is_larger_than_all_the_space_is_read_alone() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.booleans()), max_size=60))
-def test_space_holds_no_more_than_it_has_and_gets_all_of_it_back(wanted: list[Any]) -> None:
+def test_space_holds_no_more_than_it_has_and_gets_all_of_it_back(wanted: list[tuple[str, int, bool]]) -> None:
     space, held = HistorySpace(100), []
     for tenant, num_bytes, leaves in wanted:
         with contextlib.suppress(TooManyRequests, Overloaded):

@@ -29,7 +29,7 @@ speeds = st.builds(LinkSpeed, st.floats(1e-6, 1e-1), st.floats(1e6, 1e11))
 
 @given(speeds, st.lists(st.floats(0, 1), max_size=3), st.lists(st.floats(0, 1), max_size=3))
 def test_known_speed_is_found_whatever_delays_the_other_samples(
-    speed: LinkSpeed, small_delays_s: list[Any], large_delays_s: list[Any]
+    speed: LinkSpeed, small_delays_s: list[float], large_delays_s: list[float]
 ) -> None:
     small = [over(SMALL, speed, delay_s) for delay_s in [*small_delays_s, 0.0]]
     large = [over(LARGE, speed, delay_s) for delay_s in [*large_delays_s, 0.0]]
@@ -40,7 +40,7 @@ def test_known_speed_is_found_whatever_delays_the_other_samples(
 
 
 @given(st.lists(samples, max_size=8))
-def test_speed_is_never_negative_or_infinite(taken: list[Any]) -> None:
+def test_speed_is_never_negative_or_infinite(taken: list[LinkSample]) -> None:
     found = fit(taken)
     if found is not None:
         assert 0 <= found.latency_s <= 100

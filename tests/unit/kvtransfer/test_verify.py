@@ -17,12 +17,12 @@ REFERENCE = top(-0.1, -2.0, -4.0, -5.0, -6.0)
 
 
 @given(st.lists(st.floats(-TOLERANCE / 2, TOLERANCE / 2), min_size=NUM_TOP, max_size=NUM_TOP))
-def test_rounding_agrees(noise: list[Any]) -> None:
+def test_rounding_agrees(noise: list[float]) -> None:
     assert agrees(distance(REFERENCE, top(*(t.logprob + n for t, n in zip(REFERENCE, noise, strict=True)))))
 
 
 @given(st.integers(0, NUM_TOP - 1), st.floats(TOLERANCE * 1.01, 20) | st.floats(-20, -TOLERANCE * 1.01))
-def test_one_token_that_is_off_differs(rank: int, error: Any) -> None:
+def test_one_token_that_is_off_differs(rank: int, error: float) -> None:
     observed = [t.logprob + (error if i == rank else 0.0) for i, t in enumerate(REFERENCE)]
     assert not agrees(distance(REFERENCE, top(*observed)))
     assert distance(REFERENCE, top(*observed)) == pytest.approx(abs(error))

@@ -234,7 +234,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.suspects: dict[tuple[str, str], float] = {}
 
     @rule(prefill=st.sampled_from(PREFILLS), decode=st.sampled_from(DECODES))
-    def suspect(self, prefill: Any, decode: Any) -> None:
+    def suspect(self, prefill: WorkerId, decode: WorkerId) -> None:
         self.suspects[prefill, decode] = self.now + PAIR_QUARANTINE_S
         self.state.handle(PairSuspected(prefill=prefill, decode=decode), self.now)
 
@@ -244,7 +244,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         num_running=st.integers(0, 50),
         usage=st.sampled_from([0.0, 0.5, 1.0, float("nan"), float("inf")]),
     )
-    def report(self, worker: WorkerId, connected: frozenset[Any], num_running: int, usage: Any) -> None:
+    def report(self, worker: WorkerId, connected: frozenset[WorkerId], num_running: int, usage: float) -> None:
         report = a_prefill_report(worker) if worker in PREFILLS else a_decode_report(worker, " ".join(connected))
         load = WorkerLoad(num_running=num_running, kv_cache_usage=usage)
         shape = EngineShape(kv_capacity_tokens=300_000, kv_bytes_per_token=100_000)
@@ -258,7 +258,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.state.handle(WorkerLost(worker=worker), self.now)
 
     @rule(request_id=requests, num_output_tokens=st.sampled_from([None, 0, 1, 500]))
-    def close(self, request_id: RequestId, num_output_tokens: Any) -> None:
+    def close(self, request_id: RequestId, num_output_tokens: int | None) -> None:
         self.charges.pop(request_id, None)
         self.waiting.pop(request_id, None)
         event = RequestClosed(
@@ -307,7 +307,7 @@ class RouterStateMachine(RuleBasedStateMachine):
             self.report(worker, frozenset(PREFILLS), 1, 0.1)
 
     @rule(seconds=st.one_of(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 2 * REPORT_TIMEOUT_S)))
-    def wait(self, seconds: Any) -> None:
+    def wait(self, seconds: float) -> None:
         self.now += seconds
 
     @rule(

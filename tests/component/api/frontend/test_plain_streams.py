@@ -183,7 +183,7 @@ errors = st.sampled_from([None, None, None, Overloaded("full", 1.0), WorkerUnrea
 @given(asked=st.sampled_from([CHAT, TEXT]), options=bodies, deltas=generated(), error=errors)
 def test_both_ways_give_the_same_bytes(
     ways: Ways,
-    asked: Any,
+    asked: dict[str, Any],
     options: dict[str, Any],
     deltas: list[TokenDelta],
     error: WorkerUnreachable | Overloaded | None,

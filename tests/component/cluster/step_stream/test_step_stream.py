@@ -344,7 +344,9 @@ class Run:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(ACTIONS, max_size=40))
-async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_others(actions: list[Any]) -> None:
+async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_others(
+    actions: list[tuple[Any, ...]],
+) -> None:
     async with running(num_ingresses=2) as cluster:
         run = Run(cluster)
         for stream in range(4):

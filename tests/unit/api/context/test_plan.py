@@ -64,7 +64,7 @@ def test_planning_takes_time_in_proportion_to_the_conversation() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=20))
-def test_turns_begin_outside_of_calls_and_their_results(steps: list[Any]) -> None:
+def test_turns_begin_outside_of_calls_and_their_results(steps: list[tuple[int, int]]) -> None:
     items = [called(str(call)) if is_call else returned(str(call)) for is_call, call in steps]
     with_questions = [item for one in items for item in (said("user", "a"), one)]
     starts = turn_starts(with_questions)

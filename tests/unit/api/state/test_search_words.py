@@ -1,5 +1,3 @@
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +28,7 @@ def the_hash(lexeme: str, key: bytes = KEY) -> str:
 
 
 @given(st.lists(st.text(min_size=1), max_size=5))
-def test_lexemes_come_out_as_they_went_in(lexemes: list[Any]) -> None:
+def test_lexemes_come_out_as_they_went_in(lexemes: list[str]) -> None:
     assert lexemes_of(" ".join(f"{quoted(lexeme)}:1,2" for lexeme in lexemes)) == lexemes
 
 

@@ -3,7 +3,6 @@ no request loses its charge.
 """
 
 from collections import deque
-from typing import Any
 
 import msgspec
 from hypothesis import settings
@@ -246,7 +245,7 @@ class OutboxMachine(RuleBasedStateMachine):
     # ---- the ingress
 
     @initialize(max_kept=st.sampled_from([1, 100]))
-    def start_ingress(self, max_kept: Any) -> None:
+    def start_ingress(self, max_kept: int) -> None:
         self.outbox = SchedulerOutbox(INGRESS, max_kept)
 
     @precondition(lambda self: self.link is None)

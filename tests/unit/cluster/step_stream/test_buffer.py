@@ -40,7 +40,7 @@ def test_deltas_with_logprobs_are_not_merged(order: tuple[int, int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.lists(st.integers(0, 99)), st.booleans())))
-def test_buffer_keeps_the_order_of_every_sequence(puts: list[Any]) -> None:
+def test_buffer_keeps_the_order_of_every_sequence(puts: list[tuple[int, int, Any, bool]]) -> None:
     buffer = DeltaBuffer()
     expected: dict[tuple[int, int], list[int]] = {}
     for stream, sequence, token_ids, has_logprobs in puts:
@@ -55,7 +55,7 @@ def test_buffer_keeps_the_order_of_every_sequence(puts: list[Any]) -> None:
 
 
 @given(st.lists(st.integers(0, 99), max_size=200))
-def test_buffer_of_one_sequence_holds_one_delta_however_long_it_waits(token_ids: list[Any]) -> None:
+def test_buffer_of_one_sequence_holds_one_delta_however_long_it_waits(token_ids: list[int]) -> None:
     buffer = DeltaBuffer()
     for token in token_ids:
         buffer.put(7, a_delta(token))
@@ -66,7 +66,7 @@ PUT, READ = "put", "read"
 
 
 @given(st.lists(st.sampled_from([PUT, READ]), max_size=60), st.integers(1, 3))
-async def test_reader_gets_everything_in_order_however_it_keeps_up(steps: list[Any], num_sequences: int) -> None:
+async def test_reader_gets_everything_in_order_however_it_keeps_up(steps: list[str], num_sequences: int) -> None:
     buffer = TokenBuffer(num_sequences)
     got: list[TokenDelta] = []
     expected: dict[int, list[int]] = {}

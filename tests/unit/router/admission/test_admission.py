@@ -106,7 +106,7 @@ def test_batch_request_rises_until_it_is_first() -> None:
 
 
 @given(st.sampled_from(list(SloClass)), st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0.01, 100))
-def test_nobody_falls_back_while_waiting(slo_class: Any, waited_s: float, more_s: float, ttft_s: float) -> None:
+def test_nobody_falls_back_while_waiting(slo_class: SloClass, waited_s: float, more_s: float, ttft_s: float) -> None:
     assert 0 <= band(slo_class, waited_s + more_s, ttft_s) <= band(slo_class, waited_s, ttft_s)
 
 
@@ -254,7 +254,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.sampled_from(list(SloClass)))
 def test_every_request_that_waits_is_answered_once_or_withdrawn(
-    steps: list[tuple[str, int, float]], slo_class: Any
+    steps: list[tuple[str, int, float]], slo_class: SloClass
 ) -> None:
     state, now = a_fleet(1, 1), 1.0
     expected: set[str] = set()

@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,7 +52,9 @@ def test_victim_of_a_higher_class_counts_more_than_one() -> None:
 
 
 @given(st.lists(residents, max_size=50), seconds, seconds)
-def test_longer_stall_has_more_victims(several: list[Any], stall_s: float, more_s: float) -> None:
+def test_longer_stall_has_more_victims(
+    several: list[tuple[float, float, float, float, int]], stall_s: float, more_s: float
+) -> None:
     outlook = outlook_of(several)
     fewer = outlook.victims(stall_s, 0.0, 1)
     assert -0.01 * len(several) <= fewer <= outlook.victims(stall_s + more_s, 0.0, 1) + 1e-3 * len(several)
@@ -74,7 +75,9 @@ def test_more_slack_never_makes_a_victim(
 
 
 @given(st.lists(residents, max_size=50), seconds)
-def test_those_that_have_ended_have_freed_their_memory(several: list[Any], after_s: float) -> None:
+def test_those_that_have_ended_have_freed_their_memory(
+    several: list[tuple[float, float, float, float, int]], after_s: float
+) -> None:
     number, freed = outlook_of(several).finished_by(after_s)
     ended = [r for r in several if r[2] * STEP_S <= after_s]
     assert number == len(ended)

@@ -1,7 +1,6 @@
 """What the policy knows of the load beside the workers: arrivals, stalls by prompts, and who used how much."""
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -63,7 +62,7 @@ def test_duty_is_the_share_of_stalls_in_each_window() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 50.0)), max_size=30))
-def test_duty_leaves_some_time_for_decoding(stalls: list[Any]) -> None:
+def test_duty_leaves_some_time_for_decoding(stalls: list[tuple[float, float]]) -> None:
     duty, now = PrefillShare(), 0.0
     for stall_s, wait_s in stalls:
         now += wait_s
@@ -117,7 +116,7 @@ def test_number_of_tenants_is_bounded_and_the_least_user_goes() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 10.0), st.floats(0.0, 100.0)), max_size=40))
-def test_excess_is_bounded_and_weighed_by_all_is_one(charges: list[Any]) -> None:
+def test_excess_is_bounded_and_weighed_by_all_is_one(charges: list[tuple[str, float, float]]) -> None:
     shares, now = TenantShares(), 0.0
     for tenant, engine_s, wait_s in charges:
         now += wait_s

@@ -1,7 +1,6 @@
 """What the placement policy does with requests and fleets whose right treatment is known."""
 
 from collections import Counter
-from typing import Any
 
 import msgspec
 import pytest
@@ -252,7 +251,7 @@ def test_when_most_workers_have_gone_silent_their_own_load_decides() -> None:
     num_residents=st.integers(0, 10),
 )
 def test_more_work_is_never_predicted_to_be_done_sooner(
-    num_prompt: int, more: int, queued: list[Any], num_residents: int
+    num_prompt: int, more: int, queued: list[int], num_residents: int
 ) -> None:
     def predict(num_prompt: int, queued: list[int]) -> Prediction:
         state = a_fleet(1, 1)
@@ -300,7 +299,7 @@ LOADS = st.fixed_dictionaries(
 
 
 @given(loads=st.lists(LOADS, min_size=4, max_size=4), num_prompt=st.integers(0, 10**7))
-def test_whatever_reports_say_there_is_an_answer(loads: list[Any], num_prompt: int) -> None:
+def test_whatever_reports_say_there_is_an_answer(loads: list[dict[str, float]], num_prompt: int) -> None:
     state = a_fleet(2, 2)
     for worker, load in zip(("p0", "p1", "d0", "d1"), loads, strict=True):
         state.handle(a_report(worker, {"p0": None, "p1": FAST} if worker[0] == "d" else None, **load), 0.5)

@@ -3,7 +3,6 @@
 import random
 from math import inf, isfinite, nan
 from statistics import fmean
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,7 +168,7 @@ work = st.tuples(st.integers(0, 200_000), st.integers(0, 200_000), st.integers(0
 
 @given(samples=samples, prior=st.sampled_from([None, GPU, MIXTURE]), work=work, more=work)
 def test_predictions_are_finite_and_grow_with_the_work_whatever_was_observed(
-    samples: list[StepSample], prior: Any, work: tuple[int, int, int, int], more: tuple[int, int, int, int]
+    samples: list[StepSample], prior: StepModel | None, work: tuple[int, int, int, int], more: tuple[int, int, int, int]
 ) -> None:
     model = LatencyModel(prior)
     for sample in samples:

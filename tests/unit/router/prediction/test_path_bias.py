@@ -3,7 +3,6 @@
 import random
 from math import exp, inf, isfinite, log, nan
 from statistics import fmean
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +59,9 @@ def test_factor_is_bounded() -> None:
 
 
 @given(st.lists(st.tuples(st.floats() | st.floats(1e-3, 10), st.floats() | st.floats(1e-3, 10)), max_size=60))
-def test_correction_stays_finite_and_grows_with_the_prediction_whatever_was_observed(pairs: list[Any]) -> None:
+def test_correction_stays_finite_and_grows_with_the_prediction_whatever_was_observed(
+    pairs: list[tuple[float, float]],
+) -> None:
     bias = Bias(0.05)
     for predicted_s, actual_s in pairs:
         bias.observe(predicted_s, actual_s)

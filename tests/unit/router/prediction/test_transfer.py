@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable
 from math import inf, isfinite, nan
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,7 +57,9 @@ def test_link_that_was_not_proved_takes_what_the_others_do() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=50), st.sampled_from([None, FAST, SLOW]))
-def test_transfers_stay_finite_and_grow_with_the_bytes_whatever_was_observed(samples: list[Any], prior: Any) -> None:
+def test_transfers_stay_finite_and_grow_with_the_bytes_whatever_was_observed(
+    samples: list[tuple[float, float]], prior: LinkSpeed | None
+) -> None:
     model = TransferModel(prior)
     for sample in samples:
         model.observe(*sample)

@@ -2,7 +2,6 @@
 snapshots, departures, predictions and time."""
 
 from collections import defaultdict
-from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -163,7 +162,7 @@ class Stream(RuleBasedStateMachine):
         self.model.predict(worker, blocks, self.now)
 
     @rule(seconds=st.sampled_from([0.1, PREDICTION_TTL_S / 2, PREDICTION_TTL_S]))
-    def wait(self, seconds: Any) -> None:
+    def wait(self, seconds: float) -> None:
         self.now += seconds
 
     @invariant()

@@ -34,7 +34,7 @@ def test_whole_request_runs_on_a_decode_worker_with_its_objectives() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=60))
-def test_open_requests_of_the_workers_never_differ_by_more_than_the_closed_ones(ends: list[Any]) -> None:
+def test_open_requests_of_the_workers_never_differ_by_more_than_the_closed_ones(ends: list[bool]) -> None:
     choice = a_choice(*(a_decode_view(f"d{i}") for i in range(3)))
     open_on: dict[str, WorkerId] = {}
     for number, is_end in enumerate(ends):

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,7 +80,7 @@ async def settled(cluster: FakeCluster, kind: Kind, leaves_after_deltas: int | N
 
 @given(clusters, kinds, st.none() | st.integers(1, 3), st.lists(st.integers(0, 15), max_size=2))
 def test_session_leaves_nothing_behind(
-    cluster: FakeCluster, kind: tuple[bool, bool, bool], leaves_after_deltas: Any, cancels: list[Any]
+    cluster: FakeCluster, kind: tuple[bool, bool, bool], leaves_after_deltas: int | None, cancels: list[int]
 ) -> None:
     released = asyncio.run(settled(cluster, kind, leaves_after_deltas, [1 + number for number in cancels]))
     assert released == SERVED[: len(released)]

@@ -42,7 +42,7 @@ def test_text_is_put_together() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.text())))
-def test_choices_are_told_apart_however_they_come(pieces: list[Any]) -> None:
+def test_choices_are_told_apart_however_they_come(pieces: list[tuple[int, str]]) -> None:
     assembly = assembled(*answer("", finish_reason="length"))
     for index, text in pieces:
         for part in (chunk(content=text), chunk("stop")):

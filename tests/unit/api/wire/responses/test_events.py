@@ -112,7 +112,9 @@ pieces = st.one_of(
 
 
 @given(st.lists(pieces, max_size=12), st.sampled_from(["stop", "length", "tool_calls", None]))
-def test_events_are_valid_numbered_and_add_up_to_the_response(chunks: list[Any], finish_reason: Any) -> None:
+def test_events_are_valid_numbered_and_add_up_to_the_response(
+    chunks: list[dict[str, Any]], finish_reason: str | None
+) -> None:
     events, response = written([*chunks, chunk(finish_reason), usage()])
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     for event in events:
@@ -135,7 +137,9 @@ def a_writer() -> ResponseWriter:
 
 
 @given(st.lists(pieces, max_size=12), st.booleans(), st.sampled_from(["fail", "cancel"]))
-def test_whoever_knows_the_events_so_far_can_end_the_response(chunks: list[Any], is_background: bool, end: Any) -> None:
+def test_whoever_knows_the_events_so_far_can_end_the_response(
+    chunks: list[dict[str, Any]], is_background: bool, end: str
+) -> None:
     writer = a_writer()
     told = [*(writer.queue() if is_background else ()), *writer.begin()]
     told += [event for one in chunks for event in writer.take(one)]

@@ -226,7 +226,7 @@ requests_strategy = st.lists(
 @settings(max_examples=100)
 @given(requests_strategy, st.sampled_from([0, 1500]), st.integers(1, 6))
 def test_whatever_comes_every_request_ends_once_and_leaves_no_memory_behind(
-    arrivals: list[tuple[Any, ...]], host_tokens: Any, max_decoding: int
+    arrivals: list[tuple[Any, ...]], host_tokens: int, max_decoding: int
 ) -> None:
     driver = Driver(a_setting(kv_capacity_tokens=1000, max_decoding=max_decoding, host_tokens=host_tokens))
     events, at = [], 0.0
