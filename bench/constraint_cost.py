@@ -14,7 +14,10 @@ import os
 from collections.abc import Awaitable, Callable
 from statistics import median
 from time import perf_counter, thread_time
-from typing import Any
+from typing import Any, NoReturn
+
+from cluster.messages.generation import GenerateRequest
+from router.session.receipt import Terms
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -113,8 +116,12 @@ def engine_costs(engine: RemoteEngine, num_properties: int) -> tuple[float, floa
     return median(plain), median(guarded)
 
 
+def no_session(request: GenerateRequest, terms: Terms) -> NoReturn:
+    raise NotImplementedError("nothing is generated here")
+
+
 async def measure() -> None:
-    state = await vllm_state(parse(CONFIG), lambda *_: None)  # type: ignore[arg-type]
+    state = await vllm_state(parse(CONFIG), no_session)
     engine: Any = state.engine_client
     for num_properties in (SMALL, LARGE):
         num_bytes = len(json.dumps(a_schema(num_properties, 0)))

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,10 +50,8 @@ async def serve_and_measure() -> dict[str, list[float]]:
     frontend = await Frontend.start(config, start_session)
     port = free_port()
     app: Any = an_app(frontend, FakeCluster())
-    with contextlib.suppress(ImportError):  # of commits whose application does not cancel by itself
-        from api.edge.disconnect import CancelledByDisconnect  # type: ignore[attr-defined,unused-ignore]
-
-        app = CancelledByDisconnect(app)
+    with contextlib.suppress(ImportError, AttributeError):  # of commits whose application does not cancel by itself
+        app = import_module("api.edge.disconnect").CancelledByDisconnect(app)
     listener = await HttpListener.start(app, IngressConfig(port=port))
     chance, took = random.Random(0), {}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:

@@ -9,6 +9,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 
 from tests.cluster.service import Service
+from tests.expected import present
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
 WEATHER_TOOL: ChatCompletionFunctionToolParam = {
@@ -43,7 +44,7 @@ def test_stream_adds_up_to_the_whole_answer(client: openai.OpenAI, model: str) -
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == ["stop"]
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens  # type: ignore[union-attr]
+    assert present(chunks[-1].usage).completion_tokens == present(whole.usage).completion_tokens
 
 
 def test_stream_ends_with_done(service: Service, model: str) -> None:
@@ -119,8 +120,7 @@ def test_logprobs_of_the_chosen_tokens(client: openai.OpenAI, model: str) -> Non
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
     )
-    content = answer.choices[0].logprobs.content  # type: ignore[union-attr]
-    assert content is not None
+    content = present(present(answer.choices[0].logprobs).content)
     assert len(content) == 5
     assert "".join(token.token for token in content) == answer.choices[0].message.content
     assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in content)
@@ -129,8 +129,7 @@ def test_logprobs_of_the_chosen_tokens(client: openai.OpenAI, model: str) -> Non
 def test_echo_with_prompt_logprobs(client: openai.OpenAI, model: str) -> None:
     answer = client.completions.create(model=model, prompt="Hello there", max_tokens=1, echo=True, logprobs=1)
     assert answer.choices[0].text.startswith("Hello there")
-    token_logprobs = answer.choices[0].logprobs.token_logprobs  # type: ignore[union-attr]
-    assert token_logprobs is not None
+    token_logprobs = present(present(answer.choices[0].logprobs).token_logprobs)
     assert token_logprobs[0] is None
     assert len(token_logprobs) > 2
 
@@ -139,7 +138,7 @@ def test_logit_bias_forces_a_token(client: openai.OpenAI, model: str) -> None:
     answer = client.completions.create(
         model=model, prompt=[400, 401], max_tokens=3, temperature=0, logit_bias={"700": 100}, logprobs=1
     )
-    assert len(set(answer.choices[0].logprobs.tokens)) == 1  # type: ignore[union-attr,arg-type]
+    assert len(set(present(present(answer.choices[0].logprobs).tokens))) == 1
 
 
 def test_frequency_penalty_keeps_a_story_from_repeating(client: openai.OpenAI, model: str) -> None:

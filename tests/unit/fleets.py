@@ -86,5 +86,5 @@ def prefilled(state: RouterState, request_id: str, now: float) -> None:
     state.handle(PrefillDone(request_id=RequestId(request_id)), now)
 
 
-def ended(state: RouterState, request_id: str, now: float, **fields: float) -> None:
-    state.handle(RequestClosed(request_id=RequestId(request_id), **fields), now)  # type: ignore[arg-type]
+def ended(state: RouterState, request_id: str, now: float, **fields: Any) -> None:
+    state.handle(RequestClosed(request_id=RequestId(request_id), **fields), now)

@@ -25,6 +25,7 @@ from tests.component.fake_engines import FakeEngines
 from tests.component.surface import CHAT, COMPLETION, a_client, an_app
 from tests.edge.http.wire import GET, Wire, listening, post
 from tests.edge.sockets.strangers import FUZZ_MINUTES
+from tests.expected import of_kind
 
 PATIENCE_S = 1.0
 """A well-behaved client never waits longer."""
@@ -239,8 +240,8 @@ def questions(draw: st.DrawFn, routes: list[tuple[str, str]]) -> Question:
 
 
 def routes_of(client: httpx.AsyncClient) -> list[tuple[str, str]]:
-    routes = client._transport.app.routes  # type: ignore[attr-defined]
-    found = [(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()]
+    app: Any = of_kind(httpx.ASGITransport, client._transport).app
+    found = [(method, route.path) for route in app.routes if isinstance(route, Route) for method in route.methods or ()]
     return sorted((method, path) for method, path in found if method != "HEAD")
 
 

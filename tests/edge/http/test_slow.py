@@ -6,6 +6,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.edge.http.wire import GET, listening, post
+from tests.expected import of_kind
 
 HEADS = [b"G", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: 1", post(b"")[:-2]]
 
@@ -149,7 +150,7 @@ async def test_client_that_reads_nothing_of_its_answer_keeps_nothing() -> None:
     talker = Talker()
     async with listening(talker, unread_timeout_s=0.2, max_ongoing_requests=1) as wire:
         connection = await wire.connection()
-        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        of_kind(asyncio.Transport, connection.writer.transport).pause_reading()
         await connection.send(post(b"{}"))
         await asyncio.wait_for(talker.ended.wait(), 5)
         async with asyncio.timeout(5):

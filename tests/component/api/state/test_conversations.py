@@ -126,8 +126,8 @@ async def test_conversations_are_listed_newest_first_and_selected(client: AsyncO
     await clients("sk-bob").conversations.create()
 
     async def listed(**query: Any) -> list[str]:
-        answer = await client.get("/conversations", cast_to=object, options={"params": query})
-        return [made_["id"] for made_ in answer["data"]]  # type: ignore[index]
+        answer: Any = await client.get("/conversations", cast_to=object, options={"params": query})
+        return [made_["id"] for made_ in answer["data"]]
 
     ids = [conversation.id for conversation in made]
     assert await listed() == [ids[0], ids[3], ids[2], ids[1]]
@@ -220,8 +220,8 @@ async def test_fields_that_are_not_known_are_not_kept(client: AsyncOpenAI) -> No
 
 async def test_items_of_one_conversation_can_be_given_to_another(client: AsyncOpenAI) -> None:
     call = CALL | {"id": "fc_1", "role": {}}
-    first = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
-    items: list[Any] = [item.model_dump() async for item in client.conversations.items.list(first["id"])]  # type: ignore[index]
+    first: Any = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
+    items: list[Any] = [item.model_dump() async for item in client.conversations.items.list(first["id"])]
     again = await client.conversations.create(items=items)
     assert len([item async for item in client.conversations.items.list(again.id)]) == 2
 
