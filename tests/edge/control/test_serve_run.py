@@ -59,14 +59,14 @@ http.server.HTTPServer(("127.0.0.1", port), Ingress).serve_forever()
 BATON = """
 import sys
 from pathlib import Path
-from cluster.cli.main import Service
+from cluster.cli.main import RunningService
 
 folder, port = Path(sys.argv[1]), int(sys.argv[2])
 args = {"model": "conf/models/baton-demo", "ingress": {"port": port}}
 args["state"] = {"database_url": "postgresql://elsewhere/baton", "redis_url": "redis://elsewhere"}
 config = {"applications": [{"args": args}]}
 serve = [sys.executable, "-c", sys.argv[3], str(folder), str(port)]
-sys.exit(Service(folder / "config", config, serve, folder).run())
+sys.exit(RunningService(folder / "config", config, serve, folder).run())
 """
 
 
