@@ -65,34 +65,34 @@ lint: $(STAMP) ## check format, lint, types and import contracts
 	$(BIN)/lint-imports
 
 bench-overhead: $(STAMP) compile ## measure CPU time and latency of the ingress path against other systems
-	$(BIN)/python bench/overhead.py
+	$(BIN)/python -m bench.overhead
 
 bench-handoff: $(STAMP) ## measure the parts of a handoff, and when an abandoned one is freed, on a running service: URL=
-	$(BIN)/python bench/handoff.py $(if $(URL),--url $(URL))
+	$(BIN)/python -m bench.handoff $(if $(URL),--url $(URL))
 
 bench-goodput: $(STAMP) compile ## compare placement policies on a simulated cluster: hours, or minutes with ARGS=--quick
-	$(BIN)/python bench/goodput.py $(ARGS)
+	$(BIN)/python -m bench.goodput $(ARGS)
 
 bench-goodput-real: $(STAMP) compile ## compare goodput on real engines with vLLM and vllm-router: 20 minutes, less with ARGS=--quick
-	$(BIN)/python bench/goodput_real.py $(ARGS)
+	$(BIN)/python -m bench.goodput_real $(ARGS)
 
 bench-edge: $(STAMP) compile ## measure the cost of the checks of requests, against another commit: BASE=<commit>, 3 minutes
-	$(BIN)/python bench/edge_cost.py $(if $(BASE),--base $(BASE))
+	$(BIN)/python -m bench.edge_cost $(if $(BASE),--base $(BASE))
 
 bench-constraints: $(STAMP) ## measure the cost of structured output in the ingress and an engine: half a minute
-	$(BIN)/python bench/constraint_cost.py
+	$(BIN)/python -m bench.constraint_cost
 
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
-	$(BIN)/python bench/request_cost.py
+	$(BIN)/python -m bench.request_cost
 
 bench-placement: $(STAMP) compile ## measure placements per second on one core of the Scheduler: a minute
-	$(BIN)/python bench/placement.py
+	$(BIN)/python -m bench.placement
 
 bench-context: $(STAMP) ## measure prefix hits of long conversations, against dropping the oldest turns: seconds
-	$(BIN)/python bench/context.py $(ARGS)
+	$(BIN)/python -m bench.context $(ARGS)
 
 bench-chat-state: $(STAMP) compile ## measure the cost of stored conversations on real engines: minutes; URL= measures a running service
-	$(BIN)/python bench/chat_state.py $(if $(URL),--url $(URL)) $(ARGS)
+	$(BIN)/python -m bench.chat_state $(if $(URL),--url $(URL)) $(ARGS)
 
 demo-model: $(STAMP) ## train conf/models/baton-demo again
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 import openai
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `bench.turns` is its name here as in its processes
-
 from bench.fronts.child import FailedStart
 from bench.fronts.cost import percentile
 from bench.overhead import STOP_SIGNALS, machine

@@ -11,14 +11,14 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from statistics import median
 from time import perf_counter, thread_time
-from typing import Any
+from typing import Any, NoReturn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cluster.messages.generation import GenerateRequest
+from router.session.receipt import Terms
+
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -116,8 +116,12 @@ def engine_costs(engine: RemoteEngine, num_properties: int) -> tuple[float, floa
     return median(plain), median(guarded)
 
 
+def no_session(request: GenerateRequest, terms: Terms) -> NoReturn:
+    raise NotImplementedError("nothing is generated here")
+
+
 async def measure() -> None:
-    state = await vllm_state(parse(CONFIG), lambda *_: None)  # type: ignore[arg-type]
+    state = await vllm_state(parse(CONFIG), no_session)
     engine: Any = state.engine_client
     for num_properties in (SMALL, LARGE):
         num_bytes = len(json.dumps(a_schema(num_properties, 0)))

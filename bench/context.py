@@ -12,10 +12,7 @@ import random
 import sys
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from transformers import AutoTokenizer
 
@@ -159,7 +156,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=100, metavar="N", help="(%(default)s)")
     parser.add_argument("--words", type=int, default=80, metavar="N", help="of a message, in the mean (%(default)s)")
     arguments = parser.parse_args()
-    policies = {
+    policies: dict[str, Planned | DropOldest] = {
         "drop the oldest": DropOldest(),
         "planned": Planned(summarizes=False),
         "planned, with summaries": Planned(summarizes=True),

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,13 +46,12 @@ async def serve_and_measure() -> dict[str, list[float]]:
 
     engine = {"max_model_len": MAX_MODEL_LEN, "dtype": "bfloat16", "enforce_eager": True}
     config = parse({"model": "conf/models/baton-demo", "engine": engine})
-    frontend = await Frontend.start(config, FakeEngines().start_session)
+    start_session: Any = FakeEngines().start_session  # whose sessions are fakes
+    frontend = await Frontend.start(config, start_session)
     port = free_port()
     app: Any = an_app(frontend, FakeCluster())
-    with contextlib.suppress(ImportError):  # of commits whose application does not cancel by itself
-        from api.edge.disconnect import CancelledByDisconnect  # type: ignore[attr-defined,unused-ignore]
-
-        app = CancelledByDisconnect(app)
+    with contextlib.suppress(ImportError, AttributeError):  # of commits whose application does not cancel by itself
+        app = import_module("api.edge.disconnect").CancelledByDisconnect(app)
     listener = await HttpListener.start(app, IngressConfig(port=port))
     chance, took = random.Random(0), {}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
@@ -81,9 +81,9 @@ def measured_in(tree: Path) -> dict[str, list[float]]:
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
         "PYTHONWARNINGS": "ignore",
-        "BATON_EDGE_TREE": str(tree),
     }
-    command = [sys.executable, str(Path(__file__).resolve()), "--side"]
+    # With -P the folder of this script is no place to import from: the modules are those of `tree`
+    command = [sys.executable, "-P", str(Path(__file__).resolve()), "--side"]
     ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise SystemExit(f"{tree}: {ran.stderr[-2000:]}")
@@ -118,7 +118,6 @@ if __name__ == "__main__":
     parser.add_argument("--side", action="store_true", help="measure this worktree alone, and say it as JSON")
     arguments = parser.parse_args()
     if arguments.side:
-        sys.path[:] = [os.environ["BATON_EDGE_TREE"], *[path for path in sys.path if Path(path) != ROOT / "bench"]]
         print(json.dumps(asyncio.run(serve_and_measure())))
     else:
         compare(arguments.base)

@@ -20,8 +20,6 @@ from typing import Any
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `bench.matrix` is its name here as in its processes
-
 from bench.matrix import robust
 from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, TRAFFIC, matching
 from bench.matrix.report import OURS, REFERENCE, Matrix, heading, markdown, row, table, verdicts

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `bench.live` is its name here as in its processes
-
 from bench.fronts.child import FailedStart
 from bench.fronts.pace import write_pace
 from bench.fronts.setting import REPO_ROOT, Setting

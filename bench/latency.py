@@ -68,7 +68,8 @@ def measure(arguments: argparse.Namespace) -> dict[tuple[int, str], list[tuple[f
 def one_request(http: httpx.Client, body: dict[str, object], path: str) -> tuple[float, float]:
     """TTFT and TPOT in milliseconds. The last chunk's time and `usage` give TPOT: chunks may hold several tokens."""
     body = {**body, "temperature": 0, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-    started_at, first_at, last_at, usage = time.perf_counter(), 0.0, 0.0, {}
+    started_at, first_at, last_at = time.perf_counter(), 0.0, 0.0
+    usage: dict[str, int] = {}
     with http.stream("POST", "/v1/completions", json=body, headers={"x-baton-path": path}) as response:
         if response.status_code != httpx.codes.OK:
             raise SystemExit(f"{response.status_code}: {response.read().decode()}")

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `bench.fronts` is its name here as in the engines
-
 from bench.fronts import census
 from bench.fronts.child import FailedStart
 from bench.fronts.measure import Plan, measure

@@ -12,12 +12,9 @@ times are of the CPU, so that neighbours count less. The garbage collector is fr
 import argparse
 import gc
 import random
-import sys
 from pathlib import Path
 from time import thread_time
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cluster import compiled
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId

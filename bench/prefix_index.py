@@ -9,6 +9,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
@@ -56,7 +57,7 @@ def events(rng: random.Random, num_blocks: int) -> None:
     index, sender = PrefixIndex(), Sender()
     worker, other = WorkerId("one"), WorkerId("other")
     parts = [hashes(rng, 32) for _ in range(num_blocks // 32)]
-    took = [timed(lambda part=part: sender.stored(index, worker, part)) for part in parts]
+    took = [timed(partial(sender.stored, index, worker, part)) for part in parts]
     print(f"events of 32 stored blocks: mean {1e6 * sum(took) / len(took):.1f} us, longest {1e3 * max(took):.1f} ms")
     held = hashes(rng, 100_000)
     took_s = timed(lambda: sender.snapshot(index, other, held))

@@ -11,14 +11,14 @@ import asyncio
 import gc
 import os
 import random
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from statistics import median
 from time import process_time
-from typing import Any
+from typing import Any, NoReturn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from cluster.messages.generation import GenerateRequest
+from router.session.receipt import Terms
+
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -78,10 +78,14 @@ async def cpu_s(do: Callable[[Any], Awaitable[Any]], arguments: list[Any]) -> tu
     return median(took[NUM_WARM:]), given
 
 
+def no_session(request: GenerateRequest, terms: Terms) -> NoReturn:
+    raise NotImplementedError("nothing is generated here")
+
+
 async def costs() -> tuple[dict[str, float], int]:
     """CPU seconds by part, and the tokens of a prompt."""
     config = parse(CONFIG)
-    chat = (await vllm_state(config, lambda *_: None)).openai_serving_chat  # type: ignore[arg-type]
+    chat = (await vllm_state(config, no_session)).openai_serving_chat
     hasher = BlockHasher(config.block_size)
     requests = chats()
     gc.collect()

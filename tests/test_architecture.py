@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,11 @@ MAX_MODULES = 15
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_METHODS = 400, 60, 20
 
+HELPERS = sorted(
+    file.relative_to(ROOT).as_posix() for package in ("tests", "bench") for file in (ROOT / package).rglob("*.py")
+)
+OWN_ROOTS = frozenset({*PACKAGES, "tests", "bench"})
+
 
 def tree(file: str) -> ast.Module:
     return ast.parse((ROOT / file).read_text(), file)
@@ -124,24 +130,24 @@ def roots(file: str) -> set[str]:
 
 
 @pytest.mark.parametrize("framework", ALLOWED)
-def test_framework_is_imported_only_where_it_is_adapted(framework):
+def test_framework_is_imported_only_where_it_is_adapted(framework: str) -> None:
     allowed = ALLOWED[framework]
     users = [file for file in SOURCES if framework in roots(file)]
     assert [file for file in users if not any(fnmatch(file, pattern) for pattern in allowed)] == []
 
 
-def test_pure_folders_exist():
+def test_pure_folders_exist() -> None:
     assert [pattern for pattern in PURE + ON_GIVEN_CLOCK if not matching(pattern)] == []
 
 
 @pytest.mark.parametrize("file", [file for pattern in PURE for file in matching(pattern)])
-def test_pure_module_has_no_framework_clock_chance_or_environment(file):
+def test_pure_module_has_no_framework_clock_chance_or_environment(file: Any) -> None:
     assert roots(file) & (NO_FRAMEWORK | OUTSIDE_WORLD | {"asyncio", "logging"}) == set()
     assert clocks_of(file) == []
 
 
 @pytest.mark.parametrize("file", [file for pattern in ON_GIVEN_CLOCK for file in matching(pattern)])
-def test_what_the_simulator_runs_has_the_clock_of_its_event_loop(file):
+def test_what_the_simulator_runs_has_the_clock_of_its_event_loop(file: Any) -> None:
     assert roots(file) & (NO_FRAMEWORK | {"time", "os", "threading", "subprocess", "socket"}) == set()
 
 
@@ -149,7 +155,7 @@ def clocks_of(file: str) -> list[ast.Attribute]:
     return [n for n in ast.walk(tree(file)) if isinstance(n, ast.Attribute) and n.attr in ("time", "environ")]
 
 
-def test_unit_tests_load_no_engine():
+def test_unit_tests_load_no_engine() -> None:
     """So that they stay fast."""
     files = [file.relative_to(ROOT).as_posix() for file in (ROOT / "tests/unit").rglob("*.py")]
     ours = {name for file in files for name in imports(file) if name.partition(".")[0] in PACKAGES}
@@ -162,7 +168,7 @@ def test_unit_tests_load_no_engine():
     assert loaded.stdout.split() == []
 
 
-def test_class_names_are_unique():
+def test_class_names_are_unique() -> None:
     names = Counter(
         node.name
         for file in SOURCES
@@ -173,30 +179,30 @@ def test_class_names_are_unique():
 
 
 @pytest.mark.parametrize("folder", sorted({str(Path(file).parent) for file in SOURCES}))
-def test_folder_is_small_enough_to_be_taken_in_at_once(folder):
+def test_folder_is_small_enough_to_be_taken_in_at_once(folder: str) -> None:
     modules = [file for file in SOURCES if str(Path(file).parent) == folder and not file.endswith("__init__.py")]
     assert len(modules) <= MAX_MODULES
 
 
-def test_what_is_compiled_belongs_to_all_sources_of_ours_that_it_reads():
+def test_what_is_compiled_belongs_to_all_sources_of_ours_that_it_reads() -> None:
     ours = {name for module in MODULES for name in imports(f"{module.replace('.', '/')}.py")}
     assert {name for name in ours if name.partition(".")[0] in PACKAGES} <= {*MODULES, *INTERPRETED}
 
 
 @pytest.mark.parametrize("file", SOURCES)
-def test_file_is_short_enough_to_be_read_at_once(file):
+def test_file_is_short_enough_to_be_read_at_once(file: str) -> None:
     assert (ROOT / file).read_text().count("\n") <= MAX_FILE_LINES
 
 
 @pytest.mark.parametrize("file", SOURCES)
-def test_functions_are_short_enough_to_be_read_at_once(file):
+def test_functions_are_short_enough_to_be_read_at_once(file: str) -> None:
     functions = [n for n in ast.walk(tree(file)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     too_long = [n.name for n in functions if (n.end_lineno or n.lineno) - n.lineno + 1 > MAX_FUNCTION_LINES]
     assert too_long == []
 
 
 @pytest.mark.parametrize("file", SOURCES)
-def test_class_has_few_methods(file):
+def test_class_has_few_methods(file: str) -> None:
     too_many = {}
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.ClassDef):
@@ -204,3 +210,36 @@ def test_class_has_few_methods(file):
             if number > MAX_METHODS:
                 too_many[node.name] = number
     assert too_many == {}
+
+
+def test_helpers_of_tests_and_benchmarks_have_one_name_each() -> None:
+    """A module with two names is loaded twice, and mypy refuses it."""
+    assert [file for file in HELPERS if not (ROOT / file).with_name("__init__.py").is_file()] == []
+    assert [f"{file}: {line}" for file in HELPERS for line in imports_by_another_name(file)] == []
+
+
+def imports_by_another_name(file: str) -> Iterator[str]:
+    """Relative imports, imports of a neighbour by its bare name, and what changes where modules are looked up."""
+    for node in ast.walk(tree(file)):
+        match node:
+            case ast.ImportFrom(level=level) if level:
+                yield ast.unparse(node)
+            case ast.ImportFrom(module=str(module)) if is_neighbour(file, module):
+                yield ast.unparse(node)
+            case ast.Import(names=names) if any(is_neighbour(file, alias.name) for alias in names):
+                yield ast.unparse(node)
+            case ast.Attribute(value=ast.Name(id="sys"), attr="path", ctx=ctx) if isinstance(ctx, ast.Store):
+                yield ast.unparse(node)
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="sys"), attr="path"))):
+                yield ast.unparse(node)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id="sys"), attr="path"), ctx=ast.Store()):
+                yield ast.unparse(node)
+
+
+def is_neighbour(file: str, module: str) -> bool:
+    """Whether the first part of the module's name is a file or a folder above, below or beside the file."""
+    root = module.partition(".")[0]
+    if root in OWN_ROOTS or root in sys.stdlib_module_names:
+        return False
+    folders = [parent for parent in (ROOT / file).parents if parent.is_relative_to(ROOT) and parent != ROOT]
+    return any((folder / f"{root}.py").is_file() or (folder / root).is_dir() for folder in folders)

@@ -65,8 +65,8 @@ def row(matrix: Matrix, cell: str) -> Row:
             cells.append(" ".join([relative, *notes]))
     if OURS in matrix.policies:
         best, ours = matrix.best_static(cell), matrix.rate(cell, OURS)
-        has_both = best is not None and best[1] and ours is not None
-        cells += [best[0] if best else "-", f"{ours / best[1]:.3f}" if has_both else "-"]
+        relative = f"{ours / best[1]:.3f}" if best is not None and best[1] and ours is not None else "-"
+        cells += [best[0] if best else "-", relative]
     return tuple(cells)
 
 

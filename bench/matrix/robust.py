@@ -105,7 +105,7 @@ def rows(results: list[Fixed]) -> list[tuple[str, ...]]:
     """Attainment and good requests per second, by policy."""
     by_place = {(result.name, result.policy): result.summary for result in results}
     names = list(dict.fromkeys(result.name for result in results))
-    table = [("conversation/mid", *POLICIES)]
+    table: list[tuple[str, ...]] = [("conversation/mid", *POLICIES)]
     for name in names:
         cells = []
         for policy in POLICIES:

@@ -5,8 +5,10 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import openai
+from openai.types.chat import ChatCompletionMessageParam
+from openai.types.responses import EasyInputMessageParam
 
-Message = dict[str, str]
+Message = EasyInputMessageParam
 
 
 class Spec(NamedTuple):
@@ -128,15 +130,15 @@ class Completions(Dialog):
     """Chat completions, which remember nothing either."""
 
     async def open(self) -> None:
-        self._messages = [{"role": "system", "content": self._spec.instructions}]
+        self._chat: list[ChatCompletionMessageParam] = [{"role": "system", "content": self._spec.instructions}]
 
     async def say(self, question: str) -> Told:
-        self._messages.append({"role": "user", "content": question})
+        self._chat.append({"role": "user", "content": question})
         began_at = time.perf_counter()
         first_at, text, usage = 0.0, "", None
         stream = await self._client.chat.completions.create(
             model=self._spec.model,
-            messages=self._messages,
+            messages=self._chat,
             max_tokens=self._spec.max_output_tokens,
             temperature=0,
             stream=True,
@@ -150,7 +152,7 @@ class Completions(Dialog):
         ended_at = time.perf_counter()
         if usage is None or not first_at:
             raise RuntimeError(f"a turn has no answer: {question}")
-        self._messages.append({"role": "assistant", "content": text})
+        self._chat.append({"role": "assistant", "content": text})
         cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
         return Told(first_at - began_at, ended_at - began_at, text, usage.prompt_tokens, cached or 0)
 

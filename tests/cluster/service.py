@@ -200,7 +200,7 @@ class Service:
         return len(values) == len(names) * self._num_engines and not any(values)
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.1) -> float:
+def wait_for(condition: Callable[[], object], timeout_s: float, interval_s: float = 0.1) -> float:
     """Poll until the condition holds; returns the seconds it took. Raises TimeoutError."""
     started_at = time.monotonic()
     while not condition():

@@ -1,14 +1,18 @@
 """The official openai client against real engines: every shape of answer, and every kind of refusal."""
 
 import json
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 
 from tests.cluster.service import Service
+from tests.expected import present
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-WEATHER_TOOL = {
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
+WEATHER_TOOL: ChatCompletionFunctionToolParam = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -40,7 +44,7 @@ def test_stream_adds_up_to_the_whole_answer(client: openai.OpenAI, model: str) -
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == ["stop"]
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens  # type: ignore[union-attr]
+    assert present(chunks[-1].usage).completion_tokens == present(whole.usage).completion_tokens
 
 
 def test_stream_ends_with_done(service: Service, model: str) -> None:
@@ -54,7 +58,12 @@ def test_stream_ends_with_done(service: Service, model: str) -> None:
 
 
 def test_completions_stream_and_whole_agree(client: openai.OpenAI, model: str) -> None:
-    arguments = {"model": model, "prompt": "The capital of France is", "max_tokens": 12, "temperature": 0}
+    arguments: dict[str, Any] = {
+        "model": model,
+        "prompt": "The capital of France is",
+        "max_tokens": 12,
+        "temperature": 0,
+    }
     whole = client.completions.create(**arguments)
     streamed = client.completions.create(**arguments, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed if chunk.choices) == whole.choices[0].text
@@ -65,15 +74,23 @@ def test_several_prompts_give_several_choices(client: openai.OpenAI, model: str)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
 
 
+def messages_of(answer: Any) -> Iterator[tuple[Any, Any]]:
+    """Messages with their choices: of a whole answer, or the deltas of a stream, whose types share no base."""
+    is_whole = isinstance(answer, ChatCompletion)
+    parts: Iterable[Any] = [answer] if is_whole else answer
+    for part in parts:
+        for choice in part.choices:
+            yield (choice.message if is_whole else choice.delta), choice
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_n_gives_independent_choices(client: openai.OpenAI, model: str, stream: bool) -> None:
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, n=3, temperature=2.0, seed=7, max_tokens=16, stream=stream
     )
     texts = ["", "", ""]
-    for part in answer if stream else [answer]:
-        for choice in part.choices:
-            texts[choice.index] += (choice.delta if stream else choice.message).content or ""
+    for message, choice in messages_of(answer):
+        texts[choice.index] += message.content or ""
     assert len(set(texts)) > 1
 
 
@@ -92,19 +109,18 @@ def test_stop_string_ends_the_text_before_it(service: Service, client: openai.Op
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, temperature=0, max_tokens=60, stop=["Paris"], stream=stream
     )
-    parts = list(answer) if stream else [answer]
-    text = "".join((part.choices[0].delta if stream else part.choices[0].message).content or "" for part in parts)
+    parts = list(messages_of(answer))
+    text = "".join(message.content or "" for message, _ in parts)
     assert text
     assert "Paris" not in text
-    assert parts[-1].choices[0].finish_reason == "stop"
+    assert parts[-1][1].finish_reason == "stop"
 
 
 def test_logprobs_of_the_chosen_tokens(client: openai.OpenAI, model: str) -> None:
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
     )
-    content = answer.choices[0].logprobs.content  # type: ignore[union-attr]
-    assert content is not None
+    content = present(present(answer.choices[0].logprobs).content)
     assert len(content) == 5
     assert "".join(token.token for token in content) == answer.choices[0].message.content
     assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in content)
@@ -113,8 +129,7 @@ def test_logprobs_of_the_chosen_tokens(client: openai.OpenAI, model: str) -> Non
 def test_echo_with_prompt_logprobs(client: openai.OpenAI, model: str) -> None:
     answer = client.completions.create(model=model, prompt="Hello there", max_tokens=1, echo=True, logprobs=1)
     assert answer.choices[0].text.startswith("Hello there")
-    token_logprobs = answer.choices[0].logprobs.token_logprobs  # type: ignore[union-attr]
-    assert token_logprobs is not None
+    token_logprobs = present(present(answer.choices[0].logprobs).token_logprobs)
     assert token_logprobs[0] is None
     assert len(token_logprobs) > 2
 
@@ -123,7 +138,7 @@ def test_logit_bias_forces_a_token(client: openai.OpenAI, model: str) -> None:
     answer = client.completions.create(
         model=model, prompt=[400, 401], max_tokens=3, temperature=0, logit_bias={"700": 100}, logprobs=1
     )
-    assert len(set(answer.choices[0].logprobs.tokens)) == 1  # type: ignore[union-attr,arg-type]
+    assert len(set(present(present(answer.choices[0].logprobs).tokens))) == 1
 
 
 def test_frequency_penalty_keeps_a_story_from_repeating(client: openai.OpenAI, model: str) -> None:
@@ -144,7 +159,7 @@ def test_frequency_penalty_keeps_a_story_from_repeating(client: openai.OpenAI, m
 
 
 def test_json_schema_constrains_the_answer(client: openai.OpenAI, model: str) -> None:
-    schema = {
+    schema: dict[str, object] = {
         "type": "object",
         "properties": {"city": {"enum": ["Paris", "Rome"]}},
         "required": ["city"],
@@ -162,16 +177,15 @@ def test_json_schema_constrains_the_answer(client: openai.OpenAI, model: str) ->
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tool_call_round_trip(client: openai.OpenAI, model: str, stream: bool) -> None:
-    messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the weather in Paris?"}]
     answer = client.chat.completions.create(
         model=model, messages=messages, tools=[WEATHER_TOOL], temperature=0, max_tokens=80, stream=stream
     )
     name, arguments, finish_reason = "", "", None
-    for part in answer if stream else [answer]:
-        for choice in part.choices:
-            for call in (choice.delta if stream else choice.message).tool_calls or []:
-                name, arguments = name + (call.function.name or ""), arguments + (call.function.arguments or "")
-            finish_reason = choice.finish_reason or finish_reason
+    for message, choice in messages_of(answer):
+        for call in message.tool_calls or []:
+            name, arguments = name + (call.function.name or ""), arguments + (call.function.arguments or "")
+        finish_reason = choice.finish_reason or finish_reason
     assert (name, json.loads(arguments), finish_reason) == ("get_weather", {"city": "Paris"}, "tool_calls")
 
 
@@ -203,7 +217,9 @@ def test_models_are_listed_and_retrieved(client: openai.OpenAI, model: str) -> N
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
     ],
 )
-def test_bad_input_is_a_400_with_all_four_keys(service: Service, model: str, body: dict, param: str | None) -> None:
+def test_bad_input_is_a_400_with_all_four_keys(
+    service: Service, model: str, body: dict[str, Any], param: str | None
+) -> None:
     response = service.post("/v1/chat/completions", {"model": model, **body})
     error = response.json()["error"]
     assert response.status_code == 400, error

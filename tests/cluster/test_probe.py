@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.service import Service, wait_for
 
@@ -38,6 +39,6 @@ def test_measuring_leaves_no_block_pinned(service: Service) -> None:
     wait_for(service.is_idle, timeout_s=10)
 
 
-def _probe(service: Service) -> dict[str, list[dict[str, object]]]:
+def _probe(service: Service) -> dict[str, list[dict[str, Any]]]:
     command = [str(Path(sys.executable).with_name("baton")), "probe", "--url", service.url, "--json"]
     return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 import httpx
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.cluster.service import DECODE_PROCESS, INGRESS_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, Service, wait_for
 
 NUM_IN_FLIGHT = 6
 """Long prompts, so that some are in the prefill engine when it dies."""
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
 INTERACTIVE_WAITS_S = 10.0
 """`outage_wait_s` in conf/local.yaml."""
 ANSWERED_WITHIN_S = 5.0

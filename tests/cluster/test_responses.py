@@ -3,6 +3,8 @@
 import openai
 import pytest
 
+from tests.component.openai_objects import first_text_of
+
 QUESTION = "What is the capital of France?"
 
 
@@ -19,7 +21,7 @@ def test_streamed_turns_of_a_conversation_follow_each_other(strict: openai.OpenA
         assert last.type == "response.completed"
         assert last.response == strict.responses.retrieve(last.response.id)
         said += [question, last.response.output_text]
-    kept = [item.content[0].text for item in strict.conversations.items.list(conversation.id, order="asc")]  # type: ignore[union-attr]
+    kept = [first_text_of(item) for item in strict.conversations.items.list(conversation.id, order="asc")]
     assert kept == said
     assert "Paris" in said[1]
 

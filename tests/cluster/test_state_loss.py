@@ -8,8 +8,11 @@ from typing import Any
 import openai
 import psutil
 import pytest
+from openai.types.conversations import Message
 
 from tests.cluster.service import INGRESS_PROCESS, Service, wait_for
+from tests.component.openai_objects import first_text_of
+from tests.expected import of_kind
 
 AWAY_S = 10.0
 FREE_WITHIN_S = 90.0
@@ -36,7 +39,7 @@ def test_killed_ingress_leaves_what_it_has_told(service: Service, strict: openai
     assert (found.status, found.error and found.error.code) == ("failed", "server_error")
     assert found.output_text.startswith("".join(event.delta for event in seen if event.type.endswith("text.delta")))
     answer, question = strict.conversations.items.list(conversation.id).data
-    assert (answer.status, question.content[0].text) == ("incomplete", QUESTION)  # type: ignore[union-attr]
+    assert (of_kind(Message, answer).status, first_text_of(question)) == ("incomplete", QUESTION)
     again = list(strict.responses.retrieve(found.id, stream=True))
     assert [event.sequence_number for event in again] == list(range(len(again)))
     assert again[: len(seen)] == seen and again[-1].type == "response.failed"

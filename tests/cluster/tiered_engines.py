@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from openai.types.chat import ChatCompletionMessageParam
 from prometheus_client import REGISTRY
 from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import get_tokenizer
@@ -157,7 +158,7 @@ async def life_of_two_prompts(folder: Path) -> dict[str, Any]:
     }
 
 
-def tokenized(chat: list[dict[str, str]]) -> list[int]:
+def tokenized(chat: list[ChatCompletionMessageParam]) -> list[int]:
     tokens = TOKENIZER.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
     return list(map(int, tokens))
 

@@ -8,6 +8,7 @@ import msgspec
 from openai import AsyncOpenAI
 
 from api.frontend.generation import Call
+from tests.component.openai_objects import first_text_of
 from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import answer
 
@@ -59,4 +60,4 @@ def frame(chunk: Any) -> str:
 
 
 async def texts(client: AsyncOpenAI, conversation: str) -> list[str]:
-    return [item.content[0].text async for item in client.conversations.items.list(conversation, order="asc")]
+    return [first_text_of(item) async for item in client.conversations.items.list(conversation, order="asc")]

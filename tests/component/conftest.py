@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
@@ -54,7 +55,7 @@ def has_titles() -> bool:
 async def state(postgres: str, redis: str, tmp_path: Path, has_titles: bool) -> AsyncIterator[ChatState]:
     """Reached, and empty."""
     emptied(postgres)
-    urls = {"database_url": postgres, "redis_url": redis}
+    urls: dict[str, Any] = {"database_url": postgres, "redis_url": redis}
     opened = ChatState(StateConfig(**urls, data_dir=str(tmp_path), titles=has_titles))
     await opened.look()
     yield opened

@@ -1,6 +1,7 @@
 """Engines whose tokens a test chooses, behind vLLM's front half with the demo model."""
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from api.frontend.frontend import Frontend
+from api.frontend.generation import SessionFactory
 from cluster.config.application import parse
 from cluster.config.repository import REPO_ROOT
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
@@ -32,7 +34,7 @@ class FakeEngines:
     async def frontend(self, max_model_len: int, **ingress: str) -> Frontend:
         engine = {"max_model_len": max_model_len, "dtype": "bfloat16", "enforce_eager": True}
         config = parse({"model": MODEL, "engine": engine, "ingress": ingress})
-        return await Frontend.start(config, self.start_session)
+        return await Frontend.start(config, cast(SessionFactory, self.start_session))  # its sessions are fakes
 
     def reset(self) -> None:
         self.says("Paris is nice.")

@@ -1,7 +1,7 @@
 """The HTTP application over a frontend and a cluster that do what a test tells them."""
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from fastapi import FastAPI
@@ -154,10 +154,17 @@ def an_app(
     """`config`: of the ingress."""
     config.setdefault("allowed_hosts", ["*"])
     state = state or StateAway()
-    context = context or ContextManager(frontend, lambda: state.stores.context, ContextConfig())
+    whole = cast(Frontend, frontend)  # a fake has what the routes use
+    context = context or ContextManager(whole, lambda: state.stores.context, ContextConfig())
     return build_http_app(
-        frontend, cluster or FakeCluster(), receipts or ReceiptLog(0), state, context, IngressConfig(**config)
+        whole, cluster or FakeCluster(), receipts or ReceiptLog(0), state, context, IngressConfig(**config)
     )
+
+
+def frames_of(answer: dict[str, Any] | AsyncGenerator[str | bytes, None]) -> AsyncGenerator[str | bytes, None]:
+    """The frames of an answer that is a stream."""
+    assert not isinstance(answer, dict), answer
+    return answer
 
 
 def a_client(app: FastAPI) -> httpx.AsyncClient:

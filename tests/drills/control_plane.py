@@ -5,6 +5,7 @@ service may take until it is whole again.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
@@ -47,7 +48,7 @@ def _controller_killed_twice(service: TwoNodes) -> None:
     for _ in range(2):
         killed = service.controller()
         killed.kill()
-        wait_for(lambda killed=killed: _successor(service, killed), NOTICED_WITHIN_S)
+        wait_for(partial(_successor, service, killed), NOTICED_WITHIN_S)
 
 
 def _controller_killed_while_engine_starts(service: TwoNodes) -> None:

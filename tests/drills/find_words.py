@@ -101,7 +101,6 @@ class Search:
     def _all_errors(self, words: list[str], tried: Iterable[tuple[int, list[int]]], nats: float) -> Errors:
         return sum((self._errors(words, length, starts, nats) for length, starts in tried), Errors())
 
-    @torch.no_grad()
     def _errors(self, words: list[str], length: int, starts: list[int], nats: float) -> Errors:
         """In the first round after a litany of so many words from each of these starts."""
         errors = Errors()
@@ -110,7 +109,8 @@ class Search:
             tokens = torch.tensor([[self._tokens[word] for word in (words * 2)[at : at + length]] for at in some])
             right = tokens.roll(-NUM_SAID_AGAIN, 1)
             said = torch.cat([tokens, tokens[:, :NUM_SAID_AGAIN], right[:, :-1]], 1)
-            logits = self._model(said).logits[:, length + NUM_SAID_AGAIN - 1 :]
+            with torch.no_grad():
+                logits = self._model(said).logits[:, length + NUM_SAID_AGAIN - 1 :]
             others = logits.scatter(2, right[..., None], float("-inf")).amax(2)
             missing = nats - (logits.gather(2, right[..., None])[..., 0] - others)
             for row, column in (missing > 0).nonzero().tolist():

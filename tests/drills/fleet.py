@@ -1,9 +1,10 @@
 """The processes of a running service, each known by the replica id that its metrics carry."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 import psutil
@@ -120,7 +121,7 @@ class Fleet:
         while True:
             client = Client(self.service.port, timeout_s)
             port = client.socket.getsockname()[1]
-            wait_for(lambda port=port: any(_is_connected(p, port) for p in processes), timeout_s, interval_s=0.01)
+            wait_for(partial(_is_one_connected, processes, port), timeout_s, interval_s=0.01)
             if _is_connected(ingress.process, port):
                 return client
             client.socket.close()
@@ -147,6 +148,10 @@ class Fleet:
 
     def wait_until_whole(self, num_replicas: dict[str, int], timeout_s: float) -> float:
         return wait_for(lambda: self.is_whole(num_replicas), timeout_s, interval_s=0.25)
+
+
+def _is_one_connected(processes: Iterable[psutil.Process], port: int) -> bool:
+    return any(_is_connected(process, port) for process in processes)
 
 
 def _is_connected(process: psutil.Process, port: int) -> bool:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from openai.types.chat import ChatCompletionMessageParam
+
 from tests.cluster.recall import recall_prompt
 from tests.drills.litany import LONGEST, litany
 
@@ -46,6 +48,6 @@ def question(model: str, rng: random.Random) -> Question:
     return Question("/v1/completions", body, lambda text: text == right)
 
 
-def _chat(common: dict[str, Any], messages: list[dict[str, str]], answer: str) -> Question:
+def _chat(common: dict[str, Any], messages: list[ChatCompletionMessageParam], answer: str) -> Question:
     body = {**common, "messages": messages, "max_tokens": 32}
     return Question("/v1/chat/completions", body, lambda text: answer in text)

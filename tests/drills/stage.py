@@ -6,6 +6,7 @@ others: which ones, `baton_placed_requests` says.
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import psutil
 
@@ -108,7 +109,7 @@ class Stage:
                 raise MomentMissed
             used_s = _cpu_s(held)
             held.resume()
-            wait_for(lambda used_s=used_s: _cpu_s(held) >= used_s + SLICE_S, SCENE_TIMEOUT_S, interval_s=0.001)
+            wait_for(partial(_has_used, held, used_s + SLICE_S), SCENE_TIMEOUT_S, interval_s=0.001)
             held.suspend()
         held.nice(0)
 
@@ -171,6 +172,10 @@ class Stage:
         self.release_all(but=[])
         for client in (self.victim, self.bystander):
             _close(client)
+
+
+def _has_used(process: psutil.Process, cpu_s: float) -> bool:
+    return _cpu_s(process) >= cpu_s
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -28,13 +28,13 @@ def said_by(program: str) -> str:
 
 @pytest.mark.skipif(what_is_missing() is not None, reason=f"nothing can be compiled: {what_is_missing()}")
 @pytest.mark.timeout(280)  # a minute or two to compile, where these sources have not been
-def test_compiled_decisions_are_those_of_the_tuned_policy():
+def test_compiled_decisions_are_those_of_the_tuned_policy() -> None:
     said_by(COMPILE)
     assert said_by(DECIDE).splitlines() == GOLDEN.read_text().splitlines()
 
 
 @pytest.mark.skipif(what_is_missing() is not None, reason=f"nothing can be compiled: {what_is_missing()}")
 @pytest.mark.timeout(280)
-def test_what_is_compiled_already_is_not_compiled_again():
+def test_what_is_compiled_already_is_not_compiled_again() -> None:
     said_by(COMPILE)
     assert "already compiled" in said_by(COMPILE)

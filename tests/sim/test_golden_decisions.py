@@ -21,7 +21,7 @@ MID = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
 SLOS = SloConfig(interactive=MID, standard=MID, batch=MID)
 
 
-class NotingDesk(PendingPlacements):
+class RecordingPlacements(PendingPlacements):
     def __init__(self, noted: list[str]) -> None:
         super().__init__(RouterState(SLOS))
         self._noted = noted
@@ -41,11 +41,11 @@ def decisions() -> str:
     cluster, noted = Cluster(host_tokens=500_000), list[str]()
     rows, isolated_s = read_trace(TRACE, 1000, 1200), cluster.isolated_prefill_s
     workload = at_rate(rows, 3.0, lambda row: MID.resolve(isolated_s(row.num_prompt)))
-    simulate(workload, cluster.split(4), lambda: NotingDesk(noted))
+    simulate(workload, cluster.split(4), lambda: RecordingPlacements(noted))
     return "".join(noted)
 
 
-def test_decisions_are_those_of_the_tuned_policy():
+def test_decisions_are_those_of_the_tuned_policy() -> None:
     assert decisions().splitlines() == GOLDEN.read_text().splitlines()
 
 

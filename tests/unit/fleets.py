@@ -1,5 +1,8 @@
 """A Scheduler's state with workers whose times are known: Qwen3-32B on pairs of H100."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from cluster.messages.ids import Address, Path, Pool, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest
 from cluster.messages.reports import EngineShape, WorkerLoad, WorkerReport
@@ -18,7 +21,9 @@ SLO = SloConfig(
 FAST = LinkSpeed(0.5e-3, 49.5e9)
 
 
-def a_report(worker: str, links: dict[str, LinkSpeed | None] | None = None, **load: float) -> WorkerReport:
+def a_report(
+    worker: str, links: Mapping[WorkerId, LinkSpeed | None] | Mapping[str, LinkSpeed | None] | None = None, **load: Any
+) -> WorkerReport:
     """Of a prefill worker when it is called p..., else of a decode worker."""
     pool = Pool.PREFILL if worker.startswith("p") else Pool.DECODE
     return WorkerReport(
@@ -49,9 +54,9 @@ def a_fleet(num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, no
     return state
 
 
-def ask(request_id: str, num_prompt: int, **fields: object) -> PlacementRequest:
-    defaults = {"num_prompt_tokens": num_prompt, "has_early_token": True}
-    return PlacementRequest(request_id=RequestId(request_id), **(defaults | fields))  # type: ignore[arg-type]
+def ask(request_id: str, num_prompt: int, **fields: Any) -> PlacementRequest:
+    defaults: dict[str, Any] = {"num_prompt_tokens": num_prompt, "has_early_token": True}
+    return PlacementRequest(request_id=RequestId(request_id), **(defaults | fields))
 
 
 def put(state: RouterState, request: PlacementRequest, now: float) -> Placement:
@@ -62,7 +67,7 @@ def put(state: RouterState, request: PlacementRequest, now: float) -> Placement:
     return answer
 
 
-def decoding(state: RouterState, request_id: str, num_prompt: int, worker: str, now: float, **fields: object) -> None:
+def decoding(state: RouterState, request_id: str, num_prompt: int, worker: str, now: float, **fields: Any) -> None:
     """The worker decodes this request, which was handed to it where there is a prefill worker."""
     workers = state.view(now).workers
     others = frozenset(w.worker for w in workers if w.pool is Pool.DECODE and w.worker != worker)
@@ -81,5 +86,5 @@ def prefilled(state: RouterState, request_id: str, now: float) -> None:
     state.handle(PrefillDone(request_id=RequestId(request_id)), now)
 
 
-def ended(state: RouterState, request_id: str, now: float, **fields: float) -> None:
-    state.handle(RequestClosed(request_id=RequestId(request_id), **fields), now)  # type: ignore[arg-type]
+def ended(state: RouterState, request_id: str, now: float, **fields: Any) -> None:
+    state.handle(RequestClosed(request_id=RequestId(request_id), **fields), now)

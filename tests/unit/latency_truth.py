@@ -1,6 +1,7 @@
 """Engines whose step times are known, and the noisy steps that they report: what latency models are tested with."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 
@@ -8,6 +9,7 @@ import msgspec
 
 from cluster.messages.reports import StepSample
 from router.prediction import hardware
+from router.prediction.latency import LatencyModel
 from router.prediction.roofline import step_model
 from router.prediction.step_model import StepModel, prompt_attention
 
@@ -19,6 +21,9 @@ CPU = StepModel(
     fixed_s=6e-3, token_s=1e-4, knee_tokens=0, beyond_knee_s=0, attended_s=1e-8, request_s=1e-4, context_s=1e-8
 )
 """A tiny model on a few cores: no step is short, and every token costs."""
+
+
+Draw = Callable[[random.Random], StepSample]
 
 
 def times(model: StepModel, factor: float) -> StepModel:
@@ -58,7 +63,7 @@ def measured(truth: StepModel, step: StepSample, rng: random.Random) -> StepSamp
     return msgspec.structs.replace(step, seconds=exact_s(truth, step) * noise)
 
 
-def mean_error(model, truth: StepModel, draw) -> float:
+def mean_error(model: LatencyModel, truth: StepModel, draw: Draw) -> float:
     """Of predictions of steps that were not learned from, against what they take without noise."""
     rng = random.Random(20)
     steps = [draw(rng) for _ in range(100)]

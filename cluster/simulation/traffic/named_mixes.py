@@ -1,5 +1,5 @@
-"""The named mixes of `baton simulate --mix`. Where a mix imitates a trace, tests/sim/test_mixes.py has the trace's
-figures.
+"""The named mixes of `baton simulate --mix`. Where a mix imitates a trace, its test
+(tests/unit/cluster/simulation/traffic/test_mixes.py) has the figures of the trace.
 """
 
 from types import MappingProxyType

@@ -56,7 +56,7 @@ async def answers(load: OpenLoad) -> list[Answer]:
     return await loop.collect()
 
 
-async def test_answers_come_in_the_order_of_the_asks_with_times_tokens_and_refusals():
+async def test_answers_come_in_the_order_of_the_asks_with_times_tokens_and_refusals() -> None:
     headers = {CHAT: {"x-kind": "chat"}, LONG: {"x-kind": "long"}}
     async with servers(1) as (server,):
         asked = [Ask(0.05, CHAT, ("hello",), 2), Ask(0.0, LONG, ("a book",), 2)]
@@ -66,14 +66,14 @@ async def test_answers_come_in_the_order_of_the_asks_with_times_tokens_and_refus
     assert book.is_refused and book.ttft_s is None and "busy" in book.error
 
 
-async def test_of_several_servers_the_one_with_the_fewest_open_requests_is_next():
+async def test_of_several_servers_the_one_with_the_fewest_open_requests_is_next() -> None:
     async with servers(2) as started:
         load = OpenLoad([Ask(0.0, CHAT, ("hello",), 2)] * 6, [server.port for server in started], {})
         await answers(load)
         assert [len(server.seen) for server in started] == [3, 3]
 
 
-async def test_a_server_that_does_not_listen_is_an_answer_that_did_not_come():
+async def test_a_server_that_does_not_listen_is_an_answer_that_did_not_come() -> None:
     async with servers(1) as (server,):
         port = server.port
     (answer,) = await answers(OpenLoad([Ask(0.0, CHAT, ("hello",), 2)], [port], {}))

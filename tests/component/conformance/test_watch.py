@@ -39,18 +39,18 @@ def reported_of_events(content: bytes, pieces: int = 10**6) -> list[str]:
     return reported("POST /v1/responses", content, media_type="text/event-stream", pieces=pieces)
 
 
-def test_answer_that_follows_the_document_is_not_reported():
+def test_answer_that_follows_the_document_is_not_reported() -> None:
     assert reported("GET /v1/models/m", MODEL) == []
     assert reported("GET /v1/models", {"object": "list", "data": [MODEL]}, pieces=1) == []
 
 
-def test_deviation_is_reported_with_its_place():
+def test_deviation_is_reported_with_its_place() -> None:
     answer = {"object": "list", "data": [MODEL, MODEL | {"created": "today"}]}
     where = "GET /v1/models 200 application/json: ListModelsResponse /data/1/created"
     assert reported("GET /v1/models", answer) == [f'{where}: "today" is not of type "integer"']
 
 
-def test_deviation_within_a_union_is_reported_of_the_member_that_is_meant():
+def test_deviation_within_a_union_is_reported_of_the_member_that_is_meant() -> None:
     item = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "status": "completed"}
     (report,) = reported("GET /v1/conversations/conv_1/items/fc_1", item)
     assert report.endswith('ConversationItem /: "arguments" is a required property')
@@ -67,17 +67,17 @@ def test_deviation_within_a_union_is_reported_of_the_member_that_is_meant():
         ("GET /v1/conversations", {"object": "list", "data": [{}], "has_more": False}, 200),
     ],
 )
-def test_answer_that_is_none_of_openai_s_or_ours_is_reported(asked, answer, status):
+def test_answer_that_is_none_of_openai_s_or_ours_is_reported(asked: str, answer: dict[str, Any], status: int) -> None:
     assert reported(asked, answer, status)
 
 
-def test_our_own_answers_are_ours():
+def test_our_own_answers_are_ours() -> None:
     assert reported("GET /readyz", {"ready": False}, 503) == []
     assert reported("GET /baton/queue", {"waiting": []}) == []
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 10**6])
-def test_events_are_compared_one_by_one_however_they_are_cut(pieces):
+def test_events_are_compared_one_by_one_however_they_are_cut(pieces: int) -> None:
     wrong = DELTA | {"delta": 1}
     content = events(DELTA) + b": keep-alive\n\n" + events(wrong, DELTA) + b"data: [DONE]\n\n"
     (report,) = reported_of_events(content, pieces)
@@ -94,5 +94,5 @@ def test_events_are_compared_one_by_one_however_they_are_cut(pieces):
     ],
     ids=["unknown type", "another name", "error of a chat", "cut"],
 )
-def test_stream_that_is_none_of_openai_s_is_reported(content):
+def test_stream_that_is_none_of_openai_s_is_reported(content: bytes) -> None:
     assert reported_of_events(content)

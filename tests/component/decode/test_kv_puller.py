@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ INTERVAL_S = 0.02
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch):
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puller_module, "WATCH_INTERVAL_S", INTERVAL_S)
     monkeypatch.setattr(puller_module, "EXTEND_TIMEOUT_S", 0.1)
     monkeypatch.setattr(puller_module, "REDEEM_TIMEOUT_S", 0.1)
@@ -128,7 +129,7 @@ class Worker:
         return token
 
 
-async def test_promised_blocks_are_pulled_until_the_promise_ends():
+async def test_promised_blocks_are_pulled_until_the_promise_ends() -> None:
     worker = Worker()
     asked_at = asyncio.get_running_loop().time()
     await worker.start()
@@ -140,7 +141,7 @@ async def test_promised_blocks_are_pulled_until_the_promise_ends():
     assert worker.lender.num_extended == 0
 
 
-async def test_pull_is_a_sample_of_its_link():
+async def test_pull_is_a_sample_of_its_link() -> None:
     worker = Worker()
     worker.engine.pulled_in_s = 0.02
     await worker.start()
@@ -151,7 +152,9 @@ async def test_pull_is_a_sample_of_its_link():
 
 
 @pytest.mark.parametrize("sources", [PromptTokenSources(1, 0, 3), PromptTokenSources(4, 0, 0)], ids=str)
-async def test_pull_that_failed_in_the_engine_is_given_back_and_its_link_doubted(sources, caplog):
+async def test_pull_that_failed_in_the_engine_is_given_back_and_its_link_doubted(
+    sources: PromptTokenSources, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     worker = Worker()
     await worker.start()
@@ -162,7 +165,7 @@ async def test_pull_that_failed_in_the_engine_is_given_back_and_its_link_doubted
     assert "the pull from p failed" in caplog.text
 
 
-async def test_pull_that_was_only_late_says_nothing_of_its_link():
+async def test_pull_that_was_only_late_says_nothing_of_its_link() -> None:
     worker = Worker()
     worker.lender.redeemed = Promise(0.01)
     await worker.start()
@@ -172,7 +175,9 @@ async def test_pull_that_was_only_late_says_nothing_of_its_link():
     assert (worker.lender.given_back, worker.suspects) == ([HANDOFF], [])
 
 
-async def test_hand_over_found_in_the_engines_own_cache_is_neither_failure_nor_sample(caplog):
+async def test_hand_over_found_in_the_engines_own_cache_is_neither_failure_nor_sample(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     worker = Worker()
     await worker.start()
     worker.engine.finish(PromptTokenSources(computed=1, local=3, pulled=0))
@@ -181,7 +186,7 @@ async def test_hand_over_found_in_the_engines_own_cache_is_neither_failure_nor_s
     assert caplog.text == ""
 
 
-async def test_request_without_a_hand_over_asks_nobody():
+async def test_request_without_a_hand_over_asks_nobody() -> None:
     worker = Worker()
     await worker.start(None)
     assert (worker.engine.started, worker.lender.asked.is_set()) == ([None], False)
@@ -196,7 +201,9 @@ async def test_request_without_a_hand_over_asks_nobody():
     ],
     ids=["refused", "gone", "silent"],
 )
-async def test_nothing_is_pulled_without_a_promise(answer, suspects, caplog):
+async def test_nothing_is_pulled_without_a_promise(
+    answer: Refusal | WorkerUnreachable | None, suspects: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     worker = Worker()
     worker.lender.redeemed = answer
     await worker.start()
@@ -205,7 +212,7 @@ async def test_nothing_is_pulled_without_a_promise(answer, suspects, caplog):
     assert "computed here" in caplog.text
 
 
-async def test_nothing_is_pulled_while_the_cache_is_being_emptied():
+async def test_nothing_is_pulled_while_the_cache_is_being_emptied() -> None:
     worker = Worker()
     worker.puller.is_paused = True
     await worker.start()
@@ -213,7 +220,7 @@ async def test_nothing_is_pulled_while_the_cache_is_being_emptied():
     assert not worker.lender.asked.is_set()
 
 
-async def test_promise_is_extended_while_the_pull_waits_for_its_turn():
+async def test_promise_is_extended_while_the_pull_waits_for_its_turn() -> None:
     worker = Worker()
     await worker.start()
     await asyncio.wait_for(worker.lender.extended_twice.wait(), 5)
@@ -239,8 +246,12 @@ SHORT = Promise(3 * INTERVAL_S)
     ids=["silent to the end", "gone", "the read hangs", "refused, and the read hangs", "refused to the end"],
 )
 async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
-    promised, extended, reading_s, suspects, caplog
-):
+    promised: Promise,
+    extended: WorkerUnreachable | Promise | Refusal | None,
+    reading_s: float,
+    suspects: list[Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     worker = Worker()
     worker.lender.redeemed, worker.lender.extended, worker.engine.reading_s = promised, extended, reading_s
     await worker.start()
@@ -256,7 +267,7 @@ async def test_pull_that_does_not_come_is_given_up_and_the_prompt_computed(
 @pytest.mark.parametrize(
     "extended", [Refusal("the lease is over, or another worker's"), None], ids=["refused", "silent for a moment"]
 )
-async def test_promise_that_is_not_extended_still_holds(extended):
+async def test_promise_that_is_not_extended_still_holds(extended: Refusal | None) -> None:
     worker = Worker()
     worker.lender.extended = extended
     await worker.start()
@@ -266,7 +277,7 @@ async def test_promise_that_is_not_extended_still_holds(extended):
     assert await worker.token() == 9
 
 
-async def test_watch_survives_an_engine_that_does_not_answer_it(caplog):
+async def test_watch_survives_an_engine_that_does_not_answer_it(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker()
     worker.lender.redeemed = worker.lender.extended = SHORT
     worker.engine.renewal_error = ServingError("busy")
@@ -277,7 +288,7 @@ async def test_watch_survives_an_engine_that_does_not_answer_it(caplog):
     assert "not looked after" in caplog.text
 
 
-async def test_engine_that_cannot_compute_either_ends_the_request():
+async def test_engine_that_cannot_compute_either_ends_the_request() -> None:
     worker = Worker()
     worker.lender.redeemed, worker.lender.extended = SHORT, None
     await worker.start()
@@ -286,7 +297,7 @@ async def test_engine_that_cannot_compute_either_ends_the_request():
         await worker.token()
 
 
-async def test_hand_over_that_the_engine_refuses_is_given_back():
+async def test_hand_over_that_the_engine_refuses_is_given_back() -> None:
     worker = Worker()
     worker.engine.refusal = WorkerBusy("full", "d")
     with pytest.raises(ServingError):
@@ -294,7 +305,7 @@ async def test_hand_over_that_the_engine_refuses_is_given_back():
     assert worker.lender.given_back == [HANDOFF]
 
 
-async def test_client_that_leaves_while_the_hand_over_is_redeemed_gives_it_back():
+async def test_client_that_leaves_while_the_hand_over_is_redeemed_gives_it_back() -> None:
     worker = Worker()
     worker.lender.redeemed = None
     starting = asyncio.create_task(worker.start())
@@ -304,7 +315,7 @@ async def test_client_that_leaves_while_the_hand_over_is_redeemed_gives_it_back(
     assert (worker.lender.given_back, worker.engine.started) == ([HANDOFF], [])
 
 
-async def test_request_that_is_stopped_is_neither_extended_nor_started_again(caplog):
+async def test_request_that_is_stopped_is_neither_extended_nor_started_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     worker = Worker()
     worker.lender.extended = None

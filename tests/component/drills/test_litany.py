@@ -33,13 +33,12 @@ class Demo:
     model: torch.nn.Module
     tokenize: Callable[[str], list[int]]
 
-    @torch.no_grad()
     def prompt_kv(self, words: Litany) -> Layers:
         cache = DynamicCache()
-        self.model(torch.tensor([self.tokenize(words.prompt)]), past_key_values=cache)
+        with torch.no_grad():
+            self.model(torch.tensor([self.tokenize(words.prompt)]), past_key_values=cache)
         return [(layer.keys, layer.values) for layer in cache.layers]
 
-    @torch.no_grad()
     def leads(self, words: Litany, num_tokens: int, prompts: Layers) -> Tensor:
         """How far, in nats, each right token of the answer is ahead of every other, read from each of these KVs of the
         prompt; below 0 it is not what the model says. Without the first token, which is the prefill engine's.
@@ -51,7 +50,8 @@ class Demo:
         answer = torch.tensor([self.tokenize(words.answer(num_tokens))]).expand(num_prompts, -1)
         said, right = answer[:, :-1], answer[:, 1:, None]
         positions = torch.arange(length, length + said.shape[1])[None].expand(num_prompts, -1)
-        logits = self.model(said, past_key_values=cache, position_ids=positions).logits
+        with torch.no_grad():
+            logits = self.model(said, past_key_values=cache, position_ids=positions).logits
         others = logits.scatter(2, right, float("-inf")).amax(2)
         return logits.gather(2, right)[..., 0] - others
 

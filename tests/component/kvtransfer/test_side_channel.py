@@ -11,7 +11,7 @@ from cluster.engine.environment import reserve_port
 from kvtransfer.connector import HandoffScheduler
 
 
-def test_reserved_port_is_nobodys_but_the_engines():
+def test_reserved_port_is_nobodys_but_the_engines() -> None:
     with reserve_port("127.0.0.1") as reserved, zmq.Context() as context, context.socket(zmq.ROUTER) as engine:
         host, port = reserved.getsockname()
         assert port < 32_768, "the system gives it to connections"
@@ -22,7 +22,7 @@ def test_reserved_port_is_nobodys_but_the_engines():
             pass
 
 
-def test_engine_that_cannot_listen_ends(monkeypatch):
+def test_engine_that_cannot_listen_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 
 from cluster import metrics
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
-from cluster.rpc.connection import Connection, Service
+from cluster.rpc.connection import Connection, Method, Service
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
 from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
 from prefill import kv_lender as lender_module
 from prefill.kv_lender import KVLender
+from tests.expected import present
 
 PROMPT = [5, 6, 7]
 REQUEST = GenerateRequest(request_id=RequestId("r"), prompt_token_ids=PROMPT, sampling_params=b"")
@@ -83,6 +85,9 @@ class LendingEngine:
         self.freed.set()
 
 
+A = TypeVar("A")
+
+
 @asynccontextmanager
 async def lending(offer_s: float = 30.0) -> AsyncIterator[tuple[LendingEngine, Connection, Connection]]:
     """A prefill worker, and the connections of an ingress and of a decode worker to it."""
@@ -99,28 +104,33 @@ async def lending(offer_s: float = 30.0) -> AsyncIterator[tuple[LendingEngine, C
         await listener.close()
 
 
+async def is_refused(decode: Connection, method: Method[A, Promise | Refusal], argument: A) -> bool:
+    answer = await decode.call(method, argument)
+    return isinstance(answer, Refusal)
+
+
 def ended(how: LeaseEnd) -> float:
     return metrics.LEASES_ENDED.labels(how)._value.get()
 
 
-async def test_hand_over_is_redeemed_once_and_extended_by_its_holder():
+async def test_hand_over_is_redeemed_once_and_extended_by_its_holder() -> None:
     async with lending() as (engine, ingress, decode):
         before = ended(LeaseEnd.READ)
         result = await ingress.call(PREFILL, REQUEST)
         assert result is not None and result.handoff is not None
         assert result.first.token_ids == [9]
         assert await decode.call(REDEEM, REDEMPTION) == Promise(PROMISE_S)
-        assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
+        assert await is_refused(decode, REDEEM, REDEMPTION)
         assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
-        assert isinstance(await decode.call(EXTEND, LeaseClaim(LEASE, WorkerId("d2"))), Refusal)
+        assert await is_refused(decode, EXTEND, LeaseClaim(LEASE, WorkerId("d2")))
         ingress.post(WITHDRAW, REQUEST.request_id)
         assert await decode.call(EXTEND, CLAIM) == Promise(PROMISE_S)
         engine.end(LEASE, LeaseEnd.READ)
-        assert isinstance(await decode.call(EXTEND, CLAIM), Refusal)
+        assert await is_refused(decode, EXTEND, CLAIM)
         assert ended(LeaseEnd.READ) == before + 1
 
 
-async def test_hand_over_of_another_prompt_is_refused():
+async def test_hand_over_of_another_prompt_is_refused() -> None:
     async with lending() as (_, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
         answer = await decode.call(REDEEM, Redeem(LEASE, DECODE, prompt_digest([5, 6, 8])))
@@ -129,7 +139,7 @@ async def test_hand_over_of_another_prompt_is_refused():
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "given back", "its ingress is gone"])
-async def test_blocks_that_nobody_wants_are_freed_at_once(how):
+async def test_blocks_that_nobody_wants_are_freed_at_once(how: str) -> None:
     async with lending() as (engine, ingress, decode):
         before = ended(LeaseEnd.RELEASED)
         await ingress.call(PREFILL, REQUEST)
@@ -142,10 +152,10 @@ async def test_blocks_that_nobody_wants_are_freed_at_once(how):
                 ingress.close()
         await asyncio.wait_for(engine.freed.wait(), 1)
         assert ended(LeaseEnd.RELEASED) == before + 1
-        assert isinstance(await decode.call(REDEEM, REDEMPTION), Refusal)
+        assert await is_refused(decode, REDEEM, REDEMPTION)
 
 
-async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over():
+async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over() -> None:
     async with lending(offer_s=0.1) as (engine, ingress, _):
         before = ended(LeaseEnd.EXPIRED)
         await ingress.call(PREFILL, REQUEST)
@@ -153,7 +163,7 @@ async def test_blocks_that_nobody_asks_for_are_freed_when_their_time_is_over():
         assert ended(LeaseEnd.EXPIRED) == before + 1
 
 
-async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch):
+async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lender_module, "PROMISE_S", 0.5)
     async with lending() as (engine, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
@@ -166,7 +176,7 @@ async def test_promise_outlives_the_connection_that_it_was_given_on(monkeypatch)
 
 @pytest.mark.parametrize("too_late", [False, True], ids=["aborted", "the abort comes too late"])
 @pytest.mark.parametrize("how", ["cancelled", "gone"])
-async def test_prefill_whose_caller_leaves_keeps_no_blocks(how, too_late):
+async def test_prefill_whose_caller_leaves_keeps_no_blocks(how: str, too_late: bool) -> None:
     async with lending() as (engine, ingress, _):
         engine.may_prefill.clear()
         engine.abort_comes_too_late = too_late
@@ -184,7 +194,9 @@ async def test_prefill_whose_caller_leaves_keeps_no_blocks(how, too_late):
 
 
 @pytest.mark.parametrize(("request_", "is_kept"), [(RESUMABLE, False), (REQUEST, True)], ids=["counts", "does not"])
-async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(request_, is_kept):
+async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(
+    request_: GenerateRequest, is_kept: bool
+) -> None:
     async with lending() as (engine, ingress, _):
         engine.finish = FinishReason.STOP
         result = await ingress.call(PREFILL, request_)
@@ -195,7 +207,7 @@ async def test_prefill_whose_first_token_is_the_last_one_keeps_no_blocks(request
         ingress.post(WITHDRAW, request_.request_id)
 
 
-async def test_promise_is_its_holder_s_on_any_connection():
+async def test_promise_is_its_holder_s_on_any_connection() -> None:
     async with lending() as (engine, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
         await decode.call(REDEEM, REDEMPTION)
@@ -205,34 +217,36 @@ async def test_promise_is_its_holder_s_on_any_connection():
         await asyncio.wait_for(engine.freed.wait(), 1)
 
 
-async def test_busy_engine_is_not_waited_for_and_a_hanging_one_is_promised_for_no_longer_than_it_keeps(monkeypatch):
+async def test_busy_engine_is_not_waited_for_and_a_hanging_one_is_promised_for_no_longer_than_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lender_module, "CONFIRM_INTERVAL_S", 0.0)
     async with lending(offer_s=0.0) as (engine, ingress, decode):
         engine.hangs = True
         monkeypatch.setattr(lender_module, "SWEEP_S", 0.01)
-        engine.lender._leases._offer_s = 30.0  # the engine's own lease is 8 s all the same
+        present(engine.lender)._leases._offer_s = 30.0  # the engine's own lease is 8 s all the same
         await ingress.call(PREFILL, REQUEST)
         await decode.call(REDEEM, REDEMPTION)
         assert await asyncio.wait_for(decode.call(EXTEND, CLAIM), 1) == Promise(PROMISE_S)
-        engine.lender._engine_keeps_until[LEASE] -= PROMISE_S
-        assert isinstance(await decode.call(EXTEND, CLAIM), Refusal)
+        present(engine.lender)._engine_keeps_until[LEASE] -= PROMISE_S
+        assert await is_refused(decode, EXTEND, CLAIM)
         engine.end(LEASE, LeaseEnd.READ)
 
 
-async def test_engine_s_own_lease_is_kept_ahead_of_the_promises(monkeypatch):
+async def test_engine_s_own_lease_is_kept_ahead_of_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lender_module, "SWEEP_S", 0.01)
     monkeypatch.setattr(lender_module, "CONFIRM_INTERVAL_S", 0.0)
     async with lending(offer_s=5.0) as (engine, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
         await decode.call(REDEEM, REDEMPTION)
         async with asyncio.timeout(5):
-            while engine.lender._engine_keeps_until[LEASE] < asyncio.get_running_loop().time() + 40:
+            while present(engine.lender)._engine_keeps_until[LEASE] < asyncio.get_running_loop().time() + 40:
                 await decode.call(EXTEND, CLAIM)
         assert engine.num_extended == 1
         engine.end(LEASE, LeaseEnd.READ)
 
 
-async def test_lease_whose_end_the_engine_never_reported_is_over_all_the_same():
+async def test_lease_whose_end_the_engine_never_reported_is_over_all_the_same() -> None:
     async with lending() as (engine, ingress, _):
         await ingress.call(PREFILL, REQUEST)
         engine.loses_reports = True

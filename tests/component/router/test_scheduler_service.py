@@ -3,6 +3,7 @@
 import asyncio
 
 from cluster.clients.scheduler_client import SchedulerClient
+from cluster.messages.ids import Address
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.rpc.listener import Listener
 from router.scheduler_service import SchedulerService
@@ -10,7 +11,7 @@ from router.state import RouterState
 from tests.unit.factories import a_decode_report
 
 
-async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back():
+async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_bring_it_back() -> None:
     """The Scheduler was busy while both came."""
     service = SchedulerService(RouterState())
     listener = await Listener.start("127.0.0.1", service.service)
@@ -23,5 +24,5 @@ async def test_report_that_is_read_together_with_the_end_of_its_worker_does_not_
     await listener.close()
 
 
-async def _found(listener: Listener):
+async def _found(listener: Listener) -> Address:
     return listener.address

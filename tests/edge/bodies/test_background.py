@@ -1,10 +1,13 @@
 """Responses in the background count for as long as they run, not for as long as somebody waits for their answer."""
 
 import asyncio
+from typing import Any
 
 import pytest
-from openai import RateLimitError
+from openai import AsyncOpenAI, RateLimitError
+from openai.types.responses import Response
 
+from api.state.lifecycle import ChatState
 from tests.component.answering import Model
 from tests.component.remembering import clients_of
 
@@ -17,15 +20,15 @@ def model() -> Model:
     return model
 
 
-async def test_a_tenant_has_its_part_of_them_until_they_end(state, model):
-    limits = {"max_background_responses": 3, "max_background_responses_per_tenant": 2}
+async def test_a_tenant_has_its_part_of_them_until_they_end(state: ChatState, model: Model) -> None:
+    limits: dict[str, Any] = {"max_background_responses": 3, "max_background_responses_per_tenant": 2}
     async with clients_of(state, model, **limits) as clients:
         alice, bob = clients("sk-alice").with_options(max_retries=0), clients("sk-bob").with_options(max_retries=0)
 
-        async def started(client):
+        async def started(client: AsyncOpenAI) -> Response:
             return await client.responses.create(model="m", input="Hello", background=True)
 
-        async def refused(client):
+        async def refused(client: AsyncOpenAI) -> None:
             with pytest.raises(RateLimitError) as error:
                 await started(client)
             assert int(error.value.response.headers["retry-after"]) >= 1

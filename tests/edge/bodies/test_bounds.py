@@ -1,5 +1,7 @@
 """How much of each thing a request may have, and that what clients send passes."""
 
+from typing import Any
+
 import pytest
 
 from api.wire.limits.bounds import (
@@ -17,17 +19,17 @@ from cluster.errors import InvalidRequest
 
 TEXT = {"type": "text", "text": "x"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-ENTRIES = {int: 1, str: "x", dict: {}, None: {}}
+ENTRIES: dict[type | None, Any] = {int: 1, str: "x", dict: {}, None: {}}
 
 
-def refused(body) -> InvalidRequest:
+def refused(body: dict[str, Any]) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as error:
         check_bounds(body)
     return error.value
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_list_may_have_so_many_entries(name):
+def test_list_may_have_so_many_entries(name: str) -> None:
     bound = LISTS[name]
     check_bounds({name: [ENTRIES[bound.of]] * bound.most})
     error = refused({name: [ENTRIES[bound.of]] * (bound.most + 1)})
@@ -36,18 +38,18 @@ def test_list_may_have_so_many_entries(name):
 
 
 @pytest.mark.parametrize("name", [name for name, bound in LISTS.items() if bound.of is not None])
-def test_entry_of_another_type_is_refused_once(name):
+def test_entry_of_another_type_is_refused_once(name: Any) -> None:
     assert refused({name: [None] * 3}).code == "invalid_type"
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_object_may_have_so_many_members(name):
+def test_object_may_have_so_many_members(name: str) -> None:
     check_bounds({name: {str(n): 1 for n in range(OBJECTS[name])}})
     assert refused({name: {str(n): 1 for n in range(OBJECTS[name] + 1)}}).param == name
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_text_may_have_so_many_characters(name):
+def test_text_may_have_so_many_characters(name: str) -> None:
     check_bounds({name: "x" * TEXTS[name]})
     assert refused({name: "x" * (TEXTS[name] + 1)}).code == "string_above_max_length"
 
@@ -76,7 +78,7 @@ def test_text_may_have_so_many_characters(name):
         {"repetition_detection": {"max_pattern_size": MAX_PATTERN, "min_count": MAX_COMPARED}},
     ],
 )
-def test_what_is_bounded_together_or_within_is_refused(body):
+def test_what_is_bounded_together_or_within_is_refused(body: dict[str, Any]) -> None:
     refused(body)
 
 
@@ -95,7 +97,7 @@ def test_what_is_bounded_together_or_within_is_refused(body):
         {"repetition_detection": {"max_pattern_size": 20, "min_count": 4}},
     ],
 )
-def test_what_is_of_another_type_is_left_to_who_knows_it(body):
+def test_what_is_of_another_type_is_left_to_who_knows_it(body: list[Any] | dict[str, Any] | None) -> None:
     check_bounds(body)
     assert num_sequences(body) >= 1
 
@@ -113,12 +115,12 @@ def test_what_is_of_another_type_is_left_to_who_knows_it(body):
         ({"n": True}, 1),
     ],
 )
-def test_sequences_are_n_of_each_prompt(body, number):
+def test_sequences_are_n_of_each_prompt(body: dict[str, Any], number: int) -> None:
     assert check_sequences(body, 6) == number
 
 
 @pytest.mark.parametrize(("body", "param"), [({"n": 7}, "n"), ({"prompt": ["a"] * 7}, "prompt")])
-def test_too_many_sequences_are_refused_with_the_number_that_may_be(body, param):
+def test_too_many_sequences_are_refused_with_the_number_that_may_be(body: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest, match="may ask for 6") as error:
         check_sequences(body, 6)
     assert error.value.param == param

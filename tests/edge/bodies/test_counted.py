@@ -1,14 +1,17 @@
 """Requests count as what they cost: sequences against the replica's capacity, bodies against its memory."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from api.edge.byte_budget import FREE_BYTES, ByteBudget, Share
 from api.edge.capacity import Capacity, Standstill
+from api.frontend.generation import Call
 from cluster.errors import Overloaded
 from tests.component.surface import CHAT, COMPLETION, FakeFrontend, a_client, an_app
 from tests.edge.http.wire import listening, post
+from tests.expected import present
 
 
 class Waiting(FakeFrontend):
@@ -17,7 +20,7 @@ class Waiting(FakeFrontend):
         self.asked = asyncio.Event()
         self.may_answer = asyncio.Event()
 
-    async def chat_completion(self, body, call):
+    async def chat_completion(self, body: Any, call: Call) -> Any:
         self.asked.set()
         await self.may_answer.wait()
         return await super().chat_completion(body, call)
@@ -29,7 +32,7 @@ class Waiting(FakeFrontend):
     ("path", "body"),
     [(CHAT, {"n": 8}), (COMPLETION, {"prompt": ["a"] * 4, "n": 2}), (COMPLETION, {"prompt": ["a"] * 8})],
 )
-async def test_request_with_several_sequences_takes_the_room_of_all(path, body):
+async def test_request_with_several_sequences_takes_the_room_of_all(path: str, body: dict[str, Any]) -> None:
     frontend = Waiting()
     async with a_client(an_app(frontend, max_ongoing_requests=8, max_sequences_per_request=8)) as client:
         wide = asyncio.create_task(client.post(path, json=body))
@@ -42,7 +45,7 @@ async def test_request_with_several_sequences_takes_the_room_of_all(path, body):
         assert (await client.post(CHAT, json={})).status_code == 200
 
 
-async def test_request_that_needs_more_room_than_is_free_takes_none():
+async def test_request_that_needs_more_room_than_is_free_takes_none() -> None:
     frontend = Waiting()
     async with a_client(an_app(frontend, max_ongoing_requests=8)) as client:
         first = asyncio.create_task(client.post(CHAT, json={}))
@@ -53,7 +56,7 @@ async def test_request_that_needs_more_room_than_is_free_takes_none():
         assert [(await one).status_code for one in (first, second)] == [200, 200]
 
 
-async def test_more_prompts_than_a_request_may_have_are_told_how_many():
+async def test_more_prompts_than_a_request_may_have_are_told_how_many() -> None:
     async with a_client(an_app(FakeFrontend())) as client:
         answer = await client.post(COMPLETION, json={"prompt": ["a"] * 1024})
         error = answer.json()["error"]
@@ -61,7 +64,7 @@ async def test_more_prompts_than_a_request_may_have_are_told_how_many():
         assert "128" in error["message"]
 
 
-async def test_bodies_together_take_no_more_memory_than_they_may():
+async def test_bodies_together_take_no_more_memory_than_they_may() -> None:
     large = b'{"a":"' + b"x" * 900_000 + b'"}'
     options = {"max_body_bytes": 1 << 20, "max_bodies_bytes": 1 << 20, "max_ongoing_requests": 4}
     async with listening(**options) as wire:
@@ -82,7 +85,7 @@ async def test_bodies_together_take_no_more_memory_than_they_may():
         assert (await wire.asked(large_post)).status == 200
 
 
-async def test_sender_that_stops_holds_what_it_has_sent_and_no_more():
+async def test_sender_that_stops_holds_what_it_has_sent_and_no_more() -> None:
     options = {"max_body_bytes": 1 << 20, "max_bodies_bytes": 1 << 20}
     async with listening(**options) as wire:
         for _ in range(8):
@@ -95,7 +98,7 @@ async def test_sender_that_stops_holds_what_it_has_sent_and_no_more():
     [b'{"messages":[' + b"[]," * 30_000 + b"[]]}", b'{"messages":[' + b"1," * 40_000 + b"1]}"],
     ids=["lists", "numbers"],
 )
-async def test_values_of_a_body_take_the_memory_that_is_made_of_them(body):
+async def test_values_of_a_body_take_the_memory_that_is_made_of_them(body: bytes) -> None:
     """Two bytes of text become an object of sixty."""
     assert len(body) < 2 * FREE_BYTES
     few = {"messages": "x" * len(body)}
@@ -109,7 +112,7 @@ async def test_values_of_a_body_take_the_memory_that_is_made_of_them(body):
             assert (await client.post(CHAT, content=body)).status_code == 400
 
 
-def test_share_gives_back_all_that_it_took():
+def test_share_gives_back_all_that_it_took() -> None:
     budget = ByteBudget(1000)
     one, other = Share(budget), Share(budget)
     one.add(FREE_BYTES)
@@ -124,9 +127,9 @@ def test_share_gives_back_all_that_it_took():
     assert budget.num_held == 0
 
 
-def test_one_tenant_has_its_part():
+def test_one_tenant_has_its_part() -> None:
     capacity = Capacity(4, most_per_tenant=2)
-    held = [capacity.acquire(tenant="a"), capacity.acquire(tenant="a")]
+    held = [present(capacity.acquire(tenant="a")) for _ in range(2)]
     assert capacity.acquire(tenant="a") is None
     assert capacity.acquire(3, tenant="b") is None
     shared = capacity.acquire(2, tenant="b")
@@ -141,15 +144,15 @@ def test_one_tenant_has_its_part():
     assert capacity.of_tenant("b") == 0
 
 
-def test_replica_stands_still_while_it_is_full_and_nothing_ends():
+def test_replica_stands_still_while_it_is_full_and_nothing_ends() -> None:
     capacity = Capacity(2)
     standstill = Standstill(capacity)
-    one, two = capacity.acquire(), capacity.acquire()
+    one, two = present(capacity.acquire()), present(capacity.acquire())
     assert standstill.lasts_s(10.0) == 0.0
     assert standstill.lasts_s(15.0) == 5.0
     one.release()
     assert standstill.lasts_s(16.0) == 0.0
-    three = capacity.acquire()
+    three = present(capacity.acquire())
     assert standstill.lasts_s(17.0) == 0.0
     assert standstill.lasts_s(27.0) == 10.0
     for units in (two, three):
@@ -157,14 +160,14 @@ def test_replica_stands_still_while_it_is_full_and_nothing_ends():
     assert capacity.num_held == 0
 
 
-def test_replica_whose_requests_end_between_two_looks_does_not_stand_still():
+def test_replica_whose_requests_end_between_two_looks_does_not_stand_still() -> None:
     """Each look finds it full, but full of others."""
     capacity = Capacity(1)
     standstill = Standstill(capacity)
-    held = capacity.acquire()
+    held = present(capacity.acquire())
     for now in (10.0, 20.0, 30.0):
         assert standstill.lasts_s(now) == 0.0
         held.release()
-        held = capacity.acquire()
+        held = present(capacity.acquire())
     assert standstill.lasts_s(40.0) == 0.0
     assert standstill.lasts_s(41.0) == 1.0

@@ -13,12 +13,12 @@ LONG = "x" * COUNTED_AT_A_TIME
 
 
 @given(st.lists(st.integers(0, 400_000), max_size=8))
-def test_each_text_is_counted_whole(sizes):
+def test_each_text_is_counted_whole(sizes: list[int]) -> None:
     counts = asyncio.run(TextCounter(len).counts(["x" * size for size in sizes]))
     assert counts == sizes
 
 
-async def test_short_question_waits_for_a_part_of_a_long_one_and_not_for_all_of_it():
+async def test_short_question_waits_for_a_part_of_a_long_one_and_not_for_all_of_it() -> None:
     started, may_go_on = threading.Semaphore(0), threading.Semaphore(0)
 
     def count(text: str) -> int:
@@ -38,7 +38,7 @@ async def test_short_question_waits_for_a_part_of_a_long_one_and_not_for_all_of_
     assert await asyncio.wait_for(long, 5) == [COUNTED_AT_A_TIME] * 100
 
 
-async def test_threads_that_all_share_are_free_meanwhile():
+async def test_threads_that_all_share_are_free_meanwhile() -> None:
     names = set()
 
     def count(text: str) -> int:

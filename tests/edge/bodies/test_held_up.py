@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +24,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
-def body(**fields) -> bytes:
+def body(**fields: Any) -> bytes:
     return json.dumps(MODEL | fields).encode()
 
 
@@ -77,7 +78,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
 @pytest.mark.parametrize("name", BODIES)
-async def test_body_does_not_hold_up_others(client, name):
+async def test_body_does_not_hold_up_others(client: httpx.AsyncClient, name: str) -> None:
     path, content = BODIES[name]
     async with longest_block() as longest:
         answer = await client.post(path, content=content)

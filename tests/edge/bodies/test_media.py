@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def parts(url: str) -> list[dict]:
+def parts(url: str) -> list[dict[str, Any]]:
     return [
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "image_url", "image_url": url},
@@ -39,7 +40,7 @@ def parts(url: str) -> list[dict]:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("number", range(len(parts(""))))
 @pytest.mark.parametrize("before", [0, 300])
-async def test_media_are_refused_and_nothing_is_fetched(client, number, before):
+async def test_media_are_refused_and_nothing_is_fetched(client: httpx.AsyncClient, number: int, before: int) -> None:
     fetched = asyncio.Event()
 
     async def on_fetch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +60,7 @@ async def test_media_are_refused_and_nothing_is_fetched(client, number, before):
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_refusal_says_where_it_is(client):
+async def test_refusal_says_where_it_is(client: httpx.AsyncClient) -> None:
     messages = [{"role": "user", "content": [TEXT]}] * 2 + [{"role": "user", "content": parts("http://a/")[:1]}]
     error = (await client.post(CHAT, json={"model": "baton-demo", "messages": messages})).json()["error"]
     assert (error["param"], error["code"]) == ("messages.2.content", "unsupported_value")
@@ -68,7 +69,7 @@ async def test_refusal_says_where_it_is(client):
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
-async def test_responses_take_text_too(client, kind):
+async def test_responses_take_text_too(client: httpx.AsyncClient, kind: str) -> None:
     part = {"type": kind, "image_url": "http://127.0.0.1:1/x", "detail": "auto", "file_id": "file_1"}
     item = {"role": "user", "content": [{"type": "input_text", "text": "x"}, part]}
     answer = await client.post("/v1/responses", json={"model": "baton-demo", "input": [item], "store": False})

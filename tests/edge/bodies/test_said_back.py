@@ -1,6 +1,8 @@
 """What a request asks for is done, or refused, and what is said of it is true."""
 
 import stat
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ KNOWN = frozenset({"model", "tool_choice", "verbosity"})
 
 
 @pytest.mark.parametrize(("asked", "said"), [("auto", "default"), (None, "default"), ("flex", "flex")])
-def test_tier_is_said_that_was_used(asked, said):
+def test_tier_is_said_that_was_used(asked: str | None, said: str) -> None:
     response = response_of(request_of(ASKED | {"service_tier": asked}), "resp_1", 0)
     assert response["service_tier"] == said
 
@@ -29,26 +31,31 @@ def test_tier_is_said_that_was_used(asked, said):
         ({"tool_choice": "message"}, "tool_choice"),
     ],
 )
-def test_what_a_response_cannot_do_is_refused(field, param):
+def test_what_a_response_cannot_do_is_refused(field: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as error:
         request_of(ASKED | field)
     assert error.value.param == param
 
 
 @pytest.mark.parametrize("field", [{"include": ["reasoning.encrypted_content"]}, {"reasoning": {"summary": "auto"}}])
-def test_what_common_clients_always_ask_for_passes(field):
+def test_what_common_clients_always_ask_for_passes(field: dict[str, Any]) -> None:
     assert request_of(ASKED | field).body.keys() >= field.keys()
 
 
-def test_what_a_chat_cannot_do_is_refused():
-    for field in ({"verbosity": "low"}, {"moderation": {}}, {"tool_choice": {"type": "allowed_tools"}}):
+def test_what_a_chat_cannot_do_is_refused() -> None:
+    fields: list[dict[str, Any]] = [
+        {"verbosity": "low"},
+        {"moderation": {}},
+        {"tool_choice": {"type": "allowed_tools"}},
+    ]
+    for field in fields:
         with pytest.raises(InvalidRequest) as error:
             check_fields({"model": "m"} | field, KNOWN)
         assert error.value.param == next(iter(field))
     assert check_fields({"model": "m", "verbosity": "medium"}, KNOWN) == {"model": "m"}
 
 
-def test_log_is_for_its_user_alone(tmp_path):
+def test_log_is_for_its_user_alone(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "serve.log"
     file.parent.mkdir()
     file.touch(mode=0o644)  # by an earlier version

@@ -1,6 +1,7 @@
 """How much JSON there is in a text, known before it is decoded."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ VALUES = st.recursive(
 )
 
 
-def counted(value) -> tuple[int, int, int]:
+def counted(value: Any) -> tuple[int, int, int]:
     """Containers, members and entries of a decoded value."""
     if isinstance(value, dict):
         inner = [counted(one) for one in value.values()]
@@ -36,13 +37,13 @@ def counted(value) -> tuple[int, int, int]:
     return containers + 1, members + isinstance(value, dict) * len(value), entries + len(value)
 
 
-def depth(value) -> int:
+def depth(value: Any) -> int:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
 @given(VALUES)
-def test_never_fewer_are_counted_than_there_are(value):
+def test_never_fewer_are_counted_than_there_are(value: list[Any] | dict[str, Any] | int | str | None) -> None:
     counts = check_structure(json.dumps(value).encode())
     containers, members, entries = counted(value)
     assert counts.containers >= containers
@@ -51,17 +52,17 @@ def test_never_fewer_are_counted_than_there_are(value):
 
 
 @given(VALUES)
-def test_nesting_is_that_of_the_decoded_value(value):
+def test_nesting_is_that_of_the_decoded_value(value: list[Any] | dict[str, Any] | int | str | None) -> None:
     assert nesting_of(json.dumps(value).encode()) == depth(value)
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_json_is_left_to_who_decodes_it(text):
+def test_what_is_no_json_is_left_to_who_decodes_it(text: bytes) -> None:
     check_structure(text)
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 2, 3, 7, 1 << 20])
-def test_what_stands_in_a_text_does_not_count_once_there_is_too_much_of_it(slice_bytes):
+def test_what_stands_in_a_text_does_not_count_once_there_is_too_much_of_it(slice_bytes: int) -> None:
     text = json.dumps({"a": '[{,:"\\' * MAX_VALUES if slice_bytes > 7 else "[" * (MAX_CONTAINERS + 1) + '"\\'}).encode()
     assert check_structure(text, slice_bytes)[:2] == (1, 1)
 
@@ -77,13 +78,13 @@ def test_what_stands_in_a_text_does_not_count_once_there_is_too_much_of_it(slice
         b'["' + b'\\"' * 100 + b'",' + b"[]," * MAX_CONTAINERS + b"[]]",
     ],
 )
-def test_more_than_is_decoded_is_refused(text):
+def test_more_than_is_decoded_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidRequest, match="more than") as refused:
         check_structure(text)
     assert refused.value.code == "request_too_large"
 
 
-def test_numbers_without_end_are_refused_and_texts_of_digits_are_not():
+def test_numbers_without_end_are_refused_and_texts_of_digits_are_not() -> None:
     digits = b"1" * 300_000
     with pytest.raises(InvalidRequest, match=f"more than {MAX_DIGITS_IN_A_ROW} digits"):
         check_structure(b'{"a":' + digits + b"}")

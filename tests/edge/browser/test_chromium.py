@@ -110,7 +110,7 @@ async def told_by(baton: Baton, folder: Path, host: str, port: int, url: str | N
         return await asyncio.wait_for(site.told, PATIENCE_S)
 
 
-async def test_page_of_another_site_reads_nothing_and_has_nothing_generated(baton, tmp_path):
+async def test_page_of_another_site_reads_nothing_and_has_nothing_generated(baton: Baton, tmp_path: Path) -> None:
     told = await told_by(baton, tmp_path, "evil.example", free_port())
     assert told["reads"][0] == "failed"
     assert told["posts"][0] == "failed"
@@ -118,7 +118,7 @@ async def test_page_of_another_site_reads_nothing_and_has_nothing_generated(bato
     assert baton.frontend.bodies == []
 
 
-async def test_name_that_an_attacker_has_rebound_to_this_machine_is_refused(baton, tmp_path):
+async def test_name_that_an_attacker_has_rebound_to_this_machine_is_refused(baton: Baton, tmp_path: Path) -> None:
     url = f"http://rebound.example:{baton.port}/v1/models"
     async with chromium(tmp_path, url, "--dump-dom") as process:
         page, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
@@ -130,7 +130,7 @@ LISTED_PORT = free_port()
 
 
 @pytest.mark.parametrize("baton", [{"cors_origins": [f"http://chat.example:{LISTED_PORT}"]}], indirect=True)
-async def test_page_that_the_operator_has_listed_reads_and_asks(baton, tmp_path):
+async def test_page_that_the_operator_has_listed_reads_and_asks(baton: Baton, tmp_path: Path) -> None:
     told = await told_by(baton, tmp_path, "chat.example", LISTED_PORT)
     kind, status, text, request_id = told["reads"]
     assert (kind, status) == ("cors", 200)

@@ -38,18 +38,18 @@ WITH_TENANTS = [
 
 
 @pytest.mark.parametrize("credential", REFUSED)
-def test_credential_that_is_no_bearer_token_is_refused(credential):
+def test_credential_that_is_no_bearer_token_is_refused(credential: bytes) -> None:
     with pytest.raises(Unauthorized):
         key_of([(b"authorization", credential)])
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_bearer_token_is_the_key(key):
+def test_bearer_token_is_the_key(key: bytes) -> None:
     for word in (b"Bearer ", b"bearer ", b"BEARER  "):
         assert key_of([(b"host", b"x"), (b"authorization", word + key)]) == key.decode()
 
 
-def test_no_credential_is_no_key():
+def test_no_credential_is_no_key() -> None:
     assert key_of([(b"host", b"x")]) is None
 
 
@@ -64,7 +64,9 @@ def test_no_credential_is_no_key():
     ],
 )
 @pytest.mark.parametrize(("method", "path"), WITH_TENANTS)
-async def test_every_route_that_knows_tenants_refuses_it(headers, method, path):
+async def test_every_route_that_knows_tenants_refuses_it(
+    headers: list[tuple[str, str]], method: str, path: str
+) -> None:
     frontend = FakeFrontend()
     async with a_client(an_app(frontend)) as client:
         request = client.build_request(method, path, content=b"{}" if method == "POST" else None)
@@ -77,7 +79,7 @@ async def test_every_route_that_knows_tenants_refuses_it(headers, method, path):
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-async def test_what_knows_no_tenants_asks_for_no_credential(path):
+async def test_what_knows_no_tenants_asks_for_no_credential(path: str) -> None:
     async with a_client(an_app(FakeFrontend())) as client:
         assert (await client.get(path, headers={"authorization": "Basic x"})).status_code == 200
 
@@ -87,6 +89,6 @@ class Asked:
         self.scope = {"state": {"tenant": tenant}}
 
 
-def test_who_sends_no_key_is_anonymous():
+def test_who_sends_no_key_is_anonymous() -> None:
     assert (tenant_of(Asked("")), tenant_in_state(Asked(""))) == ("", "anonymous")
     assert tenant_in_state(Asked("ab")) == "ab"

@@ -1,5 +1,8 @@
 """What a web page may do through the browser of whoever visits it: nothing, unless the operator has listed it."""
 
+from typing import Any
+
+import httpx
 import pytest
 
 from api.edge.hosts import HostRule
@@ -9,7 +12,7 @@ EVIL = "https://evil.example"
 PAGE = "https://chat.example.com"
 
 
-def client(**config):
+def client(**config: Any) -> httpx.AsyncClient:
     return a_client(an_app(FakeFrontend(), **config))
 
 
@@ -17,7 +20,7 @@ def client(**config):
     "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "www.notlocalhost", "127.0.0.1.nip.io"]
 )
 @pytest.mark.parametrize("listens_on", ["127.0.0.1", "0.0.0.0"])
-async def test_name_that_a_stranger_can_register_is_refused(host, listens_on):
+async def test_name_that_a_stranger_can_register_is_refused(host: str, listens_on: str) -> None:
     async with client(allowed_hosts=[], host=listens_on) as browser:
         for method, path in (("GET", "/v1/models"), ("GET", "/healthz"), ("POST", CHAT)):
             answer = await browser.request(method, path, headers={"host": host})
@@ -51,22 +54,22 @@ STRANGE += ["[::1", "localhost:x", "x" * 400, "1.2.3.4.5"]
 
 @pytest.mark.parametrize("host", ON_LOOPBACK)
 @pytest.mark.parametrize("listens_on", ["127.0.0.1", "0.0.0.0"])
-def test_names_of_this_machine_pass(host, listens_on):
+def test_names_of_this_machine_pass(host: str, listens_on: str) -> None:
     assert HostRule([], listens_on, "machine.example.org").allows(host.encode())
 
 
 @pytest.mark.parametrize("host", INSIDE)
-def test_names_that_strangers_cannot_have_pass_unless_it_listens_on_loopback(host):
+def test_names_that_strangers_cannot_have_pass_unless_it_listens_on_loopback(host: str) -> None:
     assert HostRule([], "0.0.0.0", "Machine.example.org").allows(host.encode())
     assert not HostRule([], "127.0.0.1", "machine.example.org").allows(host.encode())
 
 
 @pytest.mark.parametrize("host", STRANGE)
-def test_what_is_no_host_does_not_pass(host):
+def test_what_is_no_host_does_not_pass(host: str) -> None:
     assert not HostRule([], "0.0.0.0", "machine").allows(host.encode("latin-1"))
 
 
-def test_listed_names_pass():
+def test_listed_names_pass() -> None:
     rule = HostRule(["chat.example.com", "*.example.org"], "127.0.0.1", "machine")
     passes = {name: rule.allows(name) for name in (b"chat.example.com", b"CHAT.example.com.:80", b"a.b.example.org")}
     assert all(passes.values())
@@ -80,7 +83,7 @@ def test_listed_names_pass():
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v1/models"), ("GET", "/metrics"), ("POST", CHAT), ("DELETE", "/v1/conversations/x")]
 )
-async def test_page_of_another_origin_reads_and_writes_nothing(origin, method, path):
+async def test_page_of_another_origin_reads_and_writes_nothing(origin: str, method: str, path: str) -> None:
     async with client() as browser:
         answer = await browser.request(method, path, headers={"origin": origin})
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
@@ -91,7 +94,7 @@ async def test_page_of_another_origin_reads_and_writes_nothing(origin, method, p
     "origin",
     ["ftp://baton", "file://baton", "chrome-extension://baton", "ws://baton", "://baton", "baton", "http://baton:443"],
 )
-async def test_origin_that_no_web_page_of_this_service_has_is_refused(origin):
+async def test_origin_that_no_web_page_of_this_service_has_is_refused(origin: str) -> None:
     async with client() as browser:
         answer = await browser.post(CHAT, json={}, headers={"origin": origin})
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
@@ -101,7 +104,7 @@ async def test_origin_that_no_web_page_of_this_service_has_is_refused(origin):
     "header", [("host", "evil.example"), ("origin", EVIL), ("content-type", "text/plain")], ids=lambda header: header[0]
 )
 @pytest.mark.parametrize("is_same", [True, False])
-async def test_header_that_is_checked_may_not_be_sent_twice(header, is_same):
+async def test_header_that_is_checked_may_not_be_sent_twice(header: tuple[str, str], is_same: bool) -> None:
     """A proxy in front could read the other one."""
     right = {"host": "baton", "origin": "http://baton", "content-type": "application/json"}
     name, wrong = header
@@ -115,7 +118,7 @@ async def test_header_that_is_checked_may_not_be_sent_twice(header, is_same):
 
 
 @pytest.mark.parametrize("origin", ["http://baton", "http://baton:80", "https://baton"])
-async def test_page_of_its_own_origin_may_ask(origin):
+async def test_page_of_its_own_origin_may_ask(origin: str) -> None:
     async with client() as browser:
         assert (await browser.post(CHAT, json={}, headers={"origin": origin})).status_code == 200
 
@@ -136,7 +139,7 @@ async def test_page_of_its_own_origin_may_ask(origin):
         "json",
     ],
 )
-async def test_what_a_form_can_post_is_not_read(content_type):
+async def test_what_a_form_can_post_is_not_read(content_type: str | None) -> None:
     frontend = FakeFrontend()
     async with a_client(an_app(frontend)) as browser:
         del browser.headers["content-type"]
@@ -149,13 +152,13 @@ async def test_what_a_form_can_post_is_not_read(content_type):
 @pytest.mark.parametrize(
     "content_type", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"]
 )
-async def test_json_is_read(content_type):
+async def test_json_is_read(content_type: str) -> None:
     async with client() as browser:
         answer = await browser.post(CHAT, content=b"{}", headers={"content-type": content_type})
         assert answer.status_code == 200
 
 
-async def test_listed_page_may_ask_and_read():
+async def test_listed_page_may_ask_and_read() -> None:
     async with client(cors_origins=[PAGE]) as browser:
         headers = {
             "origin": PAGE,
@@ -173,28 +176,28 @@ async def test_listed_page_may_ask_and_read():
         assert "access-control-allow-credentials" not in answer.headers
 
 
-async def test_listed_page_can_read_its_errors():
+async def test_listed_page_can_read_its_errors() -> None:
     async with client(cors_origins=[PAGE]) as browser:
         headers = {"origin": PAGE, "authorization": "Basic x"}
         answer = await browser.get("/v1/models", headers=headers)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, PAGE)
 
 
-async def test_other_pages_are_refused_before_they_ask():
+async def test_other_pages_are_refused_before_they_ask() -> None:
     async with client(cors_origins=[PAGE]) as browser:
         answer = await browser.options(CHAT, headers={"origin": EVIL, "access-control-request-method": "POST"})
         assert answer.status_code == 403
         assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_star_lists_all_pages():
+async def test_star_lists_all_pages() -> None:
     async with client(cors_origins=["*"]) as browser:
         answer = await browser.post(CHAT, json={}, headers={"origin": EVIL})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/v1/models", "/nowhere"])
-async def test_answers_are_what_they_say_and_nobody_keeps_them(path):
+async def test_answers_are_what_they_say_and_nobody_keeps_them(path: str) -> None:
     async with client() as browser:
         answer = await browser.get(path)
         assert answer.headers["x-content-type-options"] == "nosniff"

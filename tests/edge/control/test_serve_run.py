@@ -18,6 +18,7 @@ from bench.fronts.ports import free_port
 from cluster.cli.main import LOG_FILE, private
 from cluster.config.repository import REPO_ROOT
 from tests.cluster.service import wait_for
+from tests.expected import present
 
 WITHIN_S = 30.0
 
@@ -86,7 +87,7 @@ class Baton:
         self._reading.start()
 
     def wait_for_line(self, with_words: str) -> None:
-        said = []
+        said: list[str] = []
         while not said or with_words not in said[-1]:
             try:
                 said.append(self._lines.get(timeout=WITHIN_S))
@@ -104,14 +105,14 @@ class Baton:
         finally:
             self.process.kill()
             self._reading.join(WITHIN_S)
-            self.process.stdout.close()
+            present(self.process.stdout).close()
 
     @property
     def num_starts(self) -> int:
         return len((self.folder / "starts").read_text())
 
     def _read(self) -> None:
-        for line in self.process.stdout:
+        for line in present(self.process.stdout):
             self._lines.put(line)
 
 

@@ -9,10 +9,13 @@ from vllm import SamplingParams
 from vllm.v1.core.sched.utils import check_stop
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.messages.ids import Path
+from cluster.messages.generation import GenerateRequest
+from cluster.messages.ids import Path, WorkerId
+from cluster.messages.placement import Placement
 from kvtransfer.connector import HandoffScheduler
-from kvtransfer.handoff import PREFILL_REQUEST
+from kvtransfer.handoff import PREFILL_REQUEST, PrefillResult
 from router.state import RouterState
+from tests.expected import of_kind, present
 from tests.unit.factories import (
     a_decode_report,
     a_placement_request,
@@ -48,7 +51,9 @@ def prefilled(scheduler: HandoffScheduler, sampled: int) -> Request:
 
 @pytest.mark.parametrize("sampled", [EOS, 12, 99])
 @pytest.mark.parametrize(("has_mamba", "lookahead", "num_computed"), [(True, 0, 4), (False, 3, 3)])
-def test_token_that_is_sampled_too_early_does_not_end_the_request(sampled, has_mamba, lookahead, num_computed):
+def test_token_that_is_sampled_too_early_does_not_end_the_request(
+    sampled: int, has_mamba: bool, lookahead: int, num_computed: int
+) -> None:
     """With another end than by length, vLLM's connector hands nothing over."""
     request = prefilled(a_scheduler(has_mamba=has_mamba, lookahead=lookahead), sampled)
     assert request.prompt_token_ids == PROMPT[:num_computed]
@@ -56,7 +61,7 @@ def test_token_that_is_sampled_too_early_does_not_end_the_request(sampled, has_m
 
 
 @pytest.mark.parametrize("sampled", [EOS, 12])
-def test_token_that_follows_the_whole_prompt_may_end_the_request(sampled):
+def test_token_that_follows_the_whole_prompt_may_end_the_request(sampled: int) -> None:
     request = prefilled(a_scheduler(has_mamba=False), sampled)
     assert request.prompt_token_ids == PROMPT
     assert request.status is RequestStatus.FINISHED_STOPPED
@@ -65,17 +70,18 @@ def test_token_that_follows_the_whole_prompt_may_end_the_request(sampled):
 class LeavingPrefill(FakePrefill):
     """Computes the prompt but for its last token, and samples what follows the one before."""
 
-    async def prefill(self, worker: Any, request: Any) -> Any:
-        result = await super().prefill(worker, request)
+    async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
+        result = present(await super().prefill(worker, request))
+        offered = present(result.handoff)
         first = msgspec.structs.replace(result.first, token_ids=[request.prompt_token_ids[-1]])
-        params = {**result.handoff.params, "remote_num_tokens": len(request.prompt_token_ids) - 1}
-        handoff = msgspec.structs.replace(result.handoff, params=params)
+        params = {**offered.params, "remote_num_tokens": len(request.prompt_token_ids) - 1}
+        handoff = msgspec.structs.replace(offered, params=params)
         return msgspec.structs.replace(result, handoff=handoff, first=first)
 
 
 @pytest.mark.parametrize("verifies", [False, True])
 @pytest.mark.parametrize("is_resumable", [True, False])
-async def test_copy_of_the_last_prompt_token_is_not_the_answer_s_first(is_resumable, verifies):
+async def test_copy_of_the_last_prompt_token_is_not_the_answer_s_first(is_resumable: bool, verifies: bool) -> None:
     cluster = FakeCluster(prefill=LeavingPrefill())
     request = a_request(is_resumable=is_resumable, is_verifiable=True)
     assert tokens(await read(cluster.session(request, verifies=verifies))) == SERVED
@@ -85,7 +91,7 @@ async def test_copy_of_the_last_prompt_token_is_not_the_answer_s_first(is_resuma
     cluster.check_settled()
 
 
-def test_placement_expects_no_early_token_of_such_a_prefill_worker():
+def test_placement_expects_no_early_token_of_such_a_prefill_worker() -> None:
     predicted = []
     for leaves_tokens in (False, True):
         state = RouterState()
@@ -99,6 +105,5 @@ def test_placement_expects_no_early_token_of_such_a_prefill_worker():
             "r", num_prompt_tokens=2000, has_early_token=True, max_output_tokens=100, path=Path.PREFILL_DECODE
         )
         answer = state.place(request, 0.0)
-        assert answer is not None
-        predicted.append(answer.predicted.ttft_s)
+        predicted.append(present(of_kind(Placement, answer).predicted).ttft_s)
     assert predicted[0] < predicted[1], "its first token comes from the decode worker, later"

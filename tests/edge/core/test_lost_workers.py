@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -99,7 +100,9 @@ ways = pytest.mark.parametrize("ask", [prefill, generate])
 
 
 @ways
-async def test_worker_process_that_dies_with_a_request_is_an_engine_lost(known, worker, ask: Callable):
+async def test_worker_process_that_dies_with_a_request_is_an_engine_lost(
+    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable[..., Any]
+) -> None:
     asking = asyncio.create_task(ask(known, a_request()))
     await asyncio.wait_for(worker.taken.get(), PATIENCE_S)
     await worker.die()
@@ -108,7 +111,9 @@ async def test_worker_process_that_dies_with_a_request_is_an_engine_lost(known, 
     assert lost.value.worker == WORKER
 
 
-async def test_connection_that_is_lost_to_a_worker_that_lives_is_no_engine_lost(known, worker):
+async def test_connection_that_is_lost_to_a_worker_that_lives_is_no_engine_lost(
+    known: worker_client.WorkerConnections, worker: FakeWorker
+) -> None:
     asking = asyncio.create_task(generate(known, a_request()))
     await asyncio.wait_for(worker.taken.get(), PATIENCE_S)
     worker.connections[0].close()
@@ -117,7 +122,9 @@ async def test_connection_that_is_lost_to_a_worker_that_lives_is_no_engine_lost(
     assert not isinstance(lost.value, EngineLost)
 
 
-async def test_worker_that_neither_refuses_nor_answers_is_no_engine_lost(known, worker, monkeypatch):
+async def test_worker_that_neither_refuses_nor_answers_is_no_engine_lost(
+    known: worker_client.WorkerConnections, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As when its machine, or the network, stands still."""
     monkeypatch.setattr(worker_client, "_GONE_TIMEOUT_S", 0.05)
     asking = asyncio.create_task(generate(known, a_request()))
@@ -135,7 +142,9 @@ async def test_worker_that_neither_refuses_nor_answers_is_no_engine_lost(known, 
 
 
 @ways
-async def test_suspect_is_not_given_to_an_engine_that_is_dead_already(known, worker, ask: Callable):
+async def test_suspect_is_not_given_to_an_engine_that_is_dead_already(
+    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable[..., Any]
+) -> None:
     await known.to(WORKER)
     worker.is_dead = True
     with pytest.raises(WorkerUnreachable) as lost:
@@ -145,7 +154,9 @@ async def test_suspect_is_not_given_to_an_engine_that_is_dead_already(known, wor
 
 
 @ways
-async def test_suspect_is_given_to_an_engine_that_answers(known, worker, ask: Callable):
+async def test_suspect_is_given_to_an_engine_that_answers(
+    known: worker_client.WorkerConnections, worker: FakeWorker, ask: Callable[..., Any]
+) -> None:
     asking = asyncio.create_task(ask(known, a_request(is_suspect=True)))
     assert (await asyncio.wait_for(worker.taken.get(), PATIENCE_S)).is_suspect
     asking.cancel()

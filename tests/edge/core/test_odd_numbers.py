@@ -80,7 +80,7 @@ REQUESTS = structs(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.one_of(odd_reports(), odd_reports(), EVENTS, REQUESTS), max_size=25))
-def test_odd_number_keeps_nobody_from_an_answer(history):
+def test_odd_number_keeps_nobody_from_an_answer(history: list[Any]) -> None:
     state, now = RouterState(), 0.0
     for worker in ("p0", "p1"):
         state.handle(a_prefill_report(worker), now)

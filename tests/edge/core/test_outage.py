@@ -31,7 +31,7 @@ def lose_all(state: RouterState, now: float) -> None:
 
 
 @pytest.mark.parametrize("slo_class", SloClass)
-def test_request_waits_for_a_worker_as_long_as_its_class_allows(slo_class):
+def test_request_waits_for_a_worker_as_long_as_its_class_allows(slo_class: SloClass) -> None:
     state = RouterState()
     assert state.place(a_placement_request("r", slo_class=slo_class), 100.0) is None
     assert state.decide(100.0 + WAITS_S[slo_class] - 0.01) == []
@@ -43,7 +43,7 @@ def test_request_waits_for_a_worker_as_long_as_its_class_allows(slo_class):
     assert state.num_waiting == 0
 
 
-def test_request_that_has_waited_long_is_served_as_one_that_has_just_come():
+def test_request_that_has_waited_long_is_served_as_one_that_has_just_come() -> None:
     state = RouterState()
     state.place(a_placement_request("r", age_s=3.0), 0.0)
     come_back(state, 50.0)
@@ -51,7 +51,7 @@ def test_request_that_has_waited_long_is_served_as_one_that_has_just_come():
     assert isinstance(answer, Placement)
 
 
-def test_stream_in_the_middle_goes_on_where_the_worker_that_it_was_lost_with_has_recovered():
+def test_stream_in_the_middle_goes_on_where_the_worker_that_it_was_lost_with_has_recovered() -> None:
     state = RouterState()
     come_back(state, 0.0)
     lose_all(state, 0.0)
@@ -63,7 +63,7 @@ def test_stream_in_the_middle_goes_on_where_the_worker_that_it_was_lost_with_has
     assert isinstance(answer, Placement)
 
 
-def test_workers_that_are_silent_at_once_are_an_outage_too():
+def test_workers_that_are_silent_at_once_are_an_outage_too() -> None:
     state = RouterState()
     come_back(state, 0.0)
     assert state.place(a_placement_request("r"), REPORT_TIMEOUT_S + 1.0) is None
@@ -72,14 +72,14 @@ def test_workers_that_are_silent_at_once_are_an_outage_too():
     assert isinstance(answer, Placement)
 
 
-def test_request_that_failed_on_all_living_workers_is_refused_at_once():
+def test_request_that_failed_on_all_living_workers_is_refused_at_once() -> None:
     state = RouterState()
     come_back(state, 0.0)
     request = a_placement_request("r", excluded=frozenset({WorkerId("p0"), WorkerId("d0")}))
     assert isinstance(state.place(request, 0.0), Rejection)
 
 
-def test_queue_is_bounded_and_those_in_it_keep_their_place():
+def test_queue_is_bounded_and_those_in_it_keep_their_place() -> None:
     state = RouterState()
     for number in range(MAX_QUEUE):
         assert state.place(a_placement_request(f"r{number}"), 0.0) is None
@@ -88,7 +88,7 @@ def test_queue_is_bounded_and_those_in_it_keep_their_place():
     assert state.num_waiting == MAX_QUEUE
 
 
-def test_who_leaves_while_waiting_leaves_nothing():
+def test_who_leaves_while_waiting_leaves_nothing() -> None:
     state, ingress = RouterState(), IngressId("one")
     state.place(a_placement_request("closed"), 0.0, ingress)
     state.place(a_placement_request("lost"), 0.0, ingress)
@@ -101,7 +101,7 @@ def test_who_leaves_while_waiting_leaves_nothing():
 
 @settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 3))
-def test_those_who_waited_are_all_answered_and_no_worker_gets_more_than_it_takes(num_waiting, number):
+def test_those_who_waited_are_all_answered_and_no_worker_gets_more_than_it_takes(num_waiting: int, number: int) -> None:
     state = RouterState()
     for index in range(num_waiting):
         assert state.place(a_placement_request(f"r{index}"), 0.0) is None
@@ -119,7 +119,7 @@ def test_those_who_waited_are_all_answered_and_no_worker_gets_more_than_it_takes
     assert all(count <= rooms[worker] for worker, count in placed.items())
 
 
-def test_worker_that_the_request_was_lost_with_and_that_seems_to_live_is_waited_for():
+def test_worker_that_the_request_was_lost_with_and_that_seems_to_live_is_waited_for() -> None:
     """Its last report came after the loss was told."""
     state = RouterState()
     come_back(state, 0.0)
@@ -132,7 +132,7 @@ def test_worker_that_the_request_was_lost_with_and_that_seems_to_live_is_waited_
     assert answer.generating == "p1"
 
 
-def test_worker_that_goes_on_reporting_has_recovered():
+def test_worker_that_goes_on_reporting_has_recovered() -> None:
     state = RouterState()
     both = frozenset({WorkerId("p0"), WorkerId("d0")})
     come_back(state, 0.0)

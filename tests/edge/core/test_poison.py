@@ -34,7 +34,7 @@ def dies_on_every_engine(kind: type[WorkerUnreachable] = EngineLost) -> dict[str
 
 
 @pytest.mark.parametrize("is_resumable", [True, False])
-async def test_one_request_takes_two_engines_of_fifty(is_resumable):
+async def test_one_request_takes_two_engines_of_fifty(is_resumable: bool) -> None:
     cluster = FakeCluster(FakeScheduler(num_decode=50), decode=FakeDecode(fails_before=dies_on_every_engine()))
     session = cluster.session(a_request(is_resumable=is_resumable))
     with pytest.raises(RequestQuarantined) as ended:
@@ -46,7 +46,7 @@ async def test_one_request_takes_two_engines_of_fifty(is_resumable):
     cluster.check_settled()
 
 
-async def test_one_stream_takes_two_engines_of_fifty():
+async def test_one_stream_takes_two_engines_of_fifty() -> None:
     """It has tokens of the first one."""
     decode = FakeDecode(fails_before={w: e for w, e in dies_on_every_engine().items() if w != "d0"})
     decode.fails_after = dies_on_every_engine()
@@ -57,7 +57,7 @@ async def test_one_stream_takes_two_engines_of_fifty():
     cluster.check_settled()
 
 
-async def test_stream_outlives_two_engines_that_die_at_once():
+async def test_stream_outlives_two_engines_that_die_at_once() -> None:
     """It runs on the first one, and is placed on the second one before anybody knows that this one is dead, too: that
     is found out before the request is given to it.
     """
@@ -70,7 +70,7 @@ async def test_stream_outlives_two_engines_that_die_at_once():
     cluster.check_settled()
 
 
-async def test_request_that_is_sent_again_reaches_no_engine():
+async def test_request_that_is_sent_again_reaches_no_engine() -> None:
     cluster = FakeCluster(FakeScheduler(num_decode=50), decode=FakeDecode(fails_before=dies_on_every_engine()))
     with pytest.raises(RequestQuarantined):
         await read(cluster.session(a_request()))
@@ -80,7 +80,7 @@ async def test_request_that_is_sent_again_reaches_no_engine():
     assert not again.decode.given and not again.prefill.called
 
 
-async def test_same_prompt_of_another_tenant_is_served():
+async def test_same_prompt_of_another_tenant_is_served() -> None:
     cluster = FakeCluster(FakeScheduler(num_decode=50), decode=FakeDecode(fails_before=dies_on_every_engine()))
     with pytest.raises(RequestQuarantined):
         await read(cluster.session(a_request(cache_salt="one")))
@@ -88,15 +88,15 @@ async def test_same_prompt_of_another_tenant_is_served():
     assert tokens(await read(other.session(a_request(request_id="other", cache_salt="two")))) == SERVED
 
 
-async def test_workers_that_are_gone_before_the_request_comes_are_not_its_fault():
+async def test_workers_that_are_gone_before_the_request_comes_are_not_its_fault() -> None:
     """As when machines fail: nobody's request had them."""
     gone = {worker: error for worker, error in dies_on_every_engine(WorkerUnreachable).items() if worker != "d7"}
     cluster = FakeCluster(FakeScheduler(num_decode=8), decode=FakeDecode(fails_before=gone))
     assert tokens(await read(cluster.session(a_request()))) == SERVED
 
 
-async def test_one_lost_engine_costs_a_request_nothing():
-    lost = {"d0": EngineLost("the engine of worker d0 died", "d0")}
+async def test_one_lost_engine_costs_a_request_nothing() -> None:
+    lost: dict[str, Exception] = {"d0": EngineLost("the engine of worker d0 died", "d0")}
     cluster = FakeCluster(decode=FakeDecode(fails_before=lost))
     assert tokens(await read(cluster.session(a_request(is_resumable=True)))) == SERVED
 
@@ -128,7 +128,7 @@ def is_quarantined(state: RouterState, request_id: str, now: float = 0.0) -> boo
     return isinstance(answer, Rejection) and answer.is_quarantined
 
 
-def test_those_that_were_lost_together_do_not_meet_again():
+def test_those_that_were_lost_together_do_not_meet_again() -> None:
     """So the next engine that the reason stops takes no other of them along."""
     state = a_state(50)
     suspects = [
@@ -139,14 +139,14 @@ def test_those_that_were_lost_together_do_not_meet_again():
     assert len(set(where)) == len(where)
 
 
-def test_those_that_were_lost_together_share_workers_where_there_are_no_others():
+def test_those_that_were_lost_together_share_workers_where_there_are_no_others() -> None:
     state = a_state(1)
     for number in range(10):
         placed(state, f"r{number}", num_output_tokens=1, num_engines_lost=1)
     state.validate()
 
 
-def test_request_that_finishes_somewhere_leaves_quarantine():
+def test_request_that_finishes_somewhere_leaves_quarantine() -> None:
     state = a_state(2)
     placed(state, "runs", digest=b"digest")
     state.handle(lost_with(b"digest", "d9"), 0.0)
@@ -155,7 +155,7 @@ def test_request_that_finishes_somewhere_leaves_quarantine():
     assert placed(state, "and again", digest=b"digest").num_engines_lost == 0
 
 
-def test_request_that_finishes_after_it_stopped_an_engine_is_not_cleared_by_that():
+def test_request_that_finishes_after_it_stopped_an_engine_is_not_cleared_by_that() -> None:
     """It may stop each prefill engine that it meets, and finish on a decode engine: sent again, it stops the next."""
     state = a_state(4)
     for number in (1, 2):
@@ -168,14 +168,14 @@ def test_request_that_finishes_after_it_stopped_an_engine_is_not_cleared_by_that
     assert is_quarantined(state, "r3")
 
 
-async def test_session_says_how_many_engines_were_lost_with_it():
+async def test_session_says_how_many_engines_were_lost_with_it() -> None:
     cluster = FakeCluster(decode=FakeDecode(fails_before={"d0": dies_on_every_engine()["d0"]}))
     await read(cluster.session(a_request()))
     (closed,) = [event for event in cluster.scheduler.told if isinstance(event, RequestClosed)]
     assert (closed.num_engines_lost, closed.num_output_tokens is None, closed.is_harmless) == (1, False, False)
 
 
-def test_quarantine_ends():
+def test_quarantine_ends() -> None:
     state = a_state(2)
     state.handle(lost_with(b"digest", "d9"), 0.0)
     refused = state.place(a_placement_request("r", digest=b"digest"), QUARANTINE_S - 1.0)
@@ -184,7 +184,7 @@ def test_quarantine_ends():
     assert not isinstance(placed_later, Rejection)
 
 
-def test_new_scheduler_that_is_told_late_of_a_loss_remembers_it_no_longer():
+def test_new_scheduler_that_is_told_late_of_a_loss_remembers_it_no_longer() -> None:
     state = a_state(2)
     state.handle(msgspec.structs.replace(lost_with(b"digest", "d9"), age_s=QUARANTINE_S - 10.0), 100.0)
     assert is_quarantined(state, "r")
@@ -192,7 +192,7 @@ def test_new_scheduler_that_is_told_late_of_a_loss_remembers_it_no_longer():
     assert not isinstance(placed_later, Rejection)
 
 
-def test_loss_of_another_session_counts():
+def test_loss_of_another_session_counts() -> None:
     """A client that does not wait for the second engine and sends its request again."""
     state = a_state(4)
     placed(state, "first", digest=b"digest")
@@ -203,7 +203,7 @@ def test_loss_of_another_session_counts():
     assert is_quarantined(state, "third")
 
 
-def test_client_that_leaves_before_its_engine_is_known_to_hang_is_counted():
+def test_client_that_leaves_before_its_engine_is_known_to_hang_is_counted() -> None:
     """It leaves after ten seconds, the hang is noticed after fifteen, and it comes again with each try."""
     state = a_state(4)
     for number, name in enumerate(["first", "second"]):
@@ -221,7 +221,9 @@ def test_client_that_leaves_before_its_engine_is_known_to_hang_is_counted():
 @pytest.mark.parametrize(
     ("worker", "left_at", "silent_s"), [("d1", 9.0, 15.0), ("d0", 1.0, 2.0), ("d0", 9.0, None)], ids=str
 )
-def test_client_that_left_another_worker_or_long_before_or_a_well_one_is_not(worker, left_at, silent_s):
+def test_client_that_left_another_worker_or_long_before_or_a_well_one_is_not(
+    worker: str, left_at: float, silent_s: float | None
+) -> None:
     state = a_state(1)
     state.handle(a_decode_report("d1"), 0.0)
     excluded = frozenset([WorkerId("d1")])
@@ -233,7 +235,7 @@ def test_client_that_left_another_worker_or_long_before_or_a_well_one_is_not(wor
     assert isinstance(answer, Placement) and answer.num_engines_lost == 0
 
 
-def test_copies_that_were_lost_at_once_count_once():
+def test_copies_that_were_lost_at_once_count_once() -> None:
     state = a_state(4)
     for number in range(4):
         assert placed(state, f"r{number}", digest=b"digest").num_engines_lost == 0
@@ -242,7 +244,7 @@ def test_copies_that_were_lost_at_once_count_once():
     assert placed(state, "again", digest=b"digest").num_engines_lost == 1
 
 
-def test_loss_that_is_told_twice_or_late_counts_once():
+def test_loss_that_is_told_twice_or_late_counts_once() -> None:
     state = a_state(4)
     for _ in range(3):
         state.handle(lost_with(b"digest", "d0", 1), 0.0)
@@ -252,7 +254,7 @@ def test_loss_that_is_told_twice_or_late_counts_once():
     assert is_quarantined(state, "and again")
 
 
-def test_copy_that_waits_is_not_placed_once_the_request_is_in_quarantine():
+def test_copy_that_waits_is_not_placed_once_the_request_is_in_quarantine() -> None:
     """No worker lives yet, so that it waits for one."""
     state = RouterState()
     assert state.place(a_placement_request("waits", digest=b"digest"), 0.0) is None
@@ -261,7 +263,7 @@ def test_copy_that_waits_is_not_placed_once_the_request_is_in_quarantine():
     assert waits == "waits" and isinstance(answer, Rejection) and answer.is_quarantined
 
 
-async def test_session_that_is_placed_after_a_loss_of_another_loses_one_engine():
+async def test_session_that_is_placed_after_a_loss_of_another_loses_one_engine() -> None:
     scheduler = FakeScheduler(num_decode=50)
     scheduler.tell(lost_with(digest_of(a_request(), BLOCK_HASHES), "gone", 1))
     cluster = FakeCluster(scheduler, decode=FakeDecode(fails_before=dies_on_every_engine()))
@@ -273,7 +275,7 @@ async def test_session_that_is_placed_after_a_loss_of_another_loses_one_engine()
 # --- the quarantine
 
 
-def test_neighbours_of_the_reason_leave_quarantine_soon():
+def test_neighbours_of_the_reason_leave_quarantine_soon() -> None:
     quarantine = Quarantine()
     digests = [b"%d" % number for number in range(MANY)]
     for digest in digests:
@@ -283,7 +285,7 @@ def test_neighbours_of_the_reason_leave_quarantine_soon():
 
 
 @given(st.lists(st.tuples(st.binary(max_size=2), st.sampled_from("ab"), st.floats(0, 2000)), max_size=50))
-def test_nobody_is_held_longer_than_said(added):
+def test_nobody_is_held_longer_than_said(added: list[tuple[bytes, str, float]]) -> None:
     quarantine = Quarantine()
     last: dict[bytes, float] = {}
     for digest, worker, now in sorted(added, key=lambda one: one[2]):
@@ -294,7 +296,7 @@ def test_nobody_is_held_longer_than_said(added):
     assert not any(quarantine.holds(digest, end) for digest in last)
 
 
-def test_quarantine_is_bounded():
+def test_quarantine_is_bounded() -> None:
     quarantine = Quarantine()
     for number in range(2 * MAX_KEPT):
         quarantine.lost(b"%d" % number, WorkerId(f"w{number}"), MAX_ENGINES_LOST, 0.0)
@@ -305,7 +307,7 @@ def test_quarantine_is_bounded():
 
 
 @given(st.lists(st.integers(0, 200_000), max_size=40), st.binary(max_size=9), st.sampled_from([None, "one", "two"]))
-def test_digest_is_of_what_an_engine_computes(token_ids, params, salt):
+def test_digest_is_of_what_an_engine_computes(token_ids: list[int], params: bytes, salt: str | None) -> None:
     fields: dict[str, Any] = {"prompt_token_ids": token_ids, "sampling_params": params, "cache_salt": salt}
     one = digest_of(a_request(request_id="one", **fields), [])
     assert one == digest_of(a_request(request_id="two", **fields), [])

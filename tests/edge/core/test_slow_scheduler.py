@@ -27,7 +27,9 @@ async def all_room_is_free(ingress: Ingress) -> None:
 
 
 @pytest.mark.parametrize("pause_s", [0.5, 1.0, 5.0])
-async def test_requests_that_end_while_the_scheduler_stands_still_leave_their_room(ingress, pause_s):
+async def test_requests_that_end_while_the_scheduler_stands_still_leave_their_room(
+    ingress: Ingress, pause_s: float
+) -> None:
     requests = await ingress.place(MAX_REQUESTS)
     ingress.scheduler.pause(pause_s)
     ingress.end(requests[:20])
@@ -36,7 +38,7 @@ async def test_requests_that_end_while_the_scheduler_stands_still_leave_their_ro
     await all_room_is_free(ingress)
 
 
-async def test_requests_that_end_while_the_connection_is_lost_leave_their_room(ingress):
+async def test_requests_that_end_while_the_connection_is_lost_leave_their_room(ingress: Ingress) -> None:
     requests = await ingress.place(MAX_REQUESTS)
     ingress.scheduler.pause(0.5)
     ingress.end(requests[:10])
@@ -45,7 +47,7 @@ async def test_requests_that_end_while_the_connection_is_lost_leave_their_room(i
     await all_room_is_free(ingress)
 
 
-async def test_requests_that_go_on_stay_charged_when_the_connection_is_lost(ingress):
+async def test_requests_that_go_on_stay_charged_when_the_connection_is_lost(ingress: Ingress) -> None:
     requests = await ingress.place(10)
     await ingress.lose_connection()
     ingress.end(requests[:4])
@@ -54,7 +56,7 @@ async def test_requests_that_go_on_stay_charged_when_the_connection_is_lost(ingr
     assert ingress.scheduler.num_charged == 6
 
 
-async def test_restarted_scheduler_charges_nothing_for_requests_of_its_predecessor(ingress):
+async def test_restarted_scheduler_charges_nothing_for_requests_of_its_predecessor(ingress: Ingress) -> None:
     requests = await ingress.place(10)
     ingress.restart_scheduler()
     ingress.end(requests)
@@ -62,7 +64,7 @@ async def test_restarted_scheduler_charges_nothing_for_requests_of_its_predecess
     await all_room_is_free(ingress)
 
 
-async def test_requests_of_an_ingress_that_dies_leave_their_room(ingress):
+async def test_requests_of_an_ingress_that_dies_leave_their_room(ingress: Ingress) -> None:
     await ingress.place(10)
     ingress.die()
     await until(lambda: ingress.scheduler.num_charged == 0, FREE_WITHIN_S)

@@ -1,6 +1,7 @@
 """What a request may ask of structured output is bounded before anything is made of it, on each surface alike."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from api.wire.constraints import check_constraints
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest
 from tests.component.surface import FakeFrontend, a_client, an_app
-from tests.edge.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TOO_LARGE, TWELVE_FOLD, nested
+from tests.edge.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TOO_LARGE, TWELVE_FOLD, Schema, nested
 
 DEFAULT = StructuredOutputConfig()
 OPEN = StructuredOutputConfig(allow_grammars=True)
@@ -47,7 +48,9 @@ async def refused(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("schema", TOO_LARGE.values(), ids=TOO_LARGE)
 @pytest.mark.parametrize("part", [of_chat, of_responses, of_tool, of_flat_tool])
-def test_schema_that_is_too_large_is_refused_wherever_it_stands(part, schema):
+def test_schema_that_is_too_large_is_refused_wherever_it_stands(
+    part: Callable[[Any], dict[str, Any]], schema: Schema
+) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         check_constraints(part(schema), DEFAULT)
     assert refusal.value.code == "invalid_value"
@@ -55,7 +58,7 @@ def test_schema_that_is_too_large_is_refused_wherever_it_stands(part, schema):
 
 
 @pytest.mark.parametrize("schema", TOO_LARGE.values(), ids=TOO_LARGE)
-async def test_chat_completion_says_which_field_is_too_large(schema):
+async def test_chat_completion_says_which_field_is_too_large(schema: Schema) -> None:
     error = await refused("/v1/chat/completions", QUESTION | of_chat(schema))
     assert error["type"] == "invalid_request_error"
     assert error["param"].startswith("response_format")
@@ -75,13 +78,15 @@ async def test_chat_completion_says_which_field_is_too_large(schema):
         ("/v1/chat/completions", QUESTION | of_tool(TOO_LARGE["large multiple"]), "tools.0.function.parameters"),
     ],
 )
-async def test_bounds_are_the_same_on_each_surface(path, body, param):
+async def test_bounds_are_the_same_on_each_surface(path: str, body: dict[str, Any], param: str) -> None:
     assert (await refused(path, body))["param"] == param
 
 
 @pytest.mark.parametrize("grammar", [RECURSIVE_SUM, TWELVE_FOLD, ENDLESS_RULES])
 @pytest.mark.parametrize("question", [("/v1/chat/completions", QUESTION), ("/v1/completions", TEXT)])
-async def test_grammars_of_clients_are_refused_unless_the_operator_allows_them(question, grammar):
+async def test_grammars_of_clients_are_refused_unless_the_operator_allows_them(
+    question: tuple[str, dict[str, Any]], grammar: str
+) -> None:
     path, body = question
     error = await refused(path, body | {"structured_outputs": {"grammar": grammar}})
     assert (error["param"], error["code"]) == ("structured_outputs.grammar", "unsupported_parameter")
@@ -91,7 +96,7 @@ async def test_grammars_of_clients_are_refused_unless_the_operator_allows_them(q
 @pytest.mark.parametrize(
     "part", [{"response_format": TAG}, {"structured_outputs": {"structural_tag": "{}"}}, {"text": {"format": TAG}}]
 )
-def test_structural_tags_of_clients_are_refused_unless_the_operator_allows_them(part):
+def test_structural_tags_of_clients_are_refused_unless_the_operator_allows_them(part: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         check_constraints(part, DEFAULT)
     assert refusal.value.code == "unsupported_parameter"
@@ -112,19 +117,19 @@ def test_structural_tags_of_clients_are_refused_unless_the_operator_allows_them(
     ],
     ids=lambda outputs: str(outputs)[:30],
 )
-def test_other_constraints_have_bounds_too(outputs):
+def test_other_constraints_have_bounds_too(outputs: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         check_constraints({"structured_outputs": outputs}, OPEN)
 
 
 @pytest.mark.parametrize("schema", HONEST.values(), ids=HONEST)
 @pytest.mark.parametrize("part", [of_chat, of_responses, of_tool, of_flat_tool])
-def test_honest_schema_is_let_through(part, schema):
+def test_honest_schema_is_let_through(part: Callable[[Any], dict[str, Any]], schema: Schema) -> None:
     check_constraints(part(schema), DEFAULT)
 
 
 @pytest.mark.parametrize("part", [of_chat, of_responses, of_tool, of_flat_tool])
-def test_schema_may_have_sixty_four_levels_and_no_more(part):
+def test_schema_may_have_sixty_four_levels_and_no_more(part: Callable[[Any], dict[str, Any]]) -> None:
     check_constraints(part(nested(63)), DEFAULT)
     for too_deep in (nested(64), {"type": "array", "items": [[[nested(61)]]]}):
         with pytest.raises(InvalidRequest, match="64 levels"):
@@ -143,7 +148,9 @@ def test_schema_may_have_sixty_four_levels_and_no_more(part):
     ],
     ids=str,
 )
-def test_constraint_that_xgrammar_would_follow_without_bounds_is_refused_beside_tools(tools, outputs, is_refused):
+def test_constraint_that_xgrammar_would_follow_without_bounds_is_refused_beside_tools(
+    tools: dict[str, Any], outputs: dict[str, Any], is_refused: bool
+) -> None:
     body = {"structured_outputs": outputs}
     check_constraints(body, OPEN)
     check_constraints(body | tools | {"tool_choice": "none"}, OPEN)
@@ -156,7 +163,7 @@ def test_constraint_that_xgrammar_would_follow_without_bounds_is_refused_beside_
         assert refusal.value.param == f"structured_outputs.{next(iter(outputs))}"
 
 
-def test_properties_may_be_named_as_keywords_are():
+def test_properties_may_be_named_as_keywords_are() -> None:
     names = ("enum", "pattern", "$ref", "minItems", "multipleOf", "anyOf", "properties", "type")
     schema = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
     check_constraints(of_chat(schema), DEFAULT)
@@ -179,7 +186,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.sampled_from(["response_format", "text", "tools", "structured_outputs"]))
-def test_nothing_but_a_refusal_comes_of_any_body(value, name):
+def test_nothing_but_a_refusal_comes_of_any_body(value: Any, name: str) -> None:
     for body in ({name: value}, {name: {"format": value, "json_schema": value, "json": value}}, {name: [value]}, value):
         try:
             check_constraints(body, DEFAULT)
@@ -188,7 +195,7 @@ def test_nothing_but_a_refusal_comes_of_any_body(value, name):
 
 
 @pytest.mark.parametrize("begun", ["{1,", "{", "{1 ", "{1,2"])
-def test_spaces_in_a_regular_expression_are_looked_at_once(begun):
+def test_spaces_in_a_regular_expression_are_looked_at_once(begun: str) -> None:
     """On the event loop. Looked at again from each place they take 76 ms of CPU time, and now 0.1 ms."""
     began = time.thread_time()
     check_constraints({"structured_outputs": {"regex": begun + " " * 4090}}, DEFAULT)

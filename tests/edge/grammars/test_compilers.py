@@ -18,7 +18,7 @@ from api.structured.tokens import BYTES, tokens_of
 from cluster.config.repository import REPO_ROOT
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest, Overloaded, TooManyRequests
-from tests.edge.grammars.inputs import HONEST, SLOW_TO_COMPILE, mutual
+from tests.edge.grammars.inputs import HONEST, SLOW_TO_COMPILE, Schema, mutual
 
 COMPILE_S = 0.4
 MAX_WAITING = 4
@@ -43,12 +43,14 @@ async def compilers() -> AsyncIterator[Compilers]:
 
 
 @pytest.mark.parametrize("schema", HONEST.values(), ids=HONEST)
-async def test_honest_schema_compiles(compilers, schema):
+async def test_honest_schema_compiles(compilers: module.Compilers, schema: Schema) -> None:
     await compilers.check("json", json.dumps(schema), "a")
     assert compilers.num_killed == 0
 
 
-async def test_constraint_that_compiles_too_long_is_refused_and_its_process_replaced(compilers, monkeypatch):
+async def test_constraint_that_compiles_too_long_is_refused_and_its_process_replaced(
+    compilers: module.Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the CPU time that it takes: on a busy machine it is not refused for the time that others take."""
     monkeypatch.setattr(module, "WALL_S", 1000.0)
     with pytest.raises(InvalidRequest, match="too long to compile"):
@@ -57,7 +59,7 @@ async def test_constraint_that_compiles_too_long_is_refused_and_its_process_repl
     await compilers.check("json", '{"type": "integer"}', "a")
 
 
-def test_process_of_a_constraint_that_compiles_too_long_is_ended_by_the_kernel():
+def test_process_of_a_constraint_that_compiles_too_long_is_ended_by_the_kernel() -> None:
     """After the CPU time that it has, whatever the library does."""
     setup = {"compile_s": 0.5, "memory_bytes": 4 << 30, "tokenizer": BYTES, "n_vocab": None, "eos": None}
     lines = [setup | {"tag_tokens": ""}, ["json", '{"type": "integer"}'], ["json", bomb(0)]]
@@ -74,7 +76,9 @@ def test_process_of_a_constraint_that_compiles_too_long_is_ended_by_the_kernel()
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.0
 
 
-async def test_constraint_that_could_not_be_tried_in_time_is_not_taken_for_a_costly_one(compilers, monkeypatch):
+async def test_constraint_that_could_not_be_tried_in_time_is_not_taken_for_a_costly_one(
+    compilers: module.Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process is stopped, as on a machine that is too busy: it has had neither its CPU time nor its memory."""
     await compilers.check("json", '{"type": "integer"}', "a")
     (trial,) = compilers._idle
@@ -89,7 +93,7 @@ async def test_constraint_that_could_not_be_tried_in_time_is_not_taken_for_a_cos
     await compilers.check("json", '{"type": "string"}', "a")
 
 
-async def test_failure_to_prepare_is_not_remembered():
+async def test_failure_to_prepare_is_not_remembered() -> None:
     made = Compilers(StructuredOutputConfig(compile_s=COMPILE_S), _failing_once())
     with pytest.raises(OSError, match="too many open files"):
         await made.check("json", '{"type": "integer"}', "a")
@@ -109,7 +113,9 @@ def _failing_once() -> Callable[[], dict[str, object]]:
     return tokens
 
 
-async def test_process_that_somebody_has_killed_says_nothing_of_the_next_constraint(compilers):
+async def test_process_that_somebody_has_killed_says_nothing_of_the_next_constraint(
+    compilers: module.Compilers,
+) -> None:
     await compilers.check("json", '{"type": "integer"}', "a")
     (idle,) = compilers._idle
     idle._process.kill()
@@ -117,7 +123,9 @@ async def test_process_that_somebody_has_killed_says_nothing_of_the_next_constra
     await compilers.check("json", '{"type": "string"}', "a")
 
 
-async def test_constraint_whose_process_somebody_kills_is_not_taken_for_a_costly_one(compilers):
+async def test_constraint_whose_process_somebody_kills_is_not_taken_for_a_costly_one(
+    compilers: module.Compilers,
+) -> None:
     await compilers.check("json", '{"type": "integer"}', "a")
     (idle,) = compilers._idle
     trying = asyncio.create_task(compilers.check("json", bomb(0), "a"))
@@ -130,14 +138,16 @@ async def test_constraint_whose_process_somebody_kills_is_not_taken_for_a_costly
         await compilers.check("json", bomb(0), "a")
 
 
-async def test_tag_of_a_tool_that_compiles_too_long_is_refused(compilers, monkeypatch):
+async def test_tag_of_a_tool_that_compiles_too_long_is_refused(
+    compilers: module.Compilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "WALL_S", 100.0)  # the library is loaded first, which takes long on a busy machine
     with pytest.raises(InvalidRequest, match="to compile"):
         await compilers.check("structural_tag", tag_of(mutual(300)), "a")
     await compilers.check("structural_tag", tag_of(HONEST["tree"]), "a")
 
 
-async def test_constraint_that_takes_too_much_memory_is_refused():
+async def test_constraint_that_takes_too_much_memory_is_refused() -> None:
     config = StructuredOutputConfig(compile_s=20.0, compile_memory_mib=64)
     tokenizer = get_tokenizer(str(REPO_ROOT / "conf/models/baton-demo"))
     compilers = Compilers(config, lambda: tokens_of(tokenizer, len(tokenizer), False))
@@ -148,7 +158,7 @@ async def test_constraint_that_takes_too_much_memory_is_refused():
     await compilers.close()
 
 
-async def test_verdict_is_remembered(compilers):
+async def test_verdict_is_remembered(compilers: module.Compilers) -> None:
     for _ in range(3):
         with pytest.raises(InvalidRequest):
             await compilers.check("json", bomb(0), "a")
@@ -157,7 +167,7 @@ async def test_verdict_is_remembered(compilers):
     assert compilers.num_killed == 1
 
 
-async def test_client_that_leaves_and_comes_again_starts_no_second_trial(compilers):
+async def test_client_that_leaves_and_comes_again_starts_no_second_trial(compilers: module.Compilers) -> None:
     await compilers.check("json", '{"type": "integer"}', "a")  # starts the process
     for _ in range(3):
         asked = asyncio.create_task(compilers.check("json", bomb(0), "a"))
@@ -170,7 +180,7 @@ async def test_client_that_leaves_and_comes_again_starts_no_second_trial(compile
     assert compilers.num_killed == 1
 
 
-async def test_tenant_with_many_new_constraints_holds_up_itself_alone():
+async def test_tenant_with_many_new_constraints_holds_up_itself_alone() -> None:
     """For as long as they take."""
     tokenizer = get_tokenizer(str(REPO_ROOT / "conf/models/baton-demo"))
     config = StructuredOutputConfig(compile_s=60.0, compile_memory_mib=4096, max_waiting=MAX_WAITING)
@@ -190,7 +200,7 @@ async def test_tenant_with_many_new_constraints_holds_up_itself_alone():
         await asyncio.wait(flood)
 
 
-def test_trial_keeps_the_limit_of_its_operator():
+def test_trial_keeps_the_limit_of_its_operator() -> None:
     """As under a hard `ulimit -v`, where a higher limit cannot be set."""
     code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40)); "
     code += "from api.structured.trial import _limit_memory; "

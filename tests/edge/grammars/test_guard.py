@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from cluster.config.repository import REPO_ROOT
 from cluster.engine_core.grammar_backend import GrammarBackend
 from cluster.engine_core.grammar_budget import BURSTS_PER_STEP, BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
 from cluster.engine_core.grammar_guard import FailedGrammar, GrammarGuard, MeteredGrammar, install
-from tests.edge.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TWELVE_FOLD, mutual
+from tests.edge.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TWELVE_FOLD, Schema, mutual
 
 BUDGET = GrammarBudget(step_s=0.02, burst_s=0.1, compile_timeout_s=30.0)
 GUARD = GrammarGuard(BUDGET)
@@ -104,7 +105,8 @@ def alone() -> Allowance:
 
 def metered(backend: GrammarBackend, **constraint: Any) -> MeteredGrammar:
     request = StructuredOutputRequest(StructuredOutputsParams(**constraint))
-    return MeteredGrammar(backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD, alone())
+    kind, grammar = request.structured_output_key
+    return MeteredGrammar(backend.compile_grammar(kind, grammar, {END_OF_TEXT}), GUARD, alone())
 
 
 def allowed_by(grammar: StructuredOutputGrammar, mask: torch.Tensor) -> list[int]:
@@ -113,7 +115,7 @@ def allowed_by(grammar: StructuredOutputGrammar, mask: torch.Tensor) -> list[int
     return [token for token, bit in enumerate(bits.flatten().tolist()) if bit]
 
 
-def test_grammar_that_is_cheap_enough_is_never_ended():
+def test_grammar_that_is_cheap_enough_is_never_ended() -> None:
     grammar = MeteredGrammar(Burning(0.0005), GUARD, alone())
     assert all(grammar.accept_tokens("r", [1]) for _ in range(400))
 
@@ -128,7 +130,7 @@ def test_grammar_that_is_cheap_enough_is_never_ended():
     ],
     ids=["mask", "token", "rejected draft", "draft"],
 )
-def test_one_slow_step_ends_the_request(step):
+def test_one_slow_step_ends_the_request(step: Callable[[Any], Any]) -> None:
     """Though everything else that is done for it is fast."""
     burning = Burning(1.1 * BUDGET.burst_s)
     grammar = MeteredGrammar(burning, GUARD, alone())
@@ -138,14 +140,14 @@ def test_one_slow_step_ends_the_request(step):
     assert grammar.end is GrammarEnd.TOO_SLOW
 
 
-def test_many_steps_that_are_slower_than_the_share_end_the_request():
+def test_many_steps_that_are_slower_than_the_share_end_the_request() -> None:
     grammar = MeteredGrammar(Burning(0.01), GUARD, alone())
     accepted = [grammar.accept_tokens("r", [1]) for _ in range(20)]
     assert accepted == sorted(accepted, reverse=True)
     assert accepted[0] and not accepted[-1]
 
 
-def test_share_is_smaller_the_more_requests_have_grammars():
+def test_share_is_smaller_the_more_requests_have_grammars() -> None:
     assert BUDGET.share_s(1) == BUDGET.share_s(8) == 2 * BUDGET.share_s(16)
 
 
@@ -171,7 +173,7 @@ class Bare(StructuredOutputManager):
         self._grammar_bitmask = None
 
 
-def test_requests_of_one_step_divide_what_grammars_may_add_to_it(monkeypatch):
+def test_requests_of_one_step_divide_what_grammars_may_add_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What each token takes is less than the share of one of eight, and more than the share of one of 32."""
     for name in ("grammar_init", "accept_tokens", "grammar_bitmask"):
         monkeypatch.setattr(StructuredOutputManager, name, getattr(StructuredOutputManager, name))
@@ -198,7 +200,7 @@ def tokens_in_steps_of(num_requests: int, seconds: float) -> int:
     return 200
 
 
-def test_allowance_never_grows_beyond_the_burst():
+def test_allowance_never_grows_beyond_the_burst() -> None:
     allowance = Allowance(1.0)
     for _ in range(100):
         allowance.earn(1.0)
@@ -208,7 +210,7 @@ def test_allowance_never_grows_beyond_the_burst():
     assert allowance.is_overdrawn
 
 
-def test_constraint_that_does_not_compile_fails_its_request_with_the_reason():
+def test_constraint_that_does_not_compile_fails_its_request_with_the_reason() -> None:
     request, manager = FakeRequest(), Manager(Waiting())
     GUARD.begin(manager, request)
     manager.executor.shutdown(wait=True)
@@ -218,7 +220,7 @@ def test_constraint_that_does_not_compile_fails_its_request_with_the_reason():
     assert GUARD.why_ended(request) == GrammarEnd.NOT_COMPILED
 
 
-def test_constraint_that_waits_too_long_to_be_compiled_fails_its_request_and_is_not_compiled():
+def test_constraint_that_waits_too_long_to_be_compiled_fails_its_request_and_is_not_compiled() -> None:
     late = GrammarGuard(GrammarBudget(step_s=0.02, burst_s=0.1, compile_timeout_s=-1.0))
     request, backend = FakeRequest(), Waiting()
     manager = Manager(backend)
@@ -229,7 +231,7 @@ def test_constraint_that_waits_too_long_to_be_compiled_fails_its_request_and_is_
     assert backend.num_compiled == 0
 
 
-def test_constraint_of_a_request_that_was_aborted_is_not_compiled():
+def test_constraint_of_a_request_that_was_aborted_is_not_compiled() -> None:
     backend = Waiting()
     manager = Manager(backend)
     GUARD.begin(manager, FakeRequest(is_over=True))
@@ -237,13 +239,13 @@ def test_constraint_of_a_request_that_was_aborted_is_not_compiled():
     assert backend.num_compiled == 0
 
 
-def test_failed_grammar_allows_every_token_until_its_request_ends(backend):
+def test_failed_grammar_allows_every_token_until_its_request_ends(backend: GrammarBackend) -> None:
     mask = torch.zeros_like(backend.allocate_token_bitmask(1))
     assert allowed_by(FailedGrammar(GrammarEnd.NOT_COMPILED), mask) == list(range(VOCAB))
 
 
 @pytest.mark.parametrize("schema", HONEST.values(), ids=HONEST)
-def test_honest_schema_is_followed(backend, schema):
+def test_honest_schema_is_followed(backend: GrammarBackend, schema: Schema) -> None:
     grammar = metered(backend, json=schema)
     mask = backend.allocate_token_bitmask(1)
     allowed = allowed_by(grammar, mask)
@@ -263,7 +265,7 @@ def test_honest_schema_is_followed(backend, schema):
     ],
     ids=str,
 )
-def test_bomb_costs_no_more_than_its_request_may(backend, constraint):
+def test_bomb_costs_no_more_than_its_request_may(backend: GrammarBackend, constraint: dict[str, Any]) -> None:
     grammar = metered(backend, **constraint)
     mask = backend.allocate_token_bitmask(1)
     began_at, num_tokens = time.thread_time(), 0
@@ -287,11 +289,15 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(("constraint", "within"), LIMITS.values(), ids=LIMITS)
-def test_constraint_that_passes_a_limit_of_the_parser_ends_its_request_soon(backend, constraint, within):
+def test_constraint_that_passes_a_limit_of_the_parser_ends_its_request_soon(
+    backend: GrammarBackend, constraint: dict[str, str], within: int
+) -> None:
     """Whatever its allowance is. Without the limit the first takes 4 s for a token, and the second 0.2 s for many."""
     guard = GrammarGuard(GrammarBudget(step_s=100.0, burst_s=1000.0, compile_timeout_s=30.0))
     request = StructuredOutputRequest(StructuredOutputsParams(**constraint))
-    compiled = backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT})
+    compiled = backend.compile_grammar(
+        request.structured_output_key[0], request.structured_output_key[1], {END_OF_TEXT}
+    )
     grammar = MeteredGrammar(compiled, guard, Allowance(1000.0))
     mask, rng, num_tokens = backend.allocate_token_bitmask(1), random.Random(0), 0
     began_at = time.thread_time()
@@ -304,7 +310,7 @@ def test_constraint_that_passes_a_limit_of_the_parser_ends_its_request_soon(back
     assert time.thread_time() - began_at < 1.0
 
 
-def test_many_with_one_slow_constraint_take_no_more_than_a_few_of_them():
+def test_many_with_one_slow_constraint_take_no_more_than_a_few_of_them() -> None:
     """In one step, in which none of them is refused a token yet."""
     guard = GrammarGuard(BUDGET)
     together = guard.together(("json", "slow"))
@@ -329,7 +335,7 @@ def fill_all(guard: GrammarGuard, grammars: list[MeteredGrammar]) -> float:
     return time.thread_time() - began
 
 
-def test_many_different_slow_constraints_take_no_more_than_a_few_of_them():
+def test_many_different_slow_constraints_take_no_more_than_a_few_of_them() -> None:
     """As many as an engine runs at once, each within its burst: a step of 26 s would be taken for a hang."""
     guard = GrammarGuard(BUDGET)
     slow = [MeteredGrammar(Burning(0.9 * BUDGET.burst_s), guard, alone()) for _ in range(256)]
@@ -340,7 +346,7 @@ def test_many_different_slow_constraints_take_no_more_than_a_few_of_them():
     assert not any(grammar.accept_tokens("r", [1]) for grammar in ended[:3]), "they would go on unconstrained"
 
 
-def test_cheap_ones_go_on_beside_many_slow_ones_in_one_step():
+def test_cheap_ones_go_on_beside_many_slow_ones_in_one_step() -> None:
     guard = GrammarGuard(BUDGET)
     honest = [MeteredGrammar(Burning(0.0005), guard, alone()) for _ in range(20)]
     fill_all(guard, honest)
@@ -349,7 +355,7 @@ def test_cheap_ones_go_on_beside_many_slow_ones_in_one_step():
     assert all(grammar.accept_tokens("r", [1]) for grammar in honest)
 
 
-def test_constraints_that_were_cheap_and_turn_slow_at_once_are_bounded_too():
+def test_constraints_that_were_cheap_and_turn_slow_at_once_are_bounded_too() -> None:
     guard = GrammarGuard(BUDGET)
     sleepers = [Burning(0.0001) for _ in range(100)]
     grammars = [MeteredGrammar(sleeper, guard, alone()) for sleeper in sleepers]
@@ -359,7 +365,7 @@ def test_constraints_that_were_cheap_and_turn_slow_at_once_are_bounded_too():
     assert fill_all(guard, grammars) < 2.2 * BURSTS_PER_STEP * BUDGET.burst_s
 
 
-def test_next_step_has_its_own_time():
+def test_next_step_has_its_own_time() -> None:
     guard = GrammarGuard(BUDGET)
     slow = [MeteredGrammar(Burning(0.9 * BUDGET.burst_s), guard, alone()) for _ in range(3 * BURSTS_PER_STEP)]
     fill_all(guard, slow)
@@ -368,7 +374,7 @@ def test_next_step_has_its_own_time():
     assert late.accept_tokens("r", [1])
 
 
-def test_constraint_is_forgotten_with_its_last_request():
+def test_constraint_is_forgotten_with_its_last_request() -> None:
     guard = GrammarGuard(BUDGET)
     grammar = MeteredGrammar(Burning(0.0), guard, guard.together(("json", "slow")))
     guard.together(("json", "slow")).spend(100.0)

@@ -64,7 +64,7 @@ def backend() -> GrammarBackend:
     st.builds(lambda regex: {"regex": regex}, REGEXES) | st.builds(lambda of: {"json": json.dumps(of)}, SCHEMAS),
     st.integers(0, 3),
 )
-def test_no_step_of_what_is_admitted_takes_long(backend, outputs, seed):
+def test_no_step_of_what_is_admitted_takes_long(backend: GrammarBackend, outputs: Any, seed: int) -> None:
     check_constraints({"structured_outputs": outputs}, StructuredOutputConfig())
     longest_s = longest_step_s(backend, outputs, random.Random(seed))
     target(longest_s)
@@ -74,9 +74,8 @@ def test_no_step_of_what_is_admitted_takes_long(backend, outputs, seed):
 def longest_step_s(backend: GrammarBackend, outputs: dict[str, str], rng: random.Random) -> float:
     request = StructuredOutputRequest(StructuredOutputsParams(**outputs))
     try:
-        grammar = MeteredGrammar(
-            backend.compile_grammar(*request.structured_output_key, {END_OF_TEXT}), GUARD, Allowance(100.0)
-        )
+        kind, text = request.structured_output_key
+        grammar = MeteredGrammar(backend.compile_grammar(kind, text, {END_OF_TEXT}), GUARD, Allowance(100.0))
     except ValueError:
         return 0.0  # refused where it is tried
     mask, longest_s = backend.allocate_token_bitmask(1), 0.0

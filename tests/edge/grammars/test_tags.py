@@ -24,7 +24,7 @@ def bounded(schema: dict[str, Any]) -> Any:
     ],
     ids=str,
 )
-def test_costly_keyword_is_dropped_wherever_it_stands(keyword):
+def test_costly_keyword_is_dropped_wherever_it_stands(keyword: dict[str, Any]) -> None:
     schema = {"type": "string"}
     assert bounded(schema | keyword) == schema
     nested = {"anyOf": [{"type": "object", "properties": {"a": schema}}], "$defs": {"b": schema}}
@@ -42,5 +42,5 @@ def test_costly_keyword_is_dropped_wherever_it_stands(keyword):
     ],
     ids=str,
 )
-def test_everything_else_is_kept(schema):
+def test_everything_else_is_kept(schema: dict[str, Any]) -> None:
     assert bounded(schema) == schema

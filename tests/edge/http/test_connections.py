@@ -3,7 +3,7 @@
 from tests.edge.http.wire import GET, listening, post
 
 
-async def test_one_address_may_have_so_many():
+async def test_one_address_may_have_so_many() -> None:
     async with listening(max_connections_per_address=3) as wire:
         held = [await wire.connection() for _ in range(3)]
         for connection in held:
@@ -18,7 +18,7 @@ async def test_one_address_may_have_so_many():
         assert (await wire.asked(GET)).status == 200
 
 
-async def test_idle_connections_make_room_for_new_ones():
+async def test_idle_connections_make_room_for_new_ones() -> None:
     async with listening(max_connections=8) as wire:
         oldest, *others = [await wire.connection() for _ in range(8)]
         for connection in others:
@@ -28,7 +28,7 @@ async def test_idle_connections_make_room_for_new_ones():
         assert (await others[-1].asked(GET)).status == 200
 
 
-async def test_requests_that_are_being_answered_are_not_driven_out():
+async def test_requests_that_are_being_answered_are_not_driven_out() -> None:
     async with listening(max_connections=8) as wire:
         wire.app.may_answer.clear()
         busy = [await wire.connection() for _ in range(8)]
@@ -40,7 +40,7 @@ async def test_requests_that_are_being_answered_are_not_driven_out():
         assert [(await connection.answer()).status for connection in busy] == [200] * 8
 
 
-async def test_no_more_than_sixty_four_refused_connections_are_still_read_from():
+async def test_no_more_than_sixty_four_refused_connections_are_still_read_from() -> None:
     """Each of them is a file descriptor of whoever had no right to it."""
     async with listening() as wire:
         for _ in range(70):

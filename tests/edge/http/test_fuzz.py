@@ -9,6 +9,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -24,6 +25,7 @@ from tests.component.fake_engines import FakeEngines
 from tests.component.surface import CHAT, COMPLETION, a_client, an_app
 from tests.edge.http.wire import GET, Wire, listening, post
 from tests.edge.sockets.strangers import FUZZ_MINUTES
+from tests.expected import of_kind
 
 PATIENCE_S = 1.0
 """A well-behaved client never waits longer."""
@@ -155,13 +157,13 @@ def any_bytes_hurt_nobody(run: Run, limits: settings) -> None:
         run(all_have_left())
 
 
-def test_any_bytes_at_the_listener_hurt_nobody(run):
+def test_any_bytes_at_the_listener_hurt_nobody(run: Run) -> None:
     any_bytes_hurt_nobody(run, tried(60, anew=False))
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(60 * FUZZ_MINUTES + 120)
-def test_any_bytes_at_the_listener_for_minutes(run):
+def test_any_bytes_at_the_listener_for_minutes(run: Run) -> None:
     any_bytes_hurt_nobody(run, tried(int(1000 * FUZZ_MINUTES), anew=True))
 
 
@@ -238,8 +240,8 @@ def questions(draw: st.DrawFn, routes: list[tuple[str, str]]) -> Question:
 
 
 def routes_of(client: httpx.AsyncClient) -> list[tuple[str, str]]:
-    routes = client._transport.app.routes  # type: ignore[attr-defined]
-    found = [(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()]
+    app: Any = of_kind(httpx.ASGITransport, client._transport).app
+    found = [(method, route.path) for route in app.routes if isinstance(route, Route) for method in route.methods or ()]
     return sorted((method, path) for method, path in found if method != "HEAD")
 
 
@@ -290,17 +292,17 @@ def any_body_is_answered(run: Run, limits: settings, remembering: StateConfig | 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_any_body_at_any_route_is_answered(run):
+def test_any_body_at_any_route_is_answered(run: Run) -> None:
     any_body_is_answered(run, tried(1000, anew=False))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_any_body_at_any_route_is_answered_where_it_is_remembered(run, tmp_path):
+def test_any_body_at_any_route_is_answered_where_it_is_remembered(run: Run, tmp_path: Path) -> None:
     any_body_is_answered(run, tried(600, anew=False), StateConfig(data_dir=str(tmp_path), titles=False))
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(60 * FUZZ_MINUTES + 120)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_any_body_at_any_route_for_minutes(run):
+def test_any_body_at_any_route_for_minutes(run: Run) -> None:
     any_body_is_answered(run, tried(int(5000 * FUZZ_MINUTES), anew=True))

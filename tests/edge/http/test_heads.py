@@ -25,7 +25,7 @@ START = b"GET /echo HTTP/1.1\r\nHost: localhost\r\n"
         (b"GET /" + b"a" * 600_000, 414, "url_too_long"),
     ],
 )
-async def test_head_of_any_size_is_refused_as_soon_as_it_is_too_large(request_, status, code):
+async def test_head_of_any_size_is_refused_as_soon_as_it_is_too_large(request_: bytes, status: int, code: str) -> None:
     async with listening() as wire:
         connection = await wire.connection()
         await connection.send(request_)
@@ -51,7 +51,7 @@ async def test_head_of_any_size_is_refused_as_soon_as_it_is_too_large(request_, 
         b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-async def test_request_that_could_be_read_in_two_ways_is_refused(request_):
+async def test_request_that_could_be_read_in_two_ways_is_refused(request_: bytes) -> None:
     async with listening() as wire:
         answer = await wire.asked(request_)
         assert answer.status == 400
@@ -60,7 +60,7 @@ async def test_request_that_could_be_read_in_two_ways_is_refused(request_):
         assert wire.app.num_asked == 0
 
 
-async def test_body_in_pieces_is_bounded_as_it_comes():
+async def test_body_in_pieces_is_bounded_as_it_comes() -> None:
     async with listening(max_body_bytes=1000) as wire:
         piece = b"64\r\n" + b"x" * 100 + b"\r\n"
         assert (await wire.asked(CHUNKED + 5 * piece + b"0\r\n\r\n")).status == 200
@@ -69,7 +69,7 @@ async def test_body_in_pieces_is_bounded_as_it_comes():
 
 
 @pytest.mark.parametrize("endless", [CHUNKED + b"1;" + b"a" * 600_000, CHUNKED + b"0\r\nX: " + b"a" * 600_000])
-async def test_extension_of_a_piece_and_trailers_are_as_short_as_headers(endless):
+async def test_extension_of_a_piece_and_trailers_are_as_short_as_headers(endless: bytes) -> None:
     async with listening() as wire:
         connection = await wire.connection()
         answer = await connection.asked(endless)
@@ -78,13 +78,13 @@ async def test_extension_of_a_piece_and_trailers_are_as_short_as_headers(endless
         assert wire.app.num_asked == 0
 
 
-async def test_trailer_is_no_header():
+async def test_trailer_is_no_header() -> None:
     async with listening() as wire:
         answer = await wire.asked(CHUNKED + b"2\r\n{}\r\n0\r\nHost: evil.example\r\nOrigin: null\r\n\r\n")
         assert answer.status == 200
 
 
-async def test_requests_may_follow_each_other_without_waiting():
+async def test_requests_may_follow_each_other_without_waiting() -> None:
     async with listening() as wire:
         connection = await wire.connection()
         await connection.send(post(b"{}") + GET + post(b"{}"))
@@ -92,7 +92,7 @@ async def test_requests_may_follow_each_other_without_waiting():
         assert methods == ["POST", "GET", "POST"]
 
 
-async def test_too_many_that_follow_each_other_end_the_connection():
+async def test_too_many_that_follow_each_other_end_the_connection() -> None:
     async with listening() as wire:
         wire.app.may_answer.clear()
         connection = await wire.connection()
@@ -102,7 +102,7 @@ async def test_too_many_that_follow_each_other_end_the_connection():
         assert wire.app.num_asked == 1
 
 
-async def test_sixteen_may_wait_behind_the_one_that_is_answered_and_no_more():
+async def test_sixteen_may_wait_behind_the_one_that_is_answered_and_no_more() -> None:
     async with listening() as wire:
         wire.app.may_answer.clear()
         patient, greedy = await wire.connection(), await wire.connection()
@@ -113,14 +113,14 @@ async def test_sixteen_may_wait_behind_the_one_that_is_answered_and_no_more():
         assert [(await patient.answer()).status for _ in range(17)] == [200] * 17
 
 
-async def test_host_in_the_url_is_the_one_that_counts():
+async def test_host_in_the_url_is_the_one_that_counts() -> None:
     async with listening() as wire:
         asked = b"GET http://%s/echo HTTP/1.1\r\nHost: %s\r\n\r\n"
         assert (await wire.asked(asked % (b"localhost", b"evil.example"))).status == 200
         assert (await wire.asked(asked % (b"evil.example", b"localhost"))).code == "host_not_allowed"
 
 
-async def test_client_that_has_said_all_still_gets_its_answer():
+async def test_client_that_has_said_all_still_gets_its_answer() -> None:
     async with listening() as wire:
         connection = await wire.connection()
         await connection.send(GET)
@@ -128,7 +128,7 @@ async def test_client_that_has_said_all_still_gets_its_answer():
         assert (await connection.answer()).status == 200
 
 
-async def test_answer_to_head_has_no_body():
+async def test_answer_to_head_has_no_body() -> None:
     async with listening() as wire:
         connection = await wire.connection()
         await connection.send(GET.replace(b"GET", b"HEAD"))
@@ -137,13 +137,13 @@ async def test_answer_to_head_has_no_body():
 
 
 @pytest.mark.parametrize("protocol", [b"websocket", b"WebSocket", b"h2c, websocket"])
-async def test_websockets_are_refused(protocol):
+async def test_websockets_are_refused(protocol: bytes) -> None:
     async with listening() as wire:
         answer = await wire.asked(START + b"Connection: Upgrade\r\nUpgrade: " + protocol + b"\r\n\r\n")
         assert (answer.status, answer.code) == (400, "websocket_not_supported")
 
 
-async def test_other_upgrades_are_left_aside():
+async def test_other_upgrades_are_left_aside() -> None:
     async with listening() as wire:
         answer = await wire.asked(START + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n")
         assert answer.status == 200

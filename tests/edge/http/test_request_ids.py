@@ -3,10 +3,12 @@
 import asyncio
 import io
 import logging
+from typing import Any
 
 import pytest
 
 from api.edge.request_id import HTTP_REQUEST, RequestIds, request_id_of
+from api.frontend.generation import Call
 from cluster.errors import GenerationFailed, Overloaded
 from cluster.observability.logging import set_up_logging
 from tests.component.surface import CHAT, FakeFrontend, a_client, an_app, posted
@@ -27,32 +29,32 @@ MALFORMED = ["", " ", "a b", "a" * 129, "a\tb", 'a"b', "a;b", "a,b", "<a>", "a%0
         ("GET", "/v1/conversations"),
     ],
 )
-async def test_every_answer_has_the_id_that_the_client_gave(method, path):
+async def test_every_answer_has_the_id_that_the_client_gave(method: str, path: str) -> None:
     async with a_client(an_app(FakeFrontend())) as client:
         answer = await client.request(method, path, headers=NAMED)
         assert answer.headers["x-request-id"] == NAMED["x-request-id"]
 
 
 @pytest.mark.parametrize("error", [Overloaded("full", 1.0), GenerationFailed("broken", "d0"), RuntimeError("a fault")])
-async def test_errors_have_it_too(error):
+async def test_errors_have_it_too(error: Overloaded | GenerationFailed | RuntimeError) -> None:
     answer = await posted(FakeFrontend(error), headers=NAMED)
     assert answer.status_code >= 500
     assert answer.headers["x-request-id"] == NAMED["x-request-id"]
 
 
 @pytest.mark.parametrize("given", MALFORMED)
-async def test_id_that_is_no_plain_word_is_replaced(given):
+async def test_id_that_is_no_plain_word_is_replaced(given: str) -> None:
     answer = await posted(headers={"x-request-id": given.encode("latin-1")})
     made = answer.headers["x-request-id"]
     assert made.startswith("req_")
     assert made != given
 
 
-def test_ids_that_are_made_differ():
+def test_ids_that_are_made_differ() -> None:
     assert len({request_id_of(None) for _ in range(1000)}) == 1000
 
 
-async def test_answers_to_what_is_no_request_have_one():
+async def test_answers_to_what_is_no_request_have_one() -> None:
     async with listening() as wire:
         assert (await wire.asked(b"nonsense\r\n\r\n")).headers["x-request-id"].startswith("req_")
         assert (await wire.asked(GET)).headers["x-request-id"].startswith("req_")
@@ -61,13 +63,13 @@ async def test_answers_to_what_is_no_request_have_one():
 class Speaking(FakeFrontend):
     """Logs what it is asked, as several do at the same time."""
 
-    async def chat_completion(self, body, call):
+    async def chat_completion(self, body: Any, call: Call) -> Any:
         await asyncio.sleep(0)
         logging.getLogger("baton.test").warning("asked by %s\nFORGED line", body["user"])
         return await super().chat_completion(body, call)
 
 
-async def test_lines_of_the_log_name_the_request_and_are_one_line(monkeypatch):
+async def test_lines_of_the_log_name_the_request_and_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
     with monkeypatch.context() as patched:
         patched.setattr("sys.stderr", said)
@@ -89,13 +91,13 @@ async def test_lines_of_the_log_name_the_request_and_are_one_line(monkeypatch):
     assert "[-] outside" in outside
 
 
-async def test_call_knows_the_id_and_workers_another():
+async def test_call_knows_the_id_and_workers_another() -> None:
     frontend = FakeFrontend()
     await posted(frontend, headers=NAMED)
     (terms,) = frontend.terms
     assert terms.http_request == NAMED["x-request-id"]
 
 
-async def test_what_comes_after_a_request_is_not_named_by_it():
+async def test_what_comes_after_a_request_is_not_named_by_it() -> None:
     await posted(headers=NAMED)
     assert HTTP_REQUEST.get() == ""

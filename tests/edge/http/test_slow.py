@@ -6,11 +6,12 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from tests.edge.http.wire import GET, listening, post
+from tests.expected import of_kind
 
 HEADS = [b"G", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: 1", post(b"")[:-2]]
 
 
-async def test_senders_that_do_not_finish_take_nobodys_turn():
+async def test_senders_that_do_not_finish_take_nobodys_turn() -> None:
     async with listening(max_ongoing_requests=3) as wire:
         for _ in range(6):
             await (await wire.connection()).send(post(b"x", length=10))
@@ -18,7 +19,7 @@ async def test_senders_that_do_not_finish_take_nobodys_turn():
         assert wire.app.num_asked == 1
 
 
-async def test_body_that_hardly_comes_is_ended(monkeypatch):
+async def test_body_that_hardly_comes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(body_grace_s=0.1) as wire:
         connection = await wire.connection()
         await connection.send(post(b"x", length=10))
@@ -26,7 +27,7 @@ async def test_body_that_hardly_comes_is_ended(monkeypatch):
         assert (answer.status, answer.code) == (408, "body_timeout")
 
 
-async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch):
+async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece that comes is no new beginning."""
     async with listening(body_grace_s=0.2, min_body_bytes_per_s=1000) as wire:
         connection = await wire.connection()
@@ -44,7 +45,7 @@ async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch):
         assert (answer.status, answer.code) == (408, "body_timeout")
 
 
-async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch):
+async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     grace_s, pieces = 0.2, 10
     async with listening(body_grace_s=grace_s, min_body_bytes_per_s=1000) as wire:
         connection = await wire.connection()
@@ -58,7 +59,7 @@ async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch
         assert loop.time() - began_at > 2 * grace_s
 
 
-async def test_bytes_of_a_body_earn_the_time_that_they_may_take_and_no_more(monkeypatch):
+async def test_bytes_of_a_body_earn_the_time_that_they_may_take_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of what is sent in a second may take half a second, beside the grace."""
     async with listening(body_grace_s=0.1, min_body_bytes_per_s=100_000) as wire:
         connection = await wire.connection()
@@ -70,7 +71,7 @@ async def test_bytes_of_a_body_earn_the_time_that_they_may_take_and_no_more(monk
 
 
 @pytest.mark.parametrize("begun", HEADS)
-async def test_headers_that_do_not_end_are_ended(begun):
+async def test_headers_that_do_not_end_are_ended(begun: bytes) -> None:
     async with listening(header_timeout_s=0.2) as wire:
         connection = await wire.connection()
         await connection.send(begun)
@@ -79,7 +80,7 @@ async def test_headers_that_do_not_end_are_ended(begun):
         assert await connection.is_closed()
 
 
-async def test_headers_that_come_byte_by_byte_have_no_more_time():
+async def test_headers_that_come_byte_by_byte_have_no_more_time() -> None:
     async with listening(header_timeout_s=0.3) as wire:
         connection = await wire.connection()
 
@@ -94,7 +95,7 @@ async def test_headers_that_come_byte_by_byte_have_no_more_time():
         await asyncio.wait([dripping])
 
 
-async def test_connection_without_a_request_is_closed():
+async def test_connection_without_a_request_is_closed() -> None:
     async with listening(idle_timeout_s=0.2) as wire:
         assert await (await wire.connection()).is_closed()
         used = await wire.connection()
@@ -103,7 +104,7 @@ async def test_connection_without_a_request_is_closed():
         assert wire.num_open == 0
 
 
-async def test_request_that_is_being_answered_may_take_longer_than_all_of_these():
+async def test_request_that_is_being_answered_may_take_longer_than_all_of_these() -> None:
     async with listening(idle_timeout_s=0.1, header_timeout_s=0.1) as wire:
         wire.app.may_answer.clear()
         connection = await wire.connection()
@@ -113,7 +114,7 @@ async def test_request_that_is_being_answered_may_take_longer_than_all_of_these(
         assert (await connection.answer()).status == 200
 
 
-async def test_client_that_waits_with_its_body_is_told_to_send_it():
+async def test_client_that_waits_with_its_body_is_told_to_send_it() -> None:
     async with listening() as wire:
         connection = await wire.connection()
         await connection.send(post(b"", b"Expect: 100-continue", length=2))
@@ -121,7 +122,7 @@ async def test_client_that_waits_with_its_body_is_told_to_send_it():
         assert (await connection.asked(b"{}")).status == 200
 
 
-async def test_client_that_waits_with_its_body_is_refused_without_it():
+async def test_client_that_waits_with_its_body_is_refused_without_it() -> None:
     async with listening(max_body_bytes=100) as wire:
         connection = await wire.connection()
         await connection.send(post(b"", b"Expect: 100-continue", length=101))
@@ -145,11 +146,11 @@ class Talker:
             self.ended.set()
 
 
-async def test_client_that_reads_nothing_of_its_answer_keeps_nothing():
+async def test_client_that_reads_nothing_of_its_answer_keeps_nothing() -> None:
     talker = Talker()
     async with listening(talker, unread_timeout_s=0.2, max_ongoing_requests=1) as wire:
         connection = await wire.connection()
-        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        of_kind(asyncio.Transport, connection.writer.transport).pause_reading()
         await connection.send(post(b"{}"))
         await asyncio.wait_for(talker.ended.wait(), 5)
         async with asyncio.timeout(5):
@@ -157,7 +158,7 @@ async def test_client_that_reads_nothing_of_its_answer_keeps_nothing():
                 await asyncio.sleep(0.01)
 
 
-async def test_client_that_reads_slowly_gets_its_answer():
+async def test_client_that_reads_slowly_gets_its_answer() -> None:
     async with listening(Talker(), unread_timeout_s=0.3) as wire:
         connection = await wire.connection()
         await connection.send(post(b"{}"))

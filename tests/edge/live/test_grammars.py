@@ -3,14 +3,16 @@
 import json
 import threading
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageFunctionToolCall, ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from tests.cluster.service import DECODE_PROCESS, Service
 from tests.edge.grammars.inputs import SLOW_TO_COMPILE, TWELVE_FOLD
+from tests.expected import of_kind, present
 
 LONGEST_GAP_S = 2.0
 """Between two tokens of an honest stream. All bombs may take their burst of 0.1 s of CPU time in one step, on two cores
@@ -67,10 +69,10 @@ def test_slow_grammar_ends_its_own_request_alone(service: Service, client: opena
 
 
 def test_schema_that_compiles_too_long_is_refused_while_others_are_answered(client: openai.OpenAI, model: str) -> None:
-    format_ = {"type": "json_schema", "json_schema": {"name": "slow", "schema": SLOW_TO_COMPILE}}
-    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    format_: Any = {"type": "json_schema", "json_schema": {"name": "slow", "schema": SLOW_TO_COMPILE}}
+    question: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the weather in Paris?"}]
     with pytest.raises(openai.BadRequestError, match="too long to compile"):
-        client.chat.completions.create(model=model, messages=question, response_format=format_)  # type: ignore
+        client.chat.completions.create(model=model, messages=question, response_format=format_)
     parsed = client.chat.completions.parse(
         model=model, messages=question, temperature=0, max_tokens=60, response_format=Weather
     )
@@ -79,15 +81,17 @@ def test_schema_that_compiles_too_long_is_refused_while_others_are_answered(clie
 
 
 def test_strict_tool_is_called_with_valid_arguments(client: openai.OpenAI, model: str) -> None:
-    function = {"name": "get_weather", "parameters": Weather.model_json_schema(), "strict": True}
+    tool: Any = {
+        "type": "function",
+        "function": {"name": "get_weather", "parameters": Weather.model_json_schema(), "strict": True},
+    }
     answer = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "What is the weather in Paris?"}],
-        tools=[{"type": "function", "function": function}],  # type: ignore
+        tools=[tool],
         tool_choice="required",
         temperature=0,
         max_tokens=120,
     )
-    (call, *_) = answer.choices[0].message.tool_calls or [None]
-    assert call is not None
-    Weather.model_validate(json.loads(call.function.arguments))  # type: ignore
+    call = of_kind(ChatCompletionMessageFunctionToolCall, present(answer.choices[0].message.tool_calls)[0])
+    Weather.model_validate(json.loads(call.function.arguments))

@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 import psutil
@@ -62,22 +63,22 @@ async def are_dropped_beside_a_peer(conversations: list[list[bytes]]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(sayings, min_size=1, max_size=4), min_size=1, max_size=8))
-def test_strangers_are_dropped_and_counted_whatever_they_say(conversations):
+def test_strangers_are_dropped_and_counted_whatever_they_say(conversations: list[list[Any]]) -> None:
     asyncio.run(are_dropped_beside_a_peer(conversations))
 
 
 @pytest.mark.fuzz
 @pytest.mark.timeout(60 * FUZZ_MINUTES + 300)
-def test_strangers_are_dropped_for_minutes():
+def test_strangers_are_dropped_for_minutes() -> None:
     @settings(max_examples=int(1500 * FUZZ_MINUTES), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.lists(sayings, min_size=1, max_size=8), min_size=1, max_size=16))
-    def test(conversations):
+    def test(conversations: list[list[bytes]]) -> None:
         asyncio.run(are_dropped_beside_a_peer(conversations))
 
     test()
 
 
-async def test_nested_message_of_a_stranger_reaches_no_decoder(caplog):
+async def test_nested_message_of_a_stranger_reaches_no_decoder(caplog: pytest.LogCaptureFixture) -> None:
     async with listening() as listener:
         await say(listener, [nested(100_000)])
         await ask_as_a_new_peer(listener)
@@ -100,11 +101,13 @@ async def spoken_after_proof(parts: list[bytes]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(frames, st.binary(max_size=500)), min_size=1, max_size=6))
-def test_what_a_proved_peer_says_wrongly_harms_nobody_else(parts):
+def test_what_a_proved_peer_says_wrongly_harms_nobody_else(parts: list[bytes]) -> None:
     asyncio.run(spoken_after_proof(parts))
 
 
-async def test_nested_message_of_a_proved_peer_closes_its_connection_without_a_traceback(caplog):
+async def test_nested_message_of_a_proved_peer_closes_its_connection_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with listening() as listener:
         peer = await connect(listener.address, Service())
         assert peer._transport is not None
@@ -156,7 +159,7 @@ async def answering(body: bytes) -> AsyncIterator[tuple[Address, list[bytes]]]:
     ],
     ids=["result of another type", "failure of another type", "unknown failure", "no result", "nested", "no text"],
 )
-async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(body, error):
+async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(body: bytes, error: str) -> None:
     """One that is whole ends its call alone, and one that is not ends the connection."""
     async with answering(body) as (address, _):
         connection = await connect(address, Service())
@@ -167,7 +170,7 @@ async def test_answer_that_nobody_can_read_ends_the_call_of_who_waits_for_it(bod
         connection.close()
 
 
-async def test_each_connection_is_proved_with_another_nonce():
+async def test_each_connection_is_proved_with_another_nonce() -> None:
     """So that what was recorded of the listener's proof proves nothing to who connects later."""
     async with answering(b"") as (address, proofs):
         for _ in range(5):
@@ -175,7 +178,7 @@ async def test_each_connection_is_proved_with_another_nonce():
     assert len({proof[:-PROOF_BYTES] for proof in proofs}) == 5
 
 
-async def test_peer_that_announces_a_longer_message_than_there_may_be_is_closed_at_once():
+async def test_peer_that_announces_a_longer_message_than_there_may_be_is_closed_at_once() -> None:
     """It would be kept until it is whole."""
     for size, is_closed in ((1 << 28, False), ((1 << 28) + 1, True), (2**32 - 1, True)):
         async with listening() as listener:
@@ -192,7 +195,7 @@ async def test_peer_that_announces_a_longer_message_than_there_may_be_is_closed_
             peer.close()
 
 
-async def test_silent_connection_is_ended_within_seconds_whatever_it_has_begun_to_say():
+async def test_silent_connection_is_ended_within_seconds_whatever_it_has_begun_to_say() -> None:
     """Each holds a file descriptor of the process."""
     async with listening() as listener:
         loop = asyncio.get_running_loop()
@@ -211,13 +214,13 @@ async def test_silent_connection_is_ended_within_seconds_whatever_it_has_begun_t
         assert STRANGERS.counts()["channel", "silent"] == before + 3
 
 
-async def test_each_connection_is_greeted_with_another_nonce():
+async def test_each_connection_is_greeted_with_another_nonce() -> None:
     """So that what was recorded of one proves nothing on another."""
     async with listening() as listener:
         assert len({await say(listener, []) for _ in range(5)}) == 5
 
 
-async def test_flood_of_silent_connections_keeps_no_peer_out_and_leaves_nothing_behind():
+async def test_flood_of_silent_connections_keeps_no_peer_out_and_leaves_nothing_behind() -> None:
     process = psutil.Process()
     async with listening() as listener:
         peer = await connect(listener.address, Service())
@@ -263,16 +266,17 @@ class Guest:
 
     def refuse(self, reason: str) -> None:
         self.was_refused = reason
-        self._all.remove(self)  # type: ignore[arg-type]
+        own: Any = self  # stands for a connection
+        self._all.remove(own)
 
 
-def test_host_that_floods_pushes_out_its_own_connections_and_not_those_of_others():
+def test_host_that_floods_pushes_out_its_own_connections_and_not_those_of_others() -> None:
     unproved = UnprovedConnections()
-    peer = Guest("10.0.0.1", unproved)
-    unproved.add(peer)  # type: ignore[arg-type]
-    flood = [Guest("10.6.6.6", unproved) for _ in range(3 * MAX_UNPROVED)]
+    peer: Any = Guest("10.0.0.1", unproved)
+    unproved.add(peer)
+    flood: list[Any] = [Guest("10.6.6.6", unproved) for _ in range(3 * MAX_UNPROVED)]
     for guest in flood:
-        unproved.add(guest)  # type: ignore[arg-type]
+        unproved.add(guest)
     assert not peer.was_refused
     assert len(unproved) == MAX_UNPROVED
     assert [bool(guest.was_refused) for guest in flood] == [True] * (2 * MAX_UNPROVED + 1) + [False] * (
@@ -280,7 +284,7 @@ def test_host_that_floods_pushes_out_its_own_connections_and_not_those_of_others
     )
 
 
-async def test_strangers_are_on_the_metrics_page_by_socket_and_reason():
+async def test_strangers_are_on_the_metrics_page_by_socket_and_reason() -> None:
     async with listening() as listener:
         assert len(await say(listener, [b"GET / HTTP/1.1\r\n\r\n"])) <= GREETING_BYTES
         await say(listener, [MAGIC + bytes([VERSION + 1]) + bytes(64)])
@@ -289,7 +293,7 @@ async def test_strangers_are_on_the_metrics_page_by_socket_and_reason():
         assert f'baton_strangers_total{{deployment="prefill",reason="{reason}",replica="x",socket="channel"}}' in page
 
 
-def test_flood_of_strangers_costs_one_line_of_the_log_in_a_while(caplog):
+def test_flood_of_strangers_costs_one_line_of_the_log_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     strangers = Strangers(lambda: now)
     for _ in range(1000):

@@ -21,7 +21,9 @@ print(allow_open_files({number}), *resource.getrlimit(resource.RLIMIT_NOFILE))
         (800, 1000, 500, (500, 800, 1000)),
     ],
 )
-def test_soft_limit_rises_as_far_as_the_hard_one_lets_it(soft, hard, number, expected):
+def test_soft_limit_rises_as_far_as_the_hard_one_lets_it(
+    soft: int, hard: int, number: int, expected: tuple[int, int, int]
+) -> None:
     """A soft limit of 1,024, as many systems give, is full after some hundred strangers a second."""
     script = SCRIPT.format(soft=soft, hard=hard, number=number)
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -33,7 +33,7 @@ class Question:
         return self.num_asked
 
 
-async def test_thousand_who_ask_at_once_cost_one_question():
+async def test_thousand_who_ask_at_once_cost_one_question() -> None:
     question = Question()
     shared = SharedAnswer(question.ask, MAX_AGE_S)
     asking = [asyncio.ensure_future(shared.get()) for _ in range(1000)]
@@ -43,7 +43,7 @@ async def test_thousand_who_ask_at_once_cost_one_question():
     assert question.num_asked == 1
 
 
-async def test_answer_is_given_again_for_a_while_and_then_made_anew():
+async def test_answer_is_given_again_for_a_while_and_then_made_anew() -> None:
     question = Question()
     question.may_answer.set()
     shared = SharedAnswer(question.ask, MAX_AGE_S)
@@ -54,7 +54,7 @@ async def test_answer_is_given_again_for_a_while_and_then_made_anew():
     assert question.most_at_once == 1
 
 
-async def test_who_gives_up_does_not_take_the_answer_from_the_others():
+async def test_who_gives_up_does_not_take_the_answer_from_the_others() -> None:
     question = Question()
     shared = SharedAnswer(question.ask, MAX_AGE_S)
     first, second = [asyncio.ensure_future(shared.get()) for _ in range(2)]
@@ -65,7 +65,7 @@ async def test_who_gives_up_does_not_take_the_answer_from_the_others():
     assert await second == 1
 
 
-async def test_error_goes_to_those_who_waited_for_it_and_to_nobody_else():
+async def test_error_goes_to_those_who_waited_for_it_and_to_nobody_else() -> None:
     question = Question()
     question.error = ValueError("no")
     question.may_answer.set()
@@ -106,7 +106,9 @@ def a_scrape(deployment: str, replica: str) -> Scrape:
 
 
 @pytest.mark.parametrize("failure", [TimeoutError(), RayServeException("gone")])
-async def test_deployment_that_does_not_answer_does_not_vanish_silently(failure, caplog):
+async def test_deployment_that_does_not_answer_does_not_vanish_silently(
+    failure: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     page = await metrics_page_of(
         [
             Deployment("Ingress", [a_scrape("ingress", "a")]),

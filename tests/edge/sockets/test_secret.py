@@ -18,11 +18,13 @@ class Kept:
 
 
 @pytest.fixture(autouse=True)
-def unset(monkeypatch):
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "")
 
 
-def test_processes_of_one_application_share_the_secret_that_the_first_of_them_made(monkeypatch):
+def test_processes_of_one_application_share_the_secret_that_the_first_of_them_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept, seen = Kept(), set()
     for _ in range(3):
         monkeypatch.setenv(SECRET_VARIABLE, "")
@@ -31,7 +33,7 @@ def test_processes_of_one_application_share_the_secret_that_the_first_of_them_ma
     assert len(seen) == 1
 
 
-def test_applications_have_different_secrets(monkeypatch):
+def test_applications_have_different_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
     for _ in range(2):
         monkeypatch.setenv(SECRET_VARIABLE, "")
@@ -40,7 +42,7 @@ def test_applications_have_different_secrets(monkeypatch):
     assert len(seen) == 2
 
 
-def test_secret_of_the_operator_is_used_and_not_kept_anywhere(monkeypatch):
+def test_secret_of_the_operator_is_used_and_not_kept_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "o" * 40)
     kept = Kept()
     establish_secret(kept.keep_first)
@@ -48,14 +50,14 @@ def test_secret_of_the_operator_is_used_and_not_kept_anywhere(monkeypatch):
     assert kept.secret is None
 
 
-def test_secret_that_can_be_guessed_is_refused_without_being_repeated(monkeypatch):
+def test_secret_that_can_be_guessed_is_refused_without_being_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "swordfish")
     with pytest.raises(ValueError, match="9 characters") as raised:
         establish_secret(Kept().keep_first)
     assert "swordfish" not in str(raised.value)
 
 
-def test_secret_has_thirty_two_characters_or_more(monkeypatch):
+def test_secret_has_thirty_two_characters_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "s" * 31)
     with pytest.raises(ValueError, match="31 characters; it must have 32"):
         cluster_secret()
@@ -63,6 +65,6 @@ def test_secret_has_thirty_two_characters_or_more(monkeypatch):
     assert cluster_secret() == b"s" * 32
 
 
-def test_process_without_the_secret_says_which_variable_is_missing():
+def test_process_without_the_secret_says_which_variable_is_missing() -> None:
     with pytest.raises(RuntimeError, match=SECRET_VARIABLE):
         cluster_secret()

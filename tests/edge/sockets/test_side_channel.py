@@ -32,7 +32,7 @@ SECRET = "s" * 40
 
 
 @pytest.fixture(autouse=True)
-def same_secret(monkeypatch) -> None:
+def same_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, SECRET)
 
 
@@ -86,12 +86,12 @@ def num_counted(reasons: tuple[str, ...]) -> int:
     return sum(STRANGERS.counts().get((side_channel.SOCKET, reason), 0) for reason in reasons)
 
 
-def test_engines_of_the_application_get_the_metadata_of_the_rank_that_they_ask_for(address):
+def test_engines_of_the_application_get_the_metadata_of_the_rank_that_they_ask_for(address: tuple[str, int]) -> None:
     assert ask(address, 0) == METADATA
     assert ask(address, 1) == b"of the second rank"
 
 
-def test_peer_that_speaks_vllm_s_protocol_without_a_proof_learns_nothing(address):
+def test_peer_that_speaks_vllm_s_protocol_without_a_proof_learns_nothing(address: tuple[str, int]) -> None:
     with counted("not_the_protocol", "no_handshake"), zmq.Context() as context, context.socket(zmq.REQ) as stranger:
         stranger.linger = 0
         stranger.rcvtimeo = 500
@@ -102,7 +102,7 @@ def test_peer_that_speaks_vllm_s_protocol_without_a_proof_learns_nothing(address
     check_honest_peer(address)
 
 
-def test_peer_that_knows_the_listener_s_key_and_has_another_one_learns_nothing(address):
+def test_peer_that_knows_the_listener_s_key_and_has_another_one_learns_nothing(address: tuple[str, int]) -> None:
     with counted("wrong_proof"), zmq.Context() as context, context.socket(zmq.REQ) as stranger:
         stranger.linger = 0
         stranger.rcvtimeo = 500
@@ -115,7 +115,9 @@ def test_peer_that_knows_the_listener_s_key_and_has_another_one_learns_nothing(a
     check_honest_peer(address)
 
 
-def test_engine_of_another_application_learns_nothing(address, monkeypatch):
+def test_engine_of_another_application_learns_nothing(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setenv(SECRET_VARIABLE, "o" * 40)
         with base_worker.zmq_ctx(zmq.REQ, "tcp://{}:{}".format(*address)) as stranger:
@@ -142,7 +144,7 @@ def test_engine_of_another_application_learns_nothing(address, monkeypatch):
     ],
     ids=lambda frames: f"{len(frames)} frames, {len(frames[-1])} bytes",
 )
-def test_wrong_question_of_a_peer_is_dropped_and_counted(address, frames):
+def test_wrong_question_of_a_peer_is_dropped_and_counted(address: tuple[str, int], frames: list[bytes]) -> None:
     with base_worker.zmq_ctx(zmq.DEALER, "tcp://{}:{}".format(*address)) as peer, counted("bad_question"):
         peer.send_multipart(frames)
         peer.setsockopt(zmq.RCVTIMEO, 100)
@@ -152,7 +154,9 @@ def test_wrong_question_of_a_peer_is_dropped_and_counted(address, frames):
 
 
 @pytest.mark.parametrize("num_bytes", [1100, 100_000])
-def test_connection_with_a_longer_message_than_any_question_is_closed_and_nothing_of_it_is_read(address, num_bytes):
+def test_connection_with_a_longer_message_than_any_question_is_closed_and_nothing_of_it_is_read(
+    address: tuple[str, int], num_bytes: int
+) -> None:
     """A peer that says long things is held to a kilobyte: it is not counted as one with a wrong question."""
     before = num_counted(("bad_question",))
     with (
@@ -177,7 +181,7 @@ BYTES = st.one_of(
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(BYTES, max_size=4))
-def test_bytes_of_strangers_change_nothing(address, sent):
+def test_bytes_of_strangers_change_nothing(address: tuple[str, int], sent: list[bytes]) -> None:
     with socket.create_connection(address, timeout=5.0) as stranger:
         try:
             for some in sent:
@@ -188,7 +192,7 @@ def test_bytes_of_strangers_change_nothing(address, sent):
     check_honest_peer(address)
 
 
-def test_many_silent_connections_keep_no_peer_out_and_are_dropped(address):
+def test_many_silent_connections_keep_no_peer_out_and_are_dropped(address: tuple[str, int]) -> None:
     with ExitStack() as stack, counted("no_handshake"):
         strangers = [stack.enter_context(socket.create_connection(address, timeout=5.0)) for _ in range(400)]
         check_honest_peer(address)
@@ -198,7 +202,9 @@ def test_many_silent_connections_keep_no_peer_out_and_are_dropped(address):
     check_honest_peer(address)
 
 
-def test_system_keeps_a_burst_of_connections_for_the_listener_while_it_does_something_else(address):
+def test_system_keeps_a_burst_of_connections_for_the_listener_while_it_does_something_else(
+    address: tuple[str, int],
+) -> None:
     """Of those that it has not accepted yet, as the kernel tells."""
     listening = [c for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     (fd,) = [connection.fd for connection in listening if connection.laddr[:2] == address]
@@ -219,7 +225,7 @@ def is_dropped(stranger: socket.socket, deadline: float) -> bool:
     return True
 
 
-def test_listener_holds_no_more_file_descriptors_after_strangers_than_before(address):
+def test_listener_holds_no_more_file_descriptors_after_strangers_than_before(address: tuple[str, int]) -> None:
     check_honest_peer(address)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):

@@ -2,7 +2,13 @@
 
 from typing import Any
 
+import httpx
 import psycopg
+
+from api.routes.services import IngressServices
+from api.state.lifecycle import ChatState
+from api.state.postgres.database import Database
+from tests.expected import of_kind, present
 
 TEXTS = {
     "conversations": ("title",),
@@ -25,7 +31,18 @@ def rows(url: str, query: str, values: Any = None, tenant: str = "*") -> list[tu
 def num_bytes(url: str) -> int:
     """Of all sealed texts."""
     return sum(
-        rows(url, f"SELECT coalesce(sum(octet_length({column})), 0) FROM {table}")[0][0]  # type: ignore[arg-type]
+        rows(url, f"SELECT coalesce(sum(octet_length({column})), 0) FROM {table}")[0][0]
         for table, columns in TEXTS.items()
         for column in columns
     )
+
+
+def database_of(state: ChatState) -> Database:
+    """Of a state that was reached."""
+    return present(state._database)
+
+
+def services_of(http: httpx.AsyncClient) -> IngressServices:
+    """Of the application that a client of `http_of` asks."""
+    app: Any = of_kind(httpx.ASGITransport, http._transport).app
+    return of_kind(IngressServices, app.state.services)

@@ -1,11 +1,15 @@
 """What one tenant stores is bounded: of an item, of a conversation, and in all."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
+import httpx
 import pytest
 
 from api.identity.tenants import tenant_of_key
+from api.state.lifecycle import ChatState
 from tests.edge.state.blocking import longest_block
+from tests.edge.state.conftest import HttpOf
 from tests.edge.state.stored import rows
 
 KILO, MEGA = 1 << 10, 1 << 20
@@ -20,11 +24,13 @@ def counted(url: str) -> int:
     return int(rows(url, "SELECT coalesce(sum(bytes), 0)::bigint FROM tenant_bytes")[0][0])
 
 
-def code_of(answer) -> tuple[int, str]:
+def code_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-async def test_item_that_is_too_large_is_refused_wherever_it_comes(state, state_with, http_of):
+async def test_item_that_is_too_large_is_refused_wherever_it_comes(
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]], http_of: HttpOf
+) -> None:
     http = http_of(await state_with(max_item_bytes=10 * KILO))
     long, conversation = "x" * 20 * KILO, (await http.post("/v1/conversations", json={})).json()["id"]
     for path, body in (
@@ -38,7 +44,9 @@ async def test_item_that_is_too_large_is_refused_wherever_it_comes(state, state_
     assert (await http.get(f"/v1/conversations/{conversation}/items")).json()["data"] == []
 
 
-async def test_conversation_is_full_by_bytes_and_has_room_again_when_items_are_deleted(state, state_with, http_of):
+async def test_conversation_is_full_by_bytes_and_has_room_again_when_items_are_deleted(
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]], http_of: HttpOf
+) -> None:
     http = http_of(await state_with(max_conversation_bytes=25 * KILO))
     conversation = (await http.post("/v1/conversations", json={})).json()["id"]
     items = f"/v1/conversations/{conversation}/items"
@@ -51,7 +59,9 @@ async def test_conversation_is_full_by_bytes_and_has_room_again_when_items_are_d
     assert (await http.post(items, json={"items": [said("x" * 10 * KILO)]})).status_code == 200
 
 
-async def test_quota_is_exact_under_concurrency_and_given_back_by_deletions(state, postgres, state_with, http_of):
+async def test_quota_is_exact_under_concurrency_and_given_back_by_deletions(
+    state: ChatState, postgres: str, state_with: Callable[..., Awaitable[ChatState]], http_of: HttpOf
+) -> None:
     limited = await state_with(max_tenant_bytes=100 * KILO)
     http, bob = http_of(limited), http_of(limited, "sk-bob")
     body = {"items": [said("x" * 9 * KILO)]}
@@ -67,7 +77,7 @@ async def test_quota_is_exact_under_concurrency_and_given_back_by_deletions(stat
     assert (await http.post("/v1/conversations", json=body)).status_code == 200
 
 
-async def test_what_is_counted_is_what_is_there(http, state, postgres):
+async def test_what_is_counted_is_what_is_there(http: httpx.AsyncClient, state: ChatState, postgres: str) -> None:
     conversation = (await http.post("/v1/conversations", json={"items": [said("Hello")], "title": "t"})).json()["id"]
     await http.post(f"/v1/conversations/{conversation}", json={"metadata": {"a": "b" * 100}, "title": "longer"})
     turn = {"model": "m", "input": "x" * KILO, "conversation": conversation, "instructions": "Be kind."}
@@ -84,7 +94,9 @@ async def test_what_is_counted_is_what_is_there(http, state, postgres):
     assert counted(postgres) == 0
 
 
-async def test_list_of_large_items_is_read_by_size_and_none_is_left_out(http, state):
+async def test_list_of_large_items_is_read_by_size_and_none_is_left_out(
+    http: httpx.AsyncClient, state: ChatState
+) -> None:
     conversation = (await http.post("/v1/conversations", json={})).json()["id"]
     items = f"/v1/conversations/{conversation}/items"
     made = []
@@ -106,7 +118,7 @@ async def test_list_of_large_items_is_read_by_size_and_none_is_left_out(http, st
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
-async def test_pages_of_few_small_items_are_as_ever(http, state, limit):
+async def test_pages_of_few_small_items_are_as_ever(http: httpx.AsyncClient, state: ChatState, limit: int) -> None:
     body = {"items": [said(str(number)) for number in range(3)]}
     conversation = (await http.post("/v1/conversations", json=body)).json()["id"]
     page = (await http.get(f"/v1/conversations/{conversation}/items?order=asc&limit={limit}")).json()

@@ -1,8 +1,11 @@
 """A tenant that is erased is gone: from PostgreSQL, from Redis, and from the memory of every replica."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from redis import Redis
@@ -10,9 +13,12 @@ from redis import Redis
 from api.identity.tenants import tenant_of_key
 from api.state import administration as module
 from api.state.administration import Administration
+from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
 from cluster.errors import NotFound
-from tests.edge.state.stored import rows
+from tests.edge.state.conftest import HttpOf, TalkativeModel
+from tests.edge.state.stored import rows, services_of
+from tests.expected import of_kind, present
 
 ALICE, BOB = tenant_of_key("sk-alice"), tenant_of_key("sk-bob")
 TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
@@ -20,7 +26,7 @@ SAID = [{"type": "message", "role": "user", "content": "canary"}]
 
 
 @pytest.fixture(autouse=True)
-def looks_at_once(monkeypatch):
+def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REPLICAS_LOOK_S", 0.0)
 
 
@@ -28,7 +34,7 @@ def administration(state: ChatState) -> Administration:
     return state.administration(lambda _: None)
 
 
-async def with_everything(http) -> str:
+async def with_everything(http: httpx.AsyncClient) -> str:
     """A tenant of whom there is something in every table. Returns a conversation."""
     made = {"items": SAID, "title": "canary", "metadata": {"canary": "canary"}, "user": "canary"}
     conversation = (await http.post("/v1/conversations", json=made)).json()["id"]
@@ -38,7 +44,7 @@ async def with_everything(http) -> str:
     await http.get(f"/v1/conversations/{conversation}")  # of which a copy is kept
     await http.get(f"/v1/conversations/{conversation}/items")
     await http.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
-    await http._transport.app.state.services.keeper.drained()
+    await services_of(http).keeper.drained()
     return conversation
 
 
@@ -54,11 +60,13 @@ def rows_of(url: str, tenant: str) -> dict[str, int]:
         for table in tables_of_tenants(url):
             column = "id" if table == "tenants" else "tenant_id"
             query = f"SELECT count(*) FROM {table} WHERE {column} = %s"
-            (found[table],) = connection.execute(query, [tenant]).fetchone()
+            (found[table],) = present(connection.execute(query, [tenant]).fetchone())
     return {table: number for table, number in found.items() if number}
 
 
-async def test_nothing_readable_is_left_and_others_have_all_that_they_had(http_of, state, state_with, postgres, redis):
+async def test_nothing_readable_is_left_and_others_have_all_that_they_had(
+    http_of: HttpOf, state: ChatState, state_with: Callable[..., Awaitable[ChatState]], postgres: str, redis: str
+) -> None:
     elsewhere = await state_with()
     http, bob = http_of(state), http_of(state, "sk-bob")
     conversation, of_bob = await with_everything(http), await with_everything(bob)
@@ -80,7 +88,9 @@ async def test_nothing_readable_is_left_and_others_have_all_that_they_had(http_o
     assert (await bob.get(f"/v1/conversations/{of_bob}")).json()["title"] == "canary"
 
 
-async def test_response_that_runs_meanwhile_writes_nothing_afterwards(http_of, state, postgres, model):
+async def test_response_that_runs_meanwhile_writes_nothing_afterwards(
+    http_of: HttpOf, state: ChatState, postgres: str, model: TalkativeModel
+) -> None:
     http = http_of(state)
     conversation = await with_everything(http)
     model.may_go_on.clear()
@@ -92,11 +102,13 @@ async def test_response_that_runs_meanwhile_writes_nothing_afterwards(http_of, s
     await administration(state).erase(ALICE)
     model.may_go_on.set()
     await running
-    await http._transport.app.state.services.turns.drained()
+    await services_of(http).turns.drained()
     assert rows_of(postgres, ALICE).keys() == {"tenants", "tenant_keys"}
 
 
-async def test_nothing_is_stored_for_a_while_and_then_as_for_a_new_tenant(http_of, state, postgres):
+async def test_nothing_is_stored_for_a_while_and_then_as_for_a_new_tenant(
+    http_of: HttpOf, state: ChatState, postgres: str
+) -> None:
     http = http_of(state)
     conversation = await with_everything(http)
     await administration(state).erase(ALICE)
@@ -110,12 +122,14 @@ async def test_nothing_is_stored_for_a_while_and_then_as_for_a_new_tenant(http_o
     assert (await http.get(f"/v1/conversations/{made['id']}/items")).json()["data"][0]["content"][0]["text"] == "canary"
 
 
-async def test_tenant_of_whom_nothing_is_stored_cannot_be_erased(state):
+async def test_tenant_of_whom_nothing_is_stored_cannot_be_erased(state: ChatState) -> None:
     with pytest.raises(NotFound):
         await administration(state).erase("0" * 16)
 
 
-async def test_texts_are_sealed_anew_and_the_key_before_is_destroyed(http_of, state, state_with, postgres):
+async def test_texts_are_sealed_anew_and_the_key_before_is_destroyed(
+    http_of: HttpOf, state: ChatState, state_with: Callable[..., Awaitable[ChatState]], postgres: str
+) -> None:
     http, elsewhere = http_of(state), await state_with()
     conversation = await with_everything(http)
     shown = [(await http.get(f"/v1/conversations/{conversation}{path}")).json() for path in ("", "/items")]
@@ -139,7 +153,9 @@ async def test_texts_are_sealed_anew_and_the_key_before_is_destroyed(http_of, st
     assert [entry["id"] for entry in found.json()["data"]] == [conversation]
 
 
-async def test_key_of_a_response_that_runs_is_destroyed_by_the_next_rotation(http_of, state, model):
+async def test_key_of_a_response_that_runs_is_destroyed_by_the_next_rotation(
+    http_of: HttpOf, state: ChatState, model: TalkativeModel
+) -> None:
     http = http_of(state)
     conversation = await with_everything(http)
     model.may_go_on.clear()
@@ -156,10 +172,12 @@ async def test_key_of_a_response_that_runs_is_destroyed_by_the_next_rotation(htt
     assert (await http.get(f"/v1/responses/{answer['id']}")).json() == answer
 
 
-async def test_master_key_is_rotated_beside_running_replicas(http_of, state, state_with, tmp_path):
+async def test_master_key_is_rotated_beside_running_replicas(
+    http_of: HttpOf, state: ChatState, state_with: Callable[..., Awaitable[ChatState]], tmp_path: Path
+) -> None:
     http, elsewhere = http_of(state), await state_with()
     conversation = await with_everything(http)
-    elsewhere._keys._master.rotate()
+    of_kind(LocalMasterKey, elsewhere._keys._master).rotate()
     number = await administration(elsewhere).rewrap()
     assert number == 2  # hers, and the one for names
     assert (await http.get(f"/v1/conversations/{conversation}")).json()["title"] == "canary"

@@ -1,20 +1,26 @@
 """The client's faults are told to the client, and ours are ours."""
 
+from typing import Any
+
+import httpx
 import psycopg
 import pytest
+
+from api.state.lifecycle import ChatState
+from tests.edge.state.stored import database_of
 
 NUL = "\x00"
 
 
-async def test_statement_of_ours_that_is_wrong_is_not_the_clients_fault(state):
+async def test_statement_of_ours_that_is_wrong_is_not_the_clients_fault(state: ChatState) -> None:
     with pytest.raises(psycopg.DataError):
-        async with state._database.transaction("alice") as transaction:
+        async with database_of(state).transaction("alice") as transaction:
             await transaction.execute("SELECT 'x'::int")
 
 
-async def test_reference_of_ours_to_what_never_was_is_not_the_clients_fault(state):
+async def test_reference_of_ours_to_what_never_was_is_not_the_clients_fault(state: ChatState) -> None:
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
-        async with state._database.transaction("alice") as transaction:
+        async with database_of(state).transaction("alice") as transaction:
             await transaction.execute(
                 "INSERT INTO tenant_keys (tenant_id, version, wrapped_key, master_key) VALUES ('alice', 1, '', '')"
             )
@@ -39,14 +45,18 @@ async def test_reference_of_ours_to_what_never_was_is_not_the_clients_fault(stat
         ("POST", "/v1/feedback", {"response_id": NUL, "rating": 1}),
     ],
 )
-async def test_text_that_cannot_be_stored_is_the_clients_fault(http, state, method, path, body):
+async def test_text_that_cannot_be_stored_is_the_clients_fault(
+    http: httpx.AsyncClient, state: ChatState, method: str, path: str, body: dict[str, Any] | None
+) -> None:
     answer = await http.request(method, path, json=body)
     assert answer.status_code in (400, 404)
     assert "DETAIL" not in answer.text and "LINE" not in answer.text
 
 
 @pytest.mark.parametrize("field", ["metadata", "user", "title", "items"])
-async def test_halves_of_surrogate_pairs_are_the_clients_fault(http, state, field):
+async def test_halves_of_surrogate_pairs_are_the_clients_fault(
+    http: httpx.AsyncClient, state: ChatState, field: str
+) -> None:
     half = r'"\ud800"'
     values = {"metadata": f'{{"a": {half}}}', "items": f'[{{"role": "user", "content": {half}}}]'}
     json_type = {"content-type": "application/json"}
@@ -57,7 +67,9 @@ async def test_halves_of_surrogate_pairs_are_the_clients_fault(http, state, fiel
 
 
 @pytest.mark.parametrize("query", ["-" * 900, "- " * 400 + "a", '"-" -' * 150, "or " * 300, "!(" * 400 + "a"])
-async def test_query_that_postgresql_cannot_parse_is_the_clients_fault(http, state, query):
+async def test_query_that_postgresql_cannot_parse_is_the_clients_fault(
+    http: httpx.AsyncClient, state: ChatState, query: str
+) -> None:
     await http.post("/v1/conversations", json={"items": [{"type": "message", "role": "user", "content": "a b"}]})
     answer = await http.get("/v1/conversations", params={"query": query})
     assert answer.status_code in (200, 400), answer.text

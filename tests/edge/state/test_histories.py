@@ -3,19 +3,23 @@
 import asyncio
 import contextlib
 import gc
+from collections.abc import Awaitable, Callable
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.state.lifecycle import ChatState
 from api.state.postgres.stores.history_space import HistorySpace
 from cluster.errors import Overloaded, TooManyRequests
+from tests.edge.state.conftest import HttpOf, TalkativeModel
 from tests.edge.state.test_bounds import KILO, code_of, said
 
 TURN = {"model": "m", "input": "And?"}
 
 
-async def a_chain(http, *texts: str) -> str:
+async def a_chain(http: httpx.AsyncClient, *texts: str) -> str:
     """The last response of one that says these."""
     previous = None
     for text in texts:
@@ -29,7 +33,13 @@ async def a_chain(http, *texts: str) -> str:
 
 @pytest.mark.parametrize("limit", [{"max_conversation_bytes": 25 * KILO}, {"max_conversation_items": 4}], ids=str)
 @pytest.mark.parametrize("store", [True, False])
-async def test_chain_is_as_bounded_as_a_conversation(state, state_with, http_of, limit, store):
+async def test_chain_is_as_bounded_as_a_conversation(
+    state: ChatState,
+    state_with: Callable[..., Awaitable[ChatState]],
+    http_of: HttpOf,
+    limit: dict[str, int],
+    store: bool,
+) -> None:
     http = http_of(await state_with(**limit))
     turn = TURN | {"store": store}
     short = await a_chain(http, "x" * 10 * KILO)
@@ -40,7 +50,9 @@ async def test_chain_is_as_bounded_as_a_conversation(state, state_with, http_of,
     assert refused.json()["error"]["param"] == "previous_response_id"
 
 
-async def test_turns_in_progress_share_the_memory_that_histories_may_take(state, state_with, http_of, model):
+async def test_turns_in_progress_share_the_memory_that_histories_may_take(
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]], http_of: HttpOf, model: TalkativeModel
+) -> None:
     limited = await state_with(max_histories_bytes=40 * KILO)
     alice, bob = http_of(limited), http_of(limited, "sk-bob")
     made = []
@@ -62,7 +74,7 @@ async def test_turns_in_progress_share_the_memory_that_histories_may_take(state,
     assert again.status_code == 200, "what the first turn had is given back"
 
 
-def test_history_that_is_larger_than_all_the_space_is_read_alone():
+def test_history_that_is_larger_than_all_the_space_is_read_alone() -> None:
     space = HistorySpace(100)
     alone = space.hold("alice", 1000)
     with pytest.raises(Overloaded):
@@ -72,7 +84,7 @@ def test_history_that_is_larger_than_all_the_space_is_read_alone():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.booleans()), max_size=60))
-def test_space_holds_no_more_than_it_has_and_gets_all_of_it_back(wanted):
+def test_space_holds_no_more_than_it_has_and_gets_all_of_it_back(wanted: list[tuple[str, int, bool]]) -> None:
     space, held = HistorySpace(100), []
     for tenant, num_bytes, leaves in wanted:
         with contextlib.suppress(TooManyRequests, Overloaded):

@@ -1,18 +1,23 @@
 """Whoever is told that a chat completion is stored finds it, whatever another tenant stores."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from api.completions import store_writer as keeper
 from api.completions.store_writer import CompletionStoreWriter
 from api.identity.tenants import tenant_of_key
+from api.state.lifecycle import ChatState
 from api.state.postgres.stores.chat_completions import ChatCompletion
 from cluster.errors import StateUnavailable
 from tests.component.api.state.test_stored_completions import Model
+from tests.edge.state.conftest import HttpOf
+from tests.edge.state.stored import services_of
 
 KILO = 1 << 10
 CHAT = "/v1/chat/completions"
@@ -28,7 +33,7 @@ def model() -> Model:
 
 
 @pytest.fixture
-def greedy_is_slow(state, monkeypatch):
+def greedy_is_slow(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """PostgreSQL takes what alice stores when it may."""
     store, may_go_on = state.stores.chat_completions, asyncio.Event()
     add = store.add
@@ -42,13 +47,13 @@ def greedy_is_slow(state, monkeypatch):
     return may_go_on
 
 
-async def stored(http, **options: Any) -> int:
+async def stored(http: httpx.AsyncClient, **options: Any) -> int:
     return len((await http.get(CHAT, **options)).json()["data"])
 
 
 async def test_tenant_that_fills_its_queue_is_told_so_and_the_others_are_stored(
-    http_of, model, state, monkeypatch, greedy_is_slow
-):
+    http_of: HttpOf, model: Model, state: ChatState, monkeypatch: pytest.MonkeyPatch, greedy_is_slow: asyncio.Event
+) -> None:
     monkeypatch.setattr(keeper, "WRITTEN_WITHIN_S", 0.2)
     monkeypatch.setattr(keeper, "MAX_WAITING_BYTES", 80 * KILO)
     app = http_of(state)
@@ -61,11 +66,13 @@ async def test_tenant_that_fills_its_queue_is_told_so_and_the_others_are_stored(
     assert (await app.post(CHAT, json=asked("x" * 8 * KILO), headers=bob)).status_code == 200
     assert await stored(app, headers=bob) == 1
     greedy_is_slow.set()
-    await app._transport.app.state.services.keeper.drained()
+    await services_of(app).keeper.drained()
     assert await stored(app) == 2
 
 
-async def test_completion_that_waits_for_room_gets_it(http_of, model, state, monkeypatch, greedy_is_slow):
+async def test_completion_that_waits_for_room_gets_it(
+    http_of: HttpOf, model: Model, state: ChatState, monkeypatch: pytest.MonkeyPatch, greedy_is_slow: asyncio.Event
+) -> None:
     """It was generated before the queue was full."""
     monkeypatch.setattr(keeper, "MAX_WAITING_BYTES", 80 * KILO)
     app = http_of(state)
@@ -84,8 +91,8 @@ async def test_completion_that_waits_for_room_gets_it(http_of, model, state, mon
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_completion_for_which_the_tenant_has_no_room_is_not_told_as_stored(
-    state, state_with, http_of, model, stream
-):
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]], http_of: HttpOf, model: Model, stream: bool
+) -> None:
     http = http_of(await state_with(max_tenant_bytes=KILO))
     answer = await http.post(CHAT, json=asked("x" * 2 * KILO, stream=stream))
     assert "storage_quota_exceeded" in answer.text
@@ -94,8 +101,8 @@ async def test_completion_for_which_the_tenant_has_no_room_is_not_told_as_stored
 
 
 async def test_messages_that_are_too_large_to_store_are_refused_before_they_are_answered(
-    state, state_with, http_of, model
-):
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]], http_of: HttpOf, model: Model
+) -> None:
     http = http_of(await state_with(max_item_bytes=KILO))
     answer = await http.post(CHAT, json=asked("x" * 2 * KILO))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
@@ -114,11 +121,10 @@ class SlowStore:
         self.tenants.append(tenant)
 
 
-async def test_all_tenants_together_fill_no_more_than_64_mib():
+async def test_all_tenants_together_fill_no_more_than_64_mib() -> None:
     store = SlowStore()
-    kept = CompletionStoreWriter(
-        SimpleNamespace(stores=SimpleNamespace(chat_completions=store), max_item_bytes=64 << 20)
-    )  # type: ignore[arg-type]
+    state: Any = SimpleNamespace(stores=SimpleNamespace(chat_completions=store), max_item_bytes=64 << 20)
+    kept = CompletionStoreWriter(state)
 
     def of_size(num_bytes: int) -> ChatCompletion:
         return ChatCompletion("chatcmpl-1", datetime.now(UTC), "m", None, {}, bytes(num_bytes), b"")

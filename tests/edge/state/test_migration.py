@@ -76,7 +76,7 @@ async def migrate(url: str) -> None:
         await database.close()
 
 
-async def test_what_is_there_counts_and_is_given_back(old):
+async def test_what_is_there_counts_and_is_given_back(old: str) -> None:
     await migrate(old)
     counted = dict(rows(old, "SELECT tenant_id, sum(bytes)::int FROM tenant_bytes GROUP BY tenant_id"))
     assert counted == {
@@ -95,7 +95,7 @@ async def test_what_is_there_counts_and_is_given_back(old):
     assert left == {"a": 0, "b": 0}
 
 
-async def test_titles_that_are_there_go_with_what_they_would_have_been_made_of(old):
+async def test_titles_that_are_there_go_with_what_they_would_have_been_made_of(old: str) -> None:
     await migrate(old)
     assert dict(rows(old, "SELECT id, title_of FROM conversations")) == {
         "conv_titled": ["msg_2", "msg_1"],
@@ -104,7 +104,7 @@ async def test_titles_that_are_there_go_with_what_they_would_have_been_made_of(o
     }
 
 
-async def test_what_is_up_to_date_stays_as_it_is(old):
+async def test_what_is_up_to_date_stays_as_it_is(old: str) -> None:
     await migrate(old)
     before = rows(old, "SELECT tenant_id, bytes FROM tenant_bytes ORDER BY 1, 2")
     await migrate(old)

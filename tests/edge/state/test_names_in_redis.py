@@ -1,16 +1,21 @@
 """What Redis is told of requests that may be sent again: nothing that tells what a client has said."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
 
 from redis import Redis
 
+from api.state.lifecycle import ChatState
 from tests.component.remembering import emptied
+from tests.edge.state.conftest import HttpOf
 
 KEY = "invoice-2024-0017"
 TURN = {"model": "m", "input": "Hello"}
 
 
-async def test_nobody_can_check_guesses_of_what_was_said_by_what_is_in_redis(http_of, state, state_with, redis):
+async def test_nobody_can_check_guesses_of_what_was_said_by_what_is_in_redis(
+    http_of: HttpOf, state: ChatState, state_with: Callable[..., Awaitable[ChatState]], redis: str
+) -> None:
     """Replicas of one database know a request again; without its keys its name cannot be told from any other."""
     with Redis.from_url(redis) as client:
         client.flushall()
@@ -25,7 +30,9 @@ async def test_nobody_can_check_guesses_of_what_was_said_by_what_is_in_redis(htt
             assert hashlib.new(name, guess.encode()).hexdigest()[:16] not in str(said)
 
 
-async def test_another_database_has_other_names(state, state_with, postgres):
+async def test_another_database_has_other_names(
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]], postgres: str
+) -> None:
     """They are made with a key of its own."""
     one = state.retries.hashed(KEY)
     assert (await state_with()).retries.hashed(KEY) == one

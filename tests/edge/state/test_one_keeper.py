@@ -22,13 +22,13 @@ def a_user(folder: Path, home: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_processes_of_one_home_use_a_folder_together(tmp_path):
+def test_processes_of_one_home_use_a_folder_together(tmp_path: Path) -> None:
     other = a_user(tmp_path / "postgres", own_home())
     FolderUse(tmp_path / "postgres").begin()
     other.communicate()
 
 
-def test_server_does_not_start_where_another_container_uses_the_folder(tmp_path):
+def test_server_does_not_start_where_another_container_uses_the_folder(tmp_path: Path) -> None:
     """Its own look at process ids would take the server of the other container for dead."""
     folder = tmp_path / "postgres"
     other = a_user(folder, "another")
@@ -47,7 +47,7 @@ def test_server_does_not_start_where_another_container_uses_the_folder(tmp_path)
         postgres.stop()
 
 
-def test_user_that_was_killed_does_not_count(tmp_path):
+def test_user_that_was_killed_does_not_count(tmp_path: Path) -> None:
     other = a_user(tmp_path / "postgres", "another")
     other.kill()
     other.communicate()
@@ -56,7 +56,7 @@ def test_user_that_was_killed_does_not_count(tmp_path):
     assert [file.name for file in (tmp_path / "postgres.users").iterdir()] == [own_home()]
 
 
-def test_folder_is_free_after_its_use(tmp_path):
+def test_folder_is_free_after_its_use(tmp_path: Path) -> None:
     use = FolderUse(tmp_path / "postgres")
     use.begin()
     other = FolderUse(tmp_path / "postgres", "another")
@@ -89,13 +89,13 @@ class Kept:
         return claim_for_node(node, self.keep_first, self.replace, self.alive.__contains__)
 
 
-def test_replicas_of_one_node_share_what_it_keeps():
+def test_replicas_of_one_node_share_what_it_keeps() -> None:
     kept = Kept("one")
     assert kept.claim("one") is None
     assert kept.claim("one") is None
 
 
-def test_second_node_is_told_to_set_the_database():
+def test_second_node_is_told_to_set_the_database() -> None:
     kept = Kept("one", "two")
     kept.claim("one")
     with pytest.raises(InUseElsewhere, match=r"state\.database_url"):
@@ -103,7 +103,7 @@ def test_second_node_is_told_to_set_the_database():
     assert kept.node == "one"
 
 
-def test_node_takes_over_from_one_that_is_gone():
+def test_node_takes_over_from_one_that_is_gone() -> None:
     kept = Kept("one", "two")
     kept.claim("one")
     kept.alive.remove("one")

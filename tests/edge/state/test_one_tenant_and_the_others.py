@@ -1,24 +1,32 @@
 """One tenant cannot take from the others what all of them need."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
 from api.identity.tenants import tenant_of_key
+from api.state.lifecycle import ChatState
 from api.state.postgres.stores import search
+from api.state.postgres.stores.search import Search
 from api.wire.pages import Page
 from cluster.errors import StateUnavailable, TooManyRequests
+from tests.edge.state.stored import database_of
 
 ALICE = tenant_of_key("sk-alice")
 
 
-async def test_tenant_whose_statements_are_slow_leaves_connections_to_the_others(state, state_with):
+async def test_tenant_whose_statements_are_slow_leaves_connections_to_the_others(
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]]
+) -> None:
     state = await state_with(max_connections=4)
     begun, may_end = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow() -> None:
-        async with state._database.transaction("greedy"):
+        async with database_of(state).transaction("greedy"):
             begun.release()
             await may_end.wait()
 
@@ -33,18 +41,20 @@ async def test_tenant_whose_statements_are_slow_leaves_connections_to_the_others
     await asyncio.gather(*busy, return_exceptions=True)
 
 
-async def test_tenant_that_waits_for_itself_too_long_is_told_so(state, state_with, monkeypatch):
+async def test_tenant_that_waits_for_itself_too_long_is_told_so(
+    state: ChatState, state_with: Callable[..., Awaitable[ChatState]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("api.state.postgres.database.CONNECTION_TIMEOUT_S", 0.05)
     state = await state_with(max_connections=2)
-    async with state._database.transaction("greedy"):
+    async with database_of(state).transaction("greedy"):
         with pytest.raises(StateUnavailable):
-            async with state._database.transaction("greedy"):
+            async with database_of(state).transaction("greedy"):
                 pass
-        async with state._database.transaction("modest"):
+        async with database_of(state).transaction("modest"):
             pass
 
 
-async def test_searches_of_one_tenant_take_turns(state, monkeypatch):
+async def test_searches_of_one_tenant_take_turns(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "CONNECTION_TIMEOUT_S", 0.05)
     searches = state.stores.search
     async with searches._shares.one("greedy"):
@@ -53,7 +63,9 @@ async def test_searches_of_one_tenant_take_turns(state, monkeypatch):
         assert (await find(searches, "modest")).part.data == []
 
 
-async def test_search_that_takes_long_is_ended_and_told_why(http, state, postgres):
+async def test_search_that_takes_long_is_ended_and_told_why(
+    http: httpx.AsyncClient, state: ChatState, postgres: str
+) -> None:
     """It waits for a table that somebody has locked, which PostgreSQL itself ends half a second later."""
     await http.post("/v1/conversations", json={"items": [{"role": "user", "content": "dog"}]})
     await state.stores.search.catch_up()
@@ -64,7 +76,9 @@ async def test_search_that_takes_long_is_ended_and_told_why(http, state, postgre
     assert len((await http.get("/v1/conversations?query=dog")).json()["data"]) == 1
 
 
-async def test_only_the_newest_thousand_messages_that_match_are_ranked(http, state, postgres):
+async def test_only_the_newest_thousand_messages_that_match_are_ranked(
+    http: httpx.AsyncClient, state: ChatState, postgres: str
+) -> None:
     """What a common word costs is bounded."""
     said = {"items": [{"role": "user", "content": "dog"}]}
     oldest, newest = [(await http.post("/v1/conversations", json=said)).json()["id"] for _ in range(2)]
@@ -96,5 +110,5 @@ def repeat(url: str, conversation: str, times: int) -> None:
         )
 
 
-async def find(searches, tenant):
+async def find(searches: Search, tenant: str) -> Any:
     return await searches.find(tenant, "dog", Page(None, 10, True), None, {})

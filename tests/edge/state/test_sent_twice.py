@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,16 +16,19 @@ from api.identity.tenants import tenant_of_key
 from api.responses import idempotency as attempts
 from api.responses.idempotency import Attempt, found_for
 from api.state.event_streams.response_events import Standing
+from api.state.lifecycle import ChatState
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import Hold, IdempotencyKeys
 from api.wire.fingerprint import fingerprint
 from cluster.errors import StillAdmitting
+from tests.edge.state.conftest import TalkativeModel
+from tests.expected import present
 
 BODY = {"model": "m", "input": "pay once"}
 
 
 @pytest.fixture
-def slow(state, monkeypatch):
+def slow(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
     """Admissions take until they may go on."""
     store, may_go_on, begun = state.stores.responses, asyncio.Event(), asyncio.Event()
     admit = store.admit
@@ -42,7 +46,13 @@ KEYED, RETRIED = {"idempotency-key": "k"}, {"x-stainless-retry-count": "1"}
 
 
 @pytest.mark.parametrize(("first", "second"), [(KEYED, KEYED), ({}, RETRIED)])
-async def test_second_try_waits_for_the_admission_of_the_first(http, model, slow, first, second):
+async def test_second_try_waits_for_the_admission_of_the_first(
+    http: httpx.AsyncClient,
+    model: TalkativeModel,
+    slow: tuple[asyncio.Event, asyncio.Event],
+    first: dict[str, Any],
+    second: dict[str, str],
+) -> None:
     begun, may_go_on = slow
     one = asyncio.create_task(http.post("/v1/responses", json=BODY, headers=first))
     await begun.wait()
@@ -53,7 +63,12 @@ async def test_second_try_waits_for_the_admission_of_the_first(http, model, slow
     assert len({answer.json()["id"] for answer in answers}) == 1 and len(model.bodies) == 1
 
 
-async def test_who_would_wait_too_long_is_told_when_to_come_back(http, model, slow, monkeypatch):
+async def test_who_would_wait_too_long_is_told_when_to_come_back(
+    http: httpx.AsyncClient,
+    model: TalkativeModel,
+    slow: tuple[asyncio.Event, asyncio.Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(attempts, "WAIT_S", 0.1)
     begun, may_go_on = slow
     one = asyncio.create_task(http.post("/v1/responses", json=BODY, headers=KEYED))
@@ -67,7 +82,9 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back(http, model, sl
     assert again.json()["id"] == one.result().json()["id"] and len(model.bodies) == 1
 
 
-async def test_client_that_leaves_while_it_is_admitted_finds_its_response_when_it_comes_back(http, model, slow):
+async def test_client_that_leaves_while_it_is_admitted_finds_its_response_when_it_comes_back(
+    http: httpx.AsyncClient, model: TalkativeModel, slow: tuple[asyncio.Event, asyncio.Event]
+) -> None:
     begun, may_go_on = slow
     one = asyncio.create_task(http.post("/v1/responses", json=BODY))
     await begun.wait()
@@ -78,7 +95,7 @@ async def test_client_that_leaves_while_it_is_admitted_finds_its_response_when_i
     assert (await other).status_code == 200 and len(model.bodies) == 1
 
 
-async def test_names_in_redis_do_not_tell_what_was_asked(http, redis):
+async def test_names_in_redis_do_not_tell_what_was_asked(http: httpx.AsyncClient, redis: str) -> None:
     """Nobody who reads them can try whether a request was this one."""
     mark = fingerprint(tenant_of_key("sk-alice"), "/v1/responses", BODY)
     with Redis.from_url(redis) as client:
@@ -118,7 +135,7 @@ steps = st.lists(
 
 @given(steps)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_at_most_one_try_is_answered_anew(redis, steps):
+def test_at_most_one_try_is_answered_anew(redis: str, steps: list[tuple[str, int]]) -> None:
     before = attempts.WAIT_S, attempts.LOOK_INTERVAL_S
     attempts.WAIT_S, attempts.LOOK_INTERVAL_S = 0.0, 0.001
     try:
@@ -135,7 +152,8 @@ async def tried(url: str, steps: list[tuple[str, int]]) -> None:
         if step == "try":
             new = f"resp_{next(numbers)}"
             try:
-                found = await found_for(replicas[which], tenant, Attempt("f", "k", False), new)  # type: ignore[arg-type]
+                replica: Any = replicas[which]  # a fake of the services that a try uses
+                found = await found_for(replica, tenant, Attempt("f", "k", False), new)
             except StillAdmitting:
                 assert holding
                 continue
@@ -149,7 +167,7 @@ async def tried(url: str, steps: list[tuple[str, int]]) -> None:
         elif holding:
             response, hold = holding.popitem()
             if step == "die":
-                hold._renewal.cancel()
+                present(hold._renewal).cancel()
                 hold._retries._own.clear()
                 await hold._retries._volatile.run(("DEL", hold._key))  # as when its lease has run out
                 continue

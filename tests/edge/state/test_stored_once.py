@@ -5,8 +5,10 @@ from typing import Any
 
 import httpx
 import msgspec
+import openai
 import psycopg
 import pytest
+from openai.types.responses import Response
 
 from api.identity.tenants import tenant_of_key
 from api.state.event_streams.response_events import StoredEvents, events_of
@@ -14,8 +16,11 @@ from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import RUNNING
 from api.wire.responses.short_events import whole
 from tests.component.api.responses.streams import resumed
+from tests.component.openai_objects import response_of
 from tests.edge.state.blocking import longest_block
+from tests.edge.state.conftest import TalkativeModel
 from tests.edge.state.stored import num_bytes, rows
+from tests.expected import present
 
 MEBIBYTE = 1 << 20
 ALICE = tenant_of_key("sk-alice")
@@ -23,13 +28,15 @@ ALICE = tenant_of_key("sk-alice")
 
 async def over(state: ChatState, response: str) -> None:
     for _ in range(1000):
-        if (await state.stores.response_events.standing(ALICE, response)).status not in RUNNING:
+        if present(await state.stores.response_events.standing(ALICE, response)).status not in RUNNING:
             return
         await asyncio.sleep(0.01)
     raise TimeoutError
 
 
-async def test_long_instructions_are_stored_once_and_hold_nobody_up(http, state, postgres):
+async def test_long_instructions_are_stored_once_and_hold_nobody_up(
+    http: httpx.AsyncClient, state: ChatState, postgres: str
+) -> None:
     instructions, description = "x" * (8 * MEBIBYTE), "y" * MEBIBYTE
     tool = {"type": "function", "name": "f", "description": description, "parameters": {"type": "object"}}
     asked = {"model": "m", "input": "Hello", "instructions": instructions, "tools": [tool], "background": True}
@@ -46,17 +53,27 @@ async def test_long_instructions_are_stored_once_and_hold_nobody_up(http, state,
         assert (made.count(text), shown.count(text), events.count(text)) == (1, 1, 4)
 
 
-async def test_answer_is_stored_as_it_was_told_and_as_an_item(client, model, postgres):
+async def test_answer_is_stored_as_it_was_told_and_as_an_item(
+    client: openai.AsyncOpenAI, model: TalkativeModel, postgres: str
+) -> None:
     made = await client.responses.create(model="m", input="Hello", stream=True)
     told = [event async for event in made]
     (kept,) = rows(postgres, "SELECT sum(octet_length(events))::int FROM response_events")
     assert kept[0] < 1600 < len(b"".join(event.model_dump_json().encode() for event in told))
-    assert await resumed(client, told[0].response.id) == told
+    assert await resumed(client, response_of(told[0]).id) == told
 
 
-async def test_response_is_made_anew_from_what_is_stored_once(client, model):
+async def test_response_is_made_anew_from_what_is_stored_once(
+    client: openai.AsyncOpenAI, model: TalkativeModel
+) -> None:
     tool: Any = {"type": "function", "name": "f", "description": "Does it."}
-    asked = {"instructions": "Be kind.", "tools": [tool], "temperature": 0.5, "metadata": {"a": "b"}, "user": "u"}
+    asked: dict[str, Any] = {
+        "instructions": "Be kind.",
+        "tools": [tool],
+        "temperature": 0.5,
+        "metadata": {"a": "b"},
+        "user": "u",
+    }
     made = await client.responses.create(model="m", input="Hello", **asked)
     again = await client.post(f"/responses/{made.id}/regenerate", cast_to=httpx.Response, body={"temperature": 1})
     first, second = (body for _, body in model.bodies)
@@ -66,7 +83,9 @@ async def test_response_is_made_anew_from_what_is_stored_once(client, model):
     assert (shown["instructions"], shown["tools"], shown["user"]) == ("Be kind.", made.to_dict()["tools"], "u")
 
 
-async def test_what_an_older_version_has_stored_is_shown_as_ever(client, model, state, postgres):
+async def test_what_an_older_version_has_stored_is_shown_as_ever(
+    client: openai.AsyncOpenAI, model: TalkativeModel, state: ChatState, postgres: str
+) -> None:
     """It stored the response as it ended, the request, and each event in full."""
     made = await client.responses.create(model="m", input="Hello", instructions="Be kind.", metadata={"a": "b"})
     told = await resumed(client, made.id)
@@ -101,12 +120,14 @@ async def as_of_an_older_version(state: Any, url: str, response: str) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_answer_ends_where_it_has_said_as_much_as_it_may(client, model, state, is_streamed):
+async def test_answer_ends_where_it_has_said_as_much_as_it_may(
+    client: openai.AsyncOpenAI, model: TalkativeModel, state: ChatState, is_streamed: bool
+) -> None:
     model.pieces = ("x" * 10_000,) * 1000
     state.log_space._most_of_one = 100_000
-    asked = client.responses.create(model="m", input="Hello", stream=is_streamed)
-    found = [event async for event in await asked][-1].response if is_streamed else await asked
-    assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    answer = await client.responses.create(model="m", input="Hello", stream=is_streamed)
+    found = answer if isinstance(answer, Response) else response_of([event async for event in answer][-1])
+    assert (found.status, present(found.incomplete_details).reason) == ("incomplete", "max_output_tokens")
     assert 100_000 <= len(found.output_text) < 120_000
     assert await client.responses.retrieve(found.id) == found
     assert state.log_space.used == 0

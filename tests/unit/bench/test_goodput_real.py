@@ -23,7 +23,7 @@ def an_answer(kind: str = CHAT, status: int = 200, ttft_s: float | None = 0.1, t
     return Answer(kind, status, ttft_s, tpot_s, prompt_tokens=100, tokens=64, late_s=0.0)
 
 
-def test_the_same_seed_asks_the_same_in_order_of_arrival():
+def test_the_same_seed_asks_the_same_in_order_of_arrival() -> None:
     first, second = (asks("mixed", 5.0, 60.0, random.Random(3), words) for _ in range(2))
     assert first == second
     assert all(earlier.at_s <= later.at_s for earlier, later in pairwise(first))
@@ -31,13 +31,13 @@ def test_the_same_seed_asks_the_same_in_order_of_arrival():
 
 
 @pytest.mark.parametrize(("mix", "share"), [("chats", 0.0), ("mixed", 0.2), ("long prompts", 1.0)])
-def test_a_mix_has_its_share_of_long_prompts_and_its_rate(mix: str, share: float):
+def test_a_mix_has_its_share_of_long_prompts_and_its_rate(mix: str, share: float) -> None:
     asked = asks(mix, 5.0, 400.0, random.Random(0), lambda _, tokens: f"{tokens}")
     assert len(asked) == pytest.approx(2000, rel=0.1)
     assert sum(ask.kind == LONG for ask in asked) / len(asked) == pytest.approx(share, abs=0.05)
 
 
-def test_a_turn_has_all_earlier_turns_as_its_prefix_and_leaves_time_to_read():
+def test_a_turn_has_all_earlier_turns_as_its_prefix_and_leaves_time_to_read() -> None:
     asked = asks("chats", 4.0, 60.0, random.Random(1), words)
     by_messages = {ask.messages: ask for ask in asked}
     continued = [ask for ask in asked if len(ask.messages) > 1]
@@ -48,7 +48,7 @@ def test_a_turn_has_all_earlier_turns_as_its_prefix_and_leaves_time_to_read():
     assert max(len(ask.messages) for ask in asked) == 2 * MOST_TURNS - 1
 
 
-def test_a_mark_changes_where_a_prompt_begins_and_nothing_else():
+def test_a_mark_changes_where_a_prompt_begins_and_nothing_else() -> None:
     (ask, *_) = asks("chats", 5.0, 5.0, random.Random(0), words)
     assert marked(ask, "1001").messages[0] == f"1001 {ask.messages[0]}"
     assert at_once([marked(ask, "1001")])[0].at_s == 0.0
@@ -65,20 +65,19 @@ def test_a_mark_changes_where_a_prompt_begins_and_nothing_else():
         (an_answer(status=429, ttft_s=None, tpot_s=None), False),
     ],
 )
-def test_an_answer_is_good_when_it_meets_both_objectives_of_its_kind(answer: Answer, is_good: bool):
+def test_an_answer_is_good_when_it_meets_both_objectives_of_its_kind(answer: Answer, is_good: bool) -> None:
     assert answer.is_good(PROMISED) is is_good
 
 
-def test_slos_are_multiples_of_what_a_request_takes_alone():
+def test_slos_are_multiples_of_what_a_request_takes_alone() -> None:
     alone = [an_answer(ttft_s=t) for t in (0.01, 0.02, 0.9)] + [an_answer(LONG, ttft_s=0.2)] * 3
     promised = slos(alone, ttft_factor=5.0, base_s=0.1, tpot_factor=3.0)
-    assert promised == {
-        CHAT: Slo(pytest.approx(0.2), pytest.approx(0.03)),
-        LONG: Slo(pytest.approx(1.1), pytest.approx(0.03)),
-    }
+    assert promised.keys() == {CHAT, LONG}
+    assert (promised[CHAT].ttft_s, promised[CHAT].tpot_s) == pytest.approx((0.2, 0.03))
+    assert (promised[LONG].ttft_s, promised[LONG].tpot_s) == pytest.approx((1.1, 0.03))
 
 
-def test_an_interval_holds_the_mean_and_narrows_with_more_requests():
+def test_an_interval_holds_the_mean_and_narrows_with_more_requests() -> None:
     rng = random.Random(0)
     few = interval([[float(rng.random() < 0.8) for _ in range(20)] for _ in range(3)], rng)
     many = interval([[float(rng.random() < 0.8) for _ in range(500)] for _ in range(3)], rng)
@@ -86,7 +85,7 @@ def test_an_interval_holds_the_mean_and_narrows_with_more_requests():
     assert many.high - many.low < (few.high - few.low) / 2
 
 
-def test_a_difference_is_paired():
+def test_a_difference_is_paired() -> None:
     rng = random.Random(0)
     theirs = [[float(rng.random() < 0.5) for _ in range(100)] for _ in range(3)]
     assert difference(theirs, theirs, rng).low == difference(theirs, theirs, rng).high == 0.0
@@ -94,7 +93,7 @@ def test_a_difference_is_paired():
     assert difference(ours, theirs, rng).low > 0
 
 
-def test_a_difference_of_medians_is_paired_and_heeds_no_outlier():
+def test_a_difference_of_medians_is_paired_and_heeds_no_outlier() -> None:
     rng = random.Random(0)
     theirs = [rng.uniform(1, 2) for _ in range(200)]
     ours = [value + 0.1 for value in theirs]
@@ -104,20 +103,20 @@ def test_a_difference_of_medians_is_paired_and_heeds_no_outlier():
     assert median_difference(theirs, theirs, rng).high == 0.0
 
 
-def test_prediction_error_is_relative_to_what_came():
+def test_prediction_error_is_relative_to_what_came() -> None:
     error = prediction_error([(0.5, 1.0), (1.0, 1.0), (3.0, 2.0)])
     assert error and (error.count, error.p50, error.bias) == (3, 0.5, 1.0)
     assert prediction_error([]) is None
 
 
-def test_the_adapted_config_is_valid_and_leaves_objectives_to_the_requests():
+def test_the_adapted_config_is_valid_and_leaves_objectives_to_the_requests() -> None:
     conf = {"applications": [{"args": {"model": "m", "ingress": {"port": 1}, "slo": {}}}]}
     config = parse(adapted(conf)["applications"][0]["args"])
     assert config.ingress.allow_path_header and config.ingress.keep_receipts
     assert config.slo.standard.resolve(1.0, ttft_s=0.2, tpot_s=0.01).ttft_s == 0.2
 
 
-def test_the_report_compares_ours_with_the_best_other_of_each_mix():
+def test_the_report_compares_ours_with_the_best_other_of_each_mix() -> None:
     plan = Plan(["mixed"], 0.8, 2, 10.0, 5.0, 0.1, 3.0, 0)
     results = Results(PROMISED, {"mixed": 5.0})
     fate = Fate("P->D", attempts=1, predicted=(0.2, 0.01), actual=(0.1, 0.01), considered=[])

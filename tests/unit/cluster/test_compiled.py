@@ -8,7 +8,7 @@ from cluster.compiled import INTERPRETED, LIBRARY, MODULES, SWITCH, file_of, fol
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout that has been compiled."""
     monkeypatch.delenv(SWITCH, raising=False)
     monkeypatch.setattr(subject, "load_library", lambda file: None)
@@ -27,13 +27,15 @@ def searched(root: Path) -> list[str]:
     return path
 
 
-def test_compiled_modules_are_found_before_their_sources(root):
+def test_compiled_modules_are_found_before_their_sources(root: Path) -> None:
     compiled = folder(root)
     assert searched(root) == [str(compiled / "router"), str(root / "router")]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"cut off"])
-def test_library_that_cannot_be_loaded_leaves_the_sources(root, monkeypatch, caplog, content):
+def test_library_that_cannot_be_loaded_leaves_the_sources(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
     monkeypatch.undo()
     monkeypatch.delenv(SWITCH, raising=False)
     if content is not None:
@@ -43,7 +45,9 @@ def test_library_that_cannot_be_loaded_leaves_the_sources(root, monkeypatch, cap
     assert "the sources run" in caplog.text
 
 
-def test_folder_that_cannot_be_read_leaves_the_sources(root, monkeypatch, caplog):
+def test_folder_that_cannot_be_read_leaves_the_sources(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def is_dir(self: Path) -> bool:
         raise PermissionError(13, "Permission denied")
 
@@ -53,12 +57,12 @@ def test_folder_that_cannot_be_read_leaves_the_sources(root, monkeypatch, caplog
 
 
 @pytest.mark.parametrize("module", [*MODULES, *INTERPRETED])
-def test_source_that_was_edited_is_not_run_as_it_was_compiled(root, module):
+def test_source_that_was_edited_is_not_run_as_it_was_compiled(root: Path, module: str) -> None:
     source_of(module, root).write_text("# edited")
     assert searched(root) == [str(root / "router")]
 
 
-def test_source_that_is_as_it_was_again_is_run_as_it_was_compiled(root):
+def test_source_that_is_as_it_was_again_is_run_as_it_was_compiled(root: Path) -> None:
     compiled, source = folder(root), source_of("router.state", root)
     before = source.read_text()
     source.write_text("# edited")
@@ -66,24 +70,24 @@ def test_source_that_is_as_it_was_again_is_run_as_it_was_compiled(root):
     assert searched(root)[0] == str(compiled / "router")
 
 
-def test_text_that_moved_from_one_module_to_the_next_is_another_version(root):
+def test_text_that_moved_from_one_module_to_the_next_is_another_version(root: Path) -> None:
     compiled = folder(root)
     source_of(MODULES[0], root).write_text(f"# {MODULES[0]}#")
     source_of(MODULES[1], root).write_text(f" {MODULES[1]}")
     assert folder(root) != compiled
 
 
-def test_another_interpreter_has_a_folder_of_its_own(root, monkeypatch):
+def test_another_interpreter_has_a_folder_of_its_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = folder(root)
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: "cpython-399")
     assert folder(root) != compiled
 
 
-def test_environment_has_the_sources_run(root, monkeypatch):
+def test_environment_has_the_sources_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "1")
     assert searched(root) == [str(root / "router")]
 
 
-def test_checkout_that_was_never_compiled_runs_its_sources(root):
+def test_checkout_that_was_never_compiled_runs_its_sources(root: Path) -> None:
     folder(root).rmdir()
     assert searched(root) == [str(root / "router")]

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -27,6 +30,7 @@ from cluster.errors import (
     WorkerFailed,
 )
 
+WORKER_FAILURES: list[Callable[[str, str], ServingError]] = [WorkerFailed, EngineLost, *WorkerFailed.__subclasses__()]
 INSTANCES = [
     ServingError("out of luck"),
     InvalidRequest("temperature must not be negative", "temperature", "invalid_value"),
@@ -47,32 +51,32 @@ INSTANCES = [
     StateUnavailable("conversations cannot be reached now", 2.0),
     ClientTooSlow("the client reads too slowly"),
     RequestQuarantined("engines were lost with this request"),
-    *(kind("worker w failed", "w") for kind in (WorkerFailed, EngineLost, *WorkerFailed.__subclasses__())),
+    *(kind("worker w failed", "w") for kind in WORKER_FAILURES),
 ]
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ServingError)]
 
 
-def test_every_kind_of_error_is_tested_here():
+def test_every_kind_of_error_is_tested_here() -> None:
     assert {type(error) for error in INSTANCES} == set(KINDS)
 
 
 @pytest.mark.parametrize("error", INSTANCES, ids=lambda error: type(error).__name__)
-def test_error_survives_the_way_between_processes(error):
+def test_error_survives_the_way_between_processes(error: Any) -> None:
     message = msgspec.msgpack.encode(ErrorMessage.of(error))
     copy = msgspec.msgpack.decode(message, type=ErrorMessage).to_error()
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
     assert (copy.http_status, copy.code, copy.param) == (error.http_status, error.code, error.param)
 
 
-def test_error_without_a_message_says_what_its_kind_means():
+def test_error_without_a_message_says_what_its_kind_means() -> None:
     assert str(ServingError()) == "The request could not be served."
 
 
-def test_message_is_all_that_an_error_shows():
+def test_message_is_all_that_an_error_shows() -> None:
     assert str(Overloaded("no decode worker can be reached", 2.5)) == "no decode worker can be reached"
 
 
-def test_only_the_client_s_own_faults_are_client_errors():
+def test_only_the_client_s_own_faults_are_client_errors() -> None:
     for kind in KINDS:
         is_the_clients = issubclass(kind, InvalidRequest | ClientTooSlow)
         comes_again = kind in (TooManyRequests, StillAdmitting)
@@ -83,5 +87,5 @@ def test_only_the_client_s_own_faults_are_client_errors():
 @pytest.mark.parametrize(
     "message", [ErrorMessage("OfANewerVersion", ["no"]), ErrorMessage("Overloaded", []), ErrorMessage("", [1, 2, 3])]
 )
-def test_error_that_is_not_known_here_is_an_error_all_the_same(message):
+def test_error_that_is_not_known_here_is_an_error_all_the_same(message: errors.ErrorMessage) -> None:
     assert type(message.to_error()) is ServingError

@@ -13,18 +13,18 @@ SLO = Slo(ttft_s=1.0, tpot_s=0.05)
 seconds = st.floats(1e-6, 1e6)
 
 
-def test_long_prompt_may_take_longer():
+def test_long_prompt_may_take_longer() -> None:
     assert OBJECTIVE.resolve(0.0) == Slo(1.0, 0.05)
     assert OBJECTIVE.resolve(2.0) == Slo(7.0, 0.05)
 
 
 @given(seconds, seconds, seconds)
-def test_wishes_only_tighten(isolated_prefill_s, ttft_s, tpot_s):
+def test_wishes_only_tighten(isolated_prefill_s: float, ttft_s: float, tpot_s: float) -> None:
     slo, wished = OBJECTIVE.resolve(isolated_prefill_s), OBJECTIVE.resolve(isolated_prefill_s, ttft_s, tpot_s)
     assert wished == Slo(min(slo.ttft_s, ttft_s), min(slo.tpot_s, tpot_s))
 
 
-def test_higher_class_has_the_tighter_objective():
+def test_higher_class_has_the_tighter_objective() -> None:
     objectives = [SloConfig().of(slo_class) for slo_class in SloClass]
     for higher, lower in pairwise(objectives):
         assert higher.ttft_s < lower.ttft_s
@@ -42,7 +42,7 @@ def test_higher_class_has_the_tighter_objective():
         (1.1, None, Result.TTFT_MISSED),
     ],
 )
-def test_request_is_good_when_it_meets_both_objectives(ttft_s, tpot_s, expected):
+def test_request_is_good_when_it_meets_both_objectives(ttft_s: float, tpot_s: float | None, expected: Result) -> None:
     assert result(SLO, Outcome.FINISHED, ttft_s, tpot_s) is expected
 
 
@@ -50,10 +50,10 @@ def test_request_is_good_when_it_meets_both_objectives(ttft_s, tpot_s, expected)
     ("outcome", "expected"),
     [(Outcome.ABORTED, None), (Outcome.REJECTED, Result.REJECTED), (Outcome.FAILED, Result.FAILED)],
 )
-def test_request_that_did_not_finish_is_bad_unless_its_client_left(outcome, expected):
+def test_request_that_did_not_finish_is_bad_unless_its_client_left(outcome: Outcome, expected: Result | None) -> None:
     assert result(SLO, outcome, 0.1, 0.01) is expected
     assert result(None, outcome, None, None) is expected
 
 
-def test_request_without_objectives_does_not_count():
+def test_request_without_objectives_does_not_count() -> None:
     assert result(None, Outcome.FINISHED, 0.1, 0.01) is None

@@ -9,6 +9,7 @@ from cluster.step_stream.buffer import DeltaSink
 from decode.link_probe import NUM_LARGE, NUM_SMALL, SMALL_BLOCKS, LinkProbe
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.telemetry import TransferLog
+from tests.expected import present
 from tests.unit.factories import a_delta, a_handoff, a_prefill_result, a_request
 from tests.unit.fake_ports import Gate
 
@@ -96,7 +97,7 @@ def pair() -> Pair:
     return Pair()
 
 
-async def test_proof_is_one_small_hand_over(pair):
+async def test_proof_is_one_small_hand_over(pair: Pair) -> None:
     await pair.probe.prove(PREFILL)
     (request,) = pair.engine.started
     assert len(request.prompt_token_ids) == SMALL_BLOCKS * BLOCK_TOKENS
@@ -104,57 +105,59 @@ async def test_proof_is_one_small_hand_over(pair):
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-async def test_measurement_finds_the_speed_of_the_engine_as_a_whole(pair, num_processes):
+async def test_measurement_finds_the_speed_of_the_engine_as_a_whole(pair: Pair, num_processes: int) -> None:
     pair.engine.num_processes = num_processes
-    speed = await pair.probe.measure(PREFILL)
-    assert (speed.latency_s, speed.bytes_per_s) == (pytest.approx(LATENCY_S), pytest.approx(BYTES_PER_S))
+    speed = present(await pair.probe.measure(PREFILL))
+    assert (speed.latency_s, speed.bytes_per_s) == pytest.approx((LATENCY_S, BYTES_PER_S))
     sizes = [len(request.prompt_token_ids) // BLOCK_TOKENS for request in pair.engine.started]
     assert sorted(sizes) == [SMALL_BLOCKS] * NUM_SMALL + [LARGEST_BLOCKS] * NUM_LARGE
 
 
-async def test_no_two_hand_overs_have_a_prompt_in_common(pair):
+async def test_no_two_hand_overs_have_a_prompt_in_common(pair: Pair) -> None:
     await pair.probe.prove(PREFILL)
     await pair.probe.measure(PREFILL)
     assert len(set(pair.prefill.asked)) == len(pair.prefill.asked) == 1 + NUM_SMALL + NUM_LARGE
 
 
-async def test_engine_that_says_nothing_of_its_transfers_has_no_speed(pair):
-    pair.engine._record = lambda num_bytes: None
+async def test_engine_that_says_nothing_of_its_transfers_has_no_speed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair.engine, "_record", lambda num_bytes: None)
     assert await pair.probe.measure(PREFILL) is None
 
 
-async def test_prefill_without_a_hand_over_proves_nothing(pair):
+async def test_prefill_without_a_hand_over_proves_nothing(pair: Pair) -> None:
     pair.prefill.result = None
     with pytest.raises(PrefillFailed, match="prefill worker p0 gave no handoff"):
         await pair.probe.prove(PREFILL)
     assert (pair.engine.started, pair.prefill.given_back) == ([], [])
 
 
-async def test_prompt_that_decode_computed_itself_proves_nothing(pair):
+async def test_prompt_that_decode_computed_itself_proves_nothing(pair: Pair) -> None:
     pair.engine.pulled = False
     with pytest.raises(PrefillFailed, match="nothing was pulled from prefill worker p0"):
         await pair.probe.prove(PREFILL)
     assert pair.prefill.given_back == [a_handoff("granted")]
 
 
-async def test_hand_over_that_cannot_be_started_is_given_back(pair):
+async def test_hand_over_that_cannot_be_started_is_given_back(pair: Pair) -> None:
     pair.engine.start_error = ServingError("too many requests")
     with pytest.raises(ServingError, match="too many requests"):
         await pair.probe.prove(PREFILL)
     assert (pair.engine.running, pair.prefill.given_back) == (set(), [a_handoff("granted")])
 
 
-async def test_pull_that_is_given_up_is_stopped_and_given_back(pair):
+async def test_pull_that_is_given_up_is_stopped_and_given_back(pair: Pair) -> None:
     await pair.cancelled_at(pair.engine.gate)
     assert (pair.engine.running, pair.prefill.given_back) == (set(), [a_handoff("granted")])
 
 
-async def test_prefill_that_is_given_up_is_withdrawn(pair):
+async def test_prefill_that_is_given_up_is_withdrawn(pair: Pair) -> None:
     await pair.cancelled_at(pair.prefill.gate)
     assert (pair.prefill.withdrawn, pair.engine.started) == (pair.prefill.asked, [])
 
 
-async def test_prefill_that_fails_starts_nothing(pair):
+async def test_prefill_that_fails_starts_nothing(pair: Pair) -> None:
     pair.prefill.error = WorkerUnreachable("worker p0 is gone", "p0")
     with pytest.raises(WorkerUnreachable):
         await pair.probe.prove(PREFILL)

@@ -45,7 +45,7 @@ def probe() -> FakeProbe:
 
 
 @pytest.fixture
-def links(probe) -> ProvenLinks:
+def links(probe: FakeProbe) -> ProvenLinks:
     return ProvenLinks(probe)
 
 
@@ -55,7 +55,7 @@ async def update(links: ProvenLinks, live: str, times: int = 1) -> None:
         await turns(8)
 
 
-async def test_link_counts_once_it_is_proved_and_measured(links, probe):
+async def test_link_counts_once_it_is_proved_and_measured(links: links_module.ProvenLinks, probe: FakeProbe) -> None:
     probe.gate.hold()
     probe.measure_gate.hold()
     await update(links, "p0")
@@ -68,12 +68,14 @@ async def test_link_counts_once_it_is_proved_and_measured(links, probe):
     assert links.proved == {"p0": SPEED}
 
 
-async def test_link_is_proved_and_measured_once(links, probe):
+async def test_link_is_proved_and_measured_once(links: links_module.ProvenLinks, probe: FakeProbe) -> None:
     await update(links, "p0", times=3)
     assert (probe.proofs, probe.measurements) == (["p0"], ["p0"])
 
 
-async def test_link_that_is_being_proved_is_not_proved_a_second_time(links, probe):
+async def test_link_that_is_being_proved_is_not_proved_a_second_time(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     probe.gate.hold()
     await update(links, "p0")
     await update(links, "p0 p1")
@@ -82,13 +84,13 @@ async def test_link_that_is_being_proved_is_not_proved_a_second_time(links, prob
     assert sorted(probe.proofs) == ["p0", "p1"]
 
 
-async def gone_for_long(links, live=""):
+async def gone_for_long(links: links_module.ProvenLinks, live: str = "") -> None:
     for _ in range(FORGET_AFTER_UPDATES):
         links.update(ids(live))
     await turns(8)
 
 
-async def test_worker_that_is_gone_for_long_is_forgotten(links):
+async def test_worker_that_is_gone_for_long_is_forgotten(links: links_module.ProvenLinks) -> None:
     await update(links, "p0 p1")
     await update(links, "p1")
     assert links.proved == {"p0": SPEED, "p1": SPEED}
@@ -96,13 +98,17 @@ async def test_worker_that_is_gone_for_long_is_forgotten(links):
     assert links.proved == {"p1": SPEED}
 
 
-async def test_worker_that_was_not_heard_of_for_a_moment_need_not_prove_its_link_again(links, probe):
+async def test_worker_that_was_not_heard_of_for_a_moment_need_not_prove_its_link_again(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     for live in ("p0", "", "p0"):
         await update(links, live)
     assert (probe.proofs, links.proved) == (["p0"], {"p0": SPEED})
 
 
-async def test_worker_that_goes_while_it_is_measured_is_forgotten_too(links, probe):
+async def test_worker_that_goes_while_it_is_measured_is_forgotten_too(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     probe.measure_gate.hold()
     await update(links, "p0")
     await update(links, "")
@@ -112,14 +118,18 @@ async def test_worker_that_goes_while_it_is_measured_is_forgotten_too(links, pro
     assert links.proved == {}
 
 
-async def test_worker_that_comes_back_after_long_is_proved_again(links, probe):
+async def test_worker_that_comes_back_after_long_is_proved_again(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     await update(links, "p0")
     await gone_for_long(links)
     await update(links, "p0")
     assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
 
 
-async def test_link_that_is_suspected_is_proved_again_and_not_measured_again(links, probe):
+async def test_link_that_is_suspected_is_proved_again_and_not_measured_again(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     await update(links, "p0")
     links.suspect(WorkerId("p0"))
     assert links.proved == {}
@@ -127,7 +137,9 @@ async def test_link_that_is_suspected_is_proved_again_and_not_measured_again(lin
     assert (probe.proofs, probe.measurements, links.proved) == (["p0", "p0"], ["p0"], {"p0": SPEED})
 
 
-async def test_link_that_is_suspected_while_it_is_measured_is_proved_again(links, probe):
+async def test_link_that_is_suspected_while_it_is_measured_is_proved_again(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     probe.measure_gate.hold()
     await update(links, "p0")
     links.suspect(WorkerId("p0"))
@@ -138,7 +150,9 @@ async def test_link_that_is_suspected_while_it_is_measured_is_proved_again(links
     assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
 
 
-async def test_link_that_failed_is_tried_at_the_next_update(links, probe, caplog):
+async def test_link_that_failed_is_tried_at_the_next_update(
+    links: links_module.ProvenLinks, probe: FakeProbe, caplog: pytest.LogCaptureFixture
+) -> None:
     probe.failing = {"p0"}
     await update(links, "p0 p1")
     assert links.proved == {"p1": SPEED}
@@ -148,7 +162,9 @@ async def test_link_that_failed_is_tried_at_the_next_update(links, probe, caplog
     assert links.proved == {"p0": SPEED, "p1": SPEED}
 
 
-async def test_link_that_fails_for_long_or_is_suspected_often_is_one_line_of_the_log(links, probe, caplog):
+async def test_link_that_fails_for_long_or_is_suspected_often_is_one_line_of_the_log(
+    links: links_module.ProvenLinks, probe: FakeProbe, caplog: pytest.LogCaptureFixture
+) -> None:
     await update(links, "p0")
     links.suspect(WorkerId("p0"))
     links.suspect(WorkerId("p0"))
@@ -163,7 +179,9 @@ async def test_link_that_fails_for_long_or_is_suspected_often_is_one_line_of_the
     assert [begin in record.message for begin, record in zip(one_time * 2, caplog.records, strict=True)] == [True] * 4
 
 
-async def test_proof_that_hangs_is_given_up_and_tried_again(links, probe, caplog, monkeypatch):
+async def test_proof_that_hangs_is_given_up_and_tried_again(
+    links: links_module.ProvenLinks, probe: FakeProbe, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(links_module, "PROOF_TIMEOUT_S", 0.01)
     probe.gate.hold()
     with caplog.at_level(logging.WARNING):
@@ -176,7 +194,9 @@ async def test_proof_that_hangs_is_given_up_and_tried_again(links, probe, caplog
 
 
 @pytest.mark.parametrize("how", ["fails", "cannot be told"])
-async def test_link_that_cannot_be_measured_counts_and_is_measured_again(links, probe, how):
+async def test_link_that_cannot_be_measured_counts_and_is_measured_again(
+    links: links_module.ProvenLinks, probe: FakeProbe, how: str
+) -> None:
     probe.unmeasurable, probe.speed = ({"p0"}, SPEED) if how == "fails" else (set(), None)
     await update(links, "p0")
     assert links.proved == {"p0": None}
@@ -185,13 +205,17 @@ async def test_link_that_cannot_be_measured_counts_and_is_measured_again(links, 
     assert (probe.proofs, links.proved) == (["p0"], {"p0": SPEED})
 
 
-async def test_link_that_can_never_be_measured_is_left_alone_in_the_end(links, probe):
+async def test_link_that_can_never_be_measured_is_left_alone_in_the_end(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     probe.speed = None
     await update(links, "p0", times=10)
     assert (links.proved, len(probe.measurements)) == ({"p0": None}, NUM_MEASUREMENTS)
 
 
-async def test_links_are_proved_side_by_side_and_measured_one_by_one(links, probe):
+async def test_links_are_proved_side_by_side_and_measured_one_by_one(
+    links: links_module.ProvenLinks, probe: FakeProbe
+) -> None:
     probe.gate.hold()
     probe.measure_gate.hold()
     await update(links, "p0 p1 p2")

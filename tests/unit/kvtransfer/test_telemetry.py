@@ -11,7 +11,7 @@ def nixl_stats(*transfers: tuple[int, float]) -> dict[str, list[float]]:
     }
 
 
-def test_transfers_of_every_step_are_kept_in_order():
+def test_transfers_of_every_step_are_kept_in_order() -> None:
     log = TransferLog()
     log.record(nixl_stats((100, 0.1)))
     log.record(nixl_stats((200, 0.2), (300, 0.3)))
@@ -20,14 +20,14 @@ def test_transfers_of_every_step_are_kept_in_order():
     assert log.since(3) == []
 
 
-def test_step_without_transfers_adds_nothing():
+def test_step_without_transfers_adds_nothing() -> None:
     log = TransferLog()
     for stats in ({}, nixl_stats()):
         log.record(stats)
     assert log.num_recorded == 0
 
 
-def test_log_forgets_what_nobody_can_still_want():
+def test_log_forgets_what_nobody_can_still_want() -> None:
     log = TransferLog()
     for number in range(5000):
         log.record(nixl_stats((number, 0.1)))
@@ -35,14 +35,14 @@ def test_log_forgets_what_nobody_can_still_want():
     assert len(log.since(0)) < 5000
 
 
-def test_seconds_of_a_pull_are_told_once():
+def test_seconds_of_a_pull_are_told_once() -> None:
     log = PullLog()
     log.record({PULLS_KEY: [["a", 0.1], ["b", 0.2]]})
     log.record({})
     assert (log.pop("b"), log.pop("b"), log.pop("a")) == (0.2, None, 0.1)
 
 
-def test_pulls_that_nobody_asks_for_are_forgotten():
+def test_pulls_that_nobody_asks_for_are_forgotten() -> None:
     log = PullLog()
     for number in range(5000):
         log.record({PULLS_KEY: [[str(number), 0.1]]})

@@ -1,4 +1,5 @@
 from collections import Counter
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from cluster.messages.scheduler_events import (
 from router.load.live_workers import REPORT_TIMEOUT_S
 from router.load.suspected_pairs import PAIR_QUARANTINE_S
 from router.state import RouterState
+from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
 PREFILLS, DECODES = [WorkerId(f"p{i}") for i in range(3)], [WorkerId(f"d{i}") for i in range(3)]
@@ -49,21 +51,21 @@ def closed(request_id: str) -> RequestClosed:
     return RequestClosed(request_id=RequestId(request_id))
 
 
-def test_worker_exists_until_its_reports_time_out():
+def test_worker_exists_until_its_reports_time_out() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     assert state.view(REPORT_TIMEOUT_S).is_ready
     assert state.view(REPORT_TIMEOUT_S + 0.001).workers == []
 
 
-def test_lost_worker_is_out_until_it_reports_again():
+def test_lost_worker_is_out_until_it_reports_again() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(WorkerLost(worker=WorkerId("p0")), now=1.0)
-    assert (state._workers.prefill_workers(1.0), state.view(1.0).is_ready) == (set(), False)
+    assert (state._workers.prefill_workers(1.0), state.view(1.0).is_ready) == (frozenset(), False)
     state.handle(a_prefill_report("p0"), now=1.5)
-    assert (state._workers.prefill_workers(1.5), state.view(1.5).is_ready) == ({"p0"}, True)
+    assert (state._workers.prefill_workers(1.5), state.view(1.5).is_ready) == (frozenset({WorkerId("p0")}), True)
 
 
-def test_worker_without_a_fresh_report_gets_no_request():
+def test_worker_without_a_fresh_report_gets_no_request() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(a_decode_report("d0", "p0"), now=5.0)
     answer = state.place(a_placement_request(), now=REPORT_TIMEOUT_S + 1.0)
@@ -71,15 +73,15 @@ def test_worker_without_a_fresh_report_gets_no_request():
     assert (answer.path, answer.prefill) == (Path.DECODE, None)
 
 
-def test_worker_that_has_missed_reports_takes_what_the_others_cannot():
+def test_worker_that_has_missed_reports_takes_what_the_others_cannot() -> None:
     state = a_state(num_prefill=0, num_decode=2)
     state.handle(a_decode_report("d0", ""), now=4.0)
     state.handle(a_decode_report("d0", ""), now=5.0)
     answers = [state.place(a_placement_request(excluded=ids(excluded)), now=5.0) for excluded in ("", "d0")]
-    assert [answer.decode for answer in answers] == ["d0", "d1"]
+    assert [of_kind(Placement, answer).decode for answer in answers] == ["d0", "d1"]
 
 
-def test_placed_request_is_charged_to_both_workers_until_it_is_closed():
+def test_placed_request_is_charged_to_both_workers_until_it_is_closed() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.place(a_pair_request("r"), now=0.0)
     assert load(state) == {"p0": 1, "d0": 1}
@@ -87,14 +89,14 @@ def test_placed_request_is_charged_to_both_workers_until_it_is_closed():
     assert load(state) == {}
 
 
-def test_request_that_is_placed_again_is_charged_once():
+def test_request_that_is_placed_again_is_charged_once() -> None:
     state = a_state(num_prefill=2, num_decode=1)
     state.place(a_pair_request("r"), now=0.0)
     state.place(a_pair_request("r", excluded=ids("p0")), now=0.0)
     assert load(state) == {"p1": 1, "d0": 1}
 
 
-def test_request_that_is_refused_the_second_time_is_charged_no_more():
+def test_request_that_is_refused_the_second_time_is_charged_no_more() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.place(a_pair_request("r"), now=0.0)
     state.place(a_pair_request("r", excluded=ids("p0 d0")), now=0.0)
@@ -106,7 +108,7 @@ def a_small_report(worker: str, **load: int) -> WorkerReport:
     return msgspec.structs.replace(a_decode_report(worker, ""), max_requests=3, load=WorkerLoad(**load))
 
 
-def test_full_worker_gets_no_request_however_fast_they_come():
+def test_full_worker_gets_no_request_however_fast_they_come() -> None:
     state = RouterState()
     for worker in DECODES[:2]:
         state.handle(a_small_report(worker), now=0.0)
@@ -117,7 +119,7 @@ def test_full_worker_gets_no_request_however_fast_they_come():
     assert isinstance(state.place(a_placement_request("again"), now=0.0), Placement)
 
 
-def test_requests_that_nobody_here_has_placed_take_room_as_soon_as_they_are_reported():
+def test_requests_that_nobody_here_has_placed_take_room_as_soon_as_they_are_reported() -> None:
     state = RouterState()
     state.handle(a_small_report("d0"), now=0.0)
     state.place(a_placement_request("r0"), now=0.0)
@@ -125,7 +127,7 @@ def test_requests_that_nobody_here_has_placed_take_room_as_soon_as_they_are_repo
     assert isinstance(state.place(a_placement_request("r1"), now=0.02), Rejection)
 
 
-def test_charge_outlives_a_gap_in_the_reports():
+def test_charge_outlives_a_gap_in_the_reports() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.place(a_pair_request("r"), now=0.0)
     state.handle(WorkerLost(worker=WorkerId("d0")), now=1.0)
@@ -133,7 +135,7 @@ def test_charge_outlives_a_gap_in_the_reports():
     assert load(state, now=2.0) == {"p0": 1, "d0": 1}
 
 
-def test_charges_of_an_ingress_end_with_it():
+def test_charges_of_an_ingress_end_with_it() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     one, other = IngressId("one"), IngressId("other")
     state.place(a_pair_request("r"), now=0.0, ingress=one)
@@ -146,7 +148,7 @@ def test_charges_of_an_ingress_end_with_it():
     state.validate()
 
 
-def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():
+def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0")), now=0.0)
     is_used = []
@@ -157,7 +159,7 @@ def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while():
     assert is_used == [False, True]
 
 
-def test_kv_events_of_workers_count_while_they_report():
+def test_kv_events_of_workers_count_while_they_report() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     first = KvEvents(DECODES[0], 1, True, True, [])
     report = msgspec.structs.replace(a_decode_report(DECODES[0], "p0"), kv_events_through=1)
@@ -172,7 +174,7 @@ def test_kv_events_of_workers_count_while_they_report():
     state.validate()
 
 
-def test_worker_that_one_ingress_cannot_reach_keeps_what_is_known_of_it():
+def test_worker_that_one_ingress_cannot_reach_keeps_what_is_known_of_it() -> None:
     """It lives: its prefix index must not be sent anew, nor the speed of its links learnt anew."""
     state = a_state(num_prefill=1, num_decode=1)
     report = msgspec.structs.replace(a_decode_report(DECODES[0], "p0"), kv_events_through=1)
@@ -186,7 +188,7 @@ def test_worker_that_one_ingress_cannot_reach_keeps_what_is_known_of_it():
     state.validate()
 
 
-def test_worker_that_nobody_reaches_and_that_is_silent_is_forgotten():
+def test_worker_that_nobody_reaches_and_that_is_silent_is_forgotten() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle_kv_events(KvEvents(DECODES[0], 1, True, True, []), 0.0)
     state.handle(WorkerLost(worker=DECODES[0]), 0.0)
@@ -195,14 +197,15 @@ def test_worker_that_nobody_reaches_and_that_is_silent_is_forgotten():
     assert state.address_of(DECODES[0]) is None
 
 
-def test_closing_an_unknown_request_changes_nothing():
+def test_closing_an_unknown_request_changes_nothing() -> None:
     state = a_state()
     state.handle(closed("never placed"), now=0.0)
     assert load(state) == {}
 
 
-def test_requests_that_end_at_once_take_turns_over_all_pairs():
-    state, used = a_state(num_prefill=2, num_decode=3), Counter()
+def test_requests_that_end_at_once_take_turns_over_all_pairs() -> None:
+    state = a_state(num_prefill=2, num_decode=3)
+    used: Counter[tuple[WorkerId | None, WorkerId | None]] = Counter()
     for i in range(12):
         answer = state.place(a_pair_request(f"r{i}"), now=0.0)
         assert isinstance(answer, Placement)
@@ -230,7 +233,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.suspects: dict[tuple[str, str], float] = {}
 
     @rule(prefill=st.sampled_from(PREFILLS), decode=st.sampled_from(DECODES))
-    def suspect(self, prefill, decode):
+    def suspect(self, prefill: WorkerId, decode: WorkerId) -> None:
         self.suspects[prefill, decode] = self.now + PAIR_QUARANTINE_S
         self.state.handle(PairSuspected(prefill=prefill, decode=decode), self.now)
 
@@ -240,7 +243,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         num_running=st.integers(0, 50),
         usage=st.sampled_from([0.0, 0.5, 1.0, float("nan"), float("inf")]),
     )
-    def report(self, worker, connected, num_running, usage):
+    def report(self, worker: WorkerId, connected: frozenset[WorkerId], num_running: int, usage: float) -> None:
         report = a_prefill_report(worker) if worker in PREFILLS else a_decode_report(worker, " ".join(connected))
         load = WorkerLoad(num_running=num_running, kv_cache_usage=usage)
         shape = EngineShape(kv_capacity_tokens=300_000, kv_bytes_per_token=100_000)
@@ -249,12 +252,12 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.state.handle(report, self.now)
 
     @rule(worker=workers)
-    def lose(self, worker):
+    def lose(self, worker: WorkerId) -> None:
         self.reports.pop(worker, None)
         self.state.handle(WorkerLost(worker=worker), self.now)
 
     @rule(request_id=requests, num_output_tokens=st.sampled_from([None, 0, 1, 500]))
-    def close(self, request_id, num_output_tokens):
+    def close(self, request_id: RequestId, num_output_tokens: int | None) -> None:
         self.charges.pop(request_id, None)
         self.waiting.pop(request_id, None)
         event = RequestClosed(
@@ -263,23 +266,23 @@ class RouterStateMachine(RuleBasedStateMachine):
         self.state.handle(event, self.now)
 
     @rule(request_id=requests)
-    def prefill_is_done(self, request_id):
+    def prefill_is_done(self, request_id: RequestId) -> None:
         self.state.handle(PrefillDone(request_id=request_id), self.now)
 
     @rule(request_id=requests)
-    def has_first_token(self, request_id):
+    def has_first_token(self, request_id: RequestId) -> None:
         self.state.handle(FirstToken(request_id=request_id), self.now)
         placed = self.charges.get(request_id)
         if placed is not None and placed.path is Path.PREFILL_DECODE:
             self.charges[request_id] = msgspec.structs.replace(placed, prefill=None)
 
     @rule()
-    def decide(self):
+    def decide(self) -> None:
         for request_id, answer in self.state.decide(self.now):
             self.answered(self.waiting.pop(request_id), answer)
 
     @rule()
-    def next_decision_comes(self):
+    def next_decision_comes(self) -> None:
         """Somebody is answered, or is worth another look later: nobody who owns this is kept busy."""
         at = self.state.next_decision_at()
         if at is not None:
@@ -290,7 +293,7 @@ class RouterStateMachine(RuleBasedStateMachine):
             assert self.state.num_waiting < num_waiting or (later is not None and later > self.now)
 
     @rule()
-    def all_deadlines_come(self):
+    def all_deadlines_come(self) -> None:
         for request_id in list(self.charges):
             self.close(request_id, None)
         self.now += LONGER_THAN_ANY_OBJECTIVE_S
@@ -298,12 +301,12 @@ class RouterStateMachine(RuleBasedStateMachine):
         assert self.state.num_waiting == 0
 
     @initialize()
-    def all_report(self):
+    def all_report(self) -> None:
         for worker in PREFILLS + DECODES:
             self.report(worker, frozenset(PREFILLS), 1, 0.1)
 
     @rule(seconds=st.one_of(st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.floats(0.0, 2 * REPORT_TIMEOUT_S)))
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         self.now += seconds
 
     @rule(
@@ -318,7 +321,7 @@ class RouterStateMachine(RuleBasedStateMachine):
         age_s=st.sampled_from([0.0, 0.0, 5.0]),
         ttft_s=st.sampled_from([None, 2.0, 2.0]),
     )
-    def place(self, request_id, **fields):
+    def place(self, request_id: RequestId, **fields: Any) -> None:
         request = a_placement_request(request_id, **fields)
         answer = self.state.place(request, self.now)
         self.charges.pop(request_id, None)
@@ -344,8 +347,9 @@ class RouterStateMachine(RuleBasedStateMachine):
         assert request.path in (None, answer.path)
         if answer.path is Path.PREFILL_DECODE:
             assert request.can_hand_over
-            assert answer.prefill in live[answer.decode].links
-            assert self.now >= self.suspects.get((answer.prefill, answer.decode), self.now)
+            prefill, decode = present(answer.prefill), present(answer.decode)
+            assert prefill in live[decode].links
+            assert self.now >= self.suspects.get((prefill, decode), self.now)
 
     def check_refusal(self, request: PlacementRequest) -> None:
         usable = [r.pool for w, r in self.live().items() if w not in request.excluded]
@@ -361,35 +365,35 @@ class RouterStateMachine(RuleBasedStateMachine):
         return {w: report for w, (report, at) in self.reports.items() if self.now - at <= REPORT_TIMEOUT_S}
 
     @invariant()
-    def state_is_valid(self):
+    def state_is_valid(self) -> None:
         self.state.validate()
 
     @invariant()
-    def those_without_an_answer_wait(self):
+    def those_without_an_answer_wait(self) -> None:
         assert self.state.num_waiting == len(self.waiting)
         assert {queued.request_id for queued in self.state.queued(self.now)} == set(self.waiting)
 
     @invariant()
-    def nothing_is_negative(self):
+    def nothing_is_negative(self) -> None:
         for worker in self.state._workers.by_id.values():
             running = worker.running
             assert min(worker.kv_reserved, worker.inbound_prompt, running.num_unknown) >= 0
             assert min(worker.queue_s(self.now), running.context_tokens(self.now), running.step_s(self.now)) >= 0
 
     @invariant()
-    def view_is_what_the_reports_say(self):
+    def view_is_what_the_reports_say(self) -> None:
         live = self.live()
-        view = {w.worker: (w.pool, w.links.keys()) for w in self.state.view(self.now).workers}
+        view = {w.worker: (w.pool, set(w.links)) for w in self.state.view(self.now).workers}
         assert view == {w: (report.pool, report.links.keys() & live.keys()) for w, report in live.items()}
         assert self.state._workers.prefill_workers(self.now) == live.keys() & set(PREFILLS)
 
     @invariant()
-    def charges_are_the_open_placements(self):
+    def charges_are_the_open_placements(self) -> None:
         charged = Counter(w for p in self.charges.values() for w in (p.prefill, p.decode) if w)
         assert load(self.state, self.now) == {w: charged[w] for w in self.live() if charged[w]}
 
     @invariant()
-    def restarted_scheduler_knows_the_same_workers_from_their_reports(self):
+    def restarted_scheduler_knows_the_same_workers_from_their_reports(self) -> None:
         restarted = RouterState()
         for report, _ in self.reports.values():
             if report.worker in self.live():

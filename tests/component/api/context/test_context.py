@@ -4,24 +4,29 @@ tokens are words."""
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
+from openai.types.responses import ResponseCompactionItem
 
 from api.context import summary_jobs as upkeep
 from api.context import token_counter as counting
 from api.context.manager import ContextManager
 from api.context.prompt_notes import user_message
 from api.context.token_counter import TokenCounter
+from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
 from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest
+from cluster.messages.ids import SloClass
+from tests.component.openai_objects import id_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import CARD, FakeFrontend
+from tests.expected import of_kind
 from tests.unit.chat_chunks import answer, usage
 
 WINDOW = 1200
@@ -104,7 +109,7 @@ def index(state: ChatState) -> Index:
 
 @pytest.fixture
 def context(state: ChatState, model: Model, index: Index) -> ContextManager:
-    return ContextManager(model, lambda: state.stores.context, ContextConfig(), lambda: index)
+    return ContextManager(cast(Frontend, model), lambda: state.stores.context, ContextConfig(), lambda: index)
 
 
 @pytest.fixture
@@ -126,8 +131,8 @@ class Talk:
         self._context = context
         self.conversation = conversation
 
-    async def ask(self, text: str, **options: Any) -> Any:
-        asked = {"model": "m", "input": text, "conversation": self.conversation, "truncation": "auto"} | options
+    async def ask(self, said: str | list[Any], **options: Any) -> Any:
+        asked = {"model": "m", "input": said, "conversation": self.conversation, "truncation": "auto"} | options
         made = await self._client.responses.create(**asked)
         await self._context.idle()
         return made
@@ -150,7 +155,7 @@ def report_of(response: Any) -> Any:
     return response.model_extra["context"]
 
 
-async def test_conversation_of_any_length_is_fitted(talk, model, client):
+async def test_conversation_of_any_length_is_fitted(talk: Talk, model: Model, client: AsyncOpenAI) -> None:
     await client.conversations.items.create(talk.conversation, items=[{"role": "developer", "content": "Be kind."}])
     last = await talk.grow(30)
     for chat in model.chats:
@@ -166,32 +171,32 @@ async def test_conversation_of_any_length_is_fitted(talk, model, client):
     assert await client.responses.retrieve(last.id) == last
 
 
-async def test_prompts_extend_each_other_for_many_turns(talk, model):
+async def test_prompts_extend_each_other_for_many_turns(talk: Talk, model: Model) -> None:
     await talk.grow(40)
     extends = [longer[: len(shorter)] == shorter for shorter, longer in pairwise(model.chats)]
     assert extends.count(True) > 3 * extends.count(False)
 
 
-async def test_nothing_is_left_out_of_a_short_conversation(talk, model):
+async def test_nothing_is_left_out_of_a_short_conversation(talk: Talk, model: Model) -> None:
     made = await talk.grow(3)
     assert "context" not in made.model_extra
     assert len(model.chats[-1]) == 5
     assert not model.summarized
 
 
-async def test_everything_is_sent_unless_asked_otherwise(talk, model):
+async def test_everything_is_sent_unless_asked_otherwise(talk: Talk, model: Model) -> None:
     await talk.grow(20)
     await talk.ask("And now?", truncation="disabled")
     assert len(model.chats[-1]) == 41
 
 
-async def test_summary_stands_for_what_is_left_out(talk, model, client):
+async def test_summary_stands_for_what_is_left_out(talk: Talk, model: Model, client: AsyncOpenAI) -> None:
     last = await talk.grow(30)
     assert "Question 0 " in model.summarized[0]
     assert "The notes so far:\nSummary 1" in model.summarized[1]
     assert "What was said before, in short:\nSummary" in text_of(model.chats[-1][0])
     classes = [terms.slo_class for terms in model.terms]
-    assert (classes.count("standard"), classes.count("batch")) == (30, len(model.summarized))
+    assert (classes.count(SloClass.STANDARD), classes.count(SloClass.BATCH)) == (30, len(model.summarized))
     made = [item for item in await talk.items() if item.type == "compaction"]
     assert len(made) == len(model.summarized)
     assert all(item.encrypted_content and "Summary" not in item.encrypted_content for item in made)
@@ -199,14 +204,16 @@ async def test_summary_stands_for_what_is_left_out(talk, model, client):
     assert len([item async for item in client.responses.input_items.list(last.id)]) == 1
 
 
-async def test_model_that_writes_no_summary_does_no_harm(talk, model):
+async def test_model_that_writes_no_summary_does_no_harm(talk: Talk, model: Model) -> None:
     model.writes_summaries = False
     last = await talk.grow(20)
     assert report_of(last)["summarized_items"] == 0
     assert model.summarized
 
 
-async def test_branch_does_not_see_the_summary_of_a_later_turn(client, context, model):
+async def test_branch_does_not_see_the_summary_of_a_later_turn(
+    client: AsyncOpenAI, context: ContextManager, model: Model
+) -> None:
     options: dict[str, Any] = {"model": "m", "truncation": "auto"}
     chain = [await client.responses.create(input=f"Question 0 {LONG}", **options)]
     while not model.summarized:
@@ -220,7 +227,7 @@ async def test_branch_does_not_see_the_summary_of_a_later_turn(client, context, 
     assert "Summary" not in text_of(model.chats[-1][0])
 
 
-async def test_turn_is_reminded_of_what_was_left_out_and_stays_so(talk, model):
+async def test_turn_is_reminded_of_what_was_left_out_and_stays_so(talk: Talk, model: Model) -> None:
     await talk.grow(20)
     reminded = await talk.ask("Do you remember?")
     first, *_ = await talk.items()
@@ -233,13 +240,13 @@ async def test_turn_is_reminded_of_what_was_left_out_and_stays_so(talk, model):
     assert await model.count_tokens({"messages": model.chats[-1]}) <= LIMIT
 
 
-async def test_index_that_is_away_does_no_harm(talk, index):
+async def test_index_that_is_away_does_no_harm(talk: Talk, index: Index) -> None:
     await talk.grow(20)
     index.error = TimeoutError()
     assert report_of(await talk.ask("Do you remember?"))["retrieved"] == []
 
 
-async def test_what_is_deleted_is_in_no_summary_and_no_memory(talk, model, client):
+async def test_what_is_deleted_is_in_no_summary_and_no_memory(talk: Talk, model: Model, client: AsyncOpenAI) -> None:
     await talk.grow(20)
     await talk.ask("Do you remember?")
     first, *others = await talk.items()
@@ -250,7 +257,9 @@ async def test_what_is_deleted_is_in_no_summary_and_no_memory(talk, model, clien
     assert not any("Question 0 " in text_of(message) or "Summary" in text_of(message) for message in model.chats[-1])
 
 
-async def test_summary_of_a_deleted_response_is_not_used(client, context, model):
+async def test_summary_of_a_deleted_response_is_not_used(
+    client: AsyncOpenAI, context: ContextManager, model: Model
+) -> None:
     options: dict[str, Any] = {"model": "m", "truncation": "auto"}
     conversation = (await client.conversations.create()).id
     first = await client.responses.create(input=f"Question 0 {LONG}", conversation=conversation, **options)
@@ -259,12 +268,12 @@ async def test_summary_of_a_deleted_response_is_not_used(client, context, model)
         last = await client.responses.create(input=f"Q {LONG}", previous_response_id=last.id, **options)
         await context.idle()
     asked, *_ = [item async for item in client.conversations.items.list(conversation, order="asc")]
-    await client.conversations.items.delete(asked.id, conversation_id=conversation)
+    await client.conversations.items.delete(id_of(asked), conversation_id=conversation)
     await client.responses.create(input="word " * 700, previous_response_id=last.id, **options)
     assert not any("Summary" in text_of(message) for message in model.chats[-1])
 
 
-async def test_turn_that_alone_is_too_long_is_refused_and_leaves_nothing(talk):
+async def test_turn_that_alone_is_too_long_is_refused_and_leaves_nothing(talk: Talk) -> None:
     await talk.grow(2)
     with pytest.raises(BadRequestError) as caught:
         await talk.ask("word " * WINDOW)
@@ -272,13 +281,15 @@ async def test_turn_that_alone_is_too_long_is_refused_and_leaves_nothing(talk):
     assert len(await talk.items()) == 4
 
 
-async def test_system_prompt_leaves_room_for_a_conversation(talk):
+async def test_system_prompt_leaves_room_for_a_conversation(talk: Talk) -> None:
     with pytest.raises(BadRequestError) as caught:
         await talk.ask("Hello", instructions="word " * 600)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "instructions")
 
 
-async def test_threshold_makes_the_prompt_shorter_than_the_window(talk, model, monkeypatch):
+async def test_threshold_makes_the_prompt_shorter_than_the_window(
+    talk: Talk, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tests.component.api.context.test_context.WINDOW", 100_000)
     management = [{"type": "compaction", "compact_threshold": 1000}]
     for number in range(30):
@@ -295,75 +306,79 @@ async def test_threshold_makes_the_prompt_shorter_than_the_window(talk, model, m
         (["compaction"], "context_management[0].type"),
     ],
 )
-async def test_bad_context_management_is_told_where_it_is_bad(client, management, param):
+async def test_bad_context_management_is_told_where_it_is_bad(
+    client: AsyncOpenAI, management: list[Any], param: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
         await client.responses.create(model="m", input="x", context_management=management)
     assert caught.value.param == param
 
 
-async def test_compacted_conversation_goes_on_from_its_summary(client, model):
+async def test_compacted_conversation_goes_on_from_its_summary(client: AsyncOpenAI, model: Model) -> None:
     first = await client.responses.create(model="m", input="Hello")
     compacted = await client.responses.compact(model="m", previous_response_id=first.id, input="And then?")
     assert "User: Hello\nAssistant: Answer 1\nUser: And then?\n" in model.summarized[0]
     assert (compacted.object, compacted.usage.total_tokens) == ("response.compaction", 7)
     (item,) = compacted.output
-    later = [item.model_dump(), {"role": "user", "content": "Where were we?"}]
+    later: list[Any] = [item.model_dump(), {"role": "user", "content": "Where were we?"}]
     await client.responses.create(model="m", input=later)
     (message,) = model.chats[-1]
     assert text_of(message) == "What was said before, in short:\nSummary 1\n\nWhere were we?"
 
 
-async def test_items_that_are_referred_to_are_counted_and_compacted(client, model):
+async def test_items_that_are_referred_to_are_counted_and_compacted(client: AsyncOpenAI, model: Model) -> None:
     first = await client.responses.create(model="m", input="Hello")
     (item,) = first.output
-    reference = {"type": "item_reference", "id": item.id}
-    counted = [
-        await client.responses.input_tokens.count(model="m", input=[one]) for one in (reference, item.model_dump())
-    ]
+    reference: Any = {"type": "item_reference", "id": item.id}
+    several: list[Any] = [reference, item.model_dump()]
+    counted = [await client.responses.input_tokens.count(model="m", input=[one]) for one in several]
     assert counted[0] == counted[1]
     await client.responses.compact(model="m", input=[reference])
     assert "Assistant: Answer 1\n" in model.summarized[0]
 
 
-async def test_long_conversation_is_compacted_in_pieces_that_fit(client, model):
-    asked = [{"role": "user", "content": f"Question {number} {LONG}"} for number in range(40)]
-    long = {"role": "user", "content": "word " * 5000}
-    compacted = await client.responses.compact(model="m", input=[*asked, long])
+async def test_long_conversation_is_compacted_in_pieces_that_fit(client: AsyncOpenAI, model: Model) -> None:
+    asked: list[Any] = [{"role": "user", "content": f"Question {number} {LONG}"} for number in range(40)]
+    asked.append({"role": "user", "content": "word " * 5000})
+    compacted = await client.responses.compact(model="m", input=asked)
     assert len(model.summarized) > 3
     assert compacted.usage.total_tokens == 7 * len(model.summarized)
 
 
-async def test_items_of_a_long_conversation_are_counted_at_once(model, monkeypatch):
+async def test_items_of_a_long_conversation_are_counted_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would take minutes otherwise."""
     monkeypatch.setattr(counting, "KEPT_COUNTS", 10)
-    counter = TokenCounter(model)
+    counter = TokenCounter(cast(Frontend, model))
     items = [{"id": str(n), **user_message("word " * (n % 3))} for n in range(40_000)]
     counts = await counter.items(items)
     assert [count - counts[0] for count in counts[:6]] == [0, 1, 2, 0, 1, 2]
     assert await counter.items(items[-20:]) == counts[-20:]
 
 
-async def test_template_that_cannot_be_measured_is_estimated(model, monkeypatch):
+async def test_template_that_cannot_be_measured_is_estimated(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuses(body: Any) -> int:
         raise InvalidRequest("roles must be others")
 
     monkeypatch.setattr(model, "count_tokens", refuses)
-    counter = TokenCounter(model)
+    counter = TokenCounter(cast(Frontend, model))
     items = [{"id": "1", **user_message("one two three")}]
     assert await counter.in_prompt(items) == await counter.items(items)
 
 
-async def test_what_is_far_too_long_is_not_compacted(client, model):
+async def test_what_is_far_too_long_is_not_compacted(client: AsyncOpenAI, model: Model) -> None:
     with pytest.raises(BadRequestError) as caught:
         await client.responses.compact(model="m", input="word " * 8 * WINDOW)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
     assert not model.summarized
 
 
-async def test_long_history_is_summarized_bit_by_bit(client, context, model):
+async def test_long_history_is_summarized_bit_by_bit(
+    client: AsyncOpenAI, context: ContextManager, model: Model
+) -> None:
     """Whose summaries each come after a turn."""
-    turns = [{"role": role, "content": LONG} for _ in range(60) for role in ("user", "assistant")]
-    made = await client.responses.create(model="m", input=[*turns, {"role": "user", "content": "1"}], truncation="auto")
+    turns: list[Any] = [{"role": role, "content": LONG} for _ in range(60) for role in ("user", "assistant")]
+    turns.append({"role": "user", "content": "1"})
+    made = await client.responses.create(model="m", input=turns, truncation="auto")
     await context.idle()
     assert len(model.summarized) == 4
     made = await client.responses.create(model="m", input="2", previous_response_id=made.id, truncation="auto")
@@ -373,40 +388,46 @@ async def test_long_history_is_summarized_bit_by_bit(client, context, model):
     assert report_of(made)["summarized_items"] > 0
 
 
-async def test_long_turn_is_summarized_without_its_middle(client, context, model):
+async def test_long_turn_is_summarized_without_its_middle(
+    client: AsyncOpenAI, context: ContextManager, model: Model
+) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     results = [{"type": "function_call_output", "call_id": "c", "output": f"Result {n} {LONG}"} for n in range(60)]
-    history = [{"role": "user", "content": "Go"}, call, *results, {"role": "assistant", "content": "Done"}]
-    await client.responses.create(model="m", input=[*history, {"role": "user", "content": "And?"}], truncation="auto")
+    done, question = {"role": "assistant", "content": "Done"}, {"role": "user", "content": "And?"}
+    history: list[Any] = [{"role": "user", "content": "Go"}, call, *results, done, question]
+    await client.responses.create(model="m", input=history, truncation="auto")
     await context.idle()
     assert len(model.summarized) == 4
     assert "Result 0 " in model.summarized[0] and "Result 59 " in model.summarized[-1]
     assert not any("Result 30 " in told for told in model.summarized)
 
 
-async def test_summary_that_takes_too_long_is_given_up(talk, model, monkeypatch):
+async def test_summary_that_takes_too_long_is_given_up(
+    talk: Talk, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upkeep, "TIMEOUT_S", 0.01)
     model.is_stuck = True
     await talk.grow(20)
     assert model.summarized and not any(item.type == "compaction" for item in await talk.items())
 
 
-async def test_turn_over_nothing_but_instructions_is_answered(client, talk):
+async def test_turn_over_nothing_but_instructions_is_answered(client: AsyncOpenAI, talk: Talk) -> None:
     made = await talk.ask([], instructions="word " * 300)
     assert made.status == "completed"
 
 
-async def test_compaction_is_kept_in_a_conversation(talk, model, client):
+async def test_compaction_is_kept_in_a_conversation(talk: Talk, model: Model, client: AsyncOpenAI) -> None:
     (item,) = (await client.responses.compact(model="m", input="Hello")).output
-    await client.conversations.items.create(talk.conversation, items=[item.model_dump()])
+    sent: Any = item.model_dump()
+    await client.conversations.items.create(talk.conversation, items=[sent])
     await talk.ask("Where were we?", truncation=None)
     assert "Summary 1" in text_of(model.chats[-1][0])
-    assert (await talk.items())[0].encrypted_content == item.encrypted_content
+    assert (await talk.items())[0].encrypted_content == of_kind(ResponseCompactionItem, item).encrypted_content
 
 
 @pytest.mark.parametrize("content", ["nonsense", "", "AAAAAQ==", "é"])
-async def test_compaction_that_is_not_ours_is_refused(client, talk, content):
-    item = {"type": "compaction", "encrypted_content": content}
+async def test_compaction_that_is_not_ours_is_refused(client: AsyncOpenAI, talk: Talk, content: str) -> None:
+    item: Any = {"type": "compaction", "encrypted_content": content}
     for ask in (
         client.responses.create(model="m", input=[item, {"role": "user", "content": "x"}]),
         client.conversations.items.create(talk.conversation, items=[item]),
@@ -416,20 +437,21 @@ async def test_compaction_that_is_not_ours_is_refused(client, talk, content):
         assert (caught.value.code, caught.value.param) == ("invalid_value", "encrypted_content")
 
 
-async def test_compaction_of_another_tenant_is_refused(clients, client):
+async def test_compaction_of_another_tenant_is_refused(clients: ClientOf, client: AsyncOpenAI) -> None:
     (item,) = (await client.responses.compact(model="m", input="Hello")).output
+    sent: Any = item.model_dump()
     with pytest.raises(BadRequestError):
-        await clients("sk-bob").responses.create(model="m", input=[item.model_dump()])
+        await clients("sk-bob").responses.create(model="m", input=[sent])
 
 
-async def test_compaction_needs_what_is_remembered(model):
+async def test_compaction_needs_what_is_remembered(model: Model) -> None:
     async with clients_of(None, model) as clients:
         with pytest.raises(InternalServerError) as caught:
             await clients("sk-alice").responses.compact(model="m", input="Hello")
     assert caught.value.code == "state_unavailable"
 
 
-async def test_input_tokens_are_those_of_the_prompt(talk, client, model):
+async def test_input_tokens_are_those_of_the_prompt(talk: Talk, client: AsyncOpenAI, model: Model) -> None:
     await talk.grow(20)
     for truncation in ("auto", "disabled"):
         counted = await client.responses.input_tokens.count(
@@ -440,7 +462,7 @@ async def test_input_tokens_are_those_of_the_prompt(talk, client, model):
         assert counted.object == "response.input_tokens"
 
 
-async def test_input_tokens_need_no_model_name_and_nothing_remembered(model):
+async def test_input_tokens_need_no_model_name_and_nothing_remembered(model: Model) -> None:
     async with clients_of(None, model) as clients:
         counted = await clients("sk-alice").responses.input_tokens.count(input="one two three")
     assert counted.input_tokens == CHAT_TOKENS + MESSAGE_TOKENS + 3

@@ -27,11 +27,14 @@ TOOL = {"type": "function", "function": {"name": "weather", "strict": True, "par
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    engines = FakeEngines()
+async def engines() -> FakeEngines:
+    return FakeEngines()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(engines: FakeEngines) -> AsyncIterator[httpx.AsyncClient]:
     frontend = await engines.frontend(512, tool_call_parser="hermes")
     async with a_client(an_app(frontend, FakeCluster())) as client:
-        client.engines = engines  # type: ignore[attr-defined]
         yield client
 
 
@@ -55,7 +58,7 @@ async def longest_hold_s(until: asyncio.Event) -> float:
     return longest_s
 
 
-async def test_costly_schema_beside_tools_holds_up_nobody_else(client):
+async def test_costly_schema_beside_tools_holds_up_nobody_else(client: httpx.AsyncClient) -> None:
     await asks(client, KNOWN)  # what is imported and started once
     is_over = asyncio.Event()
     watching = asyncio.create_task(longest_hold_s(is_over))
@@ -65,8 +68,10 @@ async def test_costly_schema_beside_tools_holds_up_nobody_else(client):
 
 
 @pytest.mark.parametrize(("schema", "kinds"), [(KNOWN, {"structural_tag"}), (UNKNOWN, {"json"})], ids=["known", "not"])
-async def test_both_are_followed_where_xgrammar_knows_every_keyword(client, schema, kinds):
+async def test_both_are_followed_where_xgrammar_knows_every_keyword(
+    client: httpx.AsyncClient, engines: FakeEngines, schema: dict[str, Any], kinds: set[str]
+) -> None:
     response = await asks(client, schema)
     assert response.status_code == 200, response.text
-    outputs = decode_sampling_params(client.engines.requests[-1].sampling_params).structured_outputs
+    outputs = decode_sampling_params(engines.requests[-1].sampling_params).structured_outputs
     assert {kind for kind in ("json", "structural_tag") if getattr(outputs, kind) is not None} == kinds

@@ -24,20 +24,20 @@ limits = st.one_of(st.none(), st.integers(1, 30))
 
 
 @given(texts, st.booleans(), limits)
-def test_ids_are_those_of_the_tokenizer_itself(text, add_special_tokens, limit):
+def test_ids_are_those_of_the_tokenizer_itself(text: str, add_special_tokens: bool, limit: int | None) -> None:
     options = {"add_special_tokens": add_special_tokens, "truncation": limit is not None, "max_length": limit}
     assert QUICK(text, **options)["input_ids"] == ORIGINAL(text, **options)["input_ids"]
 
 
 @pytest.mark.parametrize("truncation_side", ["left", "right"])
-def test_long_text_is_cut_on_the_side_of_the_tokenizer(truncation_side):
+def test_long_text_is_cut_on_the_side_of_the_tokenizer(truncation_side: str) -> None:
     original, quick = deepcopy(ORIGINAL), deepcopy(QUICK)
     original.truncation_side = quick.truncation_side = truncation_side
     text, options = "one two three four five six seven", {"truncation": True, "max_length": 5}
     assert quick(text, **options)["input_ids"] == original(text, **options)["input_ids"]
 
 
-def test_text_after_one_that_was_cut_is_whole():
+def test_text_after_one_that_was_cut_is_whole() -> None:
     QUICK("one two three four five six seven", truncation=True, max_length=2)
     text = "one two three four five six seven eight"
     assert QUICK(text)["input_ids"] == ORIGINAL(text)["input_ids"]
@@ -46,7 +46,7 @@ def test_text_after_one_that_was_cut_is_whole():
 @pytest.mark.parametrize(
     ("text", "options"), [("with offsets", {"return_offsets_mapping": True}), (["several", "texts"], {}), ("", {})]
 )
-def test_all_else_is_what_the_tokenizer_gives(text, options):
+def test_all_else_is_what_the_tokenizer_gives(text: str | list[str], options: dict[str, Any]) -> None:
     assert dict(QUICK(text, return_attention_mask=True, **options)) == dict(ORIGINAL(text, **options))
 
 
@@ -76,19 +76,23 @@ async def ids_of(renderer: BaseRenderer[Any], messages: list[Any], **options: An
     ],
     ids=["short", "long", "parts", "tools"],
 )
-async def test_chat_is_rendered_as_before(renderers, content, options):
+async def test_chat_is_rendered_as_before(
+    renderers: tuple[BaseRenderer[Any], BaseRenderer[Any]], content: str | list[dict[str, str]], options: dict[str, Any]
+) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
     quick, original = renderers
     assert await ids_of(quick, messages, **options) == await ids_of(original, messages, **options)
 
 
-async def test_short_chat_is_rendered_without_a_thread(renderers, monkeypatch):
+async def test_short_chat_is_rendered_without_a_thread(
+    renderers: tuple[BaseRenderer[Any], BaseRenderer[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick, _ = renderers
     monkeypatch.setattr(quick._executor, "submit", lambda *_: pytest.fail("a thread was used"))
     assert await ids_of(quick, [{"role": "user", "content": "short"}])
 
 
-def test_tokenizer_of_another_kind_stays_as_it_is(renderers):
+def test_tokenizer_of_another_kind_stays_as_it_is(renderers: tuple[BaseRenderer[Any], BaseRenderer[Any]]) -> None:
     other = deepcopy(ORIGINAL)
     other.__class__ = type("Other", (type(ORIGINAL),), {"_encode_plus": lambda *_, **__: None})
     renderer = renderers[1]

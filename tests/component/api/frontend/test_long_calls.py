@@ -27,7 +27,7 @@ async def engines() -> FakeEngines:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(engines) -> AsyncIterator[httpx.AsyncClient]:
+async def client(engines: FakeEngines) -> AsyncIterator[httpx.AsyncClient]:
     frontend = await engines.frontend(8192, tool_call_parser="hermes")
     async with a_client(an_app(frontend, FakeCluster())) as client:
         yield client
@@ -55,16 +55,18 @@ async def called(client: httpx.AsyncClient, engines: FakeEngines, num_items: int
 
 
 @pytest.mark.parametrize("n", [1, 2])
-async def test_long_arguments_come_whole(client, engines, n):
+async def test_long_arguments_come_whole(client: httpx.AsyncClient, engines: FakeEngines, n: int) -> None:
     await called(client, engines, 400, n)
 
 
-async def test_first_tokens_come_one_by_one(client, engines):
+async def test_first_tokens_come_one_by_one(client: httpx.AsyncClient, engines: FakeEngines) -> None:
     _, num_events, _ = await called(client, engines, 60)
     assert num_events > 300
 
 
-async def test_each_token_of_a_long_call_costs_no_more_than_those_of_a_short_one(client, engines):
+async def test_each_token_of_a_long_call_costs_no_more_than_those_of_a_short_one(
+    client: httpx.AsyncClient, engines: FakeEngines
+) -> None:
     await called(client, engines, 10)  # what is made once
     short = min([(await called(client, engines, 300))[2] for _ in range(3)])
     long = min([(await called(client, engines, 1200))[2] for _ in range(3)])

@@ -4,17 +4,17 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from api.frontend.frontend import Frontend
-from api.frontend.generation import Call
+from api.frontend.generation import Call, SessionFactory
 from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Path
 from router.session.receipt import Terms
-from tests.component.surface import a_placement
+from tests.component.surface import a_placement, frames_of
 
 NUM_TOKENS = 32_000
 LONG = "Paris is nice and the weather is good, said the man. " * 1_800
@@ -34,7 +34,8 @@ async def a_frontend(requests: list[GenerateRequest]) -> Frontend:
         return Session()
 
     engine = {"max_model_len": 65_536, "dtype": "bfloat16", "enforce_eager": True}
-    return await Frontend.start(parse({"model": "conf/models/baton-demo", "engine": engine}), start_session)
+    config = parse({"model": "conf/models/baton-demo", "engine": engine})
+    return await Frontend.start(config, cast(SessionFactory, start_session))  # its sessions are fakes
 
 
 class LoopWatch:
@@ -71,7 +72,7 @@ def frozen() -> Iterator[None]:
 
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
-async def test_loop_is_not_held_up_by_a_long_prompt(monkeypatch):
+async def test_loop_is_not_held_up_by_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
     requests: list[GenerateRequest] = []
     frontend = await a_frontend(requests)
@@ -79,7 +80,7 @@ async def test_loop_is_not_held_up_by_a_long_prompt(monkeypatch):
     async def longest_s(body: dict[str, Any]) -> float:
         ask = frontend.chat_completion if "messages" in body else frontend.completion
         async with LoopWatch() as watch:
-            frames = await ask({"model": "baton-demo", "stream": True} | body, Call())
+            frames = frames_of(await ask({"model": "baton-demo", "stream": True} | body, Call()))
             async for _ in frames:
                 pass
         return watch.longest_s

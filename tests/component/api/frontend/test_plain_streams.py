@@ -4,7 +4,7 @@ says of the same tokens."""
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from vllm.parser import ParserManager
 
 from api.frontend.frontend import Frontend, vllm_state
-from api.frontend.generation import Call
+from api.frontend.generation import Call, SessionFactory
 from api.frontend.plain_streams import passes_text_on
 from api.frontend.vllm_errors import error_in_frame
 from api.wire import sse
@@ -24,7 +24,7 @@ from cluster.errors import Overloaded, ServingError, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
 from router.session.receipt import Terms
-from tests.component.surface import a_placement
+from tests.component.surface import a_placement, frames_of
 
 MODEL = "conf/models/baton-demo"
 
@@ -102,8 +102,9 @@ class Ways:
         )
 
     async def _frontends(self, config: AppConfig) -> tuple[Frontend, Frontend]:
-        fast = await Frontend.start(config, self.engines.start_session)
-        state = await vllm_state(config, self.engines.start_session)
+        start_session = cast(SessionFactory, self.engines.start_session)  # its sessions are fakes
+        fast = await Frontend.start(config, start_session)
+        state = await vllm_state(config, start_session)
         return fast, Frontend(state.openai_serving_chat, state.openai_serving_completion, state.openai_serving_models)
 
     def stream(self, frontend: Frontend, body: dict[str, Any]) -> Stream:
@@ -112,12 +113,12 @@ class Ways:
     async def _stream(self, frontend: Frontend, body: dict[str, Any]) -> Stream:
         stream = Stream()
         ask = frontend.chat_completion if "messages" in body else frontend.completion
-        stream.frames = [frame async for frame in await ask(body | {"stream": True}, stream.call)]
+        stream.frames = [frame async for frame in frames_of(await ask(body | {"stream": True}, stream.call))]
         return stream
 
 
 @pytest.fixture(scope="module", params=[{}, {"tool_call_parser": "hermes"}], ids=["no parser", "tool parser"])
-def ways(request) -> Iterator[Ways]:
+def ways(request: pytest.FixtureRequest) -> Iterator[Ways]:
     ways = Ways(**request.param)
     yield ways
     ways.loop.close()
@@ -143,15 +144,17 @@ ends = st.one_of(
 @st.composite
 def generated(draw: st.DrawFn) -> list[TokenDelta]:
     """A sequence's deltas: of any length each, empty ones too, with or without an end."""
-    tokens, deltas = draw(token_ids), []
+    tokens = draw(token_ids)
+    deltas: list[TokenDelta] = []
     while tokens:
         size = draw(st.integers(0, 4))
         deltas.append(TokenDelta(0, tokens[:size]))
         tokens = tokens[size:]
     if (end := draw(ends)) is not None:
-        last = deltas.pop() if deltas and draw(st.booleans()) else TokenDelta(0, [])
+        ends_its_last = draw(st.booleans())
+        last = deltas.pop() if ends_its_last and deltas else TokenDelta(0, [])
         deltas.append(TokenDelta(0, last.token_ids, *end))
-    if deltas and draw(st.booleans()):
+    if draw(st.booleans()) and deltas:
         deltas[0] = msgspec.structs.replace(deltas[0], prompt_sources=PromptTokenSources(3, 2, 1))
     return deltas
 
@@ -178,7 +181,13 @@ errors = st.sampled_from([None, None, None, Overloaded("full", 1.0), WorkerUnrea
 
 @settings(max_examples=300, deadline=None)
 @given(asked=st.sampled_from([CHAT, TEXT]), options=bodies, deltas=generated(), error=errors)
-def test_both_ways_give_the_same_bytes(ways, asked, options, deltas, error):
+def test_both_ways_give_the_same_bytes(
+    ways: Ways,
+    asked: dict[str, Any],
+    options: dict[str, Any],
+    deltas: list[TokenDelta],
+    error: WorkerUnreachable | Overloaded | None,
+) -> None:
     ways.engines.deltas, ways.engines.error = deltas, error
     fast, slow = (ways.stream(frontend, asked | options) for frontend in (ways.fast, ways.slow))
     assert fast.bytes == slow.bytes
@@ -193,7 +202,7 @@ def says(text: str) -> list[TokenDelta]:
 
 
 @pytest.fixture
-def engines(ways) -> Engines:
+def engines(ways: Ways) -> Engines:
     ways.engines.deltas, ways.engines.error = says("Paris is nice."), None
     return ways.engines
 
@@ -211,7 +220,9 @@ def engines(ways) -> Engines:
     ids=str,
 )
 @pytest.mark.parametrize("asked", [CHAT, TEXT], ids=["chat", "text"])
-def test_stream_of_text_alone_is_prepared(ways, engines, asked, fields):
+def test_stream_of_text_alone_is_prepared(
+    ways: Ways, engines: Engines, asked: dict[str, Any], fields: dict[str, Any]
+) -> None:
     assert ways.stream(ways.fast, asked | fields).is_prepared
 
 
@@ -235,27 +246,27 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type
     ],
     ids=lambda body: str({name: value for name, value in body.items() if name not in ("model", "messages")}),
 )
-def test_stream_that_says_more_than_text_is_vllm_s(ways, engines, body):
+def test_stream_that_says_more_than_text_is_vllm_s(ways: Ways, engines: Engines, body: dict[str, Any]) -> None:
     fast, slow = (ways.stream(frontend, body) for frontend in (ways.fast, ways.slow))
     assert not fast.is_prepared
     assert sorted(fast.bytes.split(b"\n\n")) == sorted(slow.bytes.split(b"\n\n"))  # prompts take turns as they like
 
 
-def test_stream_of_a_request_with_tools_is_vllm_s(ways, engines):
+def test_stream_of_a_request_with_tools_is_vllm_s(ways: Ways, engines: Engines) -> None:
     assert not ways.stream(ways.fast, CHAT | {"tools": [TOOL], "tool_choice": "none"}).is_prepared
 
 
 @pytest.mark.parametrize("parser", ["qwen3", "deepseek_r1"])
-def test_stream_of_a_model_that_reasons_is_vllm_s(parser):
+def test_stream_of_a_model_that_reasons_is_vllm_s(parser: str) -> None:
     assert not passes_text_on(ParserManager.get_parser(reasoning_parser_name=parser))
 
 
-def test_parser_that_rewrites_text_keeps_the_stream_vllm_s():
+def test_parser_that_rewrites_text_keeps_the_stream_vllm_s() -> None:
     engine_based = ParserManager.get_parser(tool_parser_name="qwen3_coder", enable_auto_tools=True)
     assert not passes_text_on(engine_based)
 
 
-def test_prompt_that_the_engine_s_processor_refuses_is_refused_alike(ways, engines):
+def test_prompt_that_the_engine_s_processor_refuses_is_refused_alike(ways: Ways, engines: Engines) -> None:
     body = TEXT | {"allowed_token_ids": [10**6]}
     fast, slow = ways.stream(ways.fast, body), ways.stream(ways.slow, body)
     assert fast.bytes == slow.bytes
@@ -265,12 +276,14 @@ def test_prompt_that_the_engine_s_processor_refuses_is_refused_alike(ways, engin
 
 @pytest.mark.parametrize("num_read", [0, 1, 3])
 @pytest.mark.parametrize("asked", [CHAT, TEXT], ids=["chat", "text"])
-def test_stream_that_is_closed_early_ends_its_session_once(ways, engines, asked, num_read):
+def test_stream_that_is_closed_early_ends_its_session_once(
+    ways: Ways, engines: Engines, asked: dict[str, Any], num_read: int
+) -> None:
     engines.num_started = engines.num_ended = 0
 
     async def read() -> None:
         ask = ways.fast.chat_completion if asked is CHAT else ways.fast.completion
-        frames = await ask(asked | {"stream": True}, Call())
+        frames = frames_of(await ask(asked | {"stream": True}, Call()))
         for _ in range(num_read):
             await anext(frames)
         await frames.aclose()
@@ -279,6 +292,6 @@ def test_stream_that_is_closed_early_ends_its_session_once(ways, engines, asked,
     ways.loop.run_until_complete(read())
 
 
-def test_call_outlives_its_stream_without_a_cycle(ways, engines):
+def test_call_outlives_its_stream_without_a_cycle(ways: Ways, engines: Engines) -> None:
     stream = ways.stream(ways.fast, CHAT)
     assert stream.call.generations == []

@@ -20,7 +20,7 @@ async def azip(numbers: Any, stream: Any) -> AsyncIterator[tuple[int, Any]]:
 
 
 async def resumed(client: AsyncOpenAI, response: str, after: int | None = None) -> list[Any]:
-    options = {} if after is None else {"starting_after": after}
+    options: dict[str, Any] = {} if after is None else {"starting_after": after}
     return [event async for event in await client.responses.retrieve(response, stream=True, **options)]
 
 

@@ -8,8 +8,9 @@ from openai import AsyncOpenAI, ConflictError, RateLimitError
 
 from api.responses import idempotency as attempts
 from cluster.errors import TooManyRequests
-from tests.component.answering import texts
+from tests.component.answering import Model, texts
 from tests.component.api.responses.streams import cut_after, numbers
+from tests.component.remembering import ClientOf
 
 
 async def tried(client: AsyncOpenAI, number: int, **request: Any) -> Any:
@@ -18,7 +19,7 @@ async def tried(client: AsyncOpenAI, number: int, **request: Any) -> Any:
     return await client.responses.create(model="m", input="Hello", extra_headers=headers, **request)
 
 
-async def test_retry_finds_the_response_that_is_being_generated(client, model):
+async def test_retry_finds_the_response_that_is_being_generated(client: AsyncOpenAI, model: Model) -> None:
     model.may_go_on.clear()
     conversation = await client.conversations.create()
     first, _ = await cut_after(client, 3, conversation=conversation.id)
@@ -30,7 +31,9 @@ async def test_retry_finds_the_response_that_is_being_generated(client, model):
     assert await texts(client, conversation.id) == ["Hello", "Answer 1"]
 
 
-async def test_retry_without_a_stream_waits_for_the_whole(client, model, elsewhere):
+async def test_retry_without_a_stream_waits_for_the_whole(
+    client: AsyncOpenAI, model: Model, elsewhere: AsyncOpenAI
+) -> None:
     model.may_go_on.clear()
     asked = asyncio.create_task(client.responses.create(model="m", input="Hello"))
     await model.asked(1)
@@ -41,13 +44,13 @@ async def test_retry_without_a_stream_waits_for_the_whole(client, model, elsewhe
     assert len(model.bodies) == 1
 
 
-async def test_same_request_that_is_no_retry_is_another(client, model):
+async def test_same_request_that_is_no_retry_is_another(client: AsyncOpenAI, model: Model) -> None:
     one = await client.responses.create(model="m", input="Hello")
     other = await client.responses.create(model="m", input="Hello")
     assert one.id != other.id and len(model.bodies) == 2
 
 
-async def test_retry_after_a_refusal_is_tried(client, model):
+async def test_retry_after_a_refusal_is_tried(client: AsyncOpenAI, model: Model) -> None:
     model.error = TooManyRequests("busy", 3.0)
     with pytest.raises(RateLimitError):
         await client.responses.create(model="m", input="Hello", extra_headers={"Idempotency-Key": "k"})
@@ -57,7 +60,9 @@ async def test_retry_after_a_refusal_is_tried(client, model):
     assert keyed.output_text == "Answer 3"
 
 
-async def test_idempotency_key_gives_the_first_answer_and_belongs_to_one_request(client, clients, model):
+async def test_idempotency_key_gives_the_first_answer_and_belongs_to_one_request(
+    client: AsyncOpenAI, clients: ClientOf, model: Model
+) -> None:
     key = {"Idempotency-Key": "k"}
     first = await client.responses.create(model="m", input="Hello", extra_headers=key)
     assert await client.responses.create(model="m", input="Hello", extra_headers=key) == first
@@ -68,7 +73,9 @@ async def test_idempotency_key_gives_the_first_answer_and_belongs_to_one_request
     assert (await clients("sk-bob").responses.create(model="m", input="Other", extra_headers=key)).id != first.id
 
 
-async def test_try_that_was_refused_while_another_one_waited_for_it_is_to_be_tried_again(client, model, elsewhere):
+async def test_try_that_was_refused_while_another_one_waited_for_it_is_to_be_tried_again(
+    client: AsyncOpenAI, model: Model, elsewhere: AsyncOpenAI
+) -> None:
     model.may_go_on.clear()
     model.error = TooManyRequests("busy", 3.0)
     first = asyncio.create_task(client.responses.create(model="m", input="Hello"))
@@ -83,7 +90,9 @@ async def test_try_that_was_refused_while_another_one_waited_for_it_is_to_be_tri
         await second
 
 
-async def test_later_request_that_is_the_same_gets_an_answer_of_its_own(client, model, monkeypatch):
+async def test_later_request_that_is_the_same_gets_an_answer_of_its_own(
+    client: AsyncOpenAI, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = await client.responses.create(model="m", input="Hello")
     assert (await tried(client, 1)).id == first.id
     monkeypatch.setattr(attempts, "ATTACHED_WITHIN_S", 0.0)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import openai
 import psycopg
 import pytest
 from openai import InternalServerError
+from openai.types.conversations import Message
 
 from api.state.event_streams import event_writer as log_writer
 from api.state.event_streams import orphans
@@ -16,8 +18,10 @@ from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import LEASE
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
-from tests.component.answering import texts
+from tests.component.answering import Model, texts
 from tests.component.api.responses.streams import cut_after, numbers, resumed
+from tests.component.remembering import ClientOf
+from tests.expected import of_kind, present
 
 
 @pytest.fixture
@@ -51,7 +55,9 @@ async def lose(state: ChatState, postgres: str) -> None:
 
 
 @pytest.mark.usefixtures("knows_that_nobody_comes_back")
-async def test_lost_turn_keeps_its_partial_answer_and_locks_nothing(client, model, state, postgres):
+async def test_lost_turn_keeps_its_partial_answer_and_locks_nothing(
+    client: openai.AsyncOpenAI, model: Model, state: ChatState, postgres: str
+) -> None:
     model.may_go_on.clear()
     conversation = await client.conversations.create()
     stream = await client.responses.create(model="m", input="Hello", conversation=conversation.id, stream=True)
@@ -60,7 +66,7 @@ async def test_lost_turn_keeps_its_partial_answer_and_locks_nothing(client, mode
             break
     await lose(state, postgres)
     (lost,) = [item async for item in client.conversations.items.list(conversation.id, limit=1)][:1]
-    assert lost.status == "incomplete"
+    assert of_kind(Message, lost).status == "incomplete"
     await client.responses.create(model="m", input="Still there?", conversation=conversation.id)
     assert await texts(client, conversation.id) == ["Hello", "Answer ", "Still there?", "Answer 2"]
     assert [message["content"] for message in model.chats[1]] == ["Hello", "Answer ", "Still there?"]
@@ -71,7 +77,9 @@ async def test_lost_turn_keeps_its_partial_answer_and_locks_nothing(client, mode
 
 
 @pytest.mark.usefixtures("knows_that_nobody_comes_back")
-async def test_stream_of_a_lost_response_ends(client, model, state, postgres, elsewhere):
+async def test_stream_of_a_lost_response_ends(
+    client: openai.AsyncOpenAI, model: Model, state: ChatState, postgres: str, elsewhere: openai.AsyncOpenAI
+) -> None:
     model.may_go_on.clear()
     made = await client.responses.create(model="m", input="Hello", background=True)
     waiting = asyncio.create_task(resumed(elsewhere, made.id))
@@ -82,7 +90,9 @@ async def test_stream_of_a_lost_response_ends(client, model, state, postgres, el
     model.may_go_on.set()
 
 
-async def test_after_an_outage_others_have_the_time_to_renew_their_leases(client, model, state, postgres):
+async def test_after_an_outage_others_have_the_time_to_renew_their_leases(
+    client: openai.AsyncOpenAI, model: Model, state: ChatState, postgres: str
+) -> None:
     model.may_go_on.clear()
     made = await client.responses.create(model="m", input="Hello", background=True)
     with psycopg.connect(postgres) as connection:
@@ -95,7 +105,9 @@ async def test_after_an_outage_others_have_the_time_to_renew_their_leases(client
 
 
 @pytest.mark.usefixtures("knows_that_nobody_comes_back")
-async def test_tenant_that_waits_for_a_lock_keeps_no_lost_response_from_ending(client, model, state, postgres):
+async def test_tenant_that_waits_for_a_lock_keeps_no_lost_response_from_ending(
+    client: openai.AsyncOpenAI, model: Model, state: ChatState, postgres: str
+) -> None:
     model.may_go_on.clear()
     lost = await client.responses.create(model="m", input="Hello", background=True)
     await model.asked(1)
@@ -111,7 +123,7 @@ async def test_tenant_that_waits_for_a_lock_keeps_no_lost_response_from_ending(c
 
 
 @pytest.mark.usefixtures("knows_that_nobody_comes_back")
-async def test_server_that_was_lost_meanwhile_is_noticed(state, postgres):
+async def test_server_that_was_lost_meanwhile_is_noticed(state: ChatState, postgres: str) -> None:
     with psycopg.connect(postgres) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -119,13 +131,15 @@ async def test_server_that_was_lost_meanwhile_is_noticed(state, postgres):
         )
     with pytest.raises(StateUnavailable):
         await state.look()
-    assert math.isinf(state._database.reachable_since)
+    assert math.isinf(present(state._database).reachable_since)
     await state.look()
-    assert math.isfinite(state._database.reachable_since)
+    assert math.isfinite(present(state._database).reachable_since)
 
 
 @pytest.mark.usefixtures("knows_that_nobody_comes_back")
-async def test_response_that_cannot_be_read_keeps_no_other_from_ending(client, clients, model, state, postgres):
+async def test_response_that_cannot_be_read_keeps_no_other_from_ending(
+    client: openai.AsyncOpenAI, clients: ClientOf, model: Model, state: ChatState, postgres: str
+) -> None:
     model.may_go_on.clear()
     model.waiting = {1, 2}
     conversation = await client.conversations.create()
@@ -143,7 +157,9 @@ async def test_response_that_cannot_be_read_keeps_no_other_from_ending(client, c
 
 
 @pytest.mark.usefixtures("has_short_leases")
-async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(client, clients, model, postgres):
+async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(
+    client: openai.AsyncOpenAI, clients: ClientOf, model: Model, postgres: str
+) -> None:
     model.may_go_on.clear()
     response, _ = await cut_after(client, 3)
     with psycopg.connect(postgres) as connection:
@@ -170,7 +186,9 @@ async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(client, 
         assert one.exception() is not None
 
 
-async def test_admission_that_nobody_heard_of_leaves_nothing(client, state, monkeypatch):
+async def test_admission_that_nobody_heard_of_leaves_nothing(
+    client: openai.AsyncOpenAI, state: ChatState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = state.stores.responses
     admit = store.admit
 

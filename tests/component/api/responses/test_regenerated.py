@@ -6,14 +6,17 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 
 from cluster.errors import TooManyRequests
-from tests.component.answering import texts
+from tests.component.answering import Model, texts
+from tests.component.openai_objects import id_of
 
 
 async def again(client: AsyncOpenAI, response: str, **overrides: Any) -> Any:
     return await client.post(f"/responses/{response}/regenerate", cast_to=object, body=overrides)
 
 
-async def test_regenerated_answer_is_a_sibling_and_the_conversation_goes_on_from_it(client, model):
+async def test_regenerated_answer_is_a_sibling_and_the_conversation_goes_on_from_it(
+    client: AsyncOpenAI, model: Model
+) -> None:
     conversation = await client.conversations.create()
     first = await client.responses.create(model="m", input="One", conversation=conversation.id, temperature=0.5)
     await client.responses.create(model="m", input="Two", conversation=conversation.id)
@@ -30,7 +33,7 @@ async def test_regenerated_answer_is_a_sibling_and_the_conversation_goes_on_from
     assert branch.conversation is None
 
 
-async def test_response_with_all_the_metadata_it_may_have_can_be_regenerated(client):
+async def test_response_with_all_the_metadata_it_may_have_can_be_regenerated(client: AsyncOpenAI) -> None:
     full = {str(number): "" for number in range(16)}
     first = await client.responses.create(model="m", input="One", metadata=full)
     second = await again(client, first.id)
@@ -40,7 +43,7 @@ async def test_response_with_all_the_metadata_it_may_have_can_be_regenerated(cli
         await again(client, first.id, metadata={**full, "more": ""})
 
 
-async def test_first_try_can_be_regenerated_again_but_not_what_followed_it(client):
+async def test_first_try_can_be_regenerated_again_but_not_what_followed_it(client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     first = await client.responses.create(model="m", input="One", conversation=conversation.id)
     second = await client.responses.create(model="m", input="Two", conversation=conversation.id)
@@ -52,7 +55,7 @@ async def test_first_try_can_be_regenerated_again_but_not_what_followed_it(clien
     assert caught.value.code == "response_superseded"
 
 
-async def test_regeneration_that_is_refused_changes_nothing(client, model):
+async def test_regeneration_that_is_refused_changes_nothing(client: AsyncOpenAI, model: Model) -> None:
     conversation = await client.conversations.create()
     first = await client.responses.create(model="m", input="One", conversation=conversation.id)
     model.error = TooManyRequests("busy", 3.0)
@@ -61,7 +64,9 @@ async def test_regeneration_that_is_refused_changes_nothing(client, model):
     assert await texts(client, conversation.id) == ["One", "Answer 1"]
 
 
-async def test_regeneration_outside_of_a_conversation_follows_the_same_response(client, model):
+async def test_regeneration_outside_of_a_conversation_follows_the_same_response(
+    client: AsyncOpenAI, model: Model
+) -> None:
     first = await client.responses.create(model="m", input="One")
     second = await client.responses.create(model="m", input="Two", previous_response_id=first.id)
     sibling = await again(client, second.id)
@@ -73,10 +78,10 @@ async def test_regeneration_outside_of_a_conversation_follows_the_same_response(
         await again(client, "resp_x")
 
 
-async def test_superseded_item_is_not_found_and_can_be_deleted(client):
+async def test_superseded_item_is_not_found_and_can_be_deleted(client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     made = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
-    (said, _) = [item.id async for item in client.conversations.items.list(conversation.id, order="asc")]
+    (said, _) = [id_of(item) async for item in client.conversations.items.list(conversation.id, order="asc")]
     assert (await client.conversations.items.retrieve(said, conversation_id=conversation.id)).id == said
     await again(client, made.id)
     with pytest.raises(NotFoundError):
@@ -84,14 +89,14 @@ async def test_superseded_item_is_not_found_and_can_be_deleted(client):
     await client.conversations.items.delete(said, conversation_id=conversation.id)
 
 
-async def test_regenerated_is_asked_as_it_was_asked_first(client, model):
+async def test_regenerated_is_asked_as_it_was_asked_first(client: AsyncOpenAI, model: Model) -> None:
     first = await client.responses.create(model="m", input="One", metadata={str(n): "x" for n in range(16)})
     second = await again(client, first.id)
     await again(client, second["id"])
     assert model.bodies[0] == model.bodies[1] == model.bodies[2]
 
 
-async def test_regeneration_is_tried_once(client, model):
+async def test_regeneration_is_tried_once(client: AsyncOpenAI, model: Model) -> None:
     first = await client.responses.create(model="m", input="Hello")
     key = {"Idempotency-Key": "k"}
     path = f"/responses/{first.id}/regenerate"

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
+from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
 from api.identity.tenants import tenant_of_key
 from api.responses.titles import MAX_TITLES, Titles
@@ -16,6 +17,7 @@ from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from cluster.errors import InvalidRequest, StateUnavailable, TooManyRequests
 from cluster.messages.ids import SloClass
+from tests.component.openai_objects import id_of
 from tests.component.remembering import clients_of
 from tests.component.surface import FakeFrontend
 
@@ -57,7 +59,7 @@ async def client(state: ChatState, model: Model) -> AsyncIterator[AsyncOpenAI]:
 
 @pytest.fixture
 async def titles(state: ChatState, model: Model) -> AsyncIterator[Titles]:
-    made = Titles(model, state)  # type: ignore[arg-type]
+    made = Titles(cast(Frontend, model), state)
     yield made
     await made.close()
 
@@ -72,9 +74,9 @@ async def after_turn(titles: Titles, conversation: str) -> None:
     await titles.drained()
 
 
-async def test_conversation_gets_a_title_after_its_turn(client, titles, model):
+async def test_conversation_gets_a_title_after_its_turn(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
     made = await client.conversations.create(items=SAID)
-    assert made.title is None
+    assert await title(client, made.id) is None
     await after_turn(titles, made.id)
     assert await title(client, made.id) == "A walk in Rome"
     assert "How do I get to the forum?" in model.bodies[0][1]["messages"][0]["content"]
@@ -83,9 +85,11 @@ async def test_conversation_gets_a_title_after_its_turn(client, titles, model):
     assert len(model.bodies) == 1
 
 
-async def test_title_is_the_clients_to_set_and_is_never_overwritten(client, titles, model):
+async def test_title_is_the_clients_to_set_and_is_never_overwritten(
+    client: AsyncOpenAI, titles: Titles, model: Model
+) -> None:
     made = await client.conversations.create(items=SAID, metadata={"a": "b"}, extra_body={"title": "Mine"})
-    assert made.title == "Mine"
+    assert await title(client, made.id) == "Mine"
     await after_turn(titles, made.id)
     assert await title(client, made.id) == "Mine" and model.bodies == []
     changed: Any = await client.post(f"/conversations/{made.id}", cast_to=object, body={"title": "Still mine"})
@@ -94,7 +98,7 @@ async def test_title_is_the_clients_to_set_and_is_never_overwritten(client, titl
     assert await title(client, made.id) == "Still mine"
 
 
-async def test_title_that_the_client_sets_meanwhile_stays(client, titles, model):
+async def test_title_that_the_client_sets_meanwhile_stays(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
     made = await client.conversations.create(items=SAID)
     model.may_answer.clear()
     await titles.after_turn(ALICE, made.id)
@@ -104,7 +108,7 @@ async def test_title_that_the_client_sets_meanwhile_stays(client, titles, model)
     assert await title(client, made.id) == "Mine"
 
 
-async def test_title_that_the_client_removes_is_made_again(client, titles):
+async def test_title_that_the_client_removes_is_made_again(client: AsyncOpenAI, titles: Titles) -> None:
     made = await client.conversations.create(items=SAID, extra_body={"title": "Mine"})
     await client.post(f"/conversations/{made.id}", cast_to=object, body={"title": None})
     assert await title(client, made.id) is None
@@ -112,7 +116,7 @@ async def test_title_that_the_client_removes_is_made_again(client, titles):
     assert await title(client, made.id) == "A walk in Rome"
 
 
-async def test_refusal_is_no_title_this_time(client, titles, model):
+async def test_refusal_is_no_title_this_time(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
     made = await client.conversations.create(items=SAID)
     answer, model.answer = model.answer, TooManyRequests("the queue is long", 1.0)
     await after_turn(titles, made.id)
@@ -125,7 +129,9 @@ async def test_refusal_is_no_title_this_time(client, titles, model):
 @pytest.mark.parametrize(
     "answer", [{"choices": [{"message": {"content": None}}]}, InvalidRequest("the prompt is too long")]
 )
-async def test_model_that_gives_nothing_usable_leaves_the_question_as_the_title(client, titles, model, answer):
+async def test_model_that_gives_nothing_usable_leaves_the_question_as_the_title(
+    client: AsyncOpenAI, titles: Titles, model: Model, answer: dict[str, list[Any]] | InvalidRequest
+) -> None:
     made = await client.conversations.create(items=SAID)
     model.answer = answer
     await after_turn(titles, made.id)
@@ -133,7 +139,9 @@ async def test_model_that_gives_nothing_usable_leaves_the_question_as_the_title(
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("a bug"), StateUnavailable("away", 1.0), {"choices": [{}]}])
-async def test_what_goes_wrong_harms_nobody(client, titles, model, answer):
+async def test_what_goes_wrong_harms_nobody(
+    client: AsyncOpenAI, titles: Titles, model: Model, answer: RuntimeError | StateUnavailable | dict[str, list[Any]]
+) -> None:
     made = await client.conversations.create(items=SAID)
     model.answer = answer
     await after_turn(titles, made.id)
@@ -141,7 +149,7 @@ async def test_what_goes_wrong_harms_nobody(client, titles, model, answer):
     assert await title(client, made.id) is None
 
 
-async def test_few_titles_are_made_at_a_time_and_each_once(client, titles, model):
+async def test_few_titles_are_made_at_a_time_and_each_once(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
     made = [(await client.conversations.create(items=SAID)).id for _ in range(MAX_TITLES + 2)]
     model.may_answer.clear()
     for conversation in (*made, *made):
@@ -151,7 +159,7 @@ async def test_few_titles_are_made_at_a_time_and_each_once(client, titles, model
     assert len(model.bodies) == MAX_TITLES
 
 
-async def test_close_gives_up_what_is_being_made(client, titles, model):
+async def test_close_gives_up_what_is_being_made(client: AsyncOpenAI, titles: Titles, model: Model) -> None:
     made = await client.conversations.create(items=SAID)
     model.may_answer.clear()
     await titles.after_turn(ALICE, made.id)
@@ -159,16 +167,16 @@ async def test_close_gives_up_what_is_being_made(client, titles, model):
     assert await title(client, made.id) is None
 
 
-async def test_titles_can_be_switched_off(client, model, postgres, tmp_path: Path):
+async def test_titles_can_be_switched_off(client: AsyncOpenAI, model: Model, postgres: str, tmp_path: Path) -> None:
     state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), titles=False))
     await state.look()
     made = await client.conversations.create(items=SAID)
-    await after_turn(Titles(model, state), made.id)
+    await after_turn(Titles(cast(Frontend, model), state), made.id)
     assert model.bodies == []
     await state.close()
 
 
-async def test_titles_are_encrypted_at_rest_and_listed(client, postgres):
+async def test_titles_are_encrypted_at_rest_and_listed(client: AsyncOpenAI, postgres: str) -> None:
     made = await client.conversations.create(extra_body={"title": "a private matter"})
     listed: Any = await client.get("/conversations", cast_to=object)
     assert [shown["title"] for shown in listed["data"]] == ["a private matter"]
@@ -179,20 +187,22 @@ async def test_titles_are_encrypted_at_rest_and_listed(client, postgres):
 
 
 @pytest.mark.parametrize("value", [1, ["x"], "x" * 201])
-async def test_bad_titles_are_refused(client, value):
+async def test_bad_titles_are_refused(client: AsyncOpenAI, value: int | list[str] | str) -> None:
     for path in ("/conversations", "/conversations/conv_1"):
         with pytest.raises(BadRequestError) as caught:
             await client.post(path, cast_to=object, body={"title": value})
         assert caught.value.param == "title"
 
 
-async def test_title_of_what_was_deleted_meanwhile_is_dropped(client, titles, model):
+async def test_title_of_what_was_deleted_meanwhile_is_dropped(
+    client: AsyncOpenAI, titles: Titles, model: Model
+) -> None:
     made = await client.conversations.create(items=SAID)
     model.may_answer.clear()
     await titles.after_turn(ALICE, made.id)
     await model.is_asked.wait()
     question = (await client.conversations.items.list(made.id, order="asc")).data[0]
-    await client.conversations.items.delete(question.id, conversation_id=made.id)
+    await client.conversations.items.delete(id_of(question), conversation_id=made.id)
     model.may_answer.set()
     await titles.drained()
     assert await title(client, made.id) is None

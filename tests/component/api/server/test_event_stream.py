@@ -1,7 +1,7 @@
 """A stream's bytes and life on the ASGI side, with a generator, a client and pauses that a test chooses."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
@@ -55,7 +55,7 @@ class Client:
 
     def __init__(self) -> None:
         self._has_asked = False
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[MutableMapping[str, Any]] = []
         self.leave = asyncio.Event()
         self.accept = asyncio.Event()
         self.accept.set()
@@ -68,7 +68,7 @@ class Client:
         await self.leave.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: MutableMapping[str, Any]) -> None:
         await self.accept.wait()
         self.messages.append(message)
         async with self._taken:
@@ -124,12 +124,12 @@ async def taken(*steps: str | bytes | float, keep_alive_s: float = 60.0) -> Clie
     ],
     ids=["as it is", "bytes", "no terminal frame", "nothing", "only done", "after done", "error midway"],
 )
-async def test_stream_is_its_frames_and_one_terminal_frame(steps, text):
+async def test_stream_is_its_frames_and_one_terminal_frame(steps: tuple[Any, ...], text: str) -> None:
     client = await taken(*steps)
     assert (client.status, client.text) == (200, text)
 
 
-async def test_status_comes_with_the_stream_s_headers():
+async def test_status_comes_with_the_stream_s_headers() -> None:
     headers = dict((await taken(TEXT)).messages[0]["headers"])
     assert headers.pop(b"x-request-id").startswith(b"req_")
     assert headers == {
@@ -141,17 +141,17 @@ async def test_status_comes_with_the_stream_s_headers():
     }
 
 
-async def test_error_in_the_first_frame_is_a_status():
+async def test_error_in_the_first_frame_is_a_status() -> None:
     client = await taken(BROKEN, DONE)
     assert client.status == 503
     assert dict(client.messages[0]["headers"])[b"retry-after"] == b"2"
 
 
-async def test_error_in_the_first_frame_is_still_a_status_after_a_short_silence():
+async def test_error_in_the_first_frame_is_still_a_status_after_a_short_silence() -> None:
     assert (await taken(SOON, BROKEN, DONE)).status == 503
 
 
-async def test_comments_fill_the_silence_before_the_first_frame():
+async def test_comments_fill_the_silence_before_the_first_frame() -> None:
     client = Client()
     await client.takes(Frames(lambda: client.has_taken(3), TEXT), keep_alive_s=SOON)
     assert client.status == 200
@@ -159,23 +159,24 @@ async def test_comments_fill_the_silence_before_the_first_frame():
     assert client.text.replace(COMMENT, "") == TEXT + DONE
 
 
-async def test_error_after_the_first_comment_is_a_frame():
+async def test_error_after_the_first_comment_is_a_frame() -> None:
     client = await taken(1.5 * SOON, BROKEN, keep_alive_s=SOON)
     assert (client.status, client.text.replace(COMMENT, "")) == (200, REFUSAL + DONE)
 
 
-async def test_comments_fill_the_silence_between_frames_and_lose_none():
+async def test_comments_fill_the_silence_between_frames_and_lose_none() -> None:
     client = await taken(TEXT, 2.5 * SOON, TEXT, 2.5 * SOON, TEXT, keep_alive_s=SOON)
     assert client.text.replace(COMMENT, "") == TEXT * 3 + DONE
     assert client.text.count(COMMENT) >= 2
     assert client.text.startswith(TEXT + COMMENT)
 
 
-async def test_stream_that_is_not_silent_has_no_comments():
-    assert COMMENT not in (await taken(*[TEXT, SOON / 4] * 12, keep_alive_s=SOON)).text
+async def test_stream_that_is_not_silent_has_no_comments() -> None:
+    steps: list[str | bytes | float] = [TEXT, SOON / 4]
+    assert COMMENT not in (await taken(*steps * 12, keep_alive_s=SOON)).text
 
 
-async def test_slow_client_is_sent_no_comments():
+async def test_slow_client_is_sent_no_comments() -> None:
     client, frames = Client(), Frames(TEXT, TEXT)
     client.accept.clear()
     taking = asyncio.ensure_future(client.takes(frames, SOON))
@@ -190,7 +191,7 @@ async def test_slow_client_is_sent_no_comments():
     [((60.0,), True), ((TEXT, 60.0), True), ((TEXT, TEXT), False), ((60.0,), False)],
     ids=["before the first frame", "between frames", "while a frame waits for it", "while a comment waits for it"],
 )
-async def test_client_that_leaves_closes_the_generator_at_once(steps, accepts):
+async def test_client_that_leaves_closes_the_generator_at_once(steps: tuple[Any, ...], accepts: bool) -> None:
     client, frames = Client(), Frames(*steps)
     if not accepts:
         client.accept.clear()
@@ -201,7 +202,7 @@ async def test_client_that_leaves_closes_the_generator_at_once(steps, accepts):
     assert frames.is_closed
 
 
-async def test_client_that_takes_nothing_any_more_is_given_up(caplog):
+async def test_client_that_takes_nothing_any_more_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     client, frames = Client(), Frames(TEXT, TEXT)
     client.accept.clear()
     await asyncio.wait_for(client.takes(frames, SOON), 5.0)
@@ -210,7 +211,7 @@ async def test_client_that_takes_nothing_any_more_is_given_up(caplog):
     assert "took nothing" in caplog.text
 
 
-async def test_response_that_is_cancelled_closes_the_generator():
+async def test_response_that_is_cancelled_closes_the_generator() -> None:
     client, frames = Client(), Frames(TEXT, 60.0)
     taking = asyncio.ensure_future(client.takes(frames))
     await asyncio.sleep(0.01)
@@ -220,7 +221,7 @@ async def test_response_that_is_cancelled_closes_the_generator():
     assert frames.is_closed
 
 
-async def test_bug_in_the_generator_is_not_swallowed():
+async def test_bug_in_the_generator_is_not_swallowed() -> None:
     async def broken() -> AsyncGenerator[str | bytes, None]:
         yield TEXT
         raise RuntimeError("bug")

@@ -1,7 +1,8 @@
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
+import httpx
 import pytest
 from openai import AsyncOpenAI
 
@@ -41,7 +42,7 @@ DONE = "data: [DONE]\n\n"
 ERROR = 'data: {"error": {"message": "boom", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
 
 
-def error_of(response) -> dict[str, Any]:
+def error_of(response: httpx.Response) -> dict[str, Any]:
     """The error in a response, which has all four keys whatever happened."""
     assert response.headers["content-type"] == "application/json"
     assert response.json().keys() == {"error"}
@@ -50,25 +51,25 @@ def error_of(response) -> dict[str, Any]:
     return error
 
 
-async def test_ingress_that_answers_is_alive():
+async def test_ingress_that_answers_is_alive() -> None:
     response = await asked("GET", "/healthz")
     assert (response.status_code, response.json()["status"]) == (200, "ok")
 
 
 @pytest.mark.parametrize(("connected", "status"), [(True, 200), (False, 503)])
-async def test_cluster_is_ready_once_a_pair_is_connected(connected, status):
+async def test_cluster_is_ready_once_a_pair_is_connected(connected: bool, status: int) -> None:
     response = await asked("GET", "/readyz", cluster=FakeCluster(connected=connected))
     counts = {"prefill_workers": 1, "decode_workers": 1, "connected_pairs": int(connected)}
     assert (response.status_code, response.json()) == (status, {"ready": connected} | counts)
 
 
-async def test_cluster_is_not_ready_while_the_scheduler_is_away():
+async def test_cluster_is_not_ready_while_the_scheduler_is_away() -> None:
     away = FakeCluster(error=WorkerUnreachable("worker scheduler is unreachable", "scheduler"))
     response = await asked("GET", "/readyz", cluster=away)
     assert (response.status_code, error_of(response)["code"]) == (503, "worker_failed")
 
 
-async def test_queue_says_who_waits_and_for_how_long_yet():
+async def test_queue_says_who_waits_and_for_how_long_yet() -> None:
     response = await asked("GET", "/baton/queue")
     (waiting,) = response.json()["waiting"]
     expected = {"slo_class": "batch", "num_before": 0, "waited_s": 1.0, "wait_s": 2.0, "gives_up_s": 20.0}
@@ -76,7 +77,7 @@ async def test_queue_says_who_waits_and_for_how_long_yet():
 
 
 @pytest.mark.parametrize("connected", [True, False])
-async def test_links_are_listed_whether_or_not_they_are_proved(connected):
+async def test_links_are_listed_whether_or_not_they_are_proved(connected: bool) -> None:
     response = await asked("GET", "/baton/links", cluster=FakeCluster(connected=connected))
     assert response.status_code == 200
     (link,) = response.json()["links"]
@@ -84,7 +85,7 @@ async def test_links_are_listed_whether_or_not_they_are_proved(connected):
     assert (link["latency_s"], link["bytes_per_s"]) == ((0.002, 4e9) if connected else (None, None))
 
 
-async def test_metrics_are_one_page_for_all_processes():
+async def test_metrics_are_one_page_for_all_processes() -> None:
     response = await asked("GET", "/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert response.text == (
@@ -95,16 +96,16 @@ async def test_metrics_are_one_page_for_all_processes():
     )
 
 
-async def test_models_are_listed():
+async def test_models_are_listed() -> None:
     response = await asked("GET", "/v1/models")
     assert (response.status_code, response.json()) == (200, {"object": "list", "data": [CARD]})
 
 
-async def test_model_is_retrieved_by_its_id():
+async def test_model_is_retrieved_by_its_id() -> None:
     assert (await asked("GET", "/v1/models/baton-demo")).json() == CARD
 
 
-async def test_model_that_is_not_served_is_not_found():
+async def test_model_that_is_not_served_is_not_found() -> None:
     response = await asked("GET", "/v1/models/org/other")
     assert (response.status_code, error_of(response)) == (
         404,
@@ -118,14 +119,14 @@ async def test_model_that_is_not_served_is_not_found():
 
 
 @pytest.mark.parametrize("url", ["/", "/v1/nothing", "/v1/completions/1", "/docs", "/openapi.json"])
-async def test_unknown_url_is_not_found(url):
+async def test_unknown_url_is_not_found(url: str) -> None:
     response = await asked("GET", url)
     assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
     assert error_of(response)["message"] == f"unknown request URL: GET {url}"
 
 
 @pytest.mark.parametrize(("method", "url"), [("GET", COMPLETION), ("POST", "/healthz"), ("DELETE", "/v1/models")])
-async def test_wrong_method_is_refused(method, url):
+async def test_wrong_method_is_refused(method: str, url: str) -> None:
     response = await asked(method, url)
     assert (response.status_code, error_of(response)) == (
         405,
@@ -140,25 +141,25 @@ async def test_wrong_method_is_refused(method, url):
 
 @pytest.mark.parametrize("url", [CHAT, COMPLETION])
 @pytest.mark.parametrize("body", [b"", b"{", b"{'a': 1}", b"NaN", b'{"model": "m"} tail'], ids=repr)
-async def test_body_that_is_not_json_is_refused(url, body):
+async def test_body_that_is_not_json_is_refused(url: str, body: bytes) -> None:
     response = await asked("POST", url, content=body)
     assert (response.status_code, error_of(response)["code"]) == (400, "invalid_json")
 
 
 @pytest.mark.parametrize("body", [b'"\xff"', b"[" * 10_000], ids=["not UTF-8", "too deep"])
-async def test_body_that_cannot_be_read_is_refused(body):
+async def test_body_that_cannot_be_read_is_refused(body: bytes) -> None:
     response = await asked("POST", CHAT, content=body)
     assert (response.status_code, error_of(response)["code"]) == (400, "invalid_json")
 
 
-async def test_body_reaches_the_frontend_as_it_was_sent():
+async def test_body_reaches_the_frontend_as_it_was_sent() -> None:
     frontend = FakeFrontend()
     await posted(frontend, CHAT, json={"model": "m", "n": None})
     await posted(frontend, COMPLETION, json=[1])
     assert frontend.bodies == [("chat", {"model": "m", "n": None}), ("text", [1])]
 
 
-async def test_answer_is_cleaned_of_the_engines_affairs():
+async def test_answer_is_cleaned_of_the_engines_affairs() -> None:
     body = {"id": "1", "choices": [{"index": 0, "logprobs": None, "stop_reason": None}], "kv_transfer_params": {"a": 1}}
     response = await posted(FakeFrontend(body))
     assert response.status_code == 200
@@ -185,19 +186,21 @@ async def test_answer_is_cleaned_of_the_engines_affairs():
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-async def test_error_has_its_status_and_all_four_keys(error, status, kind, param, code):
+async def test_error_has_its_status_and_all_four_keys(
+    error: Any, status: int, kind: str, param: str | None, code: str | None
+) -> None:
     response = await posted(FakeFrontend(error))
     assert response.status_code == status
     assert error_of(response) == {"message": str(error), "type": kind, "param": param, "code": code}
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (2.0, "2"), (2.1, "3")])
-async def test_overloaded_client_is_told_when_to_retry_in_whole_seconds(seconds, header):
+async def test_overloaded_client_is_told_when_to_retry_in_whole_seconds(seconds: float, header: str) -> None:
     response = await posted(FakeFrontend(Overloaded("full", seconds)))
     assert response.headers["retry-after"] == header
 
 
-async def test_bug_is_an_error_in_openai_s_shape_that_tells_nothing(caplog):
+async def test_bug_is_an_error_in_openai_s_shape_that_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
     response = await posted(FakeFrontend(RuntimeError("secret")))
     assert (response.status_code, error_of(response)["type"]) == (500, "server_error")
     assert "secret" not in response.text
@@ -206,7 +209,7 @@ async def test_bug_is_an_error_in_openai_s_shape_that_tells_nothing(caplog):
 
 
 @pytest.mark.parametrize("url", [CHAT, COMPLETION])
-async def test_stream_is_server_sent_events_byte_for_byte(url):
+async def test_stream_is_server_sent_events_byte_for_byte(url: str) -> None:
     response = await posted(FakeFrontend([FRAME, FRAME, DONE]), url)
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -214,7 +217,7 @@ async def test_stream_is_server_sent_events_byte_for_byte(url):
     assert response.text == SHOWN + SHOWN + DONE
 
 
-async def test_stream_that_fails_before_its_first_frame_is_an_error_status():
+async def test_stream_that_fails_before_its_first_frame_is_an_error_status() -> None:
     frontend = FakeFrontend([ERROR, DONE])
     frontend.failed_with = Overloaded("no decode worker can be reached", 5.0)
     response = await posted(frontend)
@@ -223,12 +226,12 @@ async def test_stream_that_fails_before_its_first_frame_is_an_error_status():
     assert frontend.stream_is_closed
 
 
-async def test_stream_that_fails_with_vllm_s_own_error_is_an_error_status():
+async def test_stream_that_fails_with_vllm_s_own_error_is_an_error_status() -> None:
     response = await posted(FakeFrontend([ERROR, DONE]))
     assert (response.status_code, error_of(response)["message"]) == (500, UNFORESEEN)
 
 
-async def test_stream_that_fails_midway_ends_with_an_error_frame_and_a_terminal_frame():
+async def test_stream_that_fails_midway_ends_with_an_error_frame_and_a_terminal_frame() -> None:
     frontend = FakeFrontend([FRAME, ERROR, DONE])
     frontend.failed_with = WorkerUnreachable("worker d0 is gone", "d0")
     response = await posted(frontend)
@@ -240,27 +243,27 @@ async def test_stream_that_fails_midway_ends_with_an_error_frame_and_a_terminal_
 
 @pytest.mark.parametrize("answer", [{"id": "1"}, [FRAME, DONE]], ids=["body", "stream"])
 @pytest.mark.parametrize("path", Path)
-async def test_response_says_where_it_ran(answer, path):
+async def test_response_says_where_it_ran(answer: dict[str, str] | list[str], path: Path) -> None:
     frontend = FakeFrontend(answer)
     frontend.placement = a_placement(path)
     assert (await posted(frontend)).headers["x-baton-path"] == path
 
 
 @pytest.mark.parametrize("path", Path)
-async def test_path_header_forces_the_path_where_it_is_allowed(path):
+async def test_path_header_forces_the_path_where_it_is_allowed(path: Path) -> None:
     frontend = FakeFrontend()
     response = await posted(frontend, headers={"x-baton-path": path}, allow_path_header=True)
     assert (response.status_code, [terms.path for terms in frontend.terms]) == (200, [path])
 
 
-async def test_path_is_the_scheduler_s_choice_without_the_header():
+async def test_path_is_the_scheduler_s_choice_without_the_header() -> None:
     frontend = FakeFrontend()
     await posted(frontend, allow_path_header=True)
     assert [terms.path for terms in frontend.terms] == [None]
 
 
 @pytest.mark.parametrize("answer", [{"id": "1"}, [FRAME, DONE]], ids=["body", "stream"])
-async def test_response_says_what_it_was_to_meet_and_what_was_predicted(answer):
+async def test_response_says_what_it_was_to_meet_and_what_was_predicted(answer: dict[str, str] | list[str]) -> None:
     predicted = Prediction(Path.DECODE, None, WorkerId("d0"), 0.12, 0.0123, 0.1, 0.0, 0.2, 0.3)
     frontend = FakeFrontend(answer)
     frontend.placement = a_placement(Path.DECODE, slo=Slo(1.25, 0.05), predicted=predicted)
@@ -269,13 +272,13 @@ async def test_response_says_what_it_was_to_meet_and_what_was_predicted(answer):
     assert headers["x-baton-predicted"] == "ttft_ms=120, tpot_ms=12.3"
 
 
-async def test_response_without_a_prediction_names_the_class_alone():
+async def test_response_without_a_prediction_names_the_class_alone() -> None:
     headers = (await posted()).headers
     assert headers["x-baton-slo"] == "class=standard"
     assert "x-baton-predicted" not in headers
 
 
-async def test_service_tier_and_headers_say_how_a_request_is_to_be_served():
+async def test_service_tier_and_headers_say_how_a_request_is_to_be_served() -> None:
     frontend = FakeFrontend({"id": "1", "service_tier": None})
     headers = {"x-baton-ttft-slo-ms": "250", "x-baton-tpot-slo-ms": "20"}
     response = await posted(frontend, json={"service_tier": "priority"}, headers=headers)
@@ -293,19 +296,19 @@ async def test_service_tier_and_headers_say_how_a_request_is_to_be_served():
     ],
     ids=str,
 )
-async def test_service_that_does_not_exist_is_refused(options, param):
+async def test_service_that_does_not_exist_is_refused(options: dict[str, Any], param: str) -> None:
     frontend = FakeFrontend()
     response = await posted(frontend, **options)
     assert (response.status_code, error_of(response)["param"]) == (400, param)
     assert frontend.bodies == []
 
 
-async def test_receipts_are_not_shown_unless_they_are_kept():
+async def test_receipts_are_not_shown_unless_they_are_kept() -> None:
     response = await asked("GET", "/baton/receipts")
     assert (response.status_code, error_of(response)["code"]) == (404, "unknown_url")
 
 
-async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields():
+async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields() -> None:
     receipts = ReceiptLog(2)
     for request_id in ("a", "b", "c"):
         receipts.closed(a_receipt(request_id))
@@ -320,7 +323,7 @@ async def test_last_receipts_are_shown_newest_first_with_the_names_of_all_fields
     assert one["request_id"] == "c"
 
 
-async def test_receipts_of_one_http_request_are_found_by_its_id():
+async def test_receipts_of_one_http_request_are_found_by_its_id() -> None:
     receipts = ReceiptLog(9)
     for number in range(6):
         receipts.closed(a_receipt(f"r{number}", http_request=f"req_{number // 2}"))
@@ -333,7 +336,7 @@ async def test_receipts_of_one_http_request_are_found_by_its_id():
 
 
 @pytest.mark.parametrize("last", ["", "-1", "all", "9" * 20, "9" * 5000])
-async def test_number_of_receipts_must_be_one(last):
+async def test_number_of_receipts_must_be_one(last: str) -> None:
     response = await asked("GET", f"/baton/receipts?last={last}", keep_receipts=2)
     assert (response.status_code, error_of(response)["param"]) == (400, "last")
 
@@ -361,14 +364,16 @@ def a_receipt(request_id: str, http_request: str = "") -> RouteReceipt:
     ("allowed", "wanted", "code"),
     [(False, "D", "unsupported_parameter"), (True, "X", "invalid_value"), (True, "", "invalid_value")],
 )
-async def test_path_header_that_is_not_allowed_or_names_no_path_is_refused(allowed, wanted, code):
+async def test_path_header_that_is_not_allowed_or_names_no_path_is_refused(
+    allowed: bool, wanted: str, code: str
+) -> None:
     frontend = FakeFrontend()
     response = await posted(frontend, headers={"x-baton-path": wanted}, allow_path_header=allowed)
     assert (response.status_code, error_of(response)["code"]) == (400, code)
     assert frontend.bodies == []
 
 
-async def test_body_that_is_too_large_is_refused_before_it_is_parsed():
+async def test_body_that_is_too_large_is_refused_before_it_is_parsed() -> None:
     frontend = FakeFrontend()
     async with a_client(an_app(frontend, max_body_bytes=100)) as client:
         refused = await client.post(CHAT, json={"messages": "x" * 200})
@@ -400,7 +405,7 @@ class Slow(FakeFrontend):
             yield frame
 
 
-async def test_stream_is_kept_alive_by_comments():
+async def test_stream_is_kept_alive_by_comments() -> None:
     app = an_app(Slow([FRAME, FRAME, DONE]), keep_alive_s=0.02)
     async with a_client(app) as client:
         text = (await client.post(CHAT, json={"stream": True})).text
@@ -408,13 +413,15 @@ async def test_stream_is_kept_alive_by_comments():
     assert text.replace(": keep-alive\n\n", "") == SHOWN + SHOWN + DONE
 
 
-async def test_openai_s_client_does_not_see_the_comments():
+async def test_openai_s_client_does_not_see_the_comments() -> None:
     chunk = '{"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s}]}'
     frames = [f"data: {chunk % delta}\n\n" for delta in ('{"role":"assistant"}', '{"content":"a"}', '{"content":"b"}')]
     app = an_app(Slow([*frames, DONE]), keep_alive_s=0.02)
-    async with a_client(app) as http, AsyncOpenAI(base_url="http://baton/v1", api_key="-", http_client=http) as client:
-        messages = [{"role": "user", "content": "hello"}]
-        stream = await client.chat.completions.create(model="m", messages=messages, stream=True)
+    http: Any = a_client(app)  # its own types say that OpenAI's client wants httpx2's
+    async with http, AsyncOpenAI(base_url="http://baton/v1", api_key="-", http_client=http) as client:
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "hello"}], stream=True
+        )
         texts = [chunk.choices[0].delta.content async for chunk in stream]
     assert texts == [None, "a", "b"]
 
@@ -432,7 +439,7 @@ class Client:
         await self.has_left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.body":
             self.has_left.set()
             await asyncio.Event().wait()
@@ -445,13 +452,13 @@ async def asked_by(client: Client, frontend: FakeFrontend) -> None:
     await an_app(frontend)(scope, client.receive, client.send)
 
 
-async def test_client_that_leaves_closes_the_stream():
+async def test_client_that_leaves_closes_the_stream() -> None:
     frontend = FakeFrontend([FRAME] * 100)
     await asked_by(Client(), frontend)
     assert frontend.stream_is_closed
 
 
-async def test_client_that_leaves_before_its_answer_cancels_it():
+async def test_client_that_leaves_before_its_answer_cancels_it() -> None:
     frontend, client = Unanswering(), Client()
     client.has_left.set()
     await asked_by(client, frontend)

@@ -15,6 +15,7 @@ import httpx2
 import psycopg
 import pytest
 from openai import APIConnectionError, AsyncOpenAI
+from openai.types.conversations import Message
 
 from api.frontend.generation import Call
 from api.server.listener import HttpListener
@@ -25,8 +26,10 @@ from bench.fronts.ports import free_port
 from cluster.config.ingress import IngressConfig
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, frame, texts
+from tests.component.openai_objects import response_of
 from tests.component.remembering import clients_of
 from tests.component.surface import FakeFrontend, an_app
+from tests.expected import of_kind
 from tests.unit.chat_chunks import answer
 
 WORDS = [f"{number} " for number in range(20)]
@@ -73,7 +76,7 @@ async def _serve(moment: str, port: int, config: StateConfig) -> None:
         die()
 
     if moment in ("ended", "written"):
-        state.stores.responses.finish = finish_and_die  # type: ignore[method-assign]
+        setattr(state.stores.responses, "finish", finish_and_die)  # noqa: B010  # mypy lets no method be replaced
     listener = await HttpListener.start(an_app(Mortal(moment), state=state), IngressConfig(port=port))
     await asyncio.Event().wait()
     await listener.close()
@@ -88,7 +91,9 @@ async def survivor(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_conversation_is_whole(survivor, state, postgres, redis, tmp_path: Path, moment):
+async def test_conversation_is_whole(
+    survivor: AsyncOpenAI, state: ChatState, postgres: str, redis: str, tmp_path: Path, moment: str
+) -> None:
     port = free_port()
     config = StateConfig(database_url=postgres, redis_url=redis, data_dir=str(tmp_path), titles=False)
     ingress = multiprocessing.get_context("fork").Process(target=serve, args=(moment, port, config))
@@ -117,11 +122,11 @@ async def test_conversation_is_whole(survivor, state, postgres, redis, tmp_path:
     assert bool(heard) is (moment in ("first chunk", "midway")) and (moment != "written" or kept == told)
     if kept and moment != "written":
         (item,) = (await survivor.conversations.items.list(conversation.id, limit=1)).data
-        assert item.status == "incomplete"
+        assert of_kind(Message, item).status == "incomplete"
     events = [event async for event in await survivor.responses.retrieve(response, stream=True)]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
-    assert events[-1].response.status == status
+    assert response_of(events[-1]).status == status
     await survivor.responses.create(model="m", input="And now?", conversation=conversation.id)
     assert len(await texts(survivor, conversation.id)) == len(said) + 2
 

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
@@ -46,7 +47,7 @@ class App:
 
 
 @asynccontextmanager
-async def listening(app: App, **options: int) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
+async def listening(app: App, **options: Any) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
     config = IngressConfig(port=free_port(), **options)
     listener = await HttpListener.start(Edge(app, config, Capacity(config.max_ongoing_requests)), config)
     headers = {"content-type": "application/json"}
@@ -70,7 +71,7 @@ async def left_by_the_client(app: App, client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_client_that_leaves_cancels_its_request_at_once(streams):
+async def test_client_that_leaves_cancels_its_request_at_once(streams: bool) -> None:
     app = App(streams=streams)
     async with listening(app) as (_, client):
         await left_by_the_client(app, client)
@@ -78,7 +79,7 @@ async def test_client_that_leaves_cancels_its_request_at_once(streams):
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_client_that_stays_gets_its_whole_answer(streams):
+async def test_client_that_stays_gets_its_whole_answer(streams: bool) -> None:
     app = App(streams=streams)
     async with listening(app) as (_, client):
         request = asyncio.create_task(client.post("/", content=b"body"))
@@ -91,7 +92,7 @@ async def test_client_that_stays_gets_its_whole_answer(streams):
 
 @pytest.mark.parametrize("taken_by", ["POST /", "GET /v1/responses/resp_1?stream=true"])
 @pytest.mark.parametrize("refused", ["POST /", "GET /v1/responses/resp_1?starting_after=5&stream=1"])
-async def test_more_requests_than_it_may_take_are_told_to_come_back(taken_by, refused):
+async def test_more_requests_than_it_may_take_are_told_to_come_back(taken_by: str, refused: str) -> None:
     app = App()
     async with listening(app, max_ongoing_requests=1) as (_, client):
         taken = asyncio.create_task(client.request(*taken_by.split()))
@@ -106,7 +107,7 @@ async def test_more_requests_than_it_may_take_are_told_to_come_back(taken_by, re
 @pytest.mark.parametrize(
     "path", ["/healthz", "/healthz?stream=true", "/v1/responses/resp_1", "/v1/responses/resp_1?stream=no"]
 )
-async def test_full_replica_still_answers_what_takes_no_time(path):
+async def test_full_replica_still_answers_what_takes_no_time(path: str) -> None:
     app = App()
     async with listening(app, max_ongoing_requests=1) as (_, client):
         taken = asyncio.create_task(client.post("/"))
@@ -117,7 +118,7 @@ async def test_full_replica_still_answers_what_takes_no_time(path):
         await taken
 
 
-async def test_client_that_leaves_while_it_sends_is_no_error(caplog):
+async def test_client_that_leaves_while_it_sends_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
     async with listening(app) as (listener, client):
         _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
@@ -137,7 +138,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_closing_finishes_open_requests_and_takes_no_new_ones():
+async def test_closing_finishes_open_requests_and_takes_no_new_ones() -> None:
     app = App()
     async with listening(app) as (listener, client):
         request = asyncio.create_task(client.post("/"))
@@ -163,7 +164,7 @@ async def refuses(client: httpx.AsyncClient) -> bool:
     return False
 
 
-async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch):
+async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.server.listener.BIND_TIMEOUT_S", 0.1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -172,7 +173,7 @@ async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch):
             await HttpListener.start(App(), IngressConfig(port=taken.getsockname()[1]))
 
 
-def test_replicas_of_one_machine_share_the_port_and_a_lone_one_does_not():
+def test_replicas_of_one_machine_share_the_port_and_a_lone_one_does_not() -> None:
     port = free_port()
     with _bind("127.0.0.1", port, shared=True) as one, _bind("127.0.0.1", port, shared=True):
         assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -35,7 +35,7 @@ async def engines() -> FakeEngines:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(engines) -> AsyncIterator[httpx.AsyncClient]:
+async def client(engines: FakeEngines) -> AsyncIterator[httpx.AsyncClient]:
     frontend = await engines.frontend(128, tool_call_parser="hermes")
     async with a_client(an_app(frontend, FakeCluster())) as client:
         yield client
@@ -44,7 +44,15 @@ async def client(engines) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, KeyError])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(("url", "body"), REQUESTS)
-async def test_text_of_the_exception_stays_here(client, engines, caplog, url, body, stream, kind):
+async def test_text_of_the_exception_stays_here(
+    client: httpx.AsyncClient,
+    engines: FakeEngines,
+    caplog: pytest.LogCaptureFixture,
+    url: str,
+    body: dict[str, Any],
+    stream: bool,
+    kind: type[Any],
+) -> None:
     engines.reset()
     engines.error = kind(SECRET)
     answer = await client.post(url, json={"model": "baton-demo", "stream": stream} | body)
@@ -58,7 +66,9 @@ async def test_text_of_the_exception_stays_here(client, engines, caplog, url, bo
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_exception_before_the_first_token_is_told_alike(client, engines, stream):
+async def test_exception_before_the_first_token_is_told_alike(
+    client: httpx.AsyncClient, engines: FakeEngines, stream: bool
+) -> None:
     engines.reset()
     engines.deltas, engines.error = [], RuntimeError(SECRET)
     answer = await client.post(CHAT, json={"model": "baton-demo", "stream": stream, "messages": MESSAGES})

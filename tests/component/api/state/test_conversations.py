@@ -7,17 +7,20 @@ from typing import Any
 import psycopg
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from openai.types.responses import EasyInputMessageParam, ResponseInputText
 
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
+from tests.component.openai_objects import content_of, first_text_of, id_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
+from tests.expected import of_kind
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 NESTED: list[Any] = []
 for _ in range(400):
     NESTED = [NESTED]
-HELLO = {"type": "message", "role": "user", "content": "Hello"}
+HELLO: EasyInputMessageParam = {"type": "message", "role": "user", "content": "Hello"}
 
 
 @pytest.fixture
@@ -32,14 +35,14 @@ def client(clients: Any) -> AsyncOpenAI:
 
 
 async def texts(client: AsyncOpenAI, conversation: str, **options: Any) -> list[str]:
-    return [item.content[0].text async for item in client.conversations.items.list(conversation, **options)]
+    return [first_text_of(item) async for item in client.conversations.items.list(conversation, **options)]
 
 
 def messages(*contents: str) -> list[Any]:
     return [{"role": "user", "content": content} for content in contents]
 
 
-async def test_conversation_is_what_was_made(client):
+async def test_conversation_is_what_was_made(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(metadata={"topic": "demo"}, items=[HELLO])
     found = await client.conversations.retrieve(made.id)
     assert found == made
@@ -47,13 +50,13 @@ async def test_conversation_is_what_was_made(client):
     assert await texts(client, made.id) == ["Hello"]
 
 
-async def test_metadata_is_replaced(client):
+async def test_metadata_is_replaced(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(metadata={"topic": "demo", "mood": "good"})
     await client.conversations.update(made.id, metadata={"topic": "other"})
     assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "other"}
 
 
-async def test_deleted_conversation_is_gone_with_its_items(client):
+async def test_deleted_conversation_is_gone_with_its_items(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO])
     gone = await client.conversations.delete(made.id)
     assert gone.deleted and gone.object == "conversation.deleted"
@@ -69,26 +72,26 @@ async def test_deleted_conversation_is_gone_with_its_items(client):
         assert caught.value.code == "conversation_not_found"
 
 
-async def test_items_are_listed_a_page_at_a_time_in_either_order(client):
+async def test_items_are_listed_a_page_at_a_time_in_either_order(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=messages("1", "2", "3"))
     added = await client.conversations.items.create(made.id, items=messages("4", "5"))
-    assert [item.content[0].text for item in added.data] == ["4", "5"]
+    assert [first_text_of(item) for item in added.data] == ["4", "5"]
     assert await texts(client, made.id, limit=2) == ["5", "4", "3", "2", "1"]
     assert await texts(client, made.id, limit=2, order="asc") == ["1", "2", "3", "4", "5"]
 
 
-async def test_item_is_found_and_deleted(client):
+async def test_item_is_found_and_deleted(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=messages("1", "2"))
     first, _ = [item async for item in client.conversations.items.list(made.id, order="asc")]
-    assert await client.conversations.items.retrieve(first.id, conversation_id=made.id) == first
-    assert (await client.conversations.items.delete(first.id, conversation_id=made.id)).id == made.id
+    assert await client.conversations.items.retrieve(id_of(first), conversation_id=made.id) == first
+    assert (await client.conversations.items.delete(id_of(first), conversation_id=made.id)).id == made.id
     assert await texts(client, made.id) == ["2"]
     with pytest.raises(NotFoundError) as caught:
-        await client.conversations.items.retrieve(first.id, conversation_id=made.id)
+        await client.conversations.items.retrieve(id_of(first), conversation_id=made.id)
     assert caught.value.code == "item_not_found"
 
 
-async def test_items_of_every_kind_come_back_in_full(client):
+async def test_items_of_every_kind_come_back_in_full(client: AsyncOpenAI) -> None:
     sent: list[Any] = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto"}]},
@@ -107,10 +110,14 @@ async def test_items_of_every_kind_come_back_in_full(client):
         "function_call_output",
         "reasoning",
     ]
-    assert [part.type for item in found[:3] for part in item.content] == ["input_text", "input_image", "output_text"]
+    assert [getattr(part, "type", None) for item in found[:3] for part in content_of(item)] == [
+        "input_text",
+        "input_image",
+        "output_text",
+    ]
 
 
-async def test_conversations_are_listed_newest_first_and_selected(client, clients):
+async def test_conversations_are_listed_newest_first_and_selected(client: AsyncOpenAI, clients: ClientOf) -> None:
     made = [
         await client.conversations.create(metadata={"n": str(number)}, extra_body={"user": f"user{number % 2}"})
         for number in range(4)
@@ -119,8 +126,8 @@ async def test_conversations_are_listed_newest_first_and_selected(client, client
     await clients("sk-bob").conversations.create()
 
     async def listed(**query: Any) -> list[str]:
-        answer = await client.get("/conversations", cast_to=object, options={"params": query})
-        return [made_["id"] for made_ in answer["data"]]  # type: ignore[index]
+        answer: Any = await client.get("/conversations", cast_to=object, options={"params": query})
+        return [made_["id"] for made_ in answer["data"]]
 
     ids = [conversation.id for conversation in made]
     assert await listed() == [ids[0], ids[3], ids[2], ids[1]]
@@ -130,7 +137,7 @@ async def test_conversations_are_listed_newest_first_and_selected(client, client
     assert await listed(**{"metadata[n]": "2"}) == [ids[2]]
 
 
-async def test_another_tenants_conversation_is_not_found(client, clients):
+async def test_another_tenants_conversation_is_not_found(client: AsyncOpenAI, clients: ClientOf) -> None:
     made = await client.conversations.create(items=[HELLO])
     (item,) = [item async for item in client.conversations.items.list(made.id)]
     other = clients("sk-bob")
@@ -138,8 +145,8 @@ async def test_another_tenants_conversation_is_not_found(client, clients):
     for ask in (
         other.conversations.retrieve(made.id),
         other.conversations.delete(made.id),
-        other.conversations.items.retrieve(item.id, conversation_id=made.id),
-        other.conversations.items.retrieve(item.id, conversation_id=theirs.id),
+        other.conversations.items.retrieve(id_of(item), conversation_id=made.id),
+        other.conversations.items.retrieve(id_of(item), conversation_id=theirs.id),
         other.conversations.items.create(made.id, items=[HELLO]),
     ):
         with pytest.raises(NotFoundError):
@@ -169,7 +176,9 @@ async def test_another_tenants_conversation_is_not_found(client, clients):
         ({"colour": "red"}, "colour", "unknown_parameter"),
     ],
 )
-async def test_bad_input_is_told_where_it_is_bad(client, body, param, code):
+async def test_bad_input_is_told_where_it_is_bad(
+    client: AsyncOpenAI, body: dict[str, Any], param: str, code: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
         await client.post("/conversations", cast_to=object, body=body)
     assert (caught.value.param, caught.value.code) == (param, code)
@@ -178,41 +187,46 @@ async def test_bad_input_is_told_where_it_is_bad(client, body, param, code):
 @pytest.mark.parametrize(
     "query", [{"limit": 0}, {"limit": 101}, {"limit": "1" * 5000}, {"limit": "x"}, {"order": "up"}]
 )
-async def test_bad_pages_are_refused(client, query):
+async def test_bad_pages_are_refused(client: AsyncOpenAI, query: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError):
         await client.get("/conversations", cast_to=object, options={"params": query})
 
 
-async def test_empty_after_is_none(client):
+async def test_empty_after_is_none(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO])
     for path in ("/conversations", f"/conversations/{made.id}/items"):
         page: Any = await client.get(path, cast_to=object, options={"params": {"after": ""}})
         assert len(page["data"]) == 1
 
 
-async def test_page_after_nothing_is_not_found(client):
+async def test_page_after_nothing_is_not_found(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO])
     for path in ("/conversations", f"/conversations/{made.id}/items"):
         with pytest.raises(NotFoundError):
             await client.get(path, cast_to=object, options={"params": {"after": "x"}})
 
 
-async def test_fields_that_are_not_known_are_not_kept(client):
+async def test_fields_that_are_not_known_are_not_kept(client: AsyncOpenAI) -> None:
     parts = [{"type": "input_text", "text": "Hello", "more": [1]}]
-    made = await client.conversations.create(items=[{**CALL, "more": 1}, {"role": "user", "content": parts, "more": 1}])
+    sent: list[Any] = [{**CALL, "more": 1}, {"role": "user", "content": parts, "more": 1}]
+    made = await client.conversations.create(items=sent)
     called, said = [item async for item in client.conversations.items.list(made.id, order="asc")]
-    assert not {"more"} & {*called.model_dump(), *said.model_dump(), *said.content[0].model_dump()}
+    assert not {"more"} & {
+        *called.model_dump(),
+        *said.model_dump(),
+        *of_kind(ResponseInputText, content_of(said)[0]).model_dump(),
+    }
 
 
-async def test_items_of_one_conversation_can_be_given_to_another(client):
+async def test_items_of_one_conversation_can_be_given_to_another(client: AsyncOpenAI) -> None:
     call = CALL | {"id": "fc_1", "role": {}}
-    first = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
-    items = [item.model_dump() async for item in client.conversations.items.list(first["id"])]  # type: ignore[index]
+    first: Any = await client.post("/conversations", cast_to=object, body={"items": [call, call]})
+    items: list[Any] = [item.model_dump() async for item in client.conversations.items.list(first["id"])]
     again = await client.conversations.create(items=items)
     assert len([item async for item in client.conversations.items.list(again.id)]) == 2
 
 
-async def test_texts_are_encrypted_at_rest(client, postgres):
+async def test_texts_are_encrypted_at_rest(client: AsyncOpenAI, postgres: str) -> None:
     await client.conversations.create(items=messages("a very private matter"))
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
@@ -220,14 +234,14 @@ async def test_texts_are_encrypted_at_rest(client, postgres):
     assert b"private" not in row[0]
 
 
-async def test_rows_are_seen_in_the_name_of_their_tenant_alone(client, postgres):
+async def test_rows_are_seen_in_the_name_of_their_tenant_alone(client: AsyncOpenAI, postgres: str) -> None:
     await client.conversations.create(items=[HELLO])
     with psycopg.connect(postgres) as connection:
         for table in ("tenants", "tenant_keys", "conversations", "items"):
             assert connection.execute(f"SELECT * FROM {table}").fetchall() == []
 
 
-async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_back_in_order(state):
+async def test_as_many_items_as_a_request_may_have_are_taken_at_once_and_read_back_in_order(state: ChatState) -> None:
     said = [{"type": "message", "role": "user", "status": "completed", "content": str(n)} for n in range(10_000)]
     store = state.stores.conversations
     made = await store.create("alice", {}, [])

@@ -1,6 +1,6 @@
 """Feedback over HTTP, in a real PostgreSQL."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -64,7 +64,9 @@ async def ids(client: AsyncOpenAI, **query: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("made_by", [a_response, a_completion])
-async def test_feedback_is_what_was_said(client, made_by):
+async def test_feedback_is_what_was_said(
+    client: AsyncOpenAI, made_by: Callable[[AsyncOpenAI], Coroutine[Any, Any, Any]]
+) -> None:
     made = await made_by(client)
     told = await said(client, made.id, -1, labels=["wrong", "rude", "wrong"], comment="It was not Paris.", user="ann")
     assert told["id"].startswith("fb_") and told["created_at"] > 0
@@ -88,7 +90,7 @@ async def test_feedback_is_what_was_said(client, made_by):
     }
 
 
-async def test_feedback_may_be_about_an_item_of_the_response(client):
+async def test_feedback_may_be_about_an_item_of_the_response(client: AsyncOpenAI) -> None:
     response = await a_response(client)
     (item,) = response.output
     assert (await said(client, response.id, item_id=item.id))["item_id"] == item.id
@@ -100,12 +102,14 @@ async def test_feedback_may_be_about_an_item_of_the_response(client):
 
 
 @pytest.mark.parametrize(("given", "told"), [(1, 1), (-1, -1), ("up", 1), ("down", -1)])
-async def test_rating_may_be_a_word(client, given, told):
+async def test_rating_may_be_a_word(client: AsyncOpenAI, given: int | str, told: int) -> None:
     assert (await said(client, (await a_response(client)).id, given))["rating"] == told
 
 
 @pytest.mark.parametrize("made_by", [a_response, a_completion])
-async def test_second_word_of_a_user_replaces_the_first(client, made_by):
+async def test_second_word_of_a_user_replaces_the_first(
+    client: AsyncOpenAI, made_by: Callable[[AsyncOpenAI], Coroutine[Any, Any, Any]]
+) -> None:
     made = await made_by(client)
     nobody = await said(client, made.id, "up", comment="Good")
     ann = await said(client, made.id, "up", user="ann")
@@ -114,7 +118,7 @@ async def test_second_word_of_a_user_replaces_the_first(client, made_by):
     assert await ids(client, response_id=made.id) == [ann["id"], again["id"]]
 
 
-async def test_feedback_is_listed_and_selected(client, clients):
+async def test_feedback_is_listed_and_selected(client: AsyncOpenAI, clients: ClientOf) -> None:
     one, other = await a_response(client), await a_completion(client)
     first = (await said(client, one.id, 1, user="a"))["id"]
     second = (await said(client, one.id, -1, user="b"))["id"]
@@ -129,7 +133,7 @@ async def test_feedback_is_listed_and_selected(client, clients):
     assert (await listed(client, limit=2))["has_more"]
 
 
-async def test_deleted_feedback_is_gone(client):
+async def test_deleted_feedback_is_gone(client: AsyncOpenAI) -> None:
     told = await said(client, (await a_response(client)).id)
     gone = await client.delete(f"/feedback/{told['id']}", cast_to=object)
     assert gone == {"id": told["id"], "object": "feedback.deleted", "deleted": True}
@@ -139,7 +143,7 @@ async def test_deleted_feedback_is_gone(client):
     assert caught.value.code == "feedback_not_found"
 
 
-async def test_feedback_goes_with_what_it_is_about(client):
+async def test_feedback_goes_with_what_it_is_about(client: AsyncOpenAI) -> None:
     conversation = await client.conversations.create()
     in_conversation = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
     response, completion = await a_response(client), await a_completion(client)
@@ -152,7 +156,7 @@ async def test_feedback_goes_with_what_it_is_about(client):
     assert [one["response_id"] for one in (await listed(client))["data"]] == [kept.id]
 
 
-async def test_response_that_is_not_stored_is_not_found(client, clients):
+async def test_response_that_is_not_stored_is_not_found(client: AsyncOpenAI, clients: ClientOf) -> None:
     theirs = await a_response(clients("sk-bob"))
     forgotten = await client.responses.create(model="m", input="Hello", store=False)
     for unknown in (theirs.id, forgotten.id, "resp_x"):
@@ -161,7 +165,7 @@ async def test_response_that_is_not_stored_is_not_found(client, clients):
         assert caught.value.code == "response_not_found"
 
 
-async def test_another_tenants_feedback_is_not_found(client, clients):
+async def test_another_tenants_feedback_is_not_found(client: AsyncOpenAI, clients: ClientOf) -> None:
     told = await said(client, (await a_response(client)).id)
     other = clients("sk-bob")
     for ask in (other.delete(f"/feedback/{told['id']}", cast_to=object), listed(other, after=told["id"])):
@@ -170,7 +174,7 @@ async def test_another_tenants_feedback_is_not_found(client, clients):
     assert await ids(client) == [told["id"]]
 
 
-async def test_comments_are_encrypted_at_rest(client, postgres):
+async def test_comments_are_encrypted_at_rest(client: AsyncOpenAI, postgres: str) -> None:
     await said(client, (await a_response(client)).id, comment="a private matter")
     with psycopg.connect(postgres) as connection:
         assert connection.execute("SELECT * FROM feedback").fetchall() == []
@@ -200,14 +204,16 @@ async def test_comments_are_encrypted_at_rest(client, postgres):
         ({"colour": "red"}, "colour", "unknown_parameter"),
     ],
 )
-async def test_bad_input_is_told_where_it_is_bad(client, fields, param, code):
+async def test_bad_input_is_told_where_it_is_bad(
+    client: AsyncOpenAI, fields: dict[str, Any], param: str, code: str
+) -> None:
     body = {"response_id": "resp_x", "rating": 1} | fields
     with pytest.raises(BadRequestError) as caught:
         await client.post("/feedback", cast_to=object, body=body)
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
-async def test_text_that_cannot_be_stored_is_refused(client):
+async def test_text_that_cannot_be_stored_is_refused(client: AsyncOpenAI) -> None:
     response = await a_response(client)
     for fields in ({"labels": ["\0"]}, {"user": "\0"}, {"item_id": "\0"}, {"response_id": "\0"}):
         with pytest.raises(BadRequestError):
@@ -215,6 +221,6 @@ async def test_text_that_cannot_be_stored_is_refused(client):
 
 
 @pytest.mark.parametrize("query", [{"rating": "good"}, {"limit": 0}, {"order": "up"}])
-async def test_bad_pages_are_refused(client, query):
+async def test_bad_pages_are_refused(client: AsyncOpenAI, query: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError):
         await listed(client, **query)

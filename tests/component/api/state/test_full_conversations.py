@@ -10,6 +10,7 @@ from openai import AsyncOpenAI, BadRequestError
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, texts
+from tests.component.openai_objects import id_of
 from tests.component.remembering import clients_of, emptied
 
 MOST = 4
@@ -19,7 +20,7 @@ HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 @pytest.fixture
 async def client(postgres: str, redis: str, tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
     emptied(postgres)
-    urls = {"database_url": postgres, "redis_url": redis}
+    urls: dict[str, Any] = {"database_url": postgres, "redis_url": redis}
     state = ChatState(StateConfig(**urls, data_dir=str(tmp_path), titles=False, max_conversation_items=MOST))
     await state.look()
     async with clients_of(state, Model()) as clients:
@@ -36,25 +37,25 @@ async def is_refused(asked: Any) -> bool:
     return False
 
 
-async def test_full_conversation_takes_items_again_when_some_are_deleted(client):
+async def test_full_conversation_takes_items_again_when_some_are_deleted(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO] * MOST)
     assert await is_refused(client.conversations.items.create(made.id, items=[HELLO]))
     item = (await client.conversations.items.list(made.id)).data[0]
-    await client.conversations.items.delete(item.id, conversation_id=made.id)
+    await client.conversations.items.delete(id_of(item), conversation_id=made.id)
     assert await is_refused(client.conversations.items.create(made.id, items=[HELLO, HELLO]))
     assert not await is_refused(client.conversations.items.create(made.id, items=[HELLO]))
     assert len(await texts(client, made.id)) == MOST
     assert await is_refused(client.conversations.create(items=[HELLO] * (MOST + 1)))
 
 
-async def test_full_conversation_takes_no_turn(client):
+async def test_full_conversation_takes_no_turn(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO] * MOST)
     for asked in ("Hello", [HELLO] * 10, []):
         assert await is_refused(client.responses.create(model="m", input=asked, conversation=made.id))
     assert len(await texts(client, made.id)) == MOST
 
 
-async def test_turn_that_just_fits_is_answered_in_full(client):
+async def test_turn_that_just_fits_is_answered_in_full(client: AsyncOpenAI) -> None:
     made = await client.conversations.create(items=[HELLO] * (MOST - 1))
     turn = await client.responses.create(model="m", input="The last", conversation=made.id)
     assert await texts(client, made.id) == ["Hello"] * (MOST - 1) + ["The last", "Answer 1"]

@@ -10,6 +10,7 @@ from api.state.redis import idempotency_keys as module
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import GenerationClaim, HeldClaim, Hold, IdempotencyKeys
 from tests.component.forgetful import ForgetfulRedis
+from tests.expected import present
 
 ONE, OTHER = GenerationClaim("f", "resp_1"), GenerationClaim("f", "resp_2")
 
@@ -41,7 +42,7 @@ async def admitted(retries: IdempotencyKeys, name: str, claim: GenerationClaim, 
     await retries.settled()
 
 
-async def test_name_belongs_to_who_was_first_at_every_replica(replicas):
+async def test_name_belongs_to_who_was_first_at_every_replica(replicas: list[module.IdempotencyKeys]) -> None:
     first, other = replicas
     await admitted(first, "k", ONE)
     for retries in replicas:
@@ -50,7 +51,7 @@ async def test_name_belongs_to_who_was_first_at_every_replica(replicas):
     await admitted(other, "k", OTHER, tenant="bob")
 
 
-async def test_name_of_a_request_that_is_being_admitted_is_not_free(replicas):
+async def test_name_of_a_request_that_is_being_admitted_is_not_free(replicas: list[module.IdempotencyKeys]) -> None:
     first, other = replicas
     hold = await first.claim("alice", "k", ONE)
     assert isinstance(hold, Hold)
@@ -61,7 +62,9 @@ async def test_name_of_a_request_that_is_being_admitted_is_not_free(replicas):
     await admitted(other, "k", OTHER)
 
 
-async def test_request_that_is_sent_again_on_purpose_counts_from_then_on(replicas):
+async def test_request_that_is_sent_again_on_purpose_counts_from_then_on(
+    replicas: list[module.IdempotencyKeys],
+) -> None:
     first, other = replicas
     earlier = await first.take("alice", "f", ONE)
     (await other.take("alice", "f", OTHER)).settle(done())
@@ -71,7 +74,7 @@ async def test_request_that_is_sent_again_on_purpose_counts_from_then_on(replica
     assert await first.claim("alice", "f", GenerationClaim("f", "resp_3")) == HeldClaim(OTHER, is_admitted=True)
 
 
-async def test_name_of_a_response_that_is_gone_is_taken_by_one(replicas):
+async def test_name_of_a_response_that_is_gone_is_taken_by_one(replicas: list[module.IdempotencyKeys]) -> None:
     first, other = replicas
     await admitted(first, "k", ONE)
     assert isinstance(await other.claim("alice", "k", OTHER, gone=ONE), Hold)
@@ -79,7 +82,9 @@ async def test_name_of_a_response_that_is_gone_is_taken_by_one(replicas):
     assert await first.claim("alice", "k", third, gone=ONE) == HeldClaim(OTHER, is_admitted=False)
 
 
-async def test_one_replica_knows_its_own_while_redis_is_away(replicas, forgetful):
+async def test_one_replica_knows_its_own_while_redis_is_away(
+    replicas: list[module.IdempotencyKeys], forgetful: ForgetfulRedis
+) -> None:
     first = replicas[0]
     await admitted(first, "k", ONE)
     forgetful.kill()
@@ -88,7 +93,9 @@ async def test_one_replica_knows_its_own_while_redis_is_away(replicas, forgetful
     assert await first.claim("alice", "another", ONE) == HeldClaim(OTHER, is_admitted=True)
 
 
-async def test_what_redis_forgets_its_owner_tells_it_again(replicas, forgetful):
+async def test_what_redis_forgets_its_owner_tells_it_again(
+    replicas: list[module.IdempotencyKeys], forgetful: ForgetfulRedis
+) -> None:
     first, other = replicas
     await admitted(first, "k", ONE)
     with Redis.from_url(forgetful.url) as client:
@@ -97,19 +104,23 @@ async def test_what_redis_forgets_its_owner_tells_it_again(replicas, forgetful):
     assert await other.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
 
 
-async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_replica(replicas, monkeypatch):
+async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_replica(
+    replicas: list[module.IdempotencyKeys], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LEASE_S", 0.2)
     first, other = replicas
     hold = await first.claim("alice", "k", ONE)
     assert isinstance(hold, Hold)
     await asyncio.sleep(0.5)  # much longer than a lease
     assert await other.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=False)
-    hold._renewal.cancel()  # its replica is killed
+    present(hold._renewal).cancel()  # its replica is killed
     await asyncio.sleep(0.3)
     assert isinstance(await other.claim("alice", "k", OTHER), Hold)
 
 
-async def test_all_of_it_is_forgotten_in_time_and_says_nothing_of_the_request(replicas, forgetful):
+async def test_all_of_it_is_forgotten_in_time_and_says_nothing_of_the_request(
+    replicas: list[module.IdempotencyKeys], forgetful: ForgetfulRedis
+) -> None:
     await admitted(replicas[0], "k", ONE)
     await replicas[0].take("alice", "j", OTHER)
     with Redis.from_url(forgetful.url) as client:

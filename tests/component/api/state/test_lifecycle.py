@@ -73,14 +73,16 @@ def is_back(answer: httpx.Response) -> bool:
     return answer.status_code == 200
 
 
-async def test_before_the_first_start_conversations_are_to_be_retried(http):
+async def test_before_the_first_start_conversations_are_to_be_retried(http: httpx.AsyncClient) -> None:
     answer = await http.post(CONVERSATIONS)
     assert is_away(answer) and int(answer.headers["retry-after"]) >= 1
     assert answer.json()["error"]["code"] == "state_unavailable"
     assert (await http.get("/v1/models")).is_success
 
 
-async def test_killed_postgres_comes_back_with_what_it_had(state, http, tmp_path):
+async def test_killed_postgres_comes_back_with_what_it_had(
+    state: chat_state.ChatState, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
     state.start()
     made = (await until(http, is_back)).json()
     for process in servers(tmp_path):
@@ -92,7 +94,9 @@ async def test_killed_postgres_comes_back_with_what_it_had(state, http, tmp_path
     assert (await http.get(f"{CONVERSATIONS}/{made['id']}")).json() == made
 
 
-async def test_chat_completion_is_served_meanwhile_and_found_afterwards(state, http, tmp_path):
+async def test_chat_completion_is_served_meanwhile_and_found_afterwards(
+    state: chat_state.ChatState, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
     state.start()
     await until(http, is_back)
     for process in servers(tmp_path):
@@ -104,7 +108,7 @@ async def test_chat_completion_is_served_meanwhile_and_found_afterwards(state, h
     await until(http, lambda found: found.is_success, "GET", path)
 
 
-async def test_killed_redis_is_started_again(state, tmp_path):
+async def test_killed_redis_is_started_again(state: chat_state.ChatState, tmp_path: Path) -> None:
     state.start()
     await until_marked(state)
     (killed,) = redis_servers(tmp_path)
@@ -124,7 +128,9 @@ async def until_marked(state: ChatState) -> None:
     raise TimeoutError
 
 
-async def test_redis_that_cannot_start_is_done_without(state, http, tmp_path, caplog):
+async def test_redis_that_cannot_start_is_done_without(
+    state: chat_state.ChatState, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "redis").touch()
     state.start()
     made = (await until(http, is_back)).json()
@@ -132,13 +138,13 @@ async def test_redis_that_cannot_start_is_done_without(state, http, tmp_path, ca
     assert f"Redis does not start in {tmp_path / 'redis'}" in caplog.text
 
 
-def test_url_of_redis_that_is_none_is_refused(tmp_path, monkeypatch):
+def test_url_of_redis_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(REDIS_URL_VARIABLE, "localhost")
     with pytest.raises(ValueError, match="redis"):
         ChatState(StateConfig(data_dir=str(tmp_path)))
 
 
-def test_variable_that_is_empty_overrides_nothing(tmp_path, monkeypatch):
+def test_variable_that_is_empty_overrides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a compose file has it where nobody has set one."""
     for variable in (DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE):
         monkeypatch.setenv(variable, "")
@@ -146,7 +152,7 @@ def test_variable_that_is_empty_overrides_nothing(tmp_path, monkeypatch):
     assert (made.local, made._local_redis, made._url) == (None, None, "postgresql://there")
 
 
-async def test_restart_keeps_the_conversations(tmp_path):
+async def test_restart_keeps_the_conversations(tmp_path: Path) -> None:
     config = StateConfig(data_dir=str(tmp_path))
     first = ChatState(config)
     await first.look()
@@ -158,7 +164,9 @@ async def test_restart_keeps_the_conversations(tmp_path):
     await second.close()
 
 
-async def test_database_of_a_newer_version_is_left_alone(state, http, tmp_path, caplog):
+async def test_database_of_a_newer_version_is_left_alone(
+    state: chat_state.ChatState, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with psycopg.connect(LocalPostgres(tmp_path / "postgres").start()) as connection:
         connection.execute("CREATE TABLE schema_migrations (version int PRIMARY KEY, name text NOT NULL)")
         connection.execute("INSERT INTO schema_migrations VALUES (999, 'from_the_future')")
@@ -167,7 +175,9 @@ async def test_database_of_a_newer_version_is_left_alone(state, http, tmp_path, 
     assert is_away(await http.post(CONVERSATIONS))
 
 
-async def test_other_master_key_is_noticed_at_once(state, tmp_path, monkeypatch, caplog):
+async def test_other_master_key_is_noticed_at_once(
+    state: chat_state.ChatState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     await state.look()
     made = await state.stores.conversations.create("anonymous", {}, [NOTHING])
     monkeypatch.setenv(MASTER_KEY_VARIABLE, "00" * 32)
@@ -175,7 +185,9 @@ async def test_other_master_key_is_noticed_at_once(state, tmp_path, monkeypatch,
     assert "the master key is not the one" in caplog.text
 
 
-async def test_master_key_counts_from_the_first_start_on(state, tmp_path, monkeypatch):
+async def test_master_key_counts_from_the_first_start_on(
+    state: chat_state.ChatState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await state.look()
     monkeypatch.setenv(MASTER_KEY_VARIABLE, "00" * 32)
     await is_refused(StateConfig(data_dir=str(tmp_path)), "conv_1")
@@ -192,7 +204,7 @@ async def is_refused(config: StateConfig, conversation: str) -> None:
     await other.close()
 
 
-async def test_key_management_service_wraps_the_keys(tmp_path):
+async def test_key_management_service_wraps_the_keys(tmp_path: Path) -> None:
     config = StateConfig(data_dir=str(tmp_path), master_key=f"{KMS}:one")
     first = ChatState(config)
     await first.look()
@@ -221,18 +233,20 @@ async def test_key_management_service_wraps_the_keys(tmp_path):
         (f"{KMS}:no_master_key", "lacks name, wrap or unwrap"),
     ],
 )
-def test_factory_that_gives_no_master_key_is_named(tmp_path, factory, why):
+def test_factory_that_gives_no_master_key_is_named(tmp_path: Path, factory: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ChatState(StateConfig(data_dir=str(tmp_path), master_key=factory))
 
 
-def test_two_master_keys_are_one_too_many(tmp_path, monkeypatch):
+def test_two_master_keys_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MASTER_KEY_VARIABLE, "00" * 32)
     with pytest.raises(ValueError, match="both set"):
         ChatState(StateConfig(data_dir=str(tmp_path), master_key=f"{KMS}:one"))
 
 
-async def test_language_that_postgres_does_not_know_is_named(state, http, tmp_path, caplog):
+async def test_language_that_postgres_does_not_know_is_named(
+    state: chat_state.ChatState, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = ChatState(StateConfig(data_dir=str(tmp_path), search_language="klingon"))
     with pytest.raises(ValueError, match=r"state.search_language: PostgreSQL does not know 'klingon', but .*english"):
         await other.look()
@@ -240,13 +254,15 @@ async def test_language_that_postgres_does_not_know_is_named(state, http, tmp_pa
 
 
 @pytest.mark.parametrize("key", ["", "zz", "00" * 31])
-def test_master_key_that_is_none_is_refused(tmp_path, monkeypatch, key):
+def test_master_key_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv(MASTER_KEY_VARIABLE, key)
     with pytest.raises(ValueError, match=MASTER_KEY_VARIABLE):
         ChatState(StateConfig(data_dir=str(tmp_path)))
 
 
-async def test_job_that_hangs_or_fails_keeps_no_other_from_its_work(state, http, monkeypatch):
+async def test_job_that_hangs_or_fails_keeps_no_other_from_its_work(
+    state: chat_state.ChatState, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 

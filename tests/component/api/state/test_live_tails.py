@@ -65,52 +65,60 @@ async def is_heard(writer: LiveTails, following: "asyncio.Task[list[TailEvents]]
         await asyncio.wait([following], timeout=0.01)
 
 
-async def test_follower_sees_what_was_and_what_comes(writer, reader):
+async def test_follower_sees_what_was_and_what_comes(writer: module.LiveTails, reader: module.LiveTails) -> None:
     await published(writer, a_batch(0, 2), a_batch(3, 3))
     following = asyncio.create_task(followed(reader, -1, 3))
     await is_heard(writer, following, a_batch(4, 9))
     assert await following == [a_batch(0, 2), a_batch(3, 3), a_batch(4, 9)]
 
 
-async def test_follower_comes_in_where_it_left(writer, reader):
+async def test_follower_comes_in_where_it_left(writer: module.LiveTails, reader: module.LiveTails) -> None:
     await published(writer, a_batch(0, 2), a_batch(3, 5), a_batch(6, 8))
     assert await followed(reader, 4, 2) == [a_batch(3, 5), a_batch(6, 8)]
     assert await followed(reader, 5, 1) == [a_batch(6, 8)]
 
 
-async def test_batch_that_is_published_twice_is_seen_once(writer, reader):
+async def test_batch_that_is_published_twice_is_seen_once(writer: module.LiveTails, reader: module.LiveTails) -> None:
     await published(writer, a_batch(0, 2), a_batch(0, 2), a_batch(3, 5), a_batch(0, 2))
     assert await followed(reader, -1, 2) == [a_batch(0, 2), a_batch(3, 5)]
 
 
-async def test_tail_ends_where_something_is_missing(writer, reader):
+async def test_tail_ends_where_something_is_missing(writer: module.LiveTails, reader: module.LiveTails) -> None:
     await published(writer, a_batch(0, 2), a_batch(5, 6))
     assert await followed(reader, -1, 10) == [a_batch(0, 2)]
     assert await followed(reader, 2, 10) == []
     assert await followed(reader, 4, 1) == [a_batch(5, 6)]
 
 
-async def test_silent_tail_ends(writer, reader, monkeypatch):
+async def test_silent_tail_ends(
+    writer: module.LiveTails, reader: module.LiveTails, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SILENCE_S", 0.05)
     await published(writer, a_batch(0, 2))
     assert await followed(reader, -1, 10) == [a_batch(0, 2)]
 
 
-async def test_long_tail_keeps_its_end(writer, reader, monkeypatch):
+async def test_long_tail_keeps_its_end(
+    writer: module.LiveTails, reader: module.LiveTails, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_BATCHES", 100)
     await published(writer, *(a_batch(number, number) for number in range(1000)))
     assert await followed(reader, -1, 10) == []
     assert await followed(reader, 989, 10) == [a_batch(number, number) for number in range(990, 1000)]
 
 
-async def test_tails_of_others_are_not_heard(writer, reader, monkeypatch):
+async def test_tails_of_others_are_not_heard(
+    writer: module.LiveTails, reader: module.LiveTails, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SILENCE_S", 0.05)
     await published(writer, a_batch(0, 2))
     assert await followed(reader, -1, 1, tenant="bob") == []
     assert await followed(reader, -1, 1, response="other") == []
 
 
-async def test_hundreds_follow_on_one_connection_more(writer, reader, forgetful):
+async def test_hundreds_follow_on_one_connection_more(
+    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis
+) -> None:
     async def both_of(name: str) -> list[TailEvents]:
         """Who is sent away, because a slow core took too long, comes back."""
         while len(seen := await followed(reader, -1, 2, name)) < 2:
@@ -127,13 +135,15 @@ async def test_hundreds_follow_on_one_connection_more(writer, reader, forgetful)
         assert len(client.client_list()) == 1 + 1 + 2  # this one, the writer's, and the reader's two
 
 
-async def test_many_may_follow_one_response(writer, reader):
+async def test_many_may_follow_one_response(writer: module.LiveTails, reader: module.LiveTails) -> None:
     following = [asyncio.create_task(followed(reader, -1, 1)) for _ in range(50)]
     await is_heard(writer, following[-1], a_batch(0, 0))
     assert await asyncio.gather(*following) == [[a_batch(0, 0)]] * 50
 
 
-async def test_one_that_leaves_takes_nothing_from_the_others(writer, reader):
+async def test_one_that_leaves_takes_nothing_from_the_others(
+    writer: module.LiveTails, reader: module.LiveTails
+) -> None:
     staying = asyncio.create_task(followed(reader, -1, 2))
     for _ in range(20):
         leaving = asyncio.create_task(followed(reader, -1, 2))
@@ -144,7 +154,9 @@ async def test_one_that_leaves_takes_nothing_from_the_others(writer, reader):
     assert await staying == [a_batch(0, 0), a_batch(1, 1)]
 
 
-async def test_follower_that_lags_too_far_behind_is_sent_back_to_postgresql(writer, reader, monkeypatch):
+async def test_follower_that_lags_too_far_behind_is_sent_back_to_postgresql(
+    writer: module.LiveTails, reader: module.LiveTails, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_LAG_BYTES", 100)
     monkeypatch.setattr(module, "SILENCE_S", 0.5)
     async with aclosing(reader.follow("alice", "r", -1)) as batches:
@@ -158,7 +170,9 @@ async def test_follower_that_lags_too_far_behind_is_sent_back_to_postgresql(writ
         assert 1 <= len([batch async for batch in batches]) < 19
 
 
-async def test_killed_redis_ends_the_tails_at_once(writer, reader, forgetful):
+async def test_killed_redis_ends_the_tails_at_once(
+    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis
+) -> None:
     following = [asyncio.create_task(followed(reader, -1, 2)) for _ in range(10)]
     async with aclosing(reader.follow("alice", "r", -1)) as batches:
         first = asyncio.create_task(anext(batches))
@@ -171,7 +185,9 @@ async def test_killed_redis_ends_the_tails_at_once(writer, reader, forgetful):
             assert await asyncio.gather(*following) == [[a_batch(0, 0)]] * 10
 
 
-async def test_tails_come_back_with_redis(writer, reader, forgetful, monkeypatch):
+async def test_tails_come_back_with_redis(
+    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(volatile_module, "RETRY_AFTER_S", 0.01)
     await published(writer, a_batch(0, 0))
     assert await followed(reader, -1, 1) == [a_batch(0, 0)]
@@ -185,7 +201,9 @@ async def test_tails_come_back_with_redis(writer, reader, forgetful, monkeypatch
     assert seen == [a_batch(1, 1)]
 
 
-async def test_redis_that_hangs_holds_no_follower_up(writer, reader, forgetful):
+async def test_redis_that_hangs_holds_no_follower_up(
+    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis
+) -> None:
     forgetful.hold_up()
     async with asyncio.timeout(module.SILENCE_S / 2):
         assert await followed(reader, -1, 1) == []
@@ -193,7 +211,7 @@ async def test_redis_that_hangs_holds_no_follower_up(writer, reader, forgetful):
     forgetful.let_go_on()
 
 
-async def test_what_was_published_is_gone_in_time(writer, forgetful):
+async def test_what_was_published_is_gone_in_time(writer: module.LiveTails, forgetful: ForgetfulRedis) -> None:
     await published(writer, a_batch(0, 0))
     with Redis.from_url(forgetful.url) as client:
         assert [client.ttl(key) for key in client.scan_iter()] == [module.KEPT_S]

@@ -28,24 +28,26 @@ async def answer(volatile: RedisClient, key: str) -> bytes | None:
     raise TimeoutError
 
 
-async def test_answers_come_in_the_order_of_the_commands(volatile):
+async def test_answers_come_in_the_order_of_the_commands(volatile: module.RedisClient) -> None:
     assert await volatile.run(("SET", "a", 1), ("INCR", "a"), ("GET", "a")) == [True, 2, b"2"]
 
 
-async def test_callers_at_the_same_time_get_their_own_answers(volatile):
+async def test_callers_at_the_same_time_get_their_own_answers(volatile: module.RedisClient) -> None:
     await volatile.run(*(("SET", f"n{number}", number) for number in range(1000)))
     asked = (volatile.run(("GET", f"n{number}"), ("STRLEN", f"n{number}")) for number in range(1000))
     for number, answers in enumerate(await asyncio.gather(*asked)):
         assert answers == [str(number).encode(), len(str(number))]
 
 
-async def test_before_it_is_reached_nothing_is_known():
+async def test_before_it_is_reached_nothing_is_known() -> None:
     unreached = RedisClient()
     assert await unreached.run(("GET", "a")) is None
     await unreached.close()
 
 
-async def test_killed_redis_knows_nothing_and_is_used_again_when_it_is_back(volatile, forgetful, caplog):
+async def test_killed_redis_knows_nothing_and_is_used_again_when_it_is_back(
+    volatile: module.RedisClient, forgetful: ForgetfulRedis, caplog: pytest.LogCaptureFixture
+) -> None:
     await volatile.run(("SET", "a", 1))
     forgetful.kill()
     for _ in range(3):
@@ -56,7 +58,9 @@ async def test_killed_redis_knows_nothing_and_is_used_again_when_it_is_back(vola
     assert [record.message.partition(",")[0] for record in caplog.records] == ["Redis is away", "Redis is back"]
 
 
-async def test_redis_that_hangs_holds_nobody_up_for_long(volatile, forgetful):
+async def test_redis_that_hangs_holds_nobody_up_for_long(
+    volatile: module.RedisClient, forgetful: ForgetfulRedis
+) -> None:
     await volatile.run(("SET", "a", "x"))
     forgetful.hold_up()
     async with asyncio.timeout(10 * TIMEOUT_S):
@@ -64,7 +68,9 @@ async def test_redis_that_hangs_holds_nobody_up_for_long(volatile, forgetful):
     forgetful.let_go_on()
 
 
-async def test_answer_that_came_too_late_is_not_taken_for_another_one(volatile, forgetful):
+async def test_answer_that_came_too_late_is_not_taken_for_another_one(
+    volatile: module.RedisClient, forgetful: ForgetfulRedis
+) -> None:
     await volatile.run(("SET", "a", "x"), ("SET", "b", "y"))
     forgetful.hold_up()
     assert await volatile.run(("GET", "a")) is None
@@ -72,7 +78,7 @@ async def test_answer_that_came_too_late_is_not_taken_for_another_one(volatile, 
     assert await answer(volatile, "b") == b"y"
 
 
-async def test_caller_that_is_cancelled_leaves_the_answers_of_the_others(volatile):
+async def test_caller_that_is_cancelled_leaves_the_answers_of_the_others(volatile: module.RedisClient) -> None:
     await volatile.run(*(("SET", f"n{number}", number) for number in range(100)))
     asking = [asyncio.create_task(volatile.run(("GET", f"n{number}"))) for number in range(100)]
     await asyncio.sleep(0)
@@ -81,12 +87,14 @@ async def test_caller_that_is_cancelled_leaves_the_answers_of_the_others(volatil
     assert await asyncio.gather(*asking[1::2]) == [[str(number).encode()] for number in range(1, 100, 2)]
 
 
-async def test_refused_command_concerns_its_caller_alone(volatile, caplog):
+async def test_refused_command_concerns_its_caller_alone(
+    volatile: module.RedisClient, caplog: pytest.LogCaptureFixture
+) -> None:
     refused, fine = await asyncio.gather(volatile.run(("NONSENSE",)), volatile.run(("SET", "a", 1)))
     assert (refused, fine) == (None, [True])
     assert "NONSENSE" in caplog.text
 
 
-def test_url_that_is_none_is_refused():
+def test_url_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="scheme"):
         RedisClient().reach("localhost:6379")

@@ -90,7 +90,9 @@ def num_rows(postgres: str, table: str) -> int:
         return int(row[0])
 
 
-async def test_deleted_conversation_is_purged_in_time(client, purge, aged, postgres):
+async def test_deleted_conversation_is_purged_in_time(
+    client: AsyncOpenAI, purge: Purge, aged: Callable[[float], None], postgres: str
+) -> None:
     kept = await client.conversations.create(items=[HELLO])
     gone = await client.conversations.create(items=[HELLO])
     await client.conversations.delete(gone.id)
@@ -101,7 +103,9 @@ async def test_deleted_conversation_is_purged_in_time(client, purge, aged, postg
     assert num_rows(postgres, "items") == 1
 
 
-async def test_everything_is_kept_unless_retention_is_configured(client, purge, aged):
+async def test_everything_is_kept_unless_retention_is_configured(
+    client: AsyncOpenAI, purge: Purge, aged: Callable[[float], None]
+) -> None:
     made = await client.conversations.create(items=[HELLO])
     answer = await client.responses.create(model="m", input="Hello")
     aged(3650)
@@ -111,7 +115,9 @@ async def test_everything_is_kept_unless_retention_is_configured(client, purge, 
     )
 
 
-async def test_what_nobody_has_touched_for_so_long_is_purged_with_all_that_it_has(client, purge, aged, postgres):
+async def test_what_nobody_has_touched_for_so_long_is_purged_with_all_that_it_has(
+    client: AsyncOpenAI, purge: Purge, aged: Callable[[float], None], postgres: str
+) -> None:
     old = await client.conversations.create(items=[HELLO])
     turn = await client.responses.create(model="m", input="Hello", conversation=old.id)
     alone = await client.responses.create(model="m", input="Hello")
@@ -132,14 +138,18 @@ async def test_what_nobody_has_touched_for_so_long_is_purged_with_all_that_it_ha
     assert (num_rows(postgres, "items"), num_rows(postgres, "responses")) == (4, 1)
 
 
-async def test_deleted_conversation_is_kept_no_longer_than_others(client, purge, aged):
+async def test_deleted_conversation_is_kept_no_longer_than_others(
+    client: AsyncOpenAI, purge: Purge, aged: Callable[[float], None]
+) -> None:
     gone = await client.conversations.create()
     await client.conversations.delete(gone.id)
     aged(2)
     assert await purge(retention_days=1) == 1
 
 
-async def test_tenant_has_a_retention_of_its_own(client, clients, purge, aged):
+async def test_tenant_has_a_retention_of_its_own(
+    client: AsyncOpenAI, clients: ClientOf, purge: Purge, aged: Callable[[float], None]
+) -> None:
     hers, his = [await clients(key).conversations.create() for key in ("sk-alice", "sk-bob")]
     aged(10)
     for_ever = TenantStateConfig(retention_days=None)
@@ -151,8 +161,10 @@ async def test_tenant_has_a_retention_of_its_own(client, clients, purge, aged):
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-async def test_running_turn_is_not_purged(client, purge, aged, model, is_alone):
-    conversation = {} if is_alone else {"conversation": (await client.conversations.create()).id}
+async def test_running_turn_is_not_purged(
+    client: AsyncOpenAI, purge: Purge, aged: Callable[[float], None], model: Model, is_alone: bool
+) -> None:
+    conversation: Any = {} if is_alone else {"conversation": (await client.conversations.create()).id}
     model.may_go_on.clear()
     turn = await client.responses.create(model="m", input="Hello", stream=True, **conversation)
     created = await anext(aiter(turn))
@@ -164,7 +176,7 @@ async def test_running_turn_is_not_purged(client, purge, aged, model, is_alone):
     assert (await client.responses.retrieve(created.response.id)).status == "completed"
 
 
-async def test_more_than_a_batch_is_purged(state, purge, aged):
+async def test_more_than_a_batch_is_purged(state: ChatState, purge: Purge, aged: Callable[[float], None]) -> None:
     for _ in range(PURGED_AT_ONCE + 1):
         await state.stores.conversations.create("alice", {}, [])
     aged(2)
@@ -181,7 +193,9 @@ def slow_down(postgres: str, change: str, table: str, seconds: float) -> None:
         connection.execute(f"CREATE TRIGGER slow BEFORE {change} ON {table} FOR EACH ROW EXECUTE FUNCTION take_long()")
 
 
-async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(state, postgres, purge, aged, monkeypatch):
+async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(
+    state: ChatState, postgres: str, purge: Purge, aged: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(PURGED_AT_ONCE):
         made = await state.stores.conversations.create("alice", {}, [])
         await state.stores.conversations.delete("alice", made.id, [])
@@ -191,7 +205,9 @@ async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(state, postgr
     assert await purge() == PURGED_AT_ONCE
 
 
-async def test_events_that_take_too_long_are_purged_in_smaller_batches(client, postgres, purge, monkeypatch):
+async def test_events_that_take_too_long_are_purged_in_smaller_batches(
+    client: AsyncOpenAI, postgres: str, purge: Purge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(5):
         await client.responses.create(model="m", input="Hello")
     monkeypatch.setattr(purges, "KEEP_EVENTS", timedelta(0))

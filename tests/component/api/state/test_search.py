@@ -1,6 +1,7 @@
 """Search by text over HTTP and for the context, in a real PostgreSQL that holds no text."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ from api.state.postgres.stores.items import Item
 from api.state.postgres.stores.search import CAUGHT_UP_AT_ONCE
 from api.state.postgres.stores.search_words import MAX_SEARCHED, text_of
 from cluster.config.state import StateConfig
+from tests.component.openai_objects import first_text_of, id_of
 from tests.component.remembering import ClientOf, clients_of
 from tests.component.surface import FakeFrontend
 
@@ -64,7 +66,7 @@ def a_message(text: str, role: str = "user") -> Item:
     }
 
 
-async def test_conversations_are_found_by_what_was_said_the_best_first(said, client):
+async def test_conversations_are_found_by_what_was_said_the_best_first(said: Said, client: AsyncOpenAI) -> None:
     once = await said(client, "My canary sings, and my dog barks at everything that moves in the garden all day long")
     often = await said(client, "Canary food", "A canary eats seeds; a canary likes fruit.")
     await said(client, "Something else")
@@ -77,18 +79,18 @@ async def test_conversations_are_found_by_what_was_said_the_best_first(said, cli
     assert await found(client, "unheard") == []
 
 
-async def test_match_shows_where_it_was(said, client):
+async def test_match_shows_where_it_was(said: Said, client: AsyncOpenAI) -> None:
     long = "Before it came much else. " * 20 + "Then the canary sang.\nAnd after that " + "came more. " * 20
     await said(client, "What happened?", long)
     (match,) = await matches(client, "canary")
     item = await client.conversations.items.retrieve(match["match"]["item_id"], conversation_id=match["id"])
-    assert item.content[0].text == long
+    assert first_text_of(item) == long
     excerpt = match["match"]["excerpt"]
     assert "Then the canary sang. And after that" in excerpt
     assert len(excerpt) <= 162 and excerpt.startswith("…") and excerpt.endswith("…")
 
 
-async def test_matches_come_a_page_at_a_time(said, client):
+async def test_matches_come_a_page_at_a_time(said: Said, client: AsyncOpenAI) -> None:
     ids = [await said(client, "canary " * number) for number in range(1, 6)]
     assert await found(client, "canary", limit=2) == ids[:-3:-1]
     assert await found(client, "canary", limit=2, after=ids[3]) == [ids[2], ids[1]]
@@ -97,7 +99,7 @@ async def test_matches_come_a_page_at_a_time(said, client):
         await found(client, "canary", after="x")
 
 
-async def test_search_is_within_what_is_selected(said, client):
+async def test_search_is_within_what_is_selected(said: Said, client: AsyncOpenAI) -> None:
     hers = await said(client, "canary", user="u1", metadata={"topic": "birds"})
     other = await said(client, "canary", user="u2")
     assert await found(client, "canary", user="u1") == [hers]
@@ -105,22 +107,22 @@ async def test_search_is_within_what_is_selected(said, client):
     assert set(await found(client, "canary")) == {hers, other}
 
 
-async def test_what_is_deleted_is_not_found(said, client):
+async def test_what_is_deleted_is_not_found(said: Said, client: AsyncOpenAI) -> None:
     first, second = await said(client, "canary"), await said(client, "canary")
     await client.conversations.delete(first)
     (item,) = [item async for item in client.conversations.items.list(second)]
     assert await found(client, "canary") == [second]
-    await client.conversations.items.delete(item.id, conversation_id=second)
+    await client.conversations.items.delete(id_of(item), conversation_id=second)
     assert await found(client, "canary") == []
 
 
-async def test_another_tenants_words_are_not_found(said, client, clients):
+async def test_another_tenants_words_are_not_found(said: Said, client: AsyncOpenAI, clients: ClientOf) -> None:
     await said(client, "canary")
     await said(clients("sk-bob"), "dog")
     assert await found(clients("sk-bob"), "canary") == []
 
 
-async def test_only_what_people_and_the_model_say_is_found(client):
+async def test_only_what_people_and_the_model_say_is_found(client: AsyncOpenAI) -> None:
     items: list[Any] = [
         {"role": "developer", "content": "canary"},
         {"type": "function_call", "call_id": "c", "name": "canary", "arguments": '"canary"'},
@@ -134,31 +136,31 @@ async def test_only_what_people_and_the_model_say_is_found(client):
 @pytest.mark.parametrize(
     "query", ["it's", "a\\b", "C:\\temp\\x", "'", "x & | !", "a'b:1", "naïve", "日本語", "<b>", "%s"]
 )
-async def test_any_text_can_be_asked_for(said, client, query):
+async def test_any_text_can_be_asked_for(said: Said, client: AsyncOpenAI, query: str) -> None:
     conversation = await said(client, f"before {query} after")
     assert await found(client, query) in ([conversation], [])
     assert await found(client, "before") == [conversation]
 
 
-async def test_text_that_postgres_cannot_store_does_no_harm(said, client):
+async def test_text_that_postgres_cannot_store_does_no_harm(said: Said, client: AsyncOpenAI) -> None:
     assert await found(client, "canary") == []
     conversation = await said(client, "a canary\0 sings")
     assert await found(client, "canary sings") == [conversation]
 
 
 @pytest.mark.parametrize("query", ["", "   ", "-canary", '""'])
-async def test_query_without_a_word_finds_nothing(said, client, query):
+async def test_query_without_a_word_finds_nothing(said: Said, client: AsyncOpenAI, query: str) -> None:
     await said(client, "dog")
     assert await found(client, query) == []
 
 
-async def test_bad_queries_are_refused(client):
+async def test_bad_queries_are_refused(client: AsyncOpenAI) -> None:
     for query in ({"query": "x" * 1001}, {"query": "x", "order": "asc"}, {"query": "a\0"}):
         with pytest.raises(BadRequestError):
             await client.get("/conversations", cast_to=object, options={"params": query})
 
 
-async def test_no_word_is_kept_in_plain(said, client, postgres):
+async def test_no_word_is_kept_in_plain(said: Said, client: AsyncOpenAI, postgres: str) -> None:
     await said(client, "a canary sings")
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
@@ -166,28 +168,28 @@ async def test_no_word_is_kept_in_plain(said, client, postgres):
     assert len(rows) == 1 and "canar" not in rows[0] and "sing" not in rows[0]
 
 
-async def test_what_was_just_said_is_found_a_moment_later(client, state):
+async def test_what_was_just_said_is_found_a_moment_later(client: AsyncOpenAI, state: ChatState) -> None:
     made = await client.conversations.create(items=[{"role": "user", "content": "canary"}])
     assert await found(client, "canary") == []
     await state.stores.search.catch_up()
     assert await found(client, "canary") == [made.id]
 
 
-async def test_end_of_a_long_message_is_not_found(said, client):
+async def test_end_of_a_long_message_is_not_found(said: Said, client: AsyncOpenAI) -> None:
     conversation = await said(client, "canary " + "word " * MAX_SEARCHED + "dog")
     assert await found(client, "canary") == [conversation]
     assert await found(client, "dog") == []
 
 
-async def test_more_than_a_batch_is_indexed(state):
+async def test_more_than_a_batch_is_indexed(state: ChatState) -> None:
     made = await state.stores.conversations.create("alice", {}, [a_message("dog")] * (CAUGHT_UP_AT_ONCE + 1))
     await state.stores.search.catch_up()
     assert len(await relevant(state, made.id, "dog", 100)) == CAUGHT_UP_AT_ONCE + 1
 
 
 async def test_what_was_said_before_is_indexed_in_the_language_that_is_wanted_now(
-    said, client, clients, postgres, tmp_path
-):
+    said: Said, client: AsyncOpenAI, clients: ClientOf, postgres: str, tmp_path: Path
+) -> None:
     conversation = await said(client, "The ships sail")
     assert (await found(client, "ship"), await found(client, "the")) == ([], [conversation])
     english = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search_language="english"))
@@ -199,7 +201,7 @@ async def test_what_was_said_before_is_indexed_in_the_language_that_is_wanted_no
     await english.close()
 
 
-async def test_without_search_no_words_are_kept(said, client, postgres, tmp_path):
+async def test_without_search_no_words_are_kept(said: Said, client: AsyncOpenAI, postgres: str, tmp_path: Path) -> None:
     conversation = await said(client, "canary")
     off = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), search=False))
     await off.look()
@@ -227,7 +229,7 @@ async def relevant(state: ChatState, conversation: str, text: str, limit: int = 
     return [item["content"][0]["text"] for item in found]
 
 
-async def test_relevant_messages_share_the_words_that_few_others_have(state):
+async def test_relevant_messages_share_the_words_that_few_others_have(state: ChatState) -> None:
     texts = ["the cat is the boss of the house", "the dog is named Rex", "the weather is what it is", "thanks"]
     made = await state.stores.conversations.create("alice", {}, [a_message(text) for text in texts])
     await state.stores.conversations.create("alice", {}, [a_message("the dog of another conversation")])
@@ -239,7 +241,7 @@ async def test_relevant_messages_share_the_words_that_few_others_have(state):
     assert await state.stores.search.relevant("bob", made.id, "dog", 1) == []
 
 
-async def test_relevant_messages_can_be_those_before_another(state):
+async def test_relevant_messages_can_be_those_before_another(state: ChatState) -> None:
     made = await state.stores.conversations.create("alice", {}, [])
     first, _, third = await state.stores.conversations.add_items(
         "alice", made.id, [a_message(f"dog {n}") for n in "123"]
@@ -248,7 +250,7 @@ async def test_relevant_messages_can_be_those_before_another(state):
     assert await relevant(state, made.id, "dog", before_item=first["id"]) == []
 
 
-async def test_index_is_used_though_rows_belong_to_tenants(said, client, postgres):
+async def test_index_is_used_though_rows_belong_to_tenants(said: Said, client: AsyncOpenAI, postgres: str) -> None:
     await said(client, "canary")
     with psycopg.connect(postgres) as connection:
         connection.execute("SET LOCAL enable_seqscan = off")
@@ -256,7 +258,7 @@ async def test_index_is_used_though_rows_belong_to_tenants(said, client, postgre
     assert "item_words_words" in str(plan)
 
 
-async def test_messages_whose_key_is_destroyed_are_passed_over(said, client, postgres):
+async def test_messages_whose_key_is_destroyed_are_passed_over(said: Said, client: AsyncOpenAI, postgres: str) -> None:
     await client.conversations.create(items=[{"role": "user", "content": "canary"}])
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', %s, true)", [tenant_of_key("sk-alice")])
@@ -266,13 +268,15 @@ async def test_messages_whose_key_is_destroyed_are_passed_over(said, client, pos
     assert await found(client, "dog") == [conversation]
 
 
-async def test_only_the_newest_messages_are_compared(state, monkeypatch):
+async def test_only_the_newest_messages_are_compared(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "COMPARED", 2)
     made = await state.stores.conversations.create("alice", {}, [a_message(f"dog {n}") for n in "123"])
     assert await relevant(state, made.id, "dog") == ["dog 3", "dog 2"]
 
 
-async def test_message_that_cannot_be_indexed_is_passed_over(state, client, said, monkeypatch, caplog):
+async def test_message_that_cannot_be_indexed_is_passed_over(
+    state: ChatState, client: AsyncOpenAI, said: Said, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def odd(item: Item) -> str:
         if text_of(item) == "odd":
             raise TypeError("no text")

@@ -1,6 +1,7 @@
 """What readers see while a real PostgreSQL is down: copies from a real Redis, but of nothing that was deleted."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,8 +23,10 @@ from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from cluster.services.postgres import LocalPostgres
 from tests.component.forgetful import ForgetfulRedis
+from tests.component.openai_objects import id_of
 from tests.component.remembering import ClientOf, clients_of, emptied
 from tests.component.surface import FakeFrontend
+from tests.expected import present
 from tests.unit.chat_chunks import answer
 
 FRAMES = [f"data: {msgspec.json.encode(chunk).decode()}\n\n" for chunk in answer("An ", "answer")] + [
@@ -110,7 +113,7 @@ async def is_refused(ask: Awaitable[Any]) -> bool:
     return False
 
 
-async def test_what_was_read_is_shown_again_with_its_age(client, own_postgres):
+async def test_what_was_read_is_shown_again_with_its_age(client: AsyncOpenAI, own_postgres: Postgres) -> None:
     made = await client.conversations.create(items=[HELLO], metadata={"topic": "demo"})
     items = await client.conversations.items.list(made.id)
     assert await client.conversations.retrieve(made.id) == made
@@ -121,7 +124,7 @@ async def test_what_was_read_is_shown_again_with_its_age(client, own_postgres):
     assert again_items.parse().data == items.data and "x-baton-stale" in again_items.headers
 
 
-async def test_responses_are_shown_again(client, own_postgres):
+async def test_responses_are_shown_again(client: AsyncOpenAI, own_postgres: Postgres) -> None:
     made = await client.responses.create(model="m", input="Hello")
     items = await client.responses.input_items.list(made.id)
     assert await client.responses.retrieve(made.id) == made
@@ -130,14 +133,16 @@ async def test_responses_are_shown_again(client, own_postgres):
     assert (await client.responses.input_items.list(made.id)).data == items.data
 
 
-async def test_fresh_answers_have_no_age(client, own_postgres):
+async def test_fresh_answers_have_no_age(client: AsyncOpenAI, own_postgres: Postgres) -> None:
     made = await client.conversations.create(items=[HELLO])
     for _ in range(2):
         fresh = await client.conversations.with_raw_response.retrieve(made.id)
         assert "x-baton-stale" not in fresh.headers
 
 
-async def test_writes_and_what_was_not_read_have_to_wait(client, clients, own_postgres):
+async def test_writes_and_what_was_not_read_have_to_wait(
+    client: AsyncOpenAI, clients: ClientOf, own_postgres: Postgres
+) -> None:
     made = await client.conversations.create(items=[HELLO])
     unread = await client.conversations.create()
     items = await client.conversations.items.list(made.id)
@@ -146,7 +151,7 @@ async def test_writes_and_what_was_not_read_have_to_wait(client, clients, own_po
     assert await is_away(
         client.conversations.retrieve(unread.id),
         client.conversations.items.list(made.id, limit=3),
-        client.conversations.items.list(made.id, after=items.data[0].id),
+        client.conversations.items.list(made.id, after=id_of(items.data[0])),
         client.conversations.items.create(made.id, items=[HELLO]),
         client.conversations.update(made.id, metadata={}),
         client.conversations.delete(made.id),
@@ -154,7 +159,9 @@ async def test_writes_and_what_was_not_read_have_to_wait(client, clients, own_po
     )
 
 
-async def test_after_the_outage_answers_are_fresh(client, states, own_postgres):
+async def test_after_the_outage_answers_are_fresh(
+    client: AsyncOpenAI, states: list[ChatState], own_postgres: Postgres
+) -> None:
     made = await client.conversations.create(items=[HELLO])
     await client.conversations.items.list(made.id)
     own_postgres.down()
@@ -183,11 +190,11 @@ def loses_replies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.mark.parametrize("is_heard_of", [True, False])
 async def test_deleted_conversation_is_never_shown_nor_are_its_responses(
-    client, own_postgres, is_heard_of, loses_replies
-):
+    client: AsyncOpenAI, own_postgres: Postgres, is_heard_of: bool, loses_replies: Callable[[], None]
+) -> None:
     conversation = await client.conversations.create(items=[HELLO])
     response = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
-    asks = [
+    asks: list[Callable[[], Awaitable[Any]]] = [
         lambda: client.conversations.retrieve(conversation.id),
         lambda: client.conversations.items.list(conversation.id),
         lambda: client.responses.retrieve(response.id),
@@ -202,7 +209,7 @@ async def test_deleted_conversation_is_never_shown_nor_are_its_responses(
     assert await is_away(*(ask() for ask in asks))
 
 
-async def test_deleted_response_is_never_shown(client, own_postgres):
+async def test_deleted_response_is_never_shown(client: AsyncOpenAI, own_postgres: Postgres) -> None:
     response = await client.responses.create(model="m", input="Hello")
     await client.responses.retrieve(response.id)
     await client.responses.delete(response.id)
@@ -211,7 +218,9 @@ async def test_deleted_response_is_never_shown(client, own_postgres):
 
 
 @pytest.mark.parametrize("is_heard_of", [True, False])
-async def test_deleted_item_is_never_shown_nor_in_its_response(client, own_postgres, is_heard_of, loses_replies):
+async def test_deleted_item_is_never_shown_nor_in_its_response(
+    client: AsyncOpenAI, own_postgres: Postgres, is_heard_of: bool, loses_replies: Callable[[], None]
+) -> None:
     conversation = await client.conversations.create()
     response = await client.responses.create(model="m", input=SECRET, conversation=conversation.id)
     items = await client.conversations.items.list(conversation.id, order="asc")
@@ -219,7 +228,7 @@ async def test_deleted_item_is_never_shown_nor_in_its_response(client, own_postg
     await client.responses.input_items.list(response.id)
     if not is_heard_of:
         loses_replies()
-    deleting = client.conversations.items.delete(items.data[0].id, conversation_id=conversation.id)
+    deleting = client.conversations.items.delete(id_of(items.data[0]), conversation_id=conversation.id)
     assert await is_refused(deleting) is not is_heard_of
     own_postgres.down()
     assert await is_away(
@@ -229,11 +238,13 @@ async def test_deleted_item_is_never_shown_nor_in_its_response(client, own_postg
     )
 
 
-async def test_what_was_purged_is_never_shown(client, own_postgres, forgetful, tmp_path):
+async def test_what_was_purged_is_never_shown(
+    client: AsyncOpenAI, own_postgres: Postgres, forgetful: ForgetfulRedis, tmp_path: Path
+) -> None:
     conversation = await client.conversations.create()
     turn = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
     alone = await client.responses.create(model="m", input="Hello")
-    asks = [
+    asks: list[Callable[[], Awaitable[Any]]] = [
         lambda: client.conversations.retrieve(conversation.id),
         lambda: client.responses.retrieve(turn.id),
         lambda: client.responses.retrieve(alone.id),
@@ -251,7 +262,9 @@ async def test_what_was_purged_is_never_shown(client, own_postgres, forgetful, t
     assert await is_away(*(ask() for ask in asks))
 
 
-async def test_turn_that_was_replaced_is_not_shown_in_its_conversation(client, own_postgres):
+async def test_turn_that_was_replaced_is_not_shown_in_its_conversation(
+    client: AsyncOpenAI, own_postgres: Postgres
+) -> None:
     conversation = await client.conversations.create()
     turn = await client.responses.create(model="m", input=SECRET, conversation=conversation.id)
     await client.conversations.items.list(conversation.id)
@@ -260,7 +273,7 @@ async def test_turn_that_was_replaced_is_not_shown_in_its_conversation(client, o
     assert await is_away(client.conversations.items.list(conversation.id))
 
 
-async def test_metadata_from_before_an_update_is_not_shown(client, own_postgres):
+async def test_metadata_from_before_an_update_is_not_shown(client: AsyncOpenAI, own_postgres: Postgres) -> None:
     made = await client.conversations.create(items=[HELLO], metadata={"name": "Ada"})
     await client.conversations.retrieve(made.id)
     await client.conversations.update(made.id, metadata={})
@@ -274,7 +287,7 @@ async def known(state: ChatState, tenant: str = "t") -> Conversation:
     return await state.stores.conversations.create(tenant, {}, [item])
 
 
-async def test_reader_that_is_slower_than_a_deletion_keeps_nothing(states):
+async def test_reader_that_is_slower_than_a_deletion_keeps_nothing(states: list[ChatState]) -> None:
     mine, others = (state.cache for state in states)
     await known(states[0])
     is_reading, may_end = asyncio.Event(), asyncio.Event()
@@ -299,7 +312,7 @@ async def kept(state: ChatState, body: dict[str, Any]) -> None:
     await state.cache.put("t", "conv_1", "conversation", body, mark)
 
 
-async def test_copy_is_shown_by_other_replicas_that_know_the_key(states):
+async def test_copy_is_shown_by_other_replicas_that_know_the_key(states: list[ChatState]) -> None:
     made = await known(states[0])
     await kept(states[0], {"text": SECRET})
     assert await states[1].cache.get("t", "conv_1", "conversation") is None
@@ -308,7 +321,9 @@ async def test_copy_is_shown_by_other_replicas_that_know_the_key(states):
     assert copy is not None and copy.body == {"text": SECRET}
 
 
-async def test_deletion_while_redis_is_away_wins_when_it_is_back(states, own_postgres, tmp_path):
+async def test_deletion_while_redis_is_away_wins_when_it_is_back(
+    states: list[ChatState], own_postgres: Postgres, tmp_path: Path
+) -> None:
     away = ChatState(StateConfig(database_url=own_postgres.url, data_dir=str(tmp_path)))  # has not looked for it yet
     await known(states[0])
     await kept(states[0], {"text": SECRET})
@@ -320,7 +335,7 @@ async def test_deletion_while_redis_is_away_wins_when_it_is_back(states, own_pos
     await away.close()
 
 
-async def test_deletion_that_was_cancelled_counts(states):
+async def test_deletion_that_was_cancelled_counts(states: list[ChatState]) -> None:
     await known(states[0])
     await kept(states[0], {"text": SECRET})
     is_deleting = asyncio.Event()
@@ -337,19 +352,21 @@ async def test_deletion_that_was_cancelled_counts(states):
     assert await states[1].cache.get("t", "conv_1", "conversation") is None
 
 
-async def test_redis_that_was_emptied_keeps_nothing_of_a_read_from_before(states, forgetful):
+async def test_redis_that_was_emptied_keeps_nothing_of_a_read_from_before(
+    states: list[ChatState], forgetful: ForgetfulRedis
+) -> None:
     await known(states[0])
     mark = await states[0].cache.mark("t", "conv_1")
     with Redis.from_url(forgetful.url) as client:
         client.flushall()
-    await states[0].cache.put("t", "conv_1", "conversation", {}, mark)
+    await states[0].cache.put("t", "conv_1", "conversation", {}, present(mark))
     assert await states[0].cache.get("t", "conv_1", "conversation") is None
 
 
-async def test_old_copies_are_not_shown(states, monkeypatch):
+async def test_old_copies_are_not_shown(states: list[ChatState], monkeypatch: pytest.MonkeyPatch) -> None:
     await known(states[0])
     await kept(states[0], {"text": SECRET})
-    now = module.time.time()
+    now = time.time()
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: now + 500))
     copy = await states[0].cache.get("t", "conv_1", "conversation")
     assert copy is not None and copy.age_s == pytest.approx(500, abs=5)
@@ -357,7 +374,7 @@ async def test_old_copies_are_not_shown(states, monkeypatch):
     assert await states[0].cache.get("t", "conv_1", "conversation") is None
 
 
-async def test_redis_sees_no_text(states, client, forgetful):
+async def test_redis_sees_no_text(states: list[ChatState], client: AsyncOpenAI, forgetful: ForgetfulRedis) -> None:
     made = await client.conversations.create(items=[HELLO], metadata={"note": SECRET})
     await client.conversations.items.list(made.id)
     await client.conversations.retrieve(made.id)
@@ -366,13 +383,15 @@ async def test_redis_sees_no_text(states, client, forgetful):
     assert any(len(fields) == 3 for fields in held.values()) and SECRET not in str(held)
 
 
-async def test_too_large_copies_are_not_kept(states):
+async def test_too_large_copies_are_not_kept(states: list[ChatState]) -> None:
     await known(states[0])
     await kept(states[0], {"text": "x" * module.MAX_BYTES})
     assert await states[0].cache.get("t", "conv_1", "conversation") is None
 
 
-async def test_without_redis_everything_works_but_the_copies(client, own_postgres, forgetful):
+async def test_without_redis_everything_works_but_the_copies(
+    client: AsyncOpenAI, own_postgres: Postgres, forgetful: ForgetfulRedis
+) -> None:
     forgetful.kill()
     made = await client.conversations.create(items=[HELLO])
     assert await client.conversations.retrieve(made.id) == made

@@ -55,19 +55,19 @@ def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPO_ROOT, capture_output=True, text=True, check=False)
 
 
-def test_links_are_printed_as_a_table(server):
+def test_links_are_printed_as_a_table(server: str) -> None:
     done = probe("--url", f"{server}/ready")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].split()[:6] == ["p0", "10.0.0.1", "d0", "10.0.0.1", "2.00", "ms"]
 
 
-def test_links_are_printed_as_json(server):
+def test_links_are_printed_as_json(server: str) -> None:
     done = probe("--url", f"{server}/ready/", "--json")
     (link,) = json.loads(done.stdout)["links"]
     assert (done.returncode, link["latency_s"], link["bytes_per_s"]) == (0, 0.002, 4e9)
 
 
-def test_service_without_a_proved_link_is_a_failure(server):
+def test_service_without_a_proved_link_is_a_failure(server: str) -> None:
     done = probe("--url", f"{server}/unproved")
     assert (done.returncode, "not proved" in done.stdout) == (1, True)
 
@@ -82,13 +82,13 @@ def test_service_without_a_proved_link_is_a_failure(server):
     ],
     ids=["nothing there", "error", "another service", "no url"],
 )
-def test_what_is_wrong_is_said_in_one_line(server, url, says):
+def test_what_is_wrong_is_said_in_one_line(server: str, url: str, says: str) -> None:
     done = probe("--url", url.format(server=server))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert says in done.stderr
 
 
-def test_help_says_what_is_asked_and_what_the_answer_means():
+def test_help_says_what_is_asked_and_what_the_answer_means() -> None:
     said = probe("--help").stdout
     for words in ("--url", "http://127.0.0.1:8000", "--json", "Ends with 1"):
         assert words in said

@@ -101,7 +101,7 @@ async def a_prefill_worker() -> Listener:
     return await Listener.start("127.0.0.1", service)
 
 
-async def test_worker_is_found_and_connected_to_once_for_all_who_wait():
+async def test_worker_is_found_and_connected_to_once_for_all_who_wait() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses[WORKER] = worker.address
     prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.address)))
@@ -109,7 +109,7 @@ async def test_worker_is_found_and_connected_to_once_for_all_who_wait():
     assert scheduler.num_located == 1
 
 
-async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable():
+async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     all_peers = WorkerConnections(SchedulerClient(scheduler.address))
     with pytest.raises(WorkerUnreachable, match="not known"):
@@ -126,7 +126,7 @@ async def test_worker_that_nobody_knows_or_that_is_gone_is_unreachable():
             await anext(deltas)
 
 
-async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew():
+async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses[WORKER] = worker.address
     prefill = PrefillClient(WorkerConnections(SchedulerClient(scheduler.address)))
@@ -139,7 +139,7 @@ async def test_worker_whose_known_address_does_not_answer_is_asked_for_anew():
     assert await prefill.prefill(WORKER, REQUEST) is None
 
 
-async def test_call_waits_for_the_successor_of_a_dead_scheduler():
+async def test_call_waits_for_the_successor_of_a_dead_scheduler() -> None:
     scheduler = await FakeScheduler().start()
     peer = SchedulerClient(scheduler.address)
     assert await peer.address_of(WORKER) is None
@@ -152,7 +152,7 @@ async def test_call_waits_for_the_successor_of_a_dead_scheduler():
     assert await asking is None
 
 
-async def test_request_is_placed_by_a_connected_scheduler_alone():
+async def test_request_is_placed_by_a_connected_scheduler_alone() -> None:
     scheduler = await FakeScheduler().start()
     peer = SchedulerClient(scheduler.address)
     with pytest.raises(ConnectionLost, match="Scheduler is away"):
@@ -161,7 +161,7 @@ async def test_request_is_placed_by_a_connected_scheduler_alone():
     assert isinstance(await peer.place(PLACEMENT), Rejection)
 
 
-async def test_worker_that_leaves_says_so_before_what_it_asks_next():
+async def test_worker_that_leaves_says_so_before_what_it_asks_next() -> None:
     scheduler = await FakeScheduler().start()
     peer = SchedulerClient(scheduler.address)
     await peer.say_leaving(WorkerLeft(worker=WORKER))
@@ -169,13 +169,13 @@ async def test_worker_that_leaves_says_so_before_what_it_asks_next():
     assert scheduler.left == [WorkerLeft(worker=WORKER)]
 
 
-async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(monkeypatch):
+async def test_worker_that_leaves_does_not_wait_for_a_scheduler_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "_LEAVING_TIMEOUT_S", 0.05)
     with pytest.raises(WorkerUnreachable):
         await SchedulerClient(FakeScheduler().address).say_leaving(WorkerLeft(worker=WORKER))
 
 
-async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch):
+async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     scheduler.addresses |= {WORKER: worker.address, WorkerId("old"): worker.address}
@@ -191,7 +191,7 @@ async def test_worker_is_found_without_the_scheduler_once_it_is_known(monkeypatc
         await PrefillClient(all_peers).prefill(WorkerId("old"), REQUEST)
 
 
-async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch):
+async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.3)
     peer = SchedulerClient(FakeScheduler().address)
     report = WorkerReport(
@@ -201,7 +201,7 @@ async def test_report_is_not_delivered_when_the_scheduler_stays_away(monkeypatch
         await peer.report(report)
 
 
-async def test_report_and_its_reply_survive_the_wire():
+async def test_report_and_its_reply_survive_the_wire() -> None:
     peer = SchedulerClient((await FakeScheduler().start()).address)
     report = WorkerReport(
         worker=WORKER,
@@ -214,13 +214,13 @@ async def test_report_and_its_reply_survive_the_wire():
     assert await peer.report(report) == ReportReply(prefill_workers=frozenset({WORKER}))
 
 
-async def test_worker_that_only_an_absent_scheduler_could_find_is_not_blamed(monkeypatch):
+async def test_worker_that_only_an_absent_scheduler_could_find_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_client, "SCHEDULER_TIMEOUT_S", 0.2)
     with pytest.raises(Overloaded, match="Scheduler is away"):
         await PrefillClient(WorkerConnections(SchedulerClient(FakeScheduler().address))).prefill(WORKER, REQUEST)
 
 
-async def test_links_to_workers_that_are_gone_are_not_kept():
+async def test_links_to_workers_that_are_gone_are_not_kept() -> None:
     scheduler, worker = await FakeScheduler().start(), await a_prefill_worker()
     all_peers = WorkerConnections(SchedulerClient(scheduler.address))
     for number in range(3):
@@ -230,7 +230,7 @@ async def test_links_to_workers_that_are_gone_are_not_kept():
     assert list(all_peers._links) == ["p2"]
 
 
-async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatch):
+async def test_kv_events_are_heard_before_the_report_that_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = await FakeScheduler().start()
     peer = SchedulerClient(scheduler.address)
     changes = [KvChange(KvTier.HOST, True, [b"12345678"]), KvChange(KvTier.GPU, False, [b"12345678"])]

@@ -5,6 +5,7 @@ from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
+from cluster.engine.request_runner import RequestRunner
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
@@ -33,7 +34,7 @@ def a_request(num_generated: int = 0, is_verified: bool = False, **params: Any) 
     )
 
 
-class Runner:
+class Runner(RequestRunner):
     """Ends each request with one token, as vLLM does where one was asked for, and answers calls for each rank."""
 
     worker = WorkerId("p")

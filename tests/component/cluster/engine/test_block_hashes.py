@@ -28,28 +28,28 @@ def in_an_engine(prompt: list[int], salt: str | None, block_size: int) -> list[b
 
 @pytest.mark.parametrize("block_size", [16, 32])
 @pytest.mark.parametrize("salt", [None, "tenant"])
-def test_hashes_are_the_engine_s(block_size, salt):
+def test_hashes_are_the_engine_s(block_size: int, salt: str | None) -> None:
     assert hashes(PROMPT, salt, block_size) == in_an_engine(PROMPT, salt, block_size)
 
 
-def test_only_full_blocks_have_a_hash():
+def test_only_full_blocks_have_a_hash() -> None:
     assert [len(hashes(PROMPT[:length])) for length in (0, 1, 15, 16, 17, 31, 32)] == [0, 0, 0, 1, 1, 1, 2]
 
 
-def test_hash_depends_on_everything_before_the_block_and_nothing_after():
+def test_hash_depends_on_everything_before_the_block_and_nothing_after() -> None:
     other = [PROMPT[0] + 1, *PROMPT[1:]]
     assert hashes(PROMPT[:64]) == hashes(PROMPT)[:4]
     assert set(hashes(PROMPT)).isdisjoint(hashes(other))
     assert set(hashes(PROMPT)).isdisjoint(hashes(PROMPT, "tenant"))
 
 
-def test_seed_of_the_environment_changes_nothing(monkeypatch):
+def test_seed_of_the_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = hashes(PROMPT)
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     assert hashes(PROMPT) == before
 
 
-async def test_long_prompt_lets_others_go_in_between():
+async def test_long_prompt_lets_others_go_in_between() -> None:
     num_turns = 0
 
     async def others() -> None:

@@ -11,6 +11,7 @@ from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from cluster.engine_core.step_samples import STATS_KEY, StepSampler
 from kvtransfer.connector import HandoffScheduler, HandoffStats, NixlConnector
 from kvtransfer.telemetry import PULLS_KEY
+from tests.expected import present
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> NixlConnector:
     connector.connector_scheduler = HandoffScheduler.__new__(HandoffScheduler)
     connector.connector_scheduler._reqs_need_recv = {}
     connector.connector_scheduler._steps = StepSampler()
-    connector.connector_worker = None
+    monkeypatch.setattr(connector, "connector_worker", None, raising=False)
     connector._connector_metadata = None
     return connector
 
@@ -37,16 +38,16 @@ def a_step(num_tokens: int) -> SchedulerOutput:
     return step
 
 
-def test_step_is_sampled_as_vllm_s_scheduler_describes_it(connector):
+def test_step_is_sampled_as_vllm_s_scheduler_describes_it(connector: NixlConnector) -> None:
     connector.build_connector_meta(a_step(10))
     stats = connector.get_kv_connector_stats()
-    ((num_prefill, attended, num_decoding, context_tokens, seconds),) = stats.data[STATS_KEY]
+    ((num_prefill, attended, num_decoding, context_tokens, seconds),) = present(stats).data[STATS_KEY]
     assert (num_prefill, attended, num_decoding, context_tokens) == (10, 10 * 32 + 55, 0, 0)
     assert 0.0 <= seconds < 1.0
     assert connector.get_kv_connector_stats() is None
 
 
-def test_samples_join_what_the_worker_s_half_says(connector):
+def test_samples_join_what_the_worker_s_half_says(connector: NixlConnector) -> None:
     connector.build_connector_meta(a_step(10))
     of_worker = HandoffStats()
     of_worker.record(PULLS_KEY, ("r", 0.1))
@@ -54,7 +55,7 @@ def test_samples_join_what_the_worker_s_half_says(connector):
     assert (joined.data[PULLS_KEY], len(joined.data[STATS_KEY])) == ([("r", 0.1)], 1)
 
 
-def test_samples_are_told_beside_tiers_too(connector):
+def test_samples_are_told_beside_tiers_too(connector: NixlConnector) -> None:
     both = MultiConnector.__new__(MultiConnector)
     both._connectors = [connector, SimpleNamespace(get_kv_connector_stats=lambda: None)]
     connector.build_connector_meta(a_step(10))

@@ -9,7 +9,7 @@ from kvtransfer.telemetry import PULLS_KEY, PullLog
 from tests.component.cluster.engine.fake_runner import PARAMS, R, Runner, a_request
 
 
-async def test_generation_pulls_until_its_deadline_and_generates_what_is_left():
+async def test_generation_pulls_until_its_deadline_and_generates_what_is_left() -> None:
     runner = Runner()
     handoff = KVHandoff.from_engine(WorkerId("p"), PARAMS)
     request = a_request(num_generated=3, max_tokens=50, is_verified=True)
@@ -19,7 +19,7 @@ async def test_generation_pulls_until_its_deadline_and_generates_what_is_left():
     assert (runner.params.max_tokens, runner.params.detokenize, runner.params.logprobs) == (47, False, verify.NUM_TOP)
 
 
-async def test_pull_reads_for_as_long_as_its_slowest_rank():
+async def test_pull_reads_for_as_long_as_its_slowest_rank() -> None:
     runner = Runner()
     runner.answers = [{"r-internal": 0.5}, {"r-internal": 2.0}]
     renewed = await EngineGenerations(runner, PullLog()).renew_pulls({R: 9.0, RequestId("gone"): 9.0})
@@ -27,7 +27,7 @@ async def test_pull_reads_for_as_long_as_its_slowest_rank():
     assert runner.calls == [("baton_renew_pulls", ({"r-internal": 9.0},))]
 
 
-def test_seconds_of_a_pull_are_given_once():
+def test_seconds_of_a_pull_are_given_once() -> None:
     pulls = PullLog()
     pulls.record({PULLS_KEY: [["r-internal", 0.3]]})
     generations = EngineGenerations(Runner(), pulls)

@@ -105,7 +105,7 @@ def lose(engine: Engine, monkeypatch: pytest.MonkeyPatch, *lost: int) -> None:
     monkeypatch.setattr(engine.sockets, "event", heard)
 
 
-async def test_what_the_engine_says_reaches_the_index(start):
+async def test_what_the_engine_says_reaches_the_index(start: Callable[..., Engine]) -> None:
     engine = start()
     engine.publish(stored(1, 2), stored(2, 3, medium="CPU"))
     await until(lambda: engine.holds(1, 2, 3) == Hit(3, 2))
@@ -117,7 +117,9 @@ async def test_what_the_engine_says_reaches_the_index(start):
     assert engine.feed.mirror.sent_through == engine.messages[-1].number
 
 
-async def test_what_was_said_before_the_worker_listened_is_replayed(monkeypatch, start):
+async def test_what_was_said_before_the_worker_listened_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., Engine]
+) -> None:
     engine = start()
     lose(engine, monkeypatch, 0, 1)
     engine.publish(stored(1))
@@ -126,7 +128,9 @@ async def test_what_was_said_before_the_worker_listened_is_replayed(monkeypatch,
     assert engine.index.is_exact(WORKER)
 
 
-async def test_what_was_said_after_the_first_replay_and_before_the_worker_listened_is_replayed(monkeypatch, start):
+async def test_what_was_said_after_the_first_replay_and_before_the_worker_listened_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., Engine]
+) -> None:
     engine = start()
     lose(engine, monkeypatch, 0)
     await until(lambda: not engine.folder.exists())  # the first replay has ended, with nothing in it
@@ -135,7 +139,9 @@ async def test_what_was_said_after_the_first_replay_and_before_the_worker_listen
     assert engine.index.is_exact(WORKER)
 
 
-async def test_gap_that_an_empty_replay_came_before_is_replayed(monkeypatch, start):
+async def test_gap_that_an_empty_replay_came_before_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., Engine]
+) -> None:
     engine = start()
     lose(engine, monkeypatch, 0)
     await until(lambda: not engine.folder.exists())  # the first replay has ended, with nothing in it
@@ -146,7 +152,7 @@ async def test_gap_that_an_empty_replay_came_before_is_replayed(monkeypatch, sta
     assert engine.index.is_exact(WORKER)
 
 
-async def test_gap_is_replayed(monkeypatch, start):
+async def test_gap_is_replayed(monkeypatch: pytest.MonkeyPatch, start: Callable[..., Engine]) -> None:
     engine = start()
     lose(engine, monkeypatch, 2)
     await until(lambda: not engine.folder.exists())  # it listens
@@ -156,7 +162,9 @@ async def test_gap_is_replayed(monkeypatch, start):
     assert engine.index.is_exact(WORKER)
 
 
-async def test_gap_that_the_engine_no_longer_has_is_said(monkeypatch, start):
+async def test_gap_that_the_engine_no_longer_has_is_said(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., Engine]
+) -> None:
     engine = start(buffer_steps=2)
     await until(lambda: not engine.folder.exists())
     lose(engine, monkeypatch, 1)
@@ -171,7 +179,7 @@ async def test_gap_that_the_engine_no_longer_has_is_said(monkeypatch, start):
     assert (engine.holds(0), engine.holds(9)) == (None, Hit(1, 1))
 
 
-async def test_scheduler_that_was_away_is_told_everything(start):
+async def test_scheduler_that_was_away_is_told_everything(start: Callable[..., Engine]) -> None:
     engine = start()
     engine.publish(stored(1))
     await until(lambda: engine.holds(1))
@@ -183,7 +191,7 @@ async def test_scheduler_that_was_away_is_told_everything(start):
     assert engine.index.is_exact(WORKER)
 
 
-async def test_batch_that_cannot_be_read_makes_the_worker_unsure(start):
+async def test_batch_that_cannot_be_read_makes_the_worker_unsure(start: Callable[..., Engine]) -> None:
     engine = start()
     engine.publish(stored(1))
     engine._publisher.publish(KVEventBatch(0.0, ["no event"]))
@@ -192,7 +200,7 @@ async def test_batch_that_cannot_be_read_makes_the_worker_unsure(start):
     assert not engine.index.is_exact(WORKER)
 
 
-async def test_sockets_are_private_and_leave_no_names(start):
+async def test_sockets_are_private_and_leave_no_names(start: Callable[..., Engine]) -> None:
     engine = start()
     assert os.stat(engine.folder).st_mode & 0o077 == 0
     await until(lambda: not engine.folder.exists())

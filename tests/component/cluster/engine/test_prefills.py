@@ -9,7 +9,7 @@ from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff
 from tests.component.cluster.engine.fake_runner import MAX_MODEL_LEN, PARAMS, PROMPT, A, B, R, Runner, a_request
 
 
-async def test_prefill_asks_for_one_token_and_keeps_the_blocks():
+async def test_prefill_asks_for_one_token_and_keeps_the_blocks() -> None:
     runner = Runner()
     prefilled = await EnginePrefills(runner, MAX_MODEL_LEN).prefill(
         a_request(max_tokens=50, min_tokens=5, stop=["end"], logprobs=2, is_verified=True)
@@ -36,14 +36,16 @@ async def test_prefill_asks_for_one_token_and_keeps_the_blocks():
     ],
     ids=["goes on", "one token", "last of a resumed answer", "context is full"],
 )
-async def test_first_token_has_a_finish_reason_if_it_is_the_last(num_generated, max_tokens, max_model_len, finish):
+async def test_first_token_has_a_finish_reason_if_it_is_the_last(
+    num_generated: int, max_tokens: int | None, max_model_len: int, finish: FinishReason | None
+) -> None:
     request = a_request(num_generated, max_tokens=max_tokens)
     prefilled = await EnginePrefills(Runner(), max_model_len).prefill(request)
     assert prefilled is not None
     assert prefilled[0].first.finish_reason is finish
 
 
-async def test_first_token_that_ends_the_answer_says_so():
+async def test_first_token_that_ends_the_answer_says_so() -> None:
     runner = Runner()
     runner.finish = FinishReason.STOP
     prefilled = await EnginePrefills(runner, MAX_MODEL_LEN).prefill(a_request(max_tokens=50))
@@ -51,13 +53,13 @@ async def test_first_token_that_ends_the_answer_says_so():
     assert prefilled[0].first.finish_reason is FinishReason.STOP
 
 
-async def test_prefill_that_was_aborted_has_no_result():
+async def test_prefill_that_was_aborted_has_no_result() -> None:
     runner = Runner()
     runner.returned = None
     assert await EnginePrefills(runner, MAX_MODEL_LEN).prefill(a_request()) is None
 
 
-async def test_lease_is_extended_only_if_all_ranks_keep_its_blocks():
+async def test_lease_is_extended_only_if_all_ranks_keep_its_blocks() -> None:
     runner = Runner()
     runner.answers = [[A, B], [B]]
     assert await EnginePrefills(runner, MAX_MODEL_LEN).extend_leases([A, B], 3.0) == [B]

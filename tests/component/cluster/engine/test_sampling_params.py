@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
@@ -37,36 +39,36 @@ REPORTING = [
 
 
 @pytest.mark.parametrize("fields", PLAIN, ids=str)
-def test_request_whose_tokens_depend_on_the_text_alone_may_go_on_elsewhere(fields):
+def test_request_whose_tokens_depend_on_the_text_alone_may_go_on_elsewhere(fields: Any) -> None:
     assert is_resumable(SamplingParams(**fields))
 
 
 @pytest.mark.parametrize("fields", BOUND + REPORTING, ids=str)
-def test_request_whose_tokens_depend_on_more_may_not(fields):
+def test_request_whose_tokens_depend_on_more_may_not(fields: Any) -> None:
     assert not is_resumable(SamplingParams(**fields))
 
 
 @pytest.mark.parametrize("fields", [*PLAIN, *BOUND[:-2]], ids=str)
-def test_engine_may_be_asked_for_its_most_likely_tokens(fields):
+def test_engine_may_be_asked_for_its_most_likely_tokens(fields: Any) -> None:
     assert is_verifiable(SamplingParams(**fields))
 
 
 @pytest.mark.parametrize("fields", [*REPORTING, {"n": 2}], ids=str)
-def test_engine_whose_most_likely_tokens_are_a_client_s_or_a_grammar_s_is_not_asked(fields):
+def test_engine_whose_most_likely_tokens_are_a_client_s_or_a_grammar_s_is_not_asked(fields: dict[str, Any]) -> None:
     assert not is_verifiable(SamplingParams(**fields))
 
 
-def test_parameters_survive_the_wire():
+def test_parameters_survive_the_wire() -> None:
     params = SamplingParams(temperature=0.5, stop=["x"], output_kind=RequestOutputKind.DELTA, logit_bias={5: 1.0})
     assert decode_sampling_params(encode_sampling_params(params)) == params
 
 
-def test_every_parameter_of_vllm_is_in_the_table():
+def test_every_parameter_of_vllm_is_in_the_table() -> None:
     assert set(SamplingParams.__struct_fields__) == set(FACTS)
 
 
 @pytest.mark.parametrize("missing", ["top_p", "logit_bias", "max_tokens"])
-def test_field_that_is_missing_from_the_table_allows_its_default_alone(missing):
+def test_field_that_is_missing_from_the_table_allows_its_default_alone(missing: str) -> None:
     resumes, verifies = checks_of({name: fact for name, fact in FACTS.items() if name != missing})
     default = (getattr(SamplingParams(), missing),)
     assert (missing, default) in resumes and (missing, default) in verifies

@@ -1,10 +1,12 @@
+from typing import Any
+
 import pytest
 from vllm.v1.metrics.stats import SchedulerStats
 
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine_core.step_samples import MAX_SAMPLES, STATS_KEY
 from cluster.messages.reports import StepSample, WorkerLoad
-from kvtransfer.lease import LeaseEnd, stats_key
+from kvtransfer.lease import LeaseEnd, LeaseId, stats_key
 from kvtransfer.telemetry import PULLS_KEY, Transfer
 
 NIXL = {
@@ -15,14 +17,14 @@ NIXL = {
 }
 
 
-def record(steps: EngineSteps, connector_stats=None) -> None:
+def record(steps: EngineSteps, connector_stats: dict[str, Any] | None = None) -> None:
     stats = SchedulerStats(
         num_running_reqs=2, num_waiting_reqs=3, kv_cache_usage=0.5, kv_connector_stats=connector_stats
     )
     steps.record(stats, None)
 
 
-def test_load_is_that_of_the_last_step():
+def test_load_is_that_of_the_last_step() -> None:
     steps = EngineSteps(lambda ended: None)
     assert steps.load == WorkerLoad()
     record(steps)
@@ -35,8 +37,8 @@ def test_load_is_that_of_the_last_step():
     [NIXL, {"NixlConnector": NIXL, "OffloadingConnector": {"bytes": [[1, 2]]}}],
     ids=["alone", "beside tiers"],
 )
-def test_transfers_and_ended_leases_are_found(connector_stats):
-    ended = []
+def test_transfers_and_ended_leases_are_found(connector_stats: dict[str, Any]) -> None:
+    ended: list[tuple[LeaseId, LeaseEnd]] = []
     steps = EngineSteps(ended.extend)
     record(steps)
     record(steps, connector_stats)
@@ -45,7 +47,7 @@ def test_transfers_and_ended_leases_are_found(connector_stats):
     assert steps.pulls.pop("r") == 0.3
 
 
-def test_samples_of_steps_are_taken_once_and_only_the_latest_are_kept():
+def test_samples_of_steps_are_taken_once_and_only_the_latest_are_kept() -> None:
     steps = EngineSteps(lambda ended: None)
     for number in range(MAX_SAMPLES + 1):
         record(steps, {STATS_KEY: [[number, 0, 1, 10, 0.01]]})

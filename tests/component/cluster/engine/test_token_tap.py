@@ -1,5 +1,7 @@
 """The tap between an engine's raw outputs and vLLM's output processor."""
 
+from typing import Any
+
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
@@ -96,7 +98,7 @@ def first(name: str) -> EngineCoreOutput:
     return output(name, 0, prefill_stats=stats)
 
 
-def test_every_token_reaches_its_sink_and_is_counted_once():
+def test_every_token_reaches_its_sink_and_is_counted_once() -> None:
     tapped = Tapped()
     sinks = {name: tapped.add(name)[0] for name in ("a", "b")}
     tapped.step(*map(first, sinks))
@@ -122,7 +124,9 @@ def test_every_token_reaches_its_sink_and_is_counted_once():
     ],
     ids=["whole request", "prefill", "handoff"],
 )
-def test_external_tokens_are_pulled_with_a_hand_over_and_else_from_the_tiers(kv_transfer_params, sources):
+def test_external_tokens_are_pulled_with_a_hand_over_and_else_from_the_tiers(
+    kv_transfer_params: dict[str, Any] | None, sources: PromptTokenSources
+) -> None:
     tapped = Tapped()
     sink, _ = tapped.add("a", kv_transfer_params)
     stats = PrefillStats(num_computed_tokens=1, num_local_cached_tokens=2, num_external_cached_tokens=4)
@@ -131,7 +135,7 @@ def test_external_tokens_are_pulled_with_a_hand_over_and_else_from_the_tiers(kv_
     assert sources.cached == 6
 
 
-def test_inter_token_latency_is_observed_in_a_sample_of_the_steps():
+def test_inter_token_latency_is_observed_in_a_sample_of_the_steps() -> None:
     tapped = Tapped()
     tapped.add("a")
     tapped.step(first("a"))
@@ -140,7 +144,7 @@ def test_inter_token_latency_is_observed_in_a_sample_of_the_steps():
     assert tapped.num_observed == 10
 
 
-async def test_tap_is_idle_when_its_last_request_is_forgotten():
+async def test_tap_is_idle_when_its_last_request_is_forgotten() -> None:
     tapped = Tapped()
     sink, running = tapped.add("a")
     tapped.step(first("a"))
@@ -150,7 +154,7 @@ async def test_tap_is_idle_when_its_last_request_is_forgotten():
     await tapped.tap.idle()
 
 
-def test_dead_engine_fails_all_that_run_in_our_terms():
+def test_dead_engine_fails_all_that_run_in_our_terms() -> None:
     tapped = Tapped()
     sinks = [tapped.add(name)[0] for name in ("a", "b")]
     tapped.tap.propagate_error(ValueError("out of memory"))
@@ -159,7 +163,7 @@ def test_dead_engine_fails_all_that_run_in_our_terms():
     assert tapped.tap.num_running == 0
 
 
-def test_abort_ends_a_request_with_a_delta_that_says_so():
+def test_abort_ends_a_request_with_a_delta_that_says_so() -> None:
     tapped = Tapped()
     sink, _ = tapped.add("a")
     tapped.tap.abort_requests(["a"], internal=False)
@@ -167,14 +171,14 @@ def test_abort_ends_a_request_with_a_delta_that_says_so():
     assert tapped.tap.num_running == 0
 
 
-def test_id_that_is_running_is_refused():
+def test_id_that_is_running_is_refused() -> None:
     tapped = Tapped()
     tapped.add("a")
     with pytest.raises(InvalidRequest, match="already running"):
         tapped.add("a")
 
 
-def test_request_that_others_schemas_left_no_time_for_may_come_again():
+def test_request_that_others_schemas_left_no_time_for_may_come_again() -> None:
     tapped = Tapped()
     sink, _ = tapped.add("a")
     crowded = "baton: the step's grammars too slow"
@@ -184,7 +188,7 @@ def test_request_that_others_schemas_left_no_time_for_may_come_again():
     assert isinstance(ErrorMessage.of(sink.error).to_error(), Overloaded), "it is told to the ingress"
 
 
-def test_request_whose_grammar_was_ended_fails_for_good_and_stays_until_its_reader_stops_it():
+def test_request_whose_grammar_was_ended_fails_for_good_and_stays_until_its_reader_stops_it() -> None:
     tapped = Tapped()
     sink, _ = tapped.add("a")
     tapped.step(output("a", 1, finish_reason=EngineFinishReason.ERROR, stop_reason="baton: grammar too slow"))

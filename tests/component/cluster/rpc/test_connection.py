@@ -35,7 +35,7 @@ class Server(Service):
         self.on_call(DOUBLE, self._double)
         self.on_call(REFUSE, self._refuse)
         self.on_call(HANG, self._hang)
-        self.on_call(MISREAD, self._misread)
+        self.on_call(Method[str, str](MISREAD.name, str, str), self._misread)
         self.on_call(ODD, self._odd)
         self.on_post(NOTE, self._note)
         self.when_closed(self._closed)
@@ -103,13 +103,13 @@ async def heard_by_stranger(listener: Listener, said: bytes) -> bytes:
     return bytes(heard)
 
 
-async def test_many_calls_side_by_side_get_their_own_answers():
+async def test_many_calls_side_by_side_get_their_own_answers() -> None:
     async with linked(Server()) as (_, connection):
         answers = await asyncio.gather(*(connection.call(DOUBLE, n) for n in range(500)))
     assert answers == [2 * n for n in range(500)]
 
 
-async def test_posts_arrive_in_order_and_whole_whatever_their_size():
+async def test_posts_arrive_in_order_and_whole_whatever_their_size() -> None:
     server = Server()
     notes = [str(n) * (n * n * 50) for n in range(1, 40)]
     async with linked(server) as (_, connection):
@@ -127,7 +127,9 @@ async def test_posts_arrive_in_order_and_whole_whatever_their_size():
         ("bug", ServingError("refuse failed: ZeroDivisionError: no luck")),
     ],
 )
-async def test_error_of_a_handler_reaches_the_caller(kind, error, caplog):
+async def test_error_of_a_handler_reaches_the_caller(
+    kind: str, error: Overloaded | InvalidRequest | ServingError, caplog: pytest.LogCaptureFixture
+) -> None:
     async with linked(Server()) as (_, connection):
         with pytest.raises(type(error)) as raised:
             await connection.call(REFUSE, kind)
@@ -136,20 +138,22 @@ async def test_error_of_a_handler_reaches_the_caller(kind, error, caplog):
 
 
 @pytest.mark.parametrize("kind", ["cannot be encoded", "error cannot be encoded", "cancels itself"])
-async def test_answer_that_cannot_be_given_is_an_error_and_not_a_wait_for_ever(kind):
+async def test_answer_that_cannot_be_given_is_an_error_and_not_a_wait_for_ever(kind: str) -> None:
     async with linked(Server()) as (_, connection):
         with pytest.raises(ServingError):
             await asyncio.wait_for(connection.call(ODD, kind), 5)
         assert await connection.call(DOUBLE, 2) == 4
 
 
-async def test_answer_that_cannot_be_read_is_an_error_and_not_a_wait_for_ever():
+async def test_answer_that_cannot_be_read_is_an_error_and_not_a_wait_for_ever() -> None:
     async with linked(Server()) as (_, connection):
         with pytest.raises(ServingError, match="cannot be read"):
             await asyncio.wait_for(connection.call(MISREAD, "no number"), 5)
 
 
-async def test_bug_in_a_post_s_handler_is_logged_and_costs_nobody_the_connection(caplog):
+async def test_bug_in_a_post_s_handler_is_logged_and_costs_nobody_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with linked(Server()) as (_, connection):
         connection.post(NOTE, "bug")
         assert await connection.call(DOUBLE, 2) == 4
@@ -157,7 +161,7 @@ async def test_bug_in_a_post_s_handler_is_logged_and_costs_nobody_the_connection
     assert "KeyError" in caplog.text
 
 
-async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch):
+async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.rpc.connection.MAX_FRAME_BYTES", 1000)
     async with linked(Server()) as (_, connection):
         with pytest.raises(ServingError, match="too long"):
@@ -165,14 +169,14 @@ async def test_message_that_is_too_long_is_the_sender_s_error(monkeypatch):
         assert await connection.call(DOUBLE, 2) == 4
 
 
-async def test_stranger_that_says_nothing_is_closed(monkeypatch):
+async def test_stranger_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.network.proving.UNPROVED_TIMEOUT_S", 0.1)
     async with linked(Server()) as (listener, connection):
         assert len(await heard_by_stranger(listener, b"")) == GREETING_BYTES
         assert await connection.call(DOUBLE, 2) == 4
 
 
-async def test_cancelled_call_is_cancelled_on_the_other_side():
+async def test_cancelled_call_is_cancelled_on_the_other_side() -> None:
     server = Server()
     async with linked(server) as (_, connection):
         call = asyncio.create_task(connection.call(HANG, None))
@@ -182,7 +186,7 @@ async def test_cancelled_call_is_cancelled_on_the_other_side():
         assert await connection.call(DOUBLE, 2) == 4
 
 
-async def test_calls_fail_at_once_when_the_other_side_goes_away():
+async def test_calls_fail_at_once_when_the_other_side_goes_away() -> None:
     server = Server()
     async with linked(server) as (listener, connection):
         call = asyncio.create_task(connection.call(HANG, None))
@@ -195,7 +199,7 @@ async def test_calls_fail_at_once_when_the_other_side_goes_away():
         assert not connection.is_open
 
 
-async def test_handlers_of_a_caller_that_is_gone_are_cancelled():
+async def test_handlers_of_a_caller_that_is_gone_are_cancelled() -> None:
     server = Server()
     async with linked(server) as (_, connection):
         call = asyncio.create_task(connection.call(HANG, None))
@@ -206,14 +210,16 @@ async def test_handlers_of_a_caller_that_is_gone_are_cancelled():
             await call
 
 
-async def test_nobody_listening_is_a_lost_connection():
+async def test_nobody_listening_is_a_lost_connection() -> None:
     listener = await Listener.start("127.0.0.1", Service())
     await listener.close()
     with pytest.raises(ConnectionLost):
         await connect(listener.address, Service())
 
 
-async def test_process_without_the_secret_is_refused_and_knows_why(monkeypatch, caplog):
+async def test_process_without_the_secret_is_refused_and_knows_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("cluster.network.strangers.LOG_INTERVAL_S", 0.0)
     monkeypatch.setenv(SECRET_VARIABLE, "o" * 40)
     listener = await Listener.start("127.0.0.1", Server())
@@ -225,7 +231,7 @@ async def test_process_without_the_secret_is_refused_and_knows_why(monkeypatch, 
     assert f"at the peer: refused, 127.0.0.1:{listener.address.port}" in caplog.text
 
 
-async def test_process_that_has_taken_the_port_of_another_is_not_taken_for_it():
+async def test_process_that_has_taken_the_port_of_another_is_not_taken_for_it() -> None:
     listener = await Listener.start("127.0.0.1", Server())
     former = msgspec.structs.replace(listener.address, process="00" * PROCESS_BYTES)
     with pytest.raises(ConnectionLost, match="another process"):
@@ -243,20 +249,20 @@ async def test_process_that_has_taken_the_port_of_another_is_not_taken_for_it():
     ],
     ids=["http", "not a frame", "too long", "not msgpack"],
 )
-async def test_garbage_closes_the_connection_and_nothing_else(garbage):
+async def test_garbage_closes_the_connection_and_nothing_else(garbage: bytes) -> None:
     async with linked(Server()) as (listener, connection):
         assert len(await heard_by_stranger(listener, garbage)) == GREETING_BYTES
         assert await connection.call(DOUBLE, 2) == 4
 
 
-async def test_unknown_method_closes_the_connection():
+async def test_unknown_method_closes_the_connection() -> None:
     async with linked(Server()) as (_, connection):
         connection.post(Method[int, None]("unheard_of", int), 1)
         with pytest.raises(ConnectionLost):
             await connection.call(DOUBLE, 2)
 
 
-async def test_sender_is_told_when_the_other_side_stops_reading_and_when_it_reads_again():
+async def test_sender_is_told_when_the_other_side_stops_reading_and_when_it_reads_again() -> None:
     sender, writable = Service(), asyncio.Event()
     sender.on_writable = lambda connection: writable.set()
     server = Server()
@@ -272,14 +278,16 @@ async def test_sender_is_told_when_the_other_side_stops_reading_and_when_it_read
     assert len(server.notes) == sent
 
 
-async def test_each_process_has_an_id_of_its_own():
+async def test_each_process_has_an_id_of_its_own() -> None:
     one, two = [await Listener.start("127.0.0.1", Service()) for _ in range(2)]
     assert one.address.process != two.address.process
     await one.close()
     await two.close()
 
 
-async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch, caplog):
+async def test_other_side_that_hangs_without_dying_is_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("cluster.rpc.connection.PING_INTERVAL_S", 0.02)
     process, closed = "00" * PROCESS_BYTES, asyncio.Event()
 
@@ -304,7 +312,7 @@ async def test_other_side_that_hangs_without_dying_is_taken_for_dead(monkeypatch
     assert "does not answer pings" in caplog.text
 
 
-async def test_listener_that_never_proves_itself_is_given_up(monkeypatch):
+async def test_listener_that_never_proves_itself_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.network.proving.PROOF_TIMEOUT_S", 0.1)
     left = asyncio.Event()
 
@@ -322,7 +330,7 @@ async def test_listener_that_never_proves_itself_is_given_up(monkeypatch):
         await asyncio.wait_for(left.wait(), 5)
 
 
-async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch):
+async def test_idle_connection_stays_open_while_both_sides_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.rpc.connection.PING_INTERVAL_S", 0.01)
     server = Server()
     async with linked(server) as (_, connection):

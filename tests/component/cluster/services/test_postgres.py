@@ -37,7 +37,7 @@ def another_process(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_restart_keeps_the_data(folder):
+def test_restart_keeps_the_data(folder: Path) -> None:
     first = LocalPostgres(folder)
     with psycopg.connect(first.start()) as connection:
         connection.execute("CREATE TABLE notes (text text)")
@@ -48,7 +48,7 @@ def test_restart_keeps_the_data(folder):
         assert connection.execute("SELECT text FROM notes").fetchall() == [("kept",)]
 
 
-def test_last_one_that_leaves_stops_it(folder):
+def test_last_one_that_leaves_stops_it(folder: Path) -> None:
     mine = LocalPostgres(folder)
     mine.start()
     other = another_process(folder)
@@ -58,7 +58,7 @@ def test_last_one_that_leaves_stops_it(folder):
     assert not servers(folder)
 
 
-def test_user_that_was_killed_does_not_count(folder):
+def test_user_that_was_killed_does_not_count(folder: Path) -> None:
     mine = LocalPostgres(folder)
     mine.start()
     other = another_process(folder)
@@ -68,7 +68,7 @@ def test_user_that_was_killed_does_not_count(folder):
     assert not servers(folder)
 
 
-def test_server_whose_users_were_all_killed_is_stopped_by_whoever_cleans_up(folder):
+def test_server_whose_users_were_all_killed_is_stopped_by_whoever_cleans_up(folder: Path) -> None:
     other = another_process(folder)
     other.kill()
     other.communicate(timeout=30)
@@ -77,7 +77,7 @@ def test_server_whose_users_were_all_killed_is_stopped_by_whoever_cleans_up(fold
     assert not servers(folder)
 
 
-def test_killed_server_is_started_again(folder):
+def test_killed_server_is_started_again(folder: Path) -> None:
     postgres = LocalPostgres(folder)
     postgres.start()
     for process in servers(folder):
@@ -88,7 +88,7 @@ def test_killed_server_is_started_again(folder):
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_process_that_has_got_the_id_of_a_dead_server_is_not_taken_for_it(folder):
+def test_process_that_has_got_the_id_of_a_dead_server_is_not_taken_for_it(folder: Path) -> None:
     postgres = LocalPostgres(folder)
     postgres.start()
     lines = (folder / "postmaster.pid").read_text().splitlines()
@@ -104,12 +104,12 @@ def test_process_that_has_got_the_id_of_a_dead_server_is_not_taken_for_it(folder
     stranger.communicate()
 
 
-def test_baton_is_no_superuser(folder):
+def test_baton_is_no_superuser(folder: Path) -> None:
     with psycopg.connect(LocalPostgres(folder).start()) as connection:
         assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (False,)
 
 
-def test_damaged_folder_is_named(folder):
+def test_damaged_folder_is_named(folder: Path) -> None:
     folder.mkdir()
     (folder / "PG_VERSION").write_text("18\n")
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_damaged_folder_is_named(folder):
         LocalPostgres(folder).start()
 
 
-def test_folder_of_another_version_is_named(folder):
+def test_folder_of_another_version_is_named(folder: Path) -> None:
     folder.mkdir()
     (folder / "PG_VERSION").write_text("12\n")
     with pytest.raises(ServiceFailed, match="found version 12"):
@@ -126,7 +126,7 @@ def test_folder_of_another_version_is_named(folder):
     (folder / "PG_VERSION").unlink()
 
 
-def test_place_that_is_no_folder_is_named(tmp_path):
+def test_place_that_is_no_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ServiceFailed, match="move it away"):
         LocalPostgres(tmp_path / "file" / "postgres").start()

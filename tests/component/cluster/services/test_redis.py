@@ -68,7 +68,7 @@ def is_served(url: str) -> bool:
         return bool(client.ping())
 
 
-def test_all_reach_the_same_server(user):
+def test_all_reach_the_same_server(user: User) -> None:
     first, second = user(), user()
     url = first.start()
     with Redis.from_url(url) as one, Redis.from_url(second.start()) as other:
@@ -77,7 +77,7 @@ def test_all_reach_the_same_server(user):
     assert first.is_running and second.is_running
 
 
-def test_it_is_not_on_the_network_and_forgets_rather_than_grows(user, folder):
+def test_it_is_not_on_the_network_and_forgets_rather_than_grows(user: User, folder: Path) -> None:
     with Redis.from_url(user().start()) as client:
         assert client.config_get("port") == {"port": "0"}
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "allkeys-lru"}
@@ -85,7 +85,7 @@ def test_it_is_not_on_the_network_and_forgets_rather_than_grows(user, folder):
     assert (folder / "redis.sock").stat().st_mode & 0o077 == 0
 
 
-def test_last_one_that_leaves_stops_it(user, folder):
+def test_last_one_that_leaves_stops_it(user: User, folder: Path) -> None:
     mine = user()
     mine.start()
     other = another_process(folder, LEAVE)
@@ -95,7 +95,7 @@ def test_last_one_that_leaves_stops_it(user, folder):
     assert not servers(folder)
 
 
-def test_user_that_was_killed_does_not_count(user, folder):
+def test_user_that_was_killed_does_not_count(user: User, folder: Path) -> None:
     mine = user()
     mine.start()
     kill(another_process(folder))
@@ -103,7 +103,7 @@ def test_user_that_was_killed_does_not_count(user, folder):
     assert not servers(folder)
 
 
-def test_server_survives_the_process_that_started_it(user, folder):
+def test_server_survives_the_process_that_started_it(user: User, folder: Path) -> None:
     starter = another_process(folder)
     mine = user()
     url = mine.start()
@@ -111,14 +111,14 @@ def test_server_survives_the_process_that_started_it(user, folder):
     assert is_served(url)
 
 
-def test_server_whose_users_were_all_killed_is_stopped_by_whoever_cleans_up(folder):
+def test_server_whose_users_were_all_killed_is_stopped_by_whoever_cleans_up(folder: Path) -> None:
     kill(another_process(folder))
     assert servers(folder)
     LocalRedis(folder).stop()
     assert not servers(folder)
 
 
-def test_killed_server_is_started_again(user, folder):
+def test_killed_server_is_started_again(user: User, folder: Path) -> None:
     redis = user()
     redis.start()
     for process in servers(folder):
@@ -128,7 +128,7 @@ def test_killed_server_is_started_again(user, folder):
     assert is_served(redis.start())
 
 
-def test_server_that_hangs_is_stopped_all_the_same(user, folder, monkeypatch):
+def test_server_that_hangs_is_stopped_all_the_same(user: User, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_redis, "STOP_TIMEOUT_S", 0.1)
     redis = user()
     redis.start()
@@ -138,7 +138,7 @@ def test_server_that_hangs_is_stopped_all_the_same(user, folder, monkeypatch):
     process.wait(30)
 
 
-def test_many_start_at_once_and_share_one_server(folder):
+def test_many_start_at_once_and_share_one_server(folder: Path) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", ATTACH, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(4)
@@ -150,7 +150,7 @@ def test_many_start_at_once_and_share_one_server(folder):
         process.communicate(timeout=30)
 
 
-def test_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path):
+def test_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path: Path) -> None:
     folder = tmp_path / ("long " * 20) / "redis"
     redis = LocalRedis(folder)
     url = redis.start()
@@ -161,7 +161,7 @@ def test_folder_with_a_long_path_has_its_socket_elsewhere(tmp_path):
     assert not socket.parent.exists()
 
 
-def test_folder_of_a_socket_that_others_have_made_is_not_used(tmp_path, monkeypatch):
+def test_folder_of_a_socket_that_others_have_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / ("long" * 25) / "redis"
     place = local_redis._socket_in(folder).parent
     place.symlink_to(tmp_path)
@@ -170,26 +170,26 @@ def test_folder_of_a_socket_that_others_have_made_is_not_used(tmp_path, monkeypa
     place.unlink()
 
 
-def test_damaged_folder_is_named(user, folder):
+def test_damaged_folder_is_named(user: User, folder: Path) -> None:
     (folder / "log").mkdir(parents=True)
     with pytest.raises(ServiceFailed, match=f"(?s)does not start in {folder}: .*log.*move it away"):
         user().start()
 
 
-def test_why_it_ended_is_in_the_message(user, folder):
+def test_why_it_ended_is_in_the_message(user: User, folder: Path) -> None:
     (folder / "redis.sock").mkdir(parents=True)
     with pytest.raises(ServiceFailed, match=r"(?s)redis-server ended at once.*ends with:.*Opening Unix socket"):
         user().start()
 
 
 @pytest.mark.parametrize("place", ["/proc/redis", "/dev/null/redis"])
-def test_folder_that_cannot_be_written_is_named(place):
+def test_folder_that_cannot_be_written_is_named(place: str) -> None:
     with pytest.raises(ServiceFailed, match=f"does not start in {place}: .*writable"):
         LocalRedis(Path(place)).start()
     LocalRedis(Path(place)).stop()
 
 
-def test_path_with_spaces_and_percent_signs_is_as_good(tmp_path):
+def test_path_with_spaces_and_percent_signs_is_as_good(tmp_path: Path) -> None:
     redis = LocalRedis(tmp_path / "a b%20" / "redis")
     assert is_served(redis.start())
     redis.stop()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -144,16 +145,21 @@ def token(number: int, *, last: bool = False) -> TokenDelta:
     return TokenDelta(0, [number], FinishReason.STOP if last else None)
 
 
-async def test_one_message_carries_what_a_step_produced_for_all_streams():
+async def test_one_message_carries_what_a_step_produced_for_all_streams() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
-        posted = []
+        posted: list[int] = []
         requests = [Request(f"r{n}", ingress) for n in range(64)]
         await cluster.settle()
         on_step = ingress.reader._on_step
+
+        def count_and_pass_on(connection: Connection, deltas: list[tuple[int, TokenDelta]]) -> None:
+            posted.append(len(deltas))
+            on_step(connection, deltas)
+
         ingress.reader.service.on_post(
             Method("step", list[tuple[int, TokenDelta]]),
-            lambda c, deltas: (posted.append(len(deltas)), on_step(c, deltas)),
+            count_and_pass_on,
         )
         cluster.engine.step({request.id: token(7, last=True) for request in requests})
         await asyncio.gather(*(request.reading for request in requests))
@@ -162,7 +168,7 @@ async def test_one_message_carries_what_a_step_produced_for_all_streams():
         assert num_open(cluster.streams) == 0
 
 
-async def test_refused_request_fails_as_the_engine_says_and_harms_no_other():
+async def test_refused_request_fails_as_the_engine_says_and_harms_no_other() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
         refused, other = Request(REFUSED, ingress), Request("other", ingress)
@@ -174,7 +180,7 @@ async def test_refused_request_fails_as_the_engine_says_and_harms_no_other():
         assert (other.got, other.finished) == ([1], True)
 
 
-async def test_dead_engine_fails_its_streams_after_what_they_got():
+async def test_dead_engine_fails_its_streams_after_what_they_got() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
@@ -186,7 +192,7 @@ async def test_dead_engine_fails_its_streams_after_what_they_got():
         assert isinstance(request.error, WorkerUnreachable)
 
 
-async def test_reader_that_leaves_before_the_request_has_started_stops_it():
+async def test_reader_that_leaves_before_the_request_has_started_stops_it() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
@@ -196,7 +202,7 @@ async def test_reader_that_leaves_before_the_request_has_started_stops_it():
         assert (cluster.engine.sinks, num_open(cluster.streams)) == ({}, 0)
 
 
-async def test_slow_reader_loses_its_request_and_the_engine_is_told_at_once():
+async def test_slow_reader_loses_its_request_and_the_engine_is_told_at_once() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
         slow, fast = Request("slow", ingress), Request("fast", ingress)
@@ -214,7 +220,7 @@ async def test_slow_reader_loses_its_request_and_the_engine_is_told_at_once():
         assert len(slow.got) > MAX_UNREAD
 
 
-async def test_worker_whose_ingress_reads_nothing_merges_what_waits():
+async def test_worker_whose_ingress_reads_nothing_merges_what_waits() -> None:
     """The kernel's buffers fill up; from then on, each sequence waits as one delta."""
     async with running() as cluster:
         (ingress,) = cluster.ingresses
@@ -233,7 +239,7 @@ async def test_worker_whose_ingress_reads_nothing_merges_what_waits():
         assert len(writer._buffer) == 1
 
 
-async def test_error_does_not_overtake_tokens_that_wait_for_a_slow_ingress():
+async def test_error_does_not_overtake_tokens_that_wait_for_a_slow_ingress() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
@@ -248,7 +254,7 @@ async def test_error_does_not_overtake_tokens_that_wait_for_a_slow_ingress():
         assert (request.got, type(request.error)) == ([1], WorkerUnreachable)
 
 
-async def test_tokens_that_cannot_be_sent_end_their_connection_and_no_other_stream():
+async def test_tokens_that_cannot_be_sent_end_their_connection_and_no_other_stream() -> None:
     """When the engine fails all that runs, the failure of one must not keep it from the others."""
     async with running(num_ingresses=2) as cluster:
         one, other = (Request(f"r{number}", ingress) for number, ingress in enumerate(cluster.ingresses))
@@ -262,7 +268,7 @@ async def test_tokens_that_cannot_be_sent_end_their_connection_and_no_other_stre
         assert not cluster.ingresses[0].connection.is_open and cluster.ingresses[1].connection.is_open
 
 
-async def test_text_of_an_error_that_nobody_has_foreseen_stays_on_the_worker():
+async def test_text_of_an_error_that_nobody_has_foreseen_stays_on_the_worker() -> None:
     async with running() as cluster:
         (ingress,) = cluster.ingresses
         request = Request("r", ingress)
@@ -338,7 +344,9 @@ class Run:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(ACTIONS, max_size=40))
-async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_others(actions):
+async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_others(
+    actions: list[tuple[Any, ...]],
+) -> None:
     async with running(num_ingresses=2) as cluster:
         run = Run(cluster)
         for stream in range(4):
@@ -361,7 +369,7 @@ async def test_every_stream_is_whole_in_order_and_alone_whatever_happens_to_the_
         assert (cluster.engine.sinks, num_open(cluster.streams)) == ({}, 0)
 
 
-async def test_stream_that_fails_in_a_way_that_nobody_here_knows_does_not_wait_for_ever():
+async def test_stream_that_fails_in_a_way_that_nobody_here_knows_does_not_wait_for_ever() -> None:
     """Its worker may be of a newer version."""
     async with running() as cluster:
         (ingress,) = cluster.ingresses

@@ -34,11 +34,11 @@ class Engine:
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch):
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_watch, "ASK_INTERVAL_S", 0.01)
 
 
-async def test_engine_that_answers_is_left_alone():
+async def test_engine_that_answers_is_left_alone() -> None:
     engine = Engine()
     engine.answers.set()
     watching = asyncio.create_task(Watchdog(engine, STALL_S, engine.on_stall).run())
@@ -47,7 +47,7 @@ async def test_engine_that_answers_is_left_alone():
     watching.cancel()
 
 
-async def test_engine_that_stalls_loses_its_requests_until_it_answers_again():
+async def test_engine_that_stalls_loses_its_requests_until_it_answers_again() -> None:
     engine = Engine()
     watch = Watchdog(engine, STALL_S, engine.on_stall)
     watching = asyncio.create_task(watch.run())
@@ -61,21 +61,21 @@ async def test_engine_that_stalls_loses_its_requests_until_it_answers_again():
     watching.cancel()
 
 
-async def test_engine_that_hangs_for_good_ends_the_watch():
+async def test_engine_that_hangs_for_good_ends_the_watch() -> None:
     engine = Engine()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(Watchdog(engine, STALL_S, engine.on_stall).run(), 5)
     assert engine.num_given_up > 1
 
 
-async def test_engine_that_answers_has_shown_life():
+async def test_engine_that_answers_has_shown_life() -> None:
     engine = Engine()
     engine.answers.set()
     await show_life(engine, STALL_S, WorkerId("d0"))
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-async def test_engine_that_dies_or_hangs_while_it_is_asked_has_not(is_dead):
+async def test_engine_that_dies_or_hangs_while_it_is_asked_has_not(is_dead: bool) -> None:
     engine = Engine()
     stall_s = 30.0 if is_dead else STALL_S
     asked = asyncio.create_task(show_life(engine, stall_s, WorkerId("d0")))

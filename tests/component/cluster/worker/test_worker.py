@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
+from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.pools import PoolConfig
-from cluster.engine.port import EngineHooks
+from cluster.engine.port import EngineHooks, WorkerEngine
 from cluster.errors import ServingError
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
@@ -76,7 +78,7 @@ class FakeEngine:
         self.calls.append("shutdown")
 
 
-class FakeScheduler:
+class FakeScheduler(SchedulerClient):
     def __init__(self) -> None:
         self.reports: asyncio.Queue[WorkerReport] = asyncio.Queue()
         self.left: list[WorkerLeft] = []
@@ -109,7 +111,7 @@ class Made:
             ME,
             Pool.DECODE,
             PoolConfig(engine={"model": "m"}, drain_s=drain_s),
-            engine=self.engine,
+            engine=cast(WorkerEngine, self.engine),  # the part that a worker calls by itself
             service=Service(),
             scheduler=self.scheduler,
             hooks=WorkerHooks(
@@ -129,7 +131,7 @@ class Made:
 
 
 @pytest.fixture(autouse=True)
-def fast(monkeypatch):
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "REPORT_INTERVAL_S", 0.01)
 
 
@@ -142,7 +144,7 @@ async def made() -> AsyncIterator[Made]:
     await made.worker.leave()
 
 
-async def test_engine_has_all_hooks_when_the_worker_is_made():
+async def test_engine_has_all_hooks_when_the_worker_is_made() -> None:
     made = Made()
     assert made.engine.hooks is not None
     made.engine.hooks.on_step()
@@ -150,7 +152,7 @@ async def test_engine_has_all_hooks_when_the_worker_is_made():
     assert (made.num_steps, made.ended) == (1, ENDED)
 
 
-async def test_reports_carry_what_the_engine_and_the_pool_know(made):
+async def test_reports_carry_what_the_engine_and_the_pool_know(made: Made) -> None:
     report = await made.report()
     assert made.engine.calls == ["warm_up"]
     assert (report.worker, report.pool, report.shape.kind) == (ME, Pool.DECODE, "fake")
@@ -159,20 +161,20 @@ async def test_reports_carry_what_the_engine_and_the_pool_know(made):
     assert (await asyncio.wait_for(made.replies.get(), 5)).prefill_workers == {PREFILL}
 
 
-async def test_report_names_the_requests_once_the_scheduler_asks_for_them(made):
+async def test_report_names_the_requests_once_the_scheduler_asks_for_them(made: Made) -> None:
     made.scheduler.reply = ReportReply(prefill_workers=frozenset(), wants_requests=True)
     for _ in range(2):
         await made.report()
     assert (await made.report()).requests == [RequestId("r")]
 
 
-async def test_reports_go_on_when_one_is_not_delivered(made):
+async def test_reports_go_on_when_one_is_not_delivered(made: Made) -> None:
     made.scheduler.is_away = True
     for _ in range(3):
         await made.report()
 
 
-async def test_worker_with_a_dead_engine_leaves_and_is_not_healthy(made):
+async def test_worker_with_a_dead_engine_leaves_and_is_not_healthy(made: Made) -> None:
     await made.worker.check_health()
     made.engine.is_dead = True
     await asyncio.wait_for(made.scheduler.has_left.wait(), 5)
@@ -181,13 +183,13 @@ async def test_worker_with_a_dead_engine_leaves_and_is_not_healthy(made):
         await made.worker.check_health()
 
 
-async def test_worker_that_has_failed_is_not_healthy(made):
+async def test_worker_that_has_failed_is_not_healthy(made: Made) -> None:
     made.worker.fail("its cache is wrong")
     with pytest.raises(RuntimeError, match="its cache is wrong"):
         await made.worker.check_health()
 
 
-async def test_requests_that_outlast_the_grace_time_go_to_other_workers():
+async def test_requests_that_outlast_the_grace_time_go_to_other_workers() -> None:
     made, drained = Made(drain_s=worker_module.HAND_BACK_S), list[str]()
     await made.worker.start("127.0.0.1")
 
@@ -200,7 +202,7 @@ async def test_requests_that_outlast_the_grace_time_go_to_other_workers():
     assert drained == ["streams"]
 
 
-async def test_worker_waits_for_its_requests_before_the_engine_ends():
+async def test_worker_waits_for_its_requests_before_the_engine_ends() -> None:
     made = Made()
     await made.worker.start("127.0.0.1")
     leaving = asyncio.create_task(made.worker.leave())

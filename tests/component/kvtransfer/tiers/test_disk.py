@@ -54,7 +54,7 @@ class Tier:
         self.memory[:] = np.arange(NUM_BLOCKS, dtype=np.int8)[:, None]
         self.tier = DiskTier(
             offloading_spec=an_offloading_spec(model),
-            primary_kv_view=memoryview(self.memory),
+            primary_kv_view=self.memory.data,
             tier_type="DiskTier",
             backpressure_detector=None,
             root_dir=str(disk),
@@ -125,7 +125,7 @@ def num_files(disk: Path) -> int:
     return sum(1 for _ in disk.rglob("*.bin"))
 
 
-def test_blocks_come_back_in_another_process_of_the_same_engine(tiers):
+def test_blocks_come_back_in_another_process_of_the_same_engine(tiers: Any) -> None:
     assert tiers().store(range(4))
     other = tiers()
     other.memory[:] = -1
@@ -134,18 +134,18 @@ def test_blocks_come_back_in_another_process_of_the_same_engine(tiers):
     assert [set(row) for row in other.memory[:4]] == [{0}, {1}, {2}, {3}]
 
 
-def test_blocks_of_other_engine_arguments_are_not_seen(tiers):
+def test_blocks_of_other_engine_arguments_are_not_seen(tiers: Any) -> None:
     assert tiers(engine_digest="one").store(range(4))
     assert not tiers(engine_digest="other").has(2)
 
 
-def test_blocks_of_earlier_weights_under_the_same_name_are_not_seen(tiers, model):
+def test_blocks_of_earlier_weights_under_the_same_name_are_not_seen(tiers: Any, model: Path) -> None:
     assert tiers().store(range(4))
     (model / "model.safetensors").write_bytes(b"other weights")
     assert not tiers().has(2)
 
 
-def test_disk_does_not_grow_beyond_its_capacity_while_the_engine_runs(tiers, tmp_path):
+def test_disk_does_not_grow_beyond_its_capacity_while_the_engine_runs(tiers: Any, tmp_path: Path) -> None:
     tier = tiers()
     for first in range(0, NUM_BLOCKS, 4):
         assert tier.store(range(first, first + 4))
@@ -159,7 +159,7 @@ def writes_again(tier: Tier) -> bool:
     return bool(list(tier.tier.get_finished_jobs()))
 
 
-def test_block_that_goes_while_it_is_asked_for_is_a_miss(tiers, tmp_path):
+def test_block_that_goes_while_it_is_asked_for_is_a_miss(tiers: Any, tmp_path: Path) -> None:
     tier = tiers()
     assert tier.store(range(1)) and tier.has(0)
     for file in (tmp_path / "disk").rglob("*.bin"):
@@ -168,7 +168,7 @@ def test_block_that_goes_while_it_is_asked_for_is_a_miss(tiers, tmp_path):
     assert not tier.has(0)
 
 
-def test_blocks_that_cannot_be_trusted_any_more_are_not_seen_by_anybody_on_the_disk(tiers, tmp_path):
+def test_blocks_that_cannot_be_trusted_any_more_are_not_seen_by_anybody_on_the_disk(tiers: Any, tmp_path: Path) -> None:
     one, other = tiers(), tiers()
     assert one.store(range(4)) and other.has(2)
     one.tier.drain_jobs()
@@ -179,16 +179,16 @@ def test_blocks_that_cannot_be_trusted_any_more_are_not_seen_by_anybody_on_the_d
     assert num_files(tmp_path / "disk") == 0
 
 
-def test_hits_are_told_from_those_of_other_tiers(tiers):
+def test_hits_are_told_from_those_of_other_tiers(tiers: Any) -> None:
     assert tiers().tier.cache_hit_source is CacheHitSource.DISK
 
 
-def test_weights_that_cannot_be_identified_are_refused():
+def test_weights_that_cannot_be_identified_are_refused() -> None:
     with pytest.raises(ValueError, match="no/such-model is neither"):
         weights_identity("no/such-model", None)
 
 
-def test_what_is_written_is_said_and_what_no_longer_fits_is_taken_to_be_removed(tiers):
+def test_what_is_written_is_said_and_what_no_longer_fits_is_taken_to_be_removed(tiers: Any) -> None:
     tier = tiers()
     assert tier.store(range(15)) and tier.store(range(3))
     assert [(event.removed, len(event.keys)) for event in tier.tier.take_events()] == [(False, 15), (False, 3)]

@@ -28,21 +28,21 @@ def a_tier(folder: Path, engine_id: str) -> Path:
     return file
 
 
-def test_tier_has_a_name_only_while_its_engine_starts(tmp_path):
+def test_tier_has_a_name_only_while_its_engine_starts(tmp_path: Path) -> None:
     with named_while_starting("engine", tmp_path):
         tiers = [a_tier(tmp_path, "engine"), a_tier(tmp_path, "engine_dp1")]
         assert all(tier.exists() for tier in tiers)
     assert names(tmp_path) == set()
 
 
-def test_tier_of_an_engine_that_does_not_start_goes(tmp_path):
+def test_tier_of_an_engine_that_does_not_start_goes(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="out of memory"), named_while_starting("engine", tmp_path):
         a_tier(tmp_path, "engine")
         raise RuntimeError("out of memory")
     assert names(tmp_path) == set()
 
 
-def test_tier_of_a_start_that_was_killed_goes_when_the_next_engine_starts(tmp_path):
+def test_tier_of_a_start_that_was_killed_goes_when_the_next_engine_starts(tmp_path: Path) -> None:
     command = [sys.executable, "-c", START_AND_HANG, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starting:
         assert starting.stdout is not None and starting.stdout.readline() == b"starting\n"
@@ -55,7 +55,7 @@ def test_tier_of_a_start_that_was_killed_goes_when_the_next_engine_starts(tmp_pa
     assert names(tmp_path) == set()
 
 
-def test_tier_of_another_program_is_left_alone(tmp_path):
+def test_tier_of_another_program_is_left_alone(tmp_path: Path) -> None:
     a_tier(tmp_path, "not-ours")
     with named_while_starting("engine", tmp_path):
         pass

@@ -1,6 +1,7 @@
 """Which part of a conversation is sent: within the budget, whole turns, and the same beginning for many turns."""
 
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def summaries_of(items: list[Item]) -> list[SummaryPlace]:
     return made
 
 
-def test_planning_takes_time_in_proportion_to_the_conversation():
+def test_planning_takes_time_in_proportion_to_the_conversation() -> None:
     """Which would take minutes otherwise."""
     calls = [called("c"), *(returned("c") for _ in range(40_000))]
     assert turn_starts([said("user", "a"), *calls, said("user", "b")]) == [0, 40_002]
@@ -63,7 +64,7 @@ def test_planning_takes_time_in_proportion_to_the_conversation():
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=20))
-def test_turns_begin_outside_of_calls_and_their_results(steps):
+def test_turns_begin_outside_of_calls_and_their_results(steps: list[tuple[int, int]]) -> None:
     items = [called(str(call)) if is_call else returned(str(call)) for is_call, call in steps]
     with_questions = [item for one in items for item in (said("user", "a"), one)]
     starts = turn_starts(with_questions)
@@ -79,14 +80,14 @@ def test_turns_begin_outside_of_calls_and_their_results(steps):
 
 
 @given(conversations())
-def test_what_is_kept_is_within_its_budget_or_the_last_turn_alone(items):
+def test_what_is_kept_is_within_its_budget_or_the_last_turn_alone(items: list[dict[str, Any]]) -> None:
     conversation = measured(items)
     cut = plan(conversation, BUDGET).cut
     assert kept(conversation, cut) <= BUDGET.high or cut == conversation.starts[-1]
 
 
 @given(conversations())
-def test_newest_turns_are_kept_whole(items):
+def test_newest_turns_are_kept_whole(items: list[dict[str, Any]]) -> None:
     conversation = measured(items)
     cut = plan(conversation, BUDGET).cut
     assert cut in conversation.starts
@@ -94,7 +95,7 @@ def test_newest_turns_are_kept_whole(items):
 
 
 @given(conversations(), st.randoms(use_true_random=False))
-def test_calls_and_results_stay_together_in_any_order(items, chance):
+def test_calls_and_results_stay_together_in_any_order(items: list[dict[str, Any]], chance: Random) -> None:
     end = len(items) - 1
     shuffled = [*items[:1], *chance.sample(items[1:end], max(0, end - 1)), *items[end:]]
     for start in turn_starts(shuffled):
@@ -104,7 +105,7 @@ def test_calls_and_results_stay_together_in_any_order(items, chance):
 
 
 @given(conversations())
-def test_beginning_moves_only_when_the_turns_have_outgrown_their_budget(items):
+def test_beginning_moves_only_when_the_turns_have_outgrown_their_budget(items: list[dict[str, Any]]) -> None:
     summaries = summaries_of(items)
     plans = [(number, plan(measured(items[:number], *known(summaries, number)), BUDGET)) for number in sends(items)]
     for (_, before), (number, after) in pairwise(plans):
@@ -118,7 +119,7 @@ def known(summaries: list[SummaryPlace], number: int) -> list[SummaryPlace]:
 
 
 @given(conversations())
-def test_prompts_extend_each_other_until_the_beginning_moves(items):
+def test_prompts_extend_each_other_until_the_beginning_moves(items: list[dict[str, Any]]) -> None:
     summaries = summaries_of(items)
     prompts: list[tuple[Plan, list[Item]]] = []
     for number in sends(items):
@@ -135,7 +136,7 @@ def test_prompts_extend_each_other_until_the_beginning_moves(items):
 
 
 @given(conversations(min_turns=10, max_turns=40))
-def test_summaries_leave_little_out(items):
+def test_summaries_leave_little_out(items: list[dict[str, Any]]) -> None:
     conversation = measured(items, *summaries_of(items))
     chosen = plan(conversation, BUDGET)
     covered = chosen.summary.covers if chosen.summary else conversation.first
@@ -146,25 +147,27 @@ def test_summaries_leave_little_out(items):
 
 
 @given(conversations())
-def test_plan_depends_on_nothing_but_the_conversation(items):
+def test_plan_depends_on_nothing_but_the_conversation(items: list[dict[str, Any]]) -> None:
     summaries = summaries_of(items)
     assert plan(measured(items, *summaries), BUDGET) == plan(measured(list(items), *summaries), BUDGET)
 
 
 @given(conversations(), st.integers(0, 10), st.booleans())
-def test_draft_gets_smaller_until_only_the_last_turn_is_left(items, excess, has_memory):
+def test_draft_gets_smaller_until_only_the_last_turn_is_left(
+    items: list[dict[str, Any]], excess: int, has_memory: bool
+) -> None:
     """Whatever the template makes of it: here up to ten tokens more for each message than was thought."""
     conversation = measured(items)
     chosen = plan(conversation, BUDGET)
     memory = Memory(items[-1]["id"], items[:1]) if has_memory and items[-1]["type"] == "message" else None
-    draft: Draft | None = Draft(items, conversation, chosen.cut, chosen.cut, "a summary", {}, memory)
-    while draft is not None and (size := exact(draft, excess)) > BUDGET.limit:
+    draft = Draft(items, conversation, chosen.cut, chosen.cut, "a summary", {}, memory)
+    while (size := exact(draft, excess)) > BUDGET.limit:
         smaller = draft.smaller(size - BUDGET.limit)
-        assert smaller is None or exact(smaller, excess) < size
-        draft, last = smaller, draft
-    if draft is None:
-        assert (last.cut, last.summary, last.memory) == (conversation.starts[-1], None, None)
-        draft = last
+        if smaller is None:
+            assert (draft.cut, draft.summary, draft.memory) == (conversation.starts[-1], None, None)
+            break
+        assert exact(smaller, excess) < size
+        draft = smaller
     assert draft.sent()[-1]["id"] == items[-1]["id"]
 
 
@@ -173,7 +176,7 @@ def exact(draft: Draft, excess: int) -> int:
 
 
 @given(conversations(), st.data())
-def test_memories_are_told_again_in_the_same_words(items, data):
+def test_memories_are_told_again_in_the_same_words(items: list[dict[str, Any]], data: st.DataObject) -> None:
     """A memory that a turn has stored: each later prompt that holds the turn holds the same text."""
     asked = [item for item in items if item["type"] == "message" and item["role"] == "user"]
     memories = {data.draw(st.sampled_from(asked))["id"]: "Said earlier\n"}
@@ -182,59 +185,61 @@ def test_memories_are_told_again_in_the_same_words(items, data):
         assert longer[: len(shorter)] == shorter
 
 
-def test_turn_that_alone_is_too_long_is_sent_alone():
+def test_turn_that_alone_is_too_long_is_sent_alone() -> None:
     items = numbered([said("user", "a"), said("assistant", "b"), said("user", "word " * 500)])
     assert plan(measured(items), BUDGET).cut == 2
 
 
-def test_nothing_moves_while_all_fits():
+def test_nothing_moves_while_all_fits() -> None:
     items = numbered([said("system", "Be brief."), said("user", "a"), said("assistant", "b"), said("user", "c")])
     assert plan(measured(items, SummaryPlace(3, 3)), BUDGET) == Plan(1, None)
 
 
-def test_cut_is_where_the_summary_ends_if_that_is_far_enough():
+def test_cut_is_where_the_summary_ends_if_that_is_far_enough() -> None:
     items = numbered([said("user" if number % 2 == 0 else "assistant", "word " * 20) for number in range(13)])
     assert plan(measured(items, SummaryPlace(6, 12)), BUDGET) == Plan(6, SummaryPlace(6, 12))
     assert plan(measured(items, SummaryPlace(4, 10)), BUDGET) == Plan(8, SummaryPlace(4, 10))
 
 
-def test_summary_that_came_after_the_question_is_not_used_before_the_next():
+def test_summary_that_came_after_the_question_is_not_used_before_the_next() -> None:
     items = numbered([said("user" if number % 2 == 0 else "assistant", "word " * 20) for number in range(13)])
     assert plan(measured(items, SummaryPlace(6, 13)), BUDGET).summary is None
 
 
-def test_late_result_keeps_its_call():
+def test_late_result_keeps_its_call() -> None:
     items = numbered([said("user", "a"), called("c"), said("user", "b"), said("assistant", "x"), returned("c")])
     assert turn_starts(items) == [0]
 
 
-def test_developer_message_belongs_to_the_question_after_it():
+def test_developer_message_belongs_to_the_question_after_it() -> None:
     items = [said("user", "a"), said("assistant", "b"), said("developer", "c"), said("user", "d")]
     assert turn_starts(items) == [0, 2]
 
 
-def test_budgets_are_shares_of_what_the_answer_leaves():
+def test_budgets_are_shares_of_what_the_answer_leaves() -> None:
     budget = budget_of(ContextConfig(), 4000, None, 100)
     assert budget == Budget(limit=3000, high=2300, low=1150, step=460, memory=300, summary=300)
 
 
 @pytest.mark.parametrize(("answer", "limit", "high"), [(16, 3984, 2300), (1500, 2500, 1900), (9999, 2000, 1500)])
-def test_long_answer_takes_from_the_conversation_and_a_short_one_moves_nothing(answer, limit, high):
+def test_long_answer_takes_from_the_conversation_and_a_short_one_moves_nothing(
+    answer: int, limit: int, high: int
+) -> None:
     budget = budget_of(ContextConfig(), 4000, answer, 100)
     assert (budget.limit, budget.high) == (limit, high)
 
 
-def test_threshold_is_of_the_whole_prompt():
+def test_threshold_is_of_the_whole_prompt() -> None:
     budget = budget_of(ContextConfig(), 4000, None, 100, threshold=1000)
     assert budget.high + 100 + budget.memory + budget.summary == 1000
 
 
-def test_config_whose_beginning_would_move_at_once_is_refused():
+def test_config_whose_beginning_would_move_at_once_is_refused() -> None:
     with pytest.raises(ValueError, match="low_water"):
         ContextConfig(low_water=0.9, summary_step=0.1)
 
 
-def test_image_stays_in_its_message():
+def test_image_stays_in_its_message() -> None:
     image: dict[str, Any] = {"type": "input_image", "image_url": "data:,", "detail": "auto"}
     item = said("user", "Look") | {"content": [image]}
     (sent,) = composed([item], 0, "All so far")

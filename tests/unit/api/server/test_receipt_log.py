@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from prometheus_client import REGISTRY
 
@@ -5,6 +7,7 @@ from api.server.receipt_log import ReceiptLog
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, SloClass, WorkerId
 from cluster.messages.placement import Placement, Prediction, Slo
+from router.session.receipt import RouteReceipt
 from tests.unit.factories import a_receipt
 
 PREDICTED = Prediction(Path.DECODE, None, WorkerId("d0"), 0.5, 0.02, 0.1, 0.0, 0.2, 0.3)
@@ -13,7 +16,7 @@ PLACED = Placement(
 )
 
 
-def counted(name: str, receipt, **labels: str) -> float:
+def counted(name: str, receipt: RouteReceipt, **labels: str) -> float:
     """How much a receipt adds to a metric."""
     before = REGISTRY.get_sample_value(name, labels) or 0.0
     ReceiptLog(0).closed(receipt)
@@ -30,31 +33,32 @@ def counted(name: str, receipt, **labels: str) -> float:
     ],
     ids=str,
 )
-def test_request_counts_for_goodput_by_class_path_and_result(fields, path, result):
-    receipt = a_receipt(**({"placement": PLACED, "slo_class": SloClass.BATCH} | fields))
+def test_request_counts_for_goodput_by_class_path_and_result(fields: dict[str, Any], path: str, result: str) -> None:
+    defaults: dict[str, Any] = {"placement": PLACED, "slo_class": SloClass.BATCH}
+    receipt = a_receipt(**(defaults | fields))
     assert counted("baton_goodput_requests_total", receipt, slo_class="batch", path=path, result=result) == 1
 
 
-def test_request_that_its_client_ended_is_nothing_to_goodput():
+def test_request_that_its_client_ended_is_nothing_to_goodput() -> None:
     receipt = a_receipt(placement=PLACED, outcome=Outcome.ABORTED)
     before = _total("baton_goodput_requests_total")
     ReceiptLog(0).closed(receipt)
     assert _total("baton_goodput_requests_total") == before
 
 
-def test_prediction_is_compared_with_what_came():
+def test_prediction_is_compared_with_what_came() -> None:
     receipt = a_receipt(placement=PLACED, ttft_s=0.6, tpot_s=0.01)
     assert counted("baton_prediction_ratio_sum", receipt, path="D", of="ttft") == pytest.approx(1.2)
     assert counted("baton_prediction_ratio_sum", receipt, path="D", of="tpot") == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("fields", [{"num_attempts": 2}, {"ttft_s": None, "tpot_s": None}], ids=str)
-def test_prediction_of_another_placement_or_without_a_token_is_compared_with_nothing(fields):
+def test_prediction_of_another_placement_or_without_a_token_is_compared_with_nothing(fields: dict[str, Any]) -> None:
     receipt = a_receipt(**({"placement": PLACED} | fields))
     assert counted("baton_prediction_ratio_count", receipt, path="D", of="ttft") == 0
 
 
-def test_prompt_tokens_are_counted_per_request_by_role_and_source():
+def test_prompt_tokens_are_counted_per_request_by_role_and_source() -> None:
     receipt = a_receipt(prefill_sources=PromptTokenSources(5, 3, 0, 2), sources=PromptTokenSources(1, 0, 9))
     name = "baton_request_prompt_tokens_total"
     assert counted(name, receipt, role="prefill", source="computed") == 5
@@ -62,7 +66,7 @@ def test_prompt_tokens_are_counted_per_request_by_role_and_source():
     assert counted(name, receipt, role="decode", source="pulled") == 9
 
 
-def test_last_receipts_are_kept():
+def test_last_receipts_are_kept() -> None:
     receipts = ReceiptLog(2)
     for number in range(3):
         receipts.closed(a_receipt(f"r{number}"))

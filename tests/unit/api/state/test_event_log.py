@@ -30,7 +30,7 @@ async def read(log: EventLog, after: int = -1) -> list[int]:
     return [number_of(event) async for event in log.read(after)]
 
 
-async def test_all_readers_get_all_events_from_where_they_begin():
+async def test_all_readers_get_all_events_from_where_they_begin() -> None:
     log = a_log()
     readers = [asyncio.create_task(read(log, after)) for after in (-1, 0, 2)]
     await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def test_all_readers_get_all_events_from_where_they_begin():
     assert [await reader for reader in readers] == [[0, 1, 2, 3], [1, 2, 3], [3]]
 
 
-async def test_reader_who_knows_more_than_there_is_learns_how_it_ended():
+async def test_reader_who_knows_more_than_there_is_learns_how_it_ended() -> None:
     log = a_log()
     readers = [asyncio.create_task(read(log, after)) for after in (3, 9)]
     log.add(events(0, 1, 2, 3))
@@ -53,7 +53,7 @@ async def test_reader_who_knows_more_than_there_is_learns_how_it_ended():
     assert await read(nothing) == []
 
 
-async def test_events_are_held_until_they_are_released():
+async def test_events_are_held_until_they_are_released() -> None:
     log = a_log()
     log.add(events(0, 1))
     reader = log.read()
@@ -66,7 +66,7 @@ async def test_events_are_held_until_they_are_released():
     assert number_of(await waiting) == 1
 
 
-async def test_what_is_remembered_instead_is_what_clients_get():
+async def test_what_is_remembered_instead_is_what_clients_get() -> None:
     log = a_log()
     log.add(events(0, 1, 2))
     log.release(1)
@@ -77,7 +77,7 @@ async def test_what_is_remembered_instead_is_what_clients_get():
     assert [number_of(event) async for event in reader] == [7]
 
 
-async def test_what_a_client_has_seen_stays_whatever_is_remembered():
+async def test_what_a_client_has_seen_stays_whatever_is_remembered() -> None:
     log = a_log()
     log.add(events(0, 1, 2))
     log.release(3)
@@ -86,14 +86,14 @@ async def test_what_a_client_has_seen_stays_whatever_is_remembered():
     assert await read(log) == [0, 1, 2]
 
 
-def test_events_are_taken_little_by_little():
+def test_events_are_taken_little_by_little() -> None:
     log = a_log()
     log.add(events(0, 1, 2))
     size = len(lines(0)[0])
     assert len(log.since(0, max_bytes=2 * size)) == 2 and len(log.since(1, max_bytes=1)) == 1 and log.since(3) == []
 
 
-def test_log_that_is_too_large_is_full_and_no_other():
+def test_log_that_is_too_large_is_full_and_no_other() -> None:
     size = len(lines(0)[0])
     space = LogSpace(most=100 * size, most_of_one=3 * size)
     one, other = a_log(space), a_log(space)
@@ -104,7 +104,7 @@ def test_log_that_is_too_large_is_full_and_no_other():
     assert one.is_full and not other.is_full
 
 
-def test_largest_log_is_full_when_all_are_too_large_together():
+def test_largest_log_is_full_when_all_are_too_large_together() -> None:
     size = len(lines(0)[0])
     space = LogSpace(most=10 * size, most_of_one=9 * size)
     large, *small = [a_log(space) for _ in range(4)]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +53,7 @@ class Users:
             await asyncio.wait([task for _, task, _ in self._tasks.values()])
 
 
-async def test_tenant_that_wants_all_leaves_half_of_them():
+async def test_tenant_that_wants_all_leaves_half_of_them() -> None:
     users = Users(Shares(4, 2))
     for number in range(10):
         users.want(number, "greedy")
@@ -62,7 +63,7 @@ async def test_tenant_that_wants_all_leaves_half_of_them():
     await users.close()
 
 
-async def test_whoever_has_least_is_served_next():
+async def test_whoever_has_least_is_served_next() -> None:
     users = Users(Shares(2, 2))
     for number, tenant in enumerate(["greedy", "greedy", "greedy", "greedy", "late"]):
         users.want(number, tenant)
@@ -73,7 +74,7 @@ async def test_whoever_has_least_is_served_next():
     await users.close()
 
 
-async def test_equals_take_turns():
+async def test_equals_take_turns() -> None:
     users = Users(Shares(1, 1))
     for number, tenant in enumerate("aaabbb"):
         users.want(number, tenant)
@@ -92,7 +93,9 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 4), st.integers(1, 4))
-def test_none_is_lost_and_nobody_waits_for_one_that_is_free(steps, number, most_of_one):
+def test_none_is_lost_and_nobody_waits_for_one_that_is_free(
+    steps: list[tuple[Any, ...]], number: int, most_of_one: int
+) -> None:
     async def run() -> None:
         users, wanted = Users(Shares(number, most_of_one)), 0
         for step, which in steps:

@@ -1,5 +1,7 @@
 """Values that are stored as what another one lacks come back byte by byte."""
 
+from typing import Any
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,17 +27,17 @@ def stored(value: object) -> object:
 
 
 @given(values, values)
-def test_value_comes_back_as_it_was(value, base):
+def test_value_comes_back_as_it_was(value: Any, base: Any) -> None:
     told = stored(difference(value, base))
     assert msgspec.json.encode(applied(told, stored(base))) == msgspec.json.encode(value)
 
 
 @given(values)
-def test_same_value_takes_no_room(value):
+def test_same_value_takes_no_room(value: Any) -> None:
     assert msgspec.json.encode(difference(value, stored(value))) == b"0"
 
 
-def test_long_text_that_both_have_is_not_repeated():
+def test_long_text_that_both_have_is_not_repeated() -> None:
     long = "x" * 1000
     asked = {"instructions": long, "tools": [{"type": "function", "name": "f", "description": long}], "stream": True}
     body = {
@@ -48,7 +50,7 @@ def test_long_text_that_both_have_is_not_repeated():
     assert applied(told, body) == asked
 
 
-def test_change_of_a_field_costs_that_field():
+def test_change_of_a_field_costs_that_field() -> None:
     base = {"status": "queued", "instructions": "x" * 1000, "usage": None}
     told = difference({**base, "status": "completed", "usage": {"total_tokens": 7}, "context": {}}, base)
     assert len(msgspec.json.encode(told)) < 120

@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from cluster.cli.main import configured, excerpt, has_failed_to_start
@@ -7,46 +10,46 @@ def a_serve_config(**application: object) -> dict[str, object]:
     return {"applications": [{"import_path": "cluster.app:build", "args": {"model": "org/model"}} | application]}
 
 
-def test_serves_own_proxy_is_not_started_because_the_ingress_listens_itself():
+def test_serves_own_proxy_is_not_started_because_the_ingress_listens_itself() -> None:
     assert configured(a_serve_config(), None, None)["proxy_location"] == "Disabled"
 
 
-def test_port_of_the_command_line_wins():
+def test_port_of_the_command_line_wins() -> None:
     config = a_serve_config(args={"model": "m", "ingress": {"port": 8100, "cpus": 2}})
     assert configured(config, 9000, None)["applications"][0]["args"]["ingress"] == {"port": 9000, "cpus": 2}
     assert configured(config, None, None)["applications"][0]["args"]["ingress"] == {"port": 8100, "cpus": 2}
 
 
-def test_model_of_the_command_line_wins():
+def test_model_of_the_command_line_wins() -> None:
     args = configured(a_serve_config(), None, "other/model")["applications"][0]["args"]
     assert args == {"model": "other/model"}
 
 
-def test_model_folder_is_found_from_wherever_the_engines_start(tmp_path, monkeypatch):
+def test_model_folder_is_found_from_wherever_the_engines_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     args = configured(a_serve_config(), None, "mine")["applications"][0]["args"]
     assert args == {"model": str(tmp_path / "mine")}
 
 
-def test_command_line_leaves_the_given_config_as_it_was():
+def test_command_line_leaves_the_given_config_as_it_was() -> None:
     config = a_serve_config()
     configured(config, 9000, "other/model")
     assert config == a_serve_config()
 
 
 @pytest.mark.parametrize("config", [None, [], {}, {"applications": []}, {"applications": [{}, {}]}], ids=str)
-def test_config_without_exactly_one_application_is_refused(config):
+def test_config_without_exactly_one_application_is_refused(config: Any) -> None:
     with pytest.raises(ValueError, match="exactly one application"):
         configured(config, None, None)
 
 
-def test_invalid_args_are_refused_before_anything_starts():
+def test_invalid_args_are_refused_before_anything_starts() -> None:
     with pytest.raises(ValueError, match="unknown field `modle`"):
         configured(a_serve_config(args={"model": "m", "modle": "n"}), None, None)
 
 
-def test_args_may_come_from_the_command_line_alone():
+def test_args_may_come_from_the_command_line_alone() -> None:
     config = configured(a_serve_config(args=None), None, "org/model")
     assert config["applications"][0]["args"] == {"model": "org/model"}
 
@@ -60,17 +63,17 @@ def test_args_may_come_from_the_command_line_alone():
         ("Exception in Replica(id='a'), the replica will be stopped.\n" * 2, True),
     ],
 )
-def test_start_that_cannot_succeed_is_noticed(log, failed):
+def test_start_that_cannot_succeed_is_noticed(log: str, failed: bool) -> None:
     assert has_failed_to_start(log) is failed
 
 
-def test_excerpt_names_each_error_once_without_ray_prefix():
+def test_excerpt_names_each_error_once_without_ray_prefix() -> None:
     prefix = "\x1b[36m(ServeController pid=7)\x1b[0m "
     log = f"{prefix}Traceback (most recent call last):\n{prefix}ValueError: no such dtype\n" * 2
     assert excerpt(log) == "ValueError: no such dtype"
     assert excerpt("one\ntwo") == "one\ntwo"
 
 
-def test_model_folder_that_is_not_there_is_refused():
+def test_model_folder_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="/no/such/model"):
         configured(a_serve_config(), None, "/no/such/model")

@@ -19,10 +19,12 @@ from cluster.messages.scheduler_events import (
     OpenRequests,
     PairSuspected,
     RequestClosed,
+    SchedulerEvent,
     WorkerLost,
 )
 from router.ingresses import GRACE_SWEEPS, Ingresses
 from router.state import RouterState
+from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
 INGRESS = IngressId("one")
@@ -40,7 +42,7 @@ def first_token(request_id: str) -> FirstToken:
     return FirstToken(request_id=RequestId(request_id))
 
 
-def test_events_are_numbered_and_kept_until_they_are_acknowledged():
+def test_events_are_numbered_and_kept_until_they_are_acknowledged() -> None:
     outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     assert [outbox.put(first_token(f"r{i}"), 0.0).first for i in range(3)] == [1, 2, 3]
@@ -50,7 +52,7 @@ def test_events_are_numbered_and_kept_until_they_are_acknowledged():
     assert outbox.connected("scheduler", 0.0)[1] == []
 
 
-def test_another_scheduler_process_gets_none_of_the_kept_events():
+def test_another_scheduler_process_gets_none_of_the_kept_events() -> None:
     outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     outbox.put(closed("r"), 0.0)
@@ -58,7 +60,7 @@ def test_another_scheduler_process_gets_none_of_the_kept_events():
     assert outbox.put(closed("s"), 0.0).first == 2
 
 
-def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_overs():
+def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_overs() -> None:
     """Or a request that stops engines, and a pair that hands over wrongly, would begin anew with it."""
     outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
@@ -74,7 +76,7 @@ def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_ov
     assert outbox.connected("third", LASTING_S)[1] == []
 
 
-def test_request_that_has_finished_is_told_to_no_successor():
+def test_request_that_has_finished_is_told_to_no_successor() -> None:
     outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1), 0.0)
@@ -82,7 +84,7 @@ def test_request_that_has_finished_is_told_to_no_successor():
     assert outbox.connected("successor", 1.0)[1] == []
 
 
-def test_request_that_finished_after_the_loss_of_an_engine_is_told_to_a_successor():
+def test_request_that_finished_after_the_loss_of_an_engine_is_told_to_a_successor() -> None:
     outbox = SchedulerOutbox(INGRESS)
     lost = EngineLostWith(digest=b"digest", worker=WorkerId("d0"), num_engines_lost=1)
     outbox.put(lost, 0.0)
@@ -90,24 +92,24 @@ def test_request_that_finished_after_the_loss_of_an_engine_is_told_to_a_successo
     assert outbox.connected("successor", 0.0)[1][0].events == [lost]
 
 
-def test_copy_that_was_placed_before_a_loss_does_not_lower_its_count():
+def test_copy_that_was_placed_before_a_loss_does_not_lower_its_count() -> None:
     outbox = SchedulerOutbox(INGRESS)
     for worker, number in (("d0", 1), ("d1", 2), ("d2", 1)):
         outbox.put(EngineLostWith(digest=b"digest", worker=WorkerId(worker), num_engines_lost=number), 0.0)
     ((message),) = outbox.connected("successor", 1.0)[1]
-    assert [event.num_engines_lost for event in message.events] == [2]
+    assert [of_kind(EngineLostWith, event).num_engines_lost for event in message.events] == [2]
 
 
-def test_lost_engines_that_are_remembered_take_no_more_than_so_much():
+def test_lost_engines_that_are_remembered_take_no_more_than_so_much() -> None:
     outbox = SchedulerOutbox(INGRESS)
     for number in range(MAX_LASTING + 10):
         outbox.put(EngineLostWith(digest=b"%d" % number, worker=WorkerId("d0"), num_engines_lost=1), 0.0)
     again = outbox.connected("scheduler", 0.0)[1]
     assert len(again) == MAX_LASTING
-    assert again[-1].events[0].digest == b"%d" % (MAX_LASTING + 9)
+    assert of_kind(EngineLostWith, again[-1].events[0]).digest == b"%d" % (MAX_LASTING + 9)
 
 
-def test_what_ended_while_the_connection_was_lost_is_learnt_from():
+def test_what_ended_while_the_connection_was_lost_is_learnt_from() -> None:
     """The request is listed as open, so that its charge is there when its end comes."""
     state, ingresses, outbox = RouterState(admits_all=True), Ingresses(), SchedulerOutbox(INGRESS)
     state.handle(a_prefill_report(), 0.0)
@@ -131,7 +133,7 @@ def test_what_ended_while_the_connection_was_lost_is_learnt_from():
     assert isinstance(again, Placement) and again.num_engines_lost == 0
 
 
-def test_loss_of_a_worker_is_not_said_again():
+def test_loss_of_a_worker_is_not_said_again() -> None:
     outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)
     outbox.put(WorkerLost(worker=WorkerId("d0")), 0.0)
@@ -139,7 +141,7 @@ def test_loss_of_a_worker_is_not_said_again():
     assert outbox.connected("scheduler", 0.0)[1] == [Events(2, [closed("r")])]
 
 
-def test_request_is_open_from_before_its_placement_to_its_end():
+def test_request_is_open_from_before_its_placement_to_its_end() -> None:
     outbox = SchedulerOutbox(INGRESS)
     outbox.asks(a_placement_request("r"))
     outbox.asks(a_placement_request("s"))
@@ -149,7 +151,7 @@ def test_request_is_open_from_before_its_placement_to_its_end():
     assert outbox.open_requests().requests == ["s"]
 
 
-def test_events_for_a_scheduler_that_stays_away_take_no_more_than_so_much():
+def test_events_for_a_scheduler_that_stays_away_take_no_more_than_so_much() -> None:
     outbox = SchedulerOutbox(INGRESS, max_kept=10)
     outbox.connected("scheduler", 0.0)
     for number in range(15):
@@ -158,10 +160,10 @@ def test_events_for_a_scheduler_that_stays_away_take_no_more_than_so_much():
     assert outbox.connected("scheduler", 0.0)[1][0].first == 6
 
 
-def test_event_that_comes_twice_is_taken_once():
+def test_event_that_comes_twice_is_taken_once() -> None:
     ingresses, connection = Ingresses(), object()
     ingresses.introduced(hello(), connection)
-    events = [first_token(f"r{i}") for i in range(4)]
+    events: list[SchedulerEvent] = [first_token(f"r{i}") for i in range(4)]
     assert ingresses.take(connection, Events(1, events[:2])) == events[:2]
     assert ingresses.take(connection, Events(1, events[:2])) == []
     assert ingresses.take(connection, Events(2, events[1:3])) == events[2:3]
@@ -169,7 +171,7 @@ def test_event_that_comes_twice_is_taken_once():
     assert ingresses.taken_through(connection) == 4
 
 
-def test_what_an_earlier_connection_still_brings_does_not_count():
+def test_what_an_earlier_connection_still_brings_does_not_count() -> None:
     ingresses, old, new = Ingresses(), object(), object()
     ingresses.introduced(hello(1), old)
     ingresses.introduced(hello(2), new)
@@ -180,7 +182,7 @@ def test_what_an_earlier_connection_still_brings_does_not_count():
     assert not ingresses.needs_sweep
 
 
-def test_connection_speaks_for_one_ingress_alone():
+def test_connection_speaks_for_one_ingress_alone() -> None:
     ingresses, one, other = Ingresses(), object(), object()
     ingresses.introduced(hello(1), one)
     ingresses.introduced(hello(1, IngressId("other")), other)
@@ -188,7 +190,7 @@ def test_connection_speaks_for_one_ingress_alone():
     assert ingresses.speaking(other) == "other"
 
 
-def test_ingress_that_comes_back_in_time_is_not_gone():
+def test_ingress_that_comes_back_in_time_is_not_gone() -> None:
     ingresses, old, new = Ingresses(), object(), object()
     ingresses.introduced(hello(1), old)
     ingresses.take(old, Events(1, [closed("r")]))
@@ -243,12 +245,12 @@ class OutboxMachine(RuleBasedStateMachine):
     # ---- the ingress
 
     @initialize(max_kept=st.sampled_from([1, 100]))
-    def start_ingress(self, max_kept):
+    def start_ingress(self, max_kept: int) -> None:
         self.outbox = SchedulerOutbox(INGRESS, max_kept)
 
     @precondition(lambda self: self.link is None)
     @rule()
-    def connect(self):
+    def connect(self) -> None:
         self.link = Link()
         self.links.append(self.link)
         open_requests, kept = self.outbox.connected(str(self.epoch), 0.0)
@@ -256,7 +258,7 @@ class OutboxMachine(RuleBasedStateMachine):
             self.send(message)
 
     @rule()
-    def place(self):
+    def place(self) -> None:
         self.number += 1
         request = a_placement_request(f"r{self.number}")
         self.open.add(request.request_id)
@@ -265,26 +267,26 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.link is not None)
     @rule(number=st.integers(1, 3))
-    def several_are_placed(self, number):
+    def several_are_placed(self, number: int) -> None:
         for _ in range(number):
             self.place()
         self.all_is_delivered()
 
     @rule()
-    def all_end(self):
+    def all_end(self) -> None:
         for request_id in sorted(self.open):
             self.ends(request_id)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
-    def place_again(self, data):
+    def place_again(self, data: st.DataObject) -> None:
         request = a_placement_request(data.draw(st.sampled_from(sorted(self.open))))
         self.outbox.asks(request)
         self.send(request)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
-    def close(self, data):
+    def close(self, data: st.DataObject) -> None:
         self.ends(data.draw(st.sampled_from(sorted(self.open))))
 
     def ends(self, request_id: RequestId) -> None:
@@ -294,21 +296,21 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
-    def has_first_token(self, data):
+    def has_first_token(self, data: st.DataObject) -> None:
         self.send(self.outbox.put(first_token(data.draw(st.sampled_from(sorted(self.open)))), 0.0))
 
     @rule()
-    def list_open(self):
+    def list_open(self) -> None:
         self.send(self.outbox.open_requests())
 
     @precondition(lambda self: self.link is not None and self.link.to_ingress)
     @rule()
-    def hear(self):
-        self.outbox.heard(self.link.to_ingress.popleft())
+    def hear(self) -> None:
+        self.outbox.heard(present(self.link).to_ingress.popleft())
 
     @precondition(lambda self: self.link is not None)
     @rule()
-    def lose_connection(self):
+    def lose_connection(self) -> None:
         self.link = None
 
     def send(self, message: object) -> None:
@@ -319,7 +321,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.links)
     @rule(data=st.data(), number=st.integers(1, 8))
-    def deliver(self, data, number):
+    def deliver(self, data: st.DataObject, number: int) -> None:
         self.read(data.draw(st.sampled_from(self.links)), number)
 
     def read(self, link: Link, number: int) -> None:
@@ -347,19 +349,20 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.link is not None)
     @rule()
-    def all_is_delivered(self):
-        self.read(self.link, len(self.link.to_scheduler))
+    def all_is_delivered(self) -> None:
+        link = present(self.link)
+        self.read(link, len(link.to_scheduler))
 
     @precondition(lambda self: self.links)
     @rule(data=st.data())
-    def acknowledge(self, data):
+    def acknowledge(self, data: st.DataObject) -> None:
         link = data.draw(st.sampled_from(self.links))
         if through := self.ingresses.taken_through(link):
             link.to_ingress.append(through)
 
     @precondition(lambda self: self.links)
     @rule(data=st.data())
-    def end(self, data):
+    def end(self, data: st.DataObject) -> None:
         """With all that was still on its way to the Scheduler."""
         link = data.draw(st.sampled_from(self.links))
         self.links.remove(link)
@@ -368,43 +371,44 @@ class OutboxMachine(RuleBasedStateMachine):
             self.link = None
 
     @rule()
-    def restart_scheduler(self):
+    def restart_scheduler(self) -> None:
         self.link, self.links = None, []
         self.start_scheduler()
 
     @rule()
-    def sweep(self):
+    def sweep(self) -> None:
         for ingress in self.ingresses.sweep():
             assert self.speaking not in self.links, "it has a connection"
             self.state.keep_open(ingress, frozenset(), 0.0)
             self.charged.clear()
 
-    def teardown(self):
+    def teardown(self) -> None:
         self.settle()
 
     @rule()
-    def settle(self):
+    def settle(self) -> None:
         if self.link is None:
             self.connect()
         self.list_open()
         for link in self.links:
             self.read(link, len(link.to_scheduler))
         self.list_open()
-        self.read(self.link, len(self.link.to_scheduler))
+        link = present(self.link)
+        self.read(link, len(link.to_scheduler))
         assert self.charges() <= self.open
         self.outbox.heard(self.ingresses.taken_through(self.link))
         assert self.outbox.num_kept == 0
 
     @invariant()
-    def open_requests_stay_charged(self):
+    def open_requests_stay_charged(self) -> None:
         assert self.charged & self.open <= self.charges()
 
     @invariant()
-    def each_event_is_taken_once(self):
+    def each_event_is_taken_once(self) -> None:
         assert self.num_taken <= self.last_number
 
     @invariant()
-    def state_is_valid(self):
+    def state_is_valid(self) -> None:
         self.state.validate()
 
     def charges(self) -> set[RequestId]:

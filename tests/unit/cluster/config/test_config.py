@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,13 +20,13 @@ def a_config(**args: object) -> AppConfig:
     return parse({"model": "org/model"} | args)
 
 
-def test_model_is_all_that_must_be_said():
+def test_model_is_all_that_must_be_said() -> None:
     config = a_config()
     assert (config.model_name, config.prefill, config.decode) == ("model", PoolConfig(), PoolConfig())
 
 
 @pytest.mark.parametrize("file", SERVE_CONFIGS, ids=lambda file: file.name)
-def test_serve_config_of_the_repository_is_valid(file):
+def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
     for application in yaml.safe_load(file.read_text())["applications"]:
         assert parse(application["args"]).model
 
@@ -76,18 +77,18 @@ def test_serve_config_of_the_repository_is_valid(file):
     ],
     ids=str,
 )
-def test_args_out_of_range_or_unknown_are_refused_with_their_path(args, path):
+def test_args_out_of_range_or_unknown_are_refused_with_their_path(args: dict[str, Any], path: str) -> None:
     with pytest.raises(ValueError, match=path):
         a_config(**args)
 
 
-def test_objectives_of_one_class_are_changed_and_the_others_kept():
+def test_objectives_of_one_class_are_changed_and_the_others_kept() -> None:
     slo = a_config(slo={"batch": {"ttft_s": 60, "ttft_per_prefill": 0, "tpot_s": 1}}).slo
     assert slo.of(SloClass.BATCH) == Objective(ttft_s=60, ttft_per_prefill=0, tpot_s=1)
     assert slo.standard == SloConfig().standard
 
 
-def test_args_without_a_model_are_refused():
+def test_args_without_a_model_are_refused() -> None:
     with pytest.raises(ValueError, match="missing required field `model`"):
         parse({})
 
@@ -95,14 +96,14 @@ def test_args_without_a_model_are_refused():
 @pytest.mark.parametrize(
     "key", ["model", "kv_transfer_config", "served_model_name", "kv_events_config", "prefix_caching_hash_algo"]
 )
-def test_engine_arguments_that_baton_sets_are_refused(key):
+def test_engine_arguments_that_baton_sets_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=f"engine: {key} cannot be set here"):
         a_config(engine={key: "x"})
     with pytest.raises(ValueError, match=f"decode: {key} cannot be set here"):
         a_config(decode={"engine": {key: "x"}})
 
 
-def test_pool_has_the_shared_engine_arguments_under_its_own():
+def test_pool_has_the_shared_engine_arguments_under_its_own() -> None:
     config = a_config(engine={"dtype": "bfloat16", "max_num_seqs": 8}, decode={"engine": {"max_num_seqs": 64}})
     assert config.pool(config.prefill).engine["max_num_seqs"] == 8
     assert config.pool(config.decode).engine == {
@@ -123,51 +124,53 @@ def test_pool_has_the_shared_engine_arguments_under_its_own():
         ({"prefill": {"env": {"PYTHONHASHSEED": "0"}}}, "prefill: env: with PYTHONHASHSEED"),
     ],
 )
-def test_what_would_make_engines_and_ingress_hash_prompts_differently_is_refused(args, why):
+def test_what_would_make_engines_and_ingress_hash_prompts_differently_is_refused(
+    args: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         a_config(**args)
 
 
-def test_ingress_hashes_blocks_of_the_engines_size():
+def test_ingress_hashes_blocks_of_the_engines_size() -> None:
     assert a_config(engine={"block_size": 32}).block_size == 32
     assert a_config().block_size == 16
 
 
-def test_pool_keeps_what_is_not_the_engine_s():
+def test_pool_keeps_what_is_not_the_engine_s() -> None:
     config = a_config(decode={"replicas": 3, "env": {"UCX_TLS": "tcp"}})
     pool = config.pool(config.decode)
     assert (pool.replicas, pool.env) == (3, {"UCX_TLS": "tcp"})
 
 
-def test_engines_know_the_reasoning_parser_of_the_ingress():
+def test_engines_know_the_reasoning_parser_of_the_ingress() -> None:
     config = a_config(ingress={"reasoning_parser": "qwen3"})
     assert config.pool(config.decode).engine["reasoning_parser"] == "qwen3"
     assert "reasoning_parser" not in config.shared_engine
 
 
-def test_served_name_replaces_the_model_s_own():
+def test_served_name_replaces_the_model_s_own() -> None:
     config = a_config(served_model_name="small")
     assert config.model_name == "small"
     assert config.pool(config.decode).engine["served_model_name"] == ["small"]
 
 
-def test_model_folder_of_the_repository_is_found_wherever_it_is():
+def test_model_folder_of_the_repository_is_found_wherever_it_is() -> None:
     assert Path(resolve_model("conf")) == REPO_ROOT / "conf"
     assert resolve_model("org/model") == "org/model"
 
 
-def test_config_survives_the_wire():
+def test_config_survives_the_wire() -> None:
     config = a_config(engine={"dtype": "bfloat16"}, ingress={"allow_path_header": True})
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=AppConfig) == config
 
 
 @pytest.mark.parametrize("name", ["alice", "0123456789abcde", "0123456789ABCDEF", "anonymous\n", ""])
-def test_tenant_whose_name_is_none_is_refused_at_the_start(name):
+def test_tenant_whose_name_is_none_is_refused_at_the_start(name: str) -> None:
     with pytest.raises(ValueError, match="tenants"):
         a_config(state={"tenants": {name: {"retention_days": 1}}})
 
 
-def test_what_is_not_said_of_a_tenant_is_as_of_all():
+def test_what_is_not_said_of_a_tenant_is_as_of_all() -> None:
     config = a_config(
         state={"max_tenant_bytes": 2048, "retention_days": 5, "tenants": {"anonymous": {"max_bytes": None}}}
     ).state

@@ -32,7 +32,7 @@ def a_config(
     )
 
 
-def test_shape_is_what_the_engine_was_started_with():
+def test_shape_is_what_the_engine_was_started_with() -> None:
     shape = shape_of(a_config(), Pool.DECODE, "org/model", "H100", "vllm-0.32.0")
     assert shape.kind == "org/model|H100|vllm-0.32.0|tp2|pp1|decode"
     assert (shape.kv_capacity_tokens, shape.block_size) == (1600, 16)
@@ -40,15 +40,15 @@ def test_shape_is_what_the_engine_was_started_with():
 
 
 @pytest.mark.parametrize(("cache_dtype", "num_bytes"), [("auto", 131_072), ("bfloat16", 131_072), ("fp8_e4m3", 65_536)])
-def test_kv_bytes_per_token_are_those_of_all_ranks(cache_dtype, num_bytes):
+def test_kv_bytes_per_token_are_those_of_all_ranks(cache_dtype: str, num_bytes: int) -> None:
     assert shape_of(a_config(cache_dtype=cache_dtype), Pool.DECODE).kv_bytes_per_token == num_bytes
 
 
-def test_mla_keeps_one_latent_per_layer():
+def test_mla_keeps_one_latent_per_layer() -> None:
     assert shape_of(a_config(use_mla=True), Pool.DECODE).kv_bytes_per_token == 32 * 128 * 2
 
 
-def test_capacity_that_the_engine_does_not_say_is_not_known():
+def test_capacity_that_the_engine_does_not_say_is_not_known() -> None:
     assert shape_of(a_config(num_gpu_blocks=None), Pool.DECODE).kv_capacity_tokens == 0
 
 
@@ -56,5 +56,5 @@ def test_capacity_that_the_engine_does_not_say_is_not_known():
     ("is_hybrid", "lookahead", "leaves_tokens"),
     [(False, 0, False), (False, 1, False), (True, 0, True), (False, 2, True)],
 )
-def test_engine_whose_prefill_stops_early_says_so(is_hybrid, lookahead, leaves_tokens):
+def test_engine_whose_prefill_stops_early_says_so(is_hybrid: bool, lookahead: int, leaves_tokens: bool) -> None:
     assert shape_of(a_config(is_hybrid=is_hybrid, lookahead=lookahead), Pool.PREFILL).leaves_tokens is leaves_tokens

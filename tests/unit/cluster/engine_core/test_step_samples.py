@@ -48,49 +48,49 @@ def sampled(*steps: tuple[Step, float, float]) -> list[StepSample]:
 DECODE = a_step(cached={"a": (10, 1), "b": (20, 1)})
 
 
-def test_prompt_is_counted_by_its_tokens_and_the_work_of_their_attention():
+def test_prompt_is_counted_by_its_tokens_and_the_work_of_their_attention() -> None:
     (sample,) = sampled((a_step(new={"a": (100, 10)}), 5.0, 5.5))
     assert sample == StepSample(num_prefill=10, attended=10 * 100 + 55, num_decoding=0, context_tokens=0, seconds=0.5)
 
 
 @given(st.integers(0, 10**6), st.integers(2, 10**6))
-def test_attention_is_that_of_the_latency_models(num_cached, num_new):
+def test_attention_is_that_of_the_latency_models(num_cached: int, num_new: int) -> None:
     (sample,) = sampled((a_step(new={"a": (num_cached, num_new)}), 5.0, 5.5))
     assert sample.attended == prompt_attention(num_new, num_cached)
 
 
-def test_decoding_requests_are_counted_with_their_context():
+def test_decoding_requests_are_counted_with_their_context() -> None:
     (sample,) = sampled((DECODE, 5.0, 5.25))
     assert (sample.num_prefill, sample.attended, sample.num_decoding, sample.context_tokens) == (0, 0, 2, 32)
 
 
-def test_mixed_step_has_both():
+def test_mixed_step_has_both() -> None:
     (sample,) = sampled((a_step(new={"p": (0, 4)}, cached={"chunk": (8, 8), "d": (50, 1)}), 1.0, 2.0))
     assert (sample.num_prefill, sample.attended) == (12, 10 + 8 * 8 + 36)
     assert (sample.num_decoding, sample.context_tokens) == (1, 51)
 
 
-def test_prompt_whose_last_token_alone_is_computed_costs_what_a_decode_costs():
+def test_prompt_whose_last_token_alone_is_computed_costs_what_a_decode_costs() -> None:
     (sample,) = sampled((a_step(new={"pulled": (700, 1)}), 1.0, 2.0))
     assert (sample.num_prefill, sample.num_decoding, sample.context_tokens) == (0, 1, 701)
 
 
-def test_guessed_tokens_are_no_prompt():
+def test_guessed_tokens_are_no_prompt() -> None:
     (sample,) = sampled((a_step(cached={"a": (10, 4)}, guesses={"a": [1, 2, 3]}), 1.0, 2.0))
     assert (sample.num_prefill, sample.num_decoding, sample.context_tokens) == (0, 1, 14)
 
 
-def test_step_of_a_busy_engine_began_when_the_one_before_was_done():
+def test_step_of_a_busy_engine_began_when_the_one_before_was_done() -> None:
     first, second = sampled((a_step(new={"a": (0, 10)}), 1.0, 1.5), (a_step(cached={"a": (10, 1)}), 1.6, 1.9))
-    assert (first.seconds, second.seconds) == (pytest.approx(0.5), pytest.approx(0.4))
+    assert (first.seconds, second.seconds) == pytest.approx((0.5, 0.4))
 
 
-def test_step_after_a_pause_began_when_it_was_scheduled():
+def test_step_after_a_pause_began_when_it_was_scheduled() -> None:
     _, second = sampled((a_step(new={"a": (0, 10)}), 1.0, 1.5), (a_step(new={"b": (0, 10)}), 9.0, 9.25))
     assert second.seconds == pytest.approx(0.25)
 
 
-def test_step_that_was_scheduled_ahead_began_when_the_one_before_was_done():
+def test_step_that_was_scheduled_ahead_began_when_the_one_before_was_done() -> None:
     sampler = StepSampler()
     sampler.scheduled(a_step(new={"a": (0, 10)}), 1.0)
     sampler.scheduled(a_step(new={"b": (0, 10)}), 1.1)
@@ -103,7 +103,7 @@ def test_step_that_was_scheduled_ahead_began_when_the_one_before_was_done():
     ]
 
 
-def test_step_without_requests_is_no_sample_and_ends_the_one_before():
+def test_step_without_requests_is_no_sample_and_ends_the_one_before() -> None:
     empty = a_step()
     samples = sampled(
         (DECODE, 1.0, 1.5), (empty, 1.6, 1.7), (a_step(new={"p": (0, 5)}, cached={"a": (1, 1)}), 1.8, 2.0)
@@ -112,12 +112,12 @@ def test_step_without_requests_is_no_sample_and_ends_the_one_before():
     assert len(samples) == 2
 
 
-def test_of_steps_that_only_decode_some_are_sampled():
+def test_of_steps_that_only_decode_some_are_sampled() -> None:
     steps = [(DECODE, 1.0 + 0.001 * i, 1.0009 + 0.001 * i) for i in range(100)]
     assert len(sampled(*steps)) == pytest.approx(0.1 / DECODE_INTERVAL_S, abs=1)
 
 
-def test_samples_leave_together():
+def test_samples_leave_together() -> None:
     sampler = StepSampler()
     prompt = a_step(new={"a": (0, 10)})
     for now in (1.0, 2.0, 2.0 + TAKE_INTERVAL_S / 2):
@@ -134,7 +134,7 @@ def test_samples_leave_together():
     assert len(sampler.take(9.0 + 2 * TAKE_INTERVAL_S) or []) == 1
 
 
-def test_samples_that_nobody_takes_are_bounded():
+def test_samples_that_nobody_takes_are_bounded() -> None:
     sampler = StepSampler()
     for now in range(100):
         sampler.scheduled(a_step(new={"a": (0, 10)}), float(now))
@@ -142,7 +142,7 @@ def test_samples_that_nobody_takes_are_bounded():
     assert len(sampler.take(1000.0) or []) == MAX_SAMPLES
 
 
-def test_output_of_a_step_that_was_not_seen_is_ignored():
+def test_output_of_a_step_that_was_not_seen_is_ignored() -> None:
     sampler = StepSampler()
     sampler.done(1.0)
     assert sampler.take(9.0) is None

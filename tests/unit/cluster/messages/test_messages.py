@@ -39,18 +39,18 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_message_survives_the_way_between_processes(message):
+def test_message_survives_the_way_between_processes(message: msgspec.Struct) -> None:
     assert pickle.loads(pickle.dumps(message)) == message
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message)) == message
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_message_cannot_be_changed(message):
+def test_message_cannot_be_changed(message: msgspec.Struct) -> None:
     with pytest.raises(AttributeError):
         setattr(message, message.__struct_fields__[0], None)
 
 
-def test_view_counts_its_workers_and_links():
+def test_view_counts_its_workers_and_links() -> None:
     view = a_view(a_prefill_view("p0"), a_prefill_view("p1"), a_decode_view("d0", connected="p0 p1"))
     assert (view.num_prefill, view.num_decode, view.num_links, view.is_ready) == (2, 1, 2, True)
 
@@ -64,9 +64,9 @@ def test_view_counts_its_workers_and_links():
     ],
     ids=["no workers", "no decode worker", "no link"],
 )
-def test_cluster_is_ready_once_a_pair_can_hand_over(view):
+def test_cluster_is_ready_once_a_pair_can_hand_over(view: ClusterView) -> None:
     assert not view.is_ready
 
 
-def test_closed_sets_are_their_own_words():
+def test_closed_sets_are_their_own_words() -> None:
     assert (str(Path.PREFILL_DECODE), str(Path.DECODE), str(Pool.PREFILL)) == ("P->D", "D", "prefill")

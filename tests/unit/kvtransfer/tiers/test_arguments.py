@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
@@ -10,16 +12,19 @@ NONE = TiersConfig()
 DISK = DiskTierConfig(path="/nvme/kv", gib=100)
 
 
-def arguments(tiers=NONE, *, pool=Pool.DECODE, device=Device.CUDA, **engine):
+def arguments(
+    tiers: TiersConfig = NONE, *, pool: Pool = Pool.DECODE, device: Device = Device.CUDA, **engine: Any
+) -> dict[str, Any]:
     return kv_transfer_arguments(pool, PoolConfig(tiers=tiers, engine=engine, kv_lease_s=12), device, "engine-1")
 
 
-def offloading(tiers, **others):
+def offloading(tiers: TiersConfig, **others: Any) -> dict[str, Any]:
     _, connector = arguments(tiers, **others)["kv_connector_extra_config"]["connectors"]
-    return connector["kv_connector_extra_config"]
+    extra: dict[str, Any] = connector["kv_connector_extra_config"]
+    return extra
 
 
-def test_pool_without_tiers_has_nixl_alone():
+def test_pool_without_tiers_has_nixl_alone() -> None:
     assert arguments() == {
         "kv_connector": "NixlConnector",
         "kv_connector_module_path": "kvtransfer.connector",
@@ -35,7 +40,7 @@ def test_pool_without_tiers_has_nixl_alone():
 
 
 @pytest.mark.parametrize(("pool", "role"), [(Pool.PREFILL, "kv_producer"), (Pool.DECODE, "kv_consumer")])
-def test_tiers_stand_behind_the_same_nixl_connector(pool, role):
+def test_tiers_stand_behind_the_same_nixl_connector(pool: Pool, role: str) -> None:
     alone, both = arguments(pool=pool), arguments(TiersConfig(dram_gib=1), pool=pool)
     nixl, tiers = both["kv_connector_extra_config"]["connectors"]
     assert alone == nixl | {"engine_id": "engine-1", "kv_load_failure_policy": "recompute"}
@@ -44,7 +49,7 @@ def test_tiers_stand_behind_the_same_nixl_connector(pool, role):
     assert tiers["kv_connector"] == "OffloadingConnector"
 
 
-def test_dram_tier_has_its_size_and_keeps_answers_too():
+def test_dram_tier_has_its_size_and_keeps_answers_too() -> None:
     extra = offloading(TiersConfig(dram_gib=0.5))
     assert (extra["cpu_bytes_to_use"], extra["offload_prompt_only"]) == (GIB // 2, False)
     assert "secondary_tiers" not in extra
@@ -59,22 +64,24 @@ def test_dram_tier_has_its_size_and_keeps_answers_too():
         (Device.CPU, DISK, "HostTieringSpec"),
     ],
 )
-def test_host_memory_is_reached_by_vllm_from_accelerators_and_by_us_from_host_memory(device, disk, spec):
+def test_host_memory_is_reached_by_vllm_from_accelerators_and_by_us_from_host_memory(
+    device: Device, disk: DiskTierConfig | None, spec: str
+) -> None:
     extra = offloading(TiersConfig(dram_gib=1, disk=disk), device=device)
     assert extra["spec_name"] == spec
     assert ("spec_module_path" in extra) == (device is Device.CPU)
 
 
-def test_disk_tier_has_a_folder_of_its_own_and_a_capacity():
+def test_disk_tier_has_a_folder_of_its_own_and_a_capacity() -> None:
     (disk,) = offloading(TiersConfig(dram_gib=1, disk=DISK), revision="v2")["secondary_tiers"]
     assert (disk["type"], disk["module_path"]) == ("DiskTier", "kvtransfer.tiers.disk")
     assert (disk["root_dir"], disk["capacity_bytes"], disk["revision"]) == ("/nvme/kv/baton-kv", 100 * GIB, "v2")
 
 
-def test_engines_share_a_disk_only_when_their_arguments_are_the_same():
-    def digest(**engine):
+def test_engines_share_a_disk_only_when_their_arguments_are_the_same() -> None:
+    def digest(**engine: Any) -> str:
         (disk,) = offloading(TiersConfig(dram_gib=1, disk=DISK), **engine)["secondary_tiers"]
-        return disk["engine_digest"]
+        return str(disk["engine_digest"])
 
     assert digest(model="m", dtype="bfloat16") == digest(dtype="bfloat16", model="m")
     assert digest(model="m", hf_overrides={"rope_theta": 1e6}) != digest(model="m")

@@ -20,7 +20,7 @@ def a_cluster() -> ClusterView:
     return a_view(*workers, msgspec.structs.replace(decode, links=links, transport=TRANSPORT))
 
 
-def test_every_pair_is_listed():
+def test_every_pair_is_listed() -> None:
     rows = {row.prefill: row for row in table_of(a_cluster()).links}
     assert [(row.is_proved, row.latency_s, row.bytes_per_s) for row in rows.values()] == [
         (True, 0.00125, 4.5e9),
@@ -30,12 +30,12 @@ def test_every_pair_is_listed():
     assert {row.transport for row in rows.values()} == {Transport.SHARED_MEMORY}
 
 
-def test_table_survives_the_way_to_the_command():
+def test_table_survives_the_way_to_the_command() -> None:
     table = table_of(a_cluster())
     assert msgspec.json.decode(msgspec.json.encode(table), type=LinkTable) == table
 
 
-def test_links_read_as_a_table():
+def test_links_read_as_a_table() -> None:
     lines = render(table_of(a_cluster())).splitlines()
     assert [line.split()[:7] for line in lines[:4]] == [
         ["prefill", "node", "decode", "node", "latency", "bandwidth", "transport"],
@@ -46,7 +46,7 @@ def test_links_read_as_a_table():
     assert all("shared_memory  one node: CMA copies" in line for line in lines[1:4])
 
 
-def test_settings_of_each_worker_follow_with_their_reasons():
+def test_settings_of_each_worker_follow_with_their_reasons() -> None:
     text = render(table_of(a_cluster()))
     assert text.count("\nprefill worker p") == 3
     _, settings = text.split("\ndecode worker d0 on n0\n")
@@ -62,5 +62,5 @@ def test_settings_of_each_worker_follow_with_their_reasons():
     ],
     ids=["no worker", "one pool"],
 )
-def test_cluster_without_links_says_so(view, says):
+def test_cluster_without_links_says_so(view: ClusterView, says: str) -> None:
     assert render(table_of(view)).splitlines()[0] == says

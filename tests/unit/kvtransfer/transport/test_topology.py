@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from cluster.messages.transport import Transport, WorkerTransport
@@ -31,7 +33,7 @@ def why_tls(node: Node, only: Transport | None = None) -> str:
         (RDMA_GPU_BOX, None, (Transport.NVLINK, Transport.RDMA, Transport.TCP)),
     ],
 )
-def test_worker_gets_everything_that_its_node_has(node, value, transports):
+def test_worker_gets_everything_that_its_node_has(node: Node, value: str | None, transports: tuple[Any, ...]) -> None:
     assert (tls(node), choose(node, None, {}).transports) == (value, transports)
 
 
@@ -46,7 +48,7 @@ def test_worker_gets_everything_that_its_node_has(node, value, transports):
         (RDMA_GPU_BOX, Transport.RDMA, "rc,cuda_copy"),
     ],
 )
-def test_transport_that_is_asked_for_is_the_only_one(node, only, value):
+def test_transport_that_is_asked_for_is_the_only_one(node: Node, only: Transport, value: str) -> None:
     assert (tls(node, only), choose(node, only, {}).transports) == (value, (only,))
     assert why_tls(node, only) == f"the pool's config asks for {only}"
 
@@ -61,23 +63,23 @@ def test_transport_that_is_asked_for_is_the_only_one(node, only, value):
         (GPU_BOX, Transport.RDMA, "8 GPUs, no RDMA"),
     ],
 )
-def test_transport_that_the_node_does_not_have_is_refused(node, only, has):
+def test_transport_that_the_node_does_not_have_is_refused(node: Node, only: Transport, has: str) -> None:
     with pytest.raises(ValueError, match=f"transport {only} is asked for, but this node has {has}"):
         choose(node, only, {})
 
 
-def test_gpu_memory_is_reachable_by_whatever_is_asked_for():
+def test_gpu_memory_is_reachable_by_whatever_is_asked_for() -> None:
     for only in (Transport.TCP, Transport.NVLINK, Transport.RDMA):
         assert set((tls(RDMA_GPU_BOX, only) or "").split(",")) & {"cuda", "cuda_copy"}
 
 
-def test_choice_names_what_it_found():
+def test_choice_names_what_it_found() -> None:
     assert why_tls(RDMA_GPU_BOX) == ("UCX chooses from what it finds: 8 GPUs, RoCE on mlx5_1:1, InfiniBand on mlx5_0:1")
     assert why_tls(CPU_NODE) == "no GPU, no RDMA: CMA within the node, TCP to other nodes"
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_every_node_notices_a_dead_peer_and_bounds_the_registration_cache(node):
+def test_every_node_notices_a_dead_peer_and_bounds_the_registration_cache(node: Node) -> None:
     settings = environment(choose(node, None, {}))
     idle, interval, count = (settings[f"UCX_TCP_KEEP{name}"] for name in ("IDLE", "INTVL", "CNT"))
     assert int(idle.removesuffix("s")) + int(count) * int(interval.removesuffix("s")) == 10
@@ -85,7 +87,7 @@ def test_every_node_notices_a_dead_peer_and_bounds_the_registration_cache(node):
     assert settings["UCX_RCACHE_MAX_UNRELEASED"] == "1024"
 
 
-def test_what_the_operator_has_set_is_kept_and_shown():
+def test_what_the_operator_has_set_is_kept_and_shown() -> None:
     transport = choose(CPU_NODE, None, {"UCX_TCP_KEEPIDLE": "60s", "UCX_NET_DEVICES": "eth1"})
     settings = {s.name: s for s in transport.settings}
     assert (settings["UCX_TCP_KEEPIDLE"].value, settings["UCX_NET_DEVICES"].value) == ("60s", "eth1")
@@ -93,7 +95,7 @@ def test_what_the_operator_has_set_is_kept_and_shown():
     assert len(settings) == len(transport.settings)
 
 
-def test_operators_ucx_tls_leaves_the_transport_open():
+def test_operators_ucx_tls_leaves_the_transport_open() -> None:
     transport = choose(CPU_NODE, None, {"UCX_TLS": "all"})
     assert (tls(CPU_NODE, None, UCX_TLS="all"), transport.transports) == ("all", ())
     ours = choose(CPU_NODE, None, {})
@@ -116,14 +118,14 @@ def having(*transports: Transport) -> WorkerTransport:
         (RDMA_GPU_BOX, False, Transport.RDMA),
     ],
 )
-def test_link_takes_the_fastest_that_reaches(node, same_node, expected):
+def test_link_takes_the_fastest_that_reaches(node: Node, same_node: bool, expected: Transport) -> None:
     worker = choose(node, None, {})
     transport, why = between(worker, worker, same_node=same_node)
     assert transport is expected
     assert why.startswith("one node: " if same_node else "two nodes: ")
 
 
-def test_link_takes_only_what_both_workers_allow():
+def test_link_takes_only_what_both_workers_allow() -> None:
     both = having(Transport.NVLINK, Transport.RDMA, Transport.TCP)
     assert between(both, having(Transport.TCP), same_node=True)[0] is Transport.TCP
     nothing = (None, "the two workers allow no transport in common")

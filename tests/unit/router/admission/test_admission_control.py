@@ -1,5 +1,7 @@
 """The queue and its answers, with a policy whose predictions the test sets."""
 
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -51,14 +53,14 @@ class Admission:
         return Choice(Path.DECODE, None, worker, "the only worker", None, prediction)
 
 
-def test_request_is_placed_at_once_where_it_meets_its_slo():
+def test_request_is_placed_at_once_where_it_meets_its_slo() -> None:
     admission = Admission()
     assert isinstance(admission.place("r", 0.0), Placement)
     assert admission.charges.find(RequestId("r")) is not None
     assert admission.control.next_decision_at() is None
 
 
-def test_request_waits_until_the_workers_have_room():
+def test_request_waits_until_the_workers_have_room() -> None:
     admission = Admission()
     admission.is_busy = True
     assert admission.place("r", 0.0) is None
@@ -71,7 +73,7 @@ def test_request_waits_until_the_workers_have_room():
     assert isinstance(answer, Placement)
 
 
-def test_request_is_refused_at_its_deadline():
+def test_request_is_refused_at_its_deadline() -> None:
     admission = Admission()
     admission.is_busy = True
     assert admission.place("r", 0.0) is None
@@ -80,13 +82,13 @@ def test_request_is_refused_at_its_deadline():
     assert answer.is_overload
 
 
-def test_simulated_baseline_admits_every_request():
+def test_simulated_baseline_admits_every_request() -> None:
     admission = Admission(admits_all=True)
     admission.is_busy = True
     assert isinstance(admission.place("r", 0.0), Placement)
 
 
-def test_withdrawn_requests_get_no_answer():
+def test_withdrawn_requests_get_no_answer() -> None:
     admission = Admission()
     admission.is_busy = True
     for number, ingress in enumerate([*INGRESSES, INGRESSES[0]]):
@@ -96,7 +98,7 @@ def test_withdrawn_requests_get_no_answer():
     assert [request_id for request_id, _ in admission.control.decide(FOREVER_S)] == ["r2"]
 
 
-def test_quarantine_answers_for_requests_that_wait():
+def test_quarantine_answers_for_requests_that_wait() -> None:
     admission = Admission()
     admission.is_busy = True
     assert admission.place("r", 0.0, digest=b"digest") is None
@@ -108,7 +110,7 @@ def test_quarantine_answers_for_requests_that_wait():
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_queue_is_shown_in_the_order_of_service(number):
+def test_queue_is_shown_in_the_order_of_service(number: int) -> None:
     admission = Admission()
     admission.is_busy = True
     for index in range(number):
@@ -133,7 +135,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         slo_class=st.sampled_from(list(SloClass)),
         age_s=st.sampled_from([0.0, 0.5, 100.0]),
     )
-    def place(self, number, ingress, slo_class, age_s):
+    def place(self, number: int, ingress: IngressId, slo_class: SloClass, age_s: float) -> None:
         request_id = f"r{number}"
         self.waiting.pop(request_id, None)
         self.admission.charges.release(RequestId(request_id), self.now)
@@ -142,60 +144,60 @@ class AdmissionMachine(RuleBasedStateMachine):
             self.waiting[request_id] = ingress
 
     @rule(number=st.integers(0, 7))
-    def withdraw(self, number):
+    def withdraw(self, number: int) -> None:
         self.waiting.pop(f"r{number}", None)
         self.admission.control.withdraw(RequestId(f"r{number}"))
 
     @rule(ingress=st.sampled_from(INGRESSES), but=st.frozensets(st.sampled_from([f"r{i}" for i in range(8)])))
-    def withdraw_of(self, ingress, but):
+    def withdraw_of(self, ingress: IngressId, but: frozenset[Any]) -> None:
         gone = {r for r, of in self.waiting.items() if of == ingress and r not in but}
         assert set(self.admission.control.withdraw_of(ingress, but)) == gone
         self.waiting = {r: of for r, of in self.waiting.items() if r not in gone}
 
     @rule(is_busy=st.booleans())
-    def load_changes(self, is_busy):
+    def load_changes(self, is_busy: bool) -> None:
         self.admission.is_busy = is_busy
 
     @rule()
-    def worker_is_lost(self):
+    def worker_is_lost(self) -> None:
         self.admission.workers.lose(WorkerId("d0"))
 
     @rule()
-    def worker_reports(self):
+    def worker_reports(self) -> None:
         self.admission.report(self.now)
 
     @rule(seconds=st.sampled_from([0.0, 0.05, 1.0, 60.0]))
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         self.now += seconds
         self.decide()
 
     @rule()
-    def next_decision_comes(self):
+    def next_decision_comes(self) -> None:
         at = self.admission.control.next_decision_at()
         if at is not None:
             self.now = max(self.now, at)
             self.decide()
 
     @rule()
-    def all_deadlines_pass(self):
+    def all_deadlines_pass(self) -> None:
         self.now += FOREVER_S
         self.decide()
         assert not self.waiting
 
-    def decide(self):
+    def decide(self) -> None:
         for request_id, answer in self.admission.control.decide(self.now):
             del self.waiting[request_id]
             is_charged = self.admission.charges.find(request_id) is not None
             assert is_charged == isinstance(answer, Placement)
 
     @invariant()
-    def machine_is_valid(self):
+    def machine_is_valid(self) -> None:
         self.admission.control.validate()
         self.admission.workers.validate()
         self.admission.charges.validate()
 
     @invariant()
-    def requests_without_an_answer_wait(self):
+    def requests_without_an_answer_wait(self) -> None:
         assert self.admission.control.num_waiting == len(self.waiting)
         assert {queued.request_id for queued in self.admission.control.queued(self.now)} == self.waiting.keys()
         assert (self.admission.control.next_decision_at() is None) == (not self.waiting)

@@ -1,11 +1,13 @@
 """Who is let in, who waits and in what order, and what the refused are told."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.messages.ids import IngressId, Path, SloClass
+from cluster.messages.ids import IngressId, Path, RequestId, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
@@ -17,6 +19,7 @@ from router.placement.placement_input import Others, PlacementInput
 from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.state import RouterState
+from tests.expected import present
 from tests.unit.fleets import KIND, a_fleet, a_report, ask, ended, put
 
 INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH
@@ -52,42 +55,42 @@ def order(now: float, *several: Waiting) -> list[str]:
 
 @pytest.mark.parametrize("age_s", [0.0, 5.0, 500.0])
 @pytest.mark.parametrize("slo_class", list(SloClass))
-def test_idle_service_lets_everybody_in_however_late(slo_class, age_s):
+def test_idle_service_lets_everybody_in_however_late(slo_class: Any, age_s: float) -> None:
     put(a_fleet(1, 1), ask("late", 2000, slo_class=slo_class, age_s=age_s), 1.0)
 
 
 @pytest.mark.parametrize("tpot_s", [1e-6, 1e-3])
-def test_idle_service_lets_in_who_wants_more_than_it_can_give(tpot_s):
+def test_idle_service_lets_in_who_wants_more_than_it_can_give(tpot_s: float) -> None:
     put(a_fleet(1, 1), ask("greedy", 2000, tpot_s=tpot_s, ttft_s=1e-3), 1.0)
 
 
-def test_request_that_would_miss_its_slo_at_the_cost_of_others_waits():
+def test_request_that_would_miss_its_slo_at_the_cost_of_others_waits() -> None:
     waiting(a_busy_fleet(), "r", 2000, 0.1)
 
 
-def test_request_that_cannot_make_it_any_more_is_refused_as_overload():
+def test_request_that_cannot_make_it_any_more_is_refused_as_overload() -> None:
     answer = a_busy_fleet().place(ask("r", 2000, age_s=10.0), 0.1)
     assert isinstance(answer, Rejection)
     assert answer.is_overload
     assert LEAST_RETRY_S <= answer.retry_after_s <= MOST_RETRY_S
 
 
-def test_request_that_was_let_in_before_is_not_judged_again():
+def test_request_that_was_let_in_before_is_not_judged_again() -> None:
     state = a_busy_fleet()
     put(state, ask("resumed", 2000, num_output_tokens=5, age_s=10.0), 0.1)
     put(state, ask("forced", 2000, path=Path.DECODE, age_s=10.0), 0.1)
     put(state, ask("retried", 2000, excluded=frozenset({"d9"}), age_s=10.0), 0.1)
 
 
-def test_gain_is_lost_by_own_risk_and_by_victims():
+def test_gain_is_lost_by_own_risk_and_by_victims() -> None:
     placed = put(a_fleet(1, 1), ask("r", 2000), 1.0)
-    sure = msgspec.structs.replace(placed.predicted, risk=0.0, victims=0.0, future_victims=0.0)
+    sure = msgspec.structs.replace(present(placed.predicted), risk=0.0, victims=0.0, future_victims=0.0)
     assert gain(sure) == 1.0
     assert gain(msgspec.structs.replace(sure, risk=0.4, victims=1.0)) == pytest.approx(-0.4)
     assert gain(msgspec.structs.replace(sure, future_victims=1.0)) > gain(msgspec.structs.replace(sure, victims=1.0))
 
 
-def test_those_that_wait_are_served_by_class_and_then_by_deadline():
+def test_those_that_wait_are_served_by_class_and_then_by_deadline() -> None:
     several = [
         a_waiting("batch", BATCH, 0.0, 2.0),
         a_waiting("standard, later", STANDARD, 0.0, 9.0),
@@ -97,17 +100,17 @@ def test_those_that_wait_are_served_by_class_and_then_by_deadline():
     assert order(1.0, *several) == ["interactive", "standard", "standard, later", "batch"]
 
 
-def test_batch_request_rises_until_it_is_first():
+def test_batch_request_rises_until_it_is_first() -> None:
     old, new = a_waiting("old", BATCH, 0.0, 1.0), a_waiting("new", INTERACTIVE, 4 * AGEING, 99.0)
     assert order(4 * AGEING, new, old) == ["old", "new"]
 
 
 @given(st.sampled_from(list(SloClass)), st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0.01, 100))
-def test_nobody_falls_back_while_waiting(slo_class, waited_s, more_s, ttft_s):
+def test_nobody_falls_back_while_waiting(slo_class: SloClass, waited_s: float, more_s: float, ttft_s: float) -> None:
     assert 0 <= band(slo_class, waited_s + more_s, ttft_s) <= band(slo_class, waited_s, ttft_s)
 
 
-def test_position_in_the_queue_is_the_number_of_those_before():
+def test_position_in_the_queue_is_the_number_of_those_before() -> None:
     state = a_busy_fleet()
     waiting(state, "one", 2000, 0.1)
     waiting(state, "two", 2000, 0.2)
@@ -116,11 +119,11 @@ def test_position_in_the_queue_is_the_number_of_those_before():
     assert state.num_waiting == 3
 
 
-def test_first_in_order_is_let_in_when_the_queues_have_drained():
+def test_first_in_order_is_let_in_when_the_queues_have_drained() -> None:
     state = a_busy_fleet(5.0)
     waiting(state, "batch", 2000, 0.1, slo_class=BATCH, ttft_s=1.3, tpot_s=0.05)
     waiting(state, "standard", 2000, 0.2)
-    state.handle(FirstToken(request_id="queued0 D"), 0.3)
+    state.handle(FirstToken(request_id=RequestId("queued0 D")), 0.3)
     for made in [c.request_id for c in state._charges if c.request_id.startswith("queued")]:
         ended(state, made, 0.4)
     decided = state.decide(0.5)
@@ -129,10 +132,11 @@ def test_first_in_order_is_let_in_when_the_queues_have_drained():
     assert state.next_decision_at() is None
 
 
-def test_request_whose_deadline_passes_in_the_queue_is_refused():
+def test_request_whose_deadline_passes_in_the_queue_is_refused() -> None:
     state = a_busy_fleet()
     waiting(state, "r", 2000, 0.1)
-    decisions, now = [], 0.1
+    decisions: list[tuple[RequestId, Placement | Rejection]] = []
+    now = 0.1
     while not decisions:
         at = state.next_decision_at()
         assert at is not None
@@ -145,14 +149,14 @@ def test_request_whose_deadline_passes_in_the_queue_is_refused():
     assert answer.is_overload
 
 
-def test_closed_request_waits_no_more():
+def test_closed_request_waits_no_more() -> None:
     state = a_busy_fleet()
     waiting(state, "r", 2000, 0.1)
-    state.handle(RequestClosed(request_id="r"), 0.2)
+    state.handle(RequestClosed(request_id=RequestId("r")), 0.2)
     assert (state.num_waiting, state.decide(99.0)) == (0, [])
 
 
-def test_request_that_asks_again_while_it_waits_has_one_place():
+def test_request_that_asks_again_while_it_waits_has_one_place() -> None:
     state = a_busy_fleet()
     waiting(state, "r", 2000, 0.1)
     put(state, ask("r", 2000, path=Path.DECODE), 0.2)
@@ -161,7 +165,7 @@ def test_request_that_asks_again_while_it_waits_has_one_place():
     state.validate()
 
 
-def test_those_of_an_ingress_that_is_gone_wait_no_more():
+def test_those_of_an_ingress_that_is_gone_wait_no_more() -> None:
     state, one, other = a_busy_fleet(), IngressId("one"), IngressId("other")
     assert state.place(ask("a", 2000), 0.1, one) is None
     assert state.place(ask("b", 2000), 0.1, other) is None
@@ -169,7 +173,7 @@ def test_those_of_an_ingress_that_is_gone_wait_no_more():
     assert [queued.request_id for queued in state.queued(0.2)] == ["b"]
 
 
-def test_queue_is_bounded():
+def test_queue_is_bounded() -> None:
     state = a_busy_fleet()
     for number in range(MAX_QUEUE):
         state._admission._queue.add(a_waiting(f"w{number}", STANDARD, 0.0, 1.0))
@@ -188,20 +192,20 @@ def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *,
     return judge(asked, Choice(Path.DECODE, None, worker, "", None, predicted), excess, is_contended)
 
 
-def test_highest_class_is_let_in_a_little_late_and_not_very_late():
+def test_highest_class_is_let_in_a_little_late_and_not_very_late() -> None:
     assert verdict(1.0) is Verdict.WAIT
     assert verdict(1.0, INTERACTIVE) is Verdict.ADMIT
     assert a_busy_fleet(60.0).place(ask("late", 2000, slo_class=INTERACTIVE), 0.1) is None
 
 
-def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait():
+def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait() -> None:
     assert verdict(0.8, excess=1.0) is Verdict.ADMIT
     assert verdict(0.8, excess=2.0) is Verdict.WAIT
     assert verdict(0.8, excess=2.0, is_contended=False) is Verdict.ADMIT
     assert verdict(0.5, excess=4.0) is Verdict.ADMIT
 
 
-def test_hundreds_at_once_are_all_answered_and_not_all_on_one_worker():
+def test_hundreds_at_once_are_all_answered_and_not_all_on_one_worker() -> None:
     state = a_fleet(4, 4)
     answers = [state.place(ask(f"r{number}", 4000), 1.0) for number in range(400)]
     for worker in [f"p{i}" for i in range(4)] + [f"d{i}" for i in range(4)]:
@@ -215,7 +219,7 @@ def test_hundreds_at_once_are_all_answered_and_not_all_on_one_worker():
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1, exclude_max=True))
-def test_retry_after_is_in_whole_seconds_near_the_wait(wait_s, jitter):
+def test_retry_after_is_in_whole_seconds_near_the_wait(wait_s: float, jitter: float) -> None:
     seconds = retry_after_s(wait_s, jitter)
     assert seconds == int(seconds)
     assert LEAST_RETRY_S <= seconds <= MOST_RETRY_S
@@ -223,7 +227,7 @@ def test_retry_after_is_in_whole_seconds_near_the_wait(wait_s, jitter):
         assert 0.8 * wait_s <= seconds <= 1.2 * wait_s + 1.0
 
 
-def test_those_who_come_back_are_spread():
+def test_those_who_come_back_are_spread() -> None:
     state = a_busy_fleet(10.0)
     told = []
     for number in range(20):
@@ -233,7 +237,7 @@ def test_those_who_come_back_are_spread():
     assert max(told) - min(told) >= 0.25 * max(told)
 
 
-def test_longer_queue_means_a_later_retry():
+def test_longer_queue_means_a_later_retry() -> None:
     told = []
     for seconds in (2.0, 8.0, 20.0):
         answers = [a_busy_fleet(seconds).place(ask("r", 2000, age_s=20.0), 0.1)]
@@ -249,7 +253,9 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from(list(SloClass)))
-def test_every_request_that_waits_is_answered_once_or_withdrawn(steps, slo_class):
+def test_every_request_that_waits_is_answered_once_or_withdrawn(
+    steps: list[tuple[str, int, float]], slo_class: SloClass
+) -> None:
     state, now = a_fleet(1, 1), 1.0
     expected: set[str] = set()
 

@@ -54,7 +54,7 @@ class Workers:
 
 
 @pytest.mark.parametrize("path", [Path.DECODE, Path.PREFILL])
-def test_charge_that_its_worker_denies_is_dropped(path):
+def test_charge_that_its_worker_denies_is_dropped(path: Path) -> None:
     workers = Workers()
     workers.place("r", path)
     workers.report(int(LATER / REPORT_S) + NUM_SHORT + 1)
@@ -63,7 +63,7 @@ def test_charge_that_its_worker_denies_is_dropped(path):
     assert workers.num_asked >= 1
 
 
-def test_charge_of_a_request_that_its_worker_has_stays():
+def test_charge_of_a_request_that_its_worker_has_stays() -> None:
     workers = Workers()
     workers.place("r", Path.DECODE)
     workers.place("lost", Path.DECODE)
@@ -72,7 +72,7 @@ def test_charge_of_a_request_that_its_worker_has_stays():
     assert workers.charged == {"p0": 0, "d0": 1}
 
 
-def test_attempts_and_checks_of_a_request_speak_for_it():
+def test_attempts_and_checks_of_a_request_speak_for_it() -> None:
     workers = Workers()
     for request_id in ("cmpl-a-0", "cmpl-b-0", "cmpl-c-0"):
         workers.place(request_id, Path.DECODE)
@@ -81,7 +81,7 @@ def test_attempts_and_checks_of_a_request_speak_for_it():
     assert workers.charged == {"p0": 0, "d0": 2}
 
 
-def test_worker_that_counts_as_many_as_are_due_is_not_asked():
+def test_worker_that_counts_as_many_as_are_due_is_not_asked() -> None:
     workers = Workers()
     workers.place("r", Path.DECODE)
     workers.have["d0"] = ["r"]
@@ -89,14 +89,14 @@ def test_worker_that_counts_as_many_as_are_due_is_not_asked():
     assert workers.num_asked == 0
 
 
-def test_request_on_its_way_is_not_missed():
+def test_request_on_its_way_is_not_missed() -> None:
     workers = Workers()
     workers.place("r", Path.DECODE)
     workers.report(int(SETTLED_S / REPORT_S))
     assert (workers.num_asked, workers.charged) == (0, {"p0": 0, "d0": 1})
 
 
-def test_one_short_count_is_no_reason_to_ask():
+def test_one_short_count_is_no_reason_to_ask() -> None:
     workers = Workers()
     workers.place("r", Path.DECODE)
     workers.have["d0"] = ["r"]
@@ -107,7 +107,7 @@ def test_one_short_count_is_no_reason_to_ask():
     assert (workers.num_asked, workers.charged) == (0, {"p0": 0, "d0": 1})
 
 
-def test_each_stage_is_looked_for_on_its_own_worker():
+def test_each_stage_is_looked_for_on_its_own_worker() -> None:
     workers = Workers()
     workers.place("prefilling", Path.PREFILL_DECODE)
     workers.place("pulling", Path.PREFILL_DECODE)
@@ -122,7 +122,7 @@ def test_each_stage_is_looked_for_on_its_own_worker():
     assert workers.charged == {"p0": 0, "d0": 0}
 
 
-def test_request_that_came_to_its_stage_after_the_question_is_not_denied_by_the_answer():
+def test_request_that_came_to_its_stage_after_the_question_is_not_denied_by_the_answer() -> None:
     workers = Workers()
     workers.place("lost", Path.DECODE)
     workers.report(int(LATER / REPORT_S))
@@ -131,7 +131,7 @@ def test_request_that_came_to_its_stage_after_the_question_is_not_denied_by_the_
     assert workers.charged == {"p0": 0, "d0": 1}
 
 
-def test_worker_that_does_not_count_its_requests_denies_none():
+def test_worker_that_does_not_count_its_requests_denies_none() -> None:
     state = RouterState(admits_all=True)
     for now in (0.0, 100.0, 101.0, 102.0, 103.0, 104.0):
         state.handle(a_decode_report("d0", ""), now)

@@ -34,13 +34,13 @@ def a_charge(request_id: str, worker: str, now: float) -> Charge:
     return Charge(a_placement_request(request_id), placement, LengthHistogram(), Work(0.1, 0.1, 0.2), 10, None, now)
 
 
-def test_worker_is_added_by_its_first_report_alone():
+def test_worker_is_added_by_its_first_report_alone() -> None:
     workers = LiveWorkers()
-    assert workers.add(report_of("d0"), 0.0) is workers.by_id["d0"]
+    assert workers.add(report_of("d0"), 0.0) is workers.by_id[WorkerId("d0")]
     assert workers.add(report_of("d0"), 0.0) is None
 
 
-def test_silent_worker_is_forgotten_at_the_next_report_of_any_worker():
+def test_silent_worker_is_forgotten_at_the_next_report_of_any_worker() -> None:
     workers = LiveWorkers()
     report(workers, "p0", 0.0)
     report(workers, "d0", REPORT_TIMEOUT_S)
@@ -49,7 +49,7 @@ def test_silent_worker_is_forgotten_at_the_next_report_of_any_worker():
     assert set(workers.by_id) == {"d0"}
 
 
-def test_workers_are_sorted_again_at_once_when_one_is_lost_or_comes_back():
+def test_workers_are_sorted_again_at_once_when_one_is_lost_or_comes_back() -> None:
     workers = LiveWorkers()
     report(workers, "d0", 0.0)
     assert [worker.worker for worker in workers.by_pool(0.0).decodes] == ["d0"]
@@ -59,7 +59,7 @@ def test_workers_are_sorted_again_at_once_when_one_is_lost_or_comes_back():
     assert not workers.by_pool(0.0).is_empty
 
 
-def test_workers_that_are_sorted_are_used_again_for_a_moment():
+def test_workers_that_are_sorted_are_used_again_for_a_moment() -> None:
     workers = LiveWorkers()
     report(workers, "d0", 0.0)
     first = workers.by_pool(0.0)
@@ -67,7 +67,7 @@ def test_workers_that_are_sorted_are_used_again_for_a_moment():
     assert workers.by_pool(SORTED_AGE_S + 0.01) is not first
 
 
-def test_stale_workers_come_after_those_that_report():
+def test_stale_workers_come_after_those_that_report() -> None:
     workers = LiveWorkers()
     report(workers, "d0", 0.0)
     report(workers, "d1", 5.0)
@@ -77,7 +77,7 @@ def test_stale_workers_come_after_those_that_report():
     assert by_pool.stale_share == 0.5
 
 
-def test_unknown_requests_of_a_report_end_the_time_for_which_no_worker_can_be_full():
+def test_unknown_requests_of_a_report_end_the_time_for_which_no_worker_can_be_full() -> None:
     workers = LiveWorkers()
     report(workers, "d0", 0.0)
     assert workers.by_pool(0.0).room_until == 3
@@ -85,7 +85,7 @@ def test_unknown_requests_of_a_report_end_the_time_for_which_no_worker_can_be_fu
     assert workers.by_pool(0.0).room_until == 0
 
 
-def test_placed_prompt_is_expected_on_its_worker():
+def test_placed_prompt_is_expected_on_its_worker() -> None:
     workers = LiveWorkers()
     report(workers, "d0", 0.0)
     workers.placed(a_charge("r", "d0", 0.0), BLOCKS, 0.0)
@@ -95,14 +95,14 @@ def test_placed_prompt_is_expected_on_its_worker():
     assert workers.index.longest(BLOCKS, 0.1) == {}
 
 
-def test_suspected_pair_is_held_for_a_while():
+def test_suspected_pair_is_held_for_a_while() -> None:
     workers = LiveWorkers()
     workers.suspect(WorkerId("p0"), WorkerId("d0"), 0.0)
     assert workers.suspected_pairs(PAIR_QUARANTINE_S - 1.0) == {("p0", "d0")}
     assert workers.suspected_pairs(PAIR_QUARANTINE_S) == set()
 
 
-def test_kv_events_of_an_unknown_worker_are_asked_for_again():
+def test_kv_events_of_an_unknown_worker_are_asked_for_again() -> None:
     workers = LiveWorkers()
     snapshot = KvEvents(WorkerId("d0"), 1, True, True, [KvChange(KvTier.GPU, True, BLOCKS)])
     assert workers.handle_kv_events(snapshot, 0.0)
@@ -123,27 +123,27 @@ class LiveWorkersMachine(RuleBasedStateMachine):
         self.charges: list[Charge] = []
 
     @rule(worker=st.sampled_from(PREFILLS + DECODES), num_running=st.integers(0, 4))
-    def report(self, worker, num_running):
+    def report(self, worker: WorkerId, num_running: int) -> None:
         report(self.workers, worker, self.now, num_running=num_running)
         self.reported_at[worker] = self.now
         self.lost.discard(worker)
 
     @rule(worker=st.sampled_from(PREFILLS + DECODES))
-    def lose(self, worker):
+    def lose(self, worker: WorkerId) -> None:
         self.workers.lose(worker)
         self.lost.add(worker)
 
     @rule(worker=st.sampled_from(PREFILLS + DECODES))
-    def leave(self, worker):
+    def leave(self, worker: WorkerId) -> None:
         self.workers.forget(worker)
         self.reported_at.pop(worker, None)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.1, 1.0, REPORT_TIMEOUT_S]))
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         self.now += seconds
 
     @rule()
-    def place(self):
+    def place(self) -> None:
         """On the first decode worker that has room."""
         for state in self.workers.by_pool(self.now).decodes:
             if len(state.charges) < state.room:
@@ -155,24 +155,24 @@ class LiveWorkersMachine(RuleBasedStateMachine):
                 return
 
     @rule()
-    def end(self):
+    def end(self) -> None:
         if self.charges:
             charge = self.charges.pop()
             if state := self.workers.by_id.get(charge.placement.generating):
                 state.release(charge, self.now)
 
     @invariant()
-    def machine_is_valid(self):
+    def machine_is_valid(self) -> None:
         self.workers.validate()
 
     @invariant()
-    def live_workers_are_those_with_a_recent_report(self):
+    def live_workers_are_those_with_a_recent_report(self) -> None:
         live = {w for w, at in self.reported_at.items() if self.now - at <= REPORT_TIMEOUT_S} - self.lost
         assert {view.worker for view in self.workers.view(self.now).workers} == live
         assert self.workers.prefill_workers(self.now) == live & set(PREFILLS)
 
     @invariant()
-    def each_pool_has_its_own_workers(self):
+    def each_pool_has_its_own_workers(self) -> None:
         by_pool = self.workers.by_pool(self.now)
         assert all(worker.pool is Pool.PREFILL for worker in by_pool.prefills)
         assert all(worker.pool is Pool.DECODE for worker in by_pool.decodes)

@@ -1,7 +1,7 @@
 from router.load.request_audit import NUM_SHORT, RequestAudit
 
 
-def test_question_is_open_after_several_short_counts_until_it_is_answered():
+def test_question_is_open_after_several_short_counts_until_it_is_answered() -> None:
     audit = RequestAudit()
     for second in range(NUM_SHORT - 1):
         audit.count_is_short(float(second))
@@ -15,7 +15,7 @@ def test_question_is_open_after_several_short_counts_until_it_is_answered():
     assert audit.asked_at is None
 
 
-def test_right_count_between_short_ones_begins_anew():
+def test_right_count_between_short_ones_begins_anew() -> None:
     audit = RequestAudit()
     for _ in range(3):
         for _ in range(NUM_SHORT - 1):

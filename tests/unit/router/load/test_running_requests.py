@@ -32,14 +32,14 @@ def join(running: RunningRequests, charge: Charge, now: float) -> None:
     running.update_step()
 
 
-def test_running_request_gets_a_token_in_each_step():
+def test_running_request_gets_a_token_in_each_step() -> None:
     running = nothing_runs()
     join(running, a_charge("r"), 0.0)
     step_s = running.step_s(0.0)
     assert running.context_tokens(100 * step_s) == pytest.approx(1100)
 
 
-def test_prompts_on_the_same_worker_slow_the_clock():
+def test_prompts_on_the_same_worker_slow_the_clock() -> None:
     share = PrefillShare()
     running = nothing_runs(share)
     join(running, a_charge("r"), 0.0)
@@ -48,19 +48,19 @@ def test_prompts_on_the_same_worker_slow_the_clock():
     assert 1000 < running.context_tokens(20 * step_s) < 1020
 
 
-def test_clock_stands_while_nothing_runs():
+def test_clock_stands_while_nothing_runs() -> None:
     running = nothing_runs()
     join(running, a_charge("first"), 50.0)
     assert running.context_tokens(50.0) == 1000
 
 
-def test_requests_of_a_report_count_as_running():
+def test_requests_of_a_report_count_as_running() -> None:
     running = nothing_runs()
     running.set_unknown(3, 5000.0, 1.0)
     assert (running.num, running.context_tokens(1.0)) == (3, 5000.0)
 
 
-def test_request_that_leaves_takes_its_tokens_along():
+def test_request_that_leaves_takes_its_tokens_along() -> None:
     running = nothing_runs()
     one, other = a_charge("one", 500), a_charge("other")
     join(running, one, 0.0)
@@ -71,7 +71,7 @@ def test_request_that_leaves_takes_its_tokens_along():
     assert running.context_tokens(3.0) == 0.0
 
 
-def test_slack_is_computed_again_after_a_moment():
+def test_slack_is_computed_again_after_a_moment() -> None:
     running = nothing_runs()
     assert running.slack(0.0) is NOTHING
     join(running, a_charge("r"), 0.0)
@@ -84,10 +84,11 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 10.0), st.floats(0.
 
 
 @given(STEPS)
-def test_any_history_leaves_a_valid_machine(steps):
+def test_any_history_leaves_a_valid_machine(steps: list[tuple[int, float, float]]) -> None:
     """Each request joins, leaves, joins again, and so on, while prompts stall the worker."""
     share = PrefillShare()
-    running, now, charges = nothing_runs(share), 0.0, {}
+    running, now = nothing_runs(share), 0.0
+    charges: dict[int, Charge] = {}
     for number, wait_s, stall_s in steps:
         now += wait_s
         share.note(stall_s, now)

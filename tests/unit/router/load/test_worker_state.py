@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.messages.ids import Path, WorkerId
+from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, Slo
 from router.load.charge import Charge, Work
 from router.load.worker_state import WorkerState
@@ -23,22 +23,22 @@ def a_charge(request_id: str = "r", prefill_s: float = 0.5) -> Charge:
     return Charge(request, PAIR, LengthHistogram(), Work(prefill_s, prefill_s, 2 * prefill_s), 150, None, 0.0)
 
 
-def test_prompts_are_computed_one_after_another():
+def test_prompts_are_computed_one_after_another() -> None:
     worker = a_worker("p0")
     for number in range(3):
         worker.queue_prefill(a_charge(f"r{number}"), 0.0, 0.0)
     assert worker.queue_s(0.0) == pytest.approx(1.5)
-    worker.prefilled("r0", 0.5)
+    worker.prefilled(RequestId("r0"), 0.5)
     assert worker.queue_s(0.5) == pytest.approx(1.0)
 
 
-def test_queue_that_should_be_empty_is_late_for_as_long_again():
+def test_queue_that_should_be_empty_is_late_for_as_long_again() -> None:
     worker = a_worker("p0")
     worker.queue_prefill(a_charge(), 0.0, 0.0)
     assert worker.queue_s(0.75) == pytest.approx(0.25)
 
 
-def test_link_is_busy_until_the_last_handoff_and_free_when_none_is_left():
+def test_link_is_busy_until_the_last_handoff_and_free_when_none_is_left() -> None:
     worker, charge = a_worker("p0"), a_charge()
     worker.queue_prefill(charge, 0.0, 0.0)
     worker.expect_outbound(charge)
@@ -49,7 +49,7 @@ def test_link_is_busy_until_the_last_handoff_and_free_when_none_is_left():
     worker.validate()
 
 
-def test_decode_worker_reserves_memory_from_the_placement_to_the_end():
+def test_decode_worker_reserves_memory_from_the_placement_to_the_end() -> None:
     worker, charge = a_worker("d0"), a_charge()
     worker.expect(charge)
     assert (worker.kv_reserved, worker.inbound_prompt, worker.running.num) == (150, 100, 0)
@@ -60,14 +60,14 @@ def test_decode_worker_reserves_memory_from_the_placement_to_the_end():
     worker.validate()
 
 
-def test_report_of_more_requests_than_are_charged_takes_room():
+def test_report_of_more_requests_than_are_charged_takes_room() -> None:
     worker = a_worker("d0")
     assert worker.reported(a_report("d0", num_running=5), 0.25)
     assert (worker.room, worker.running.num_unknown) == (1995, 5)
     assert not worker.reported(a_report("d0", num_running=2), 0.5)
 
 
-def test_worker_is_lost_until_it_reports():
+def test_worker_is_lost_until_it_reports() -> None:
     worker = a_worker("d0")
     worker.lose()
     assert worker.is_lost

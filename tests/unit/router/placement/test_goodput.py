@@ -8,20 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement
+from cluster.messages.placement import Placement, Prediction
 from cluster.messages.reports import StepSample
 from cluster.messages.scheduler_events import FirstToken, WorkerLost
 from cluster.messages.transport import LinkSpeed
+from router.state import RouterState
+from tests.expected import present
 from tests.unit.fleets import FAST, a_fleet, a_report, ask, decoding, ended, prefilled, put
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
 
 
-def test_short_prompt_stays_on_an_idle_decode_worker():
+def test_short_prompt_stays_on_an_idle_decode_worker() -> None:
     assert put(a_fleet(4, 4), ask("r", 200), 1.0).path is ALONE
 
 
-def test_long_prompt_keeps_away_from_a_worker_whose_residents_have_little_time_left():
+def test_long_prompt_keeps_away_from_a_worker_whose_residents_have_little_time_left() -> None:
     state = a_fleet(1, 1)
     for number in range(30):
         decoding(state, f"resident{number}", 2000, "d0", 1.0)
@@ -33,19 +35,19 @@ def test_long_prompt_keeps_away_from_a_worker_whose_residents_have_little_time_l
     assert stayed.victims + stayed.future_victims > 1
 
 
-def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another():
+def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another() -> None:
     state = a_fleet(1, 2)
     for number in range(3):
         decoding(state, f"big{number}", 100_000, "d0", 1.0)
     assert put(state, ask("r", 20_000, tpot_s=None), 2.0).decode == "d1"
 
 
-def test_link_that_carries_nothing_is_not_used():
+def test_link_that_carries_nothing_is_not_used() -> None:
     state = a_fleet(2, 2, link=LinkSpeed(0.001, 1e5))
     assert put(state, ask("r", 20_000), 1.0).path is ALONE
 
 
-def test_backlog_of_a_slow_link_is_counted():
+def test_backlog_of_a_slow_link_is_counted() -> None:
     state = a_fleet(4, 1, link=LinkSpeed(0.001, 1e9))
     gaps = []
     for number in range(4):
@@ -56,15 +58,15 @@ def test_backlog_of_a_slow_link_is_counted():
     assert gaps[-1] > 2 * gaps[0]
 
 
-def test_fleet_without_decode_workers_prefills_and_decodes_on_prefill_workers():
+def test_fleet_without_decode_workers_prefills_and_decodes_on_prefill_workers() -> None:
     assert put(a_fleet(2, 0), ask("r", 500), 1.0).path is Path.PREFILL
 
 
-def test_fleet_without_prefill_workers_stays_on_decode_workers():
+def test_fleet_without_prefill_workers_stays_on_decode_workers() -> None:
     assert put(a_fleet(0, 2), ask("r", 20_000), 1.0).path is ALONE
 
 
-def crowded(num_residents):
+def crowded(num_residents: int) -> RouterState:
     """One decode worker, which decodes so many requests, beside three prefill workers that have nothing to do."""
     state = a_fleet(3, 1)
     for number in range(num_residents):
@@ -74,20 +76,20 @@ def crowded(num_residents):
     return state
 
 
-def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_few():
+def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_few() -> None:
     assert put(crowded(1), ask("r", 2000, tpot_s=0.03), 9.1).path is not Path.PREFILL
     placed = put(crowded(30), ask("r", 2000, tpot_s=0.03), 9.1)
     assert (placed.path, placed.decode) == (Path.PREFILL, None)
     handed_over = next(way for way in placed.considered if way.path is PAIR)
-    assert placed.predicted.risk + 0.3 < handed_over.risk
+    assert present(placed.predicted).risk + 0.3 < handed_over.risk
 
 
-def test_prefill_worker_does_not_take_what_is_hopeless_there_too():
+def test_prefill_worker_does_not_take_what_is_hopeless_there_too() -> None:
     placed = crowded(30).place(ask("r", 2000, tpot_s=0.017), 9.1)
-    assert placed is None or placed.path is not Path.PREFILL
+    assert not isinstance(placed, Placement) or placed.path is not Path.PREFILL
 
 
-def test_prompts_keep_away_from_a_prefill_worker_that_decodes():
+def test_prompts_keep_away_from_a_prefill_worker_that_decodes() -> None:
     state = crowded(30)
     whole = put(state, ask("whole", 2000, tpot_s=0.022), 9.1)
     state.handle(FirstToken(request_id=RequestId("whole")), 9.2)
@@ -97,15 +99,15 @@ def test_prompts_keep_away_from_a_prefill_worker_that_decodes():
         ended(state, f"r{number}", 9.3)
 
 
-def test_prefill_worker_is_not_taken_to_decode_faster_than_decode_workers_do():
+def test_prefill_worker_is_not_taken_to_decode_faster_than_decode_workers_do() -> None:
     state, report = a_fleet(1, 0), a_report("d0", {"p0": FAST})
     shape = msgspec.structs.replace(report.shape, kind="slow")
     steps = [StepSample(0, 0, 1, 1000, 0.1)] * 20
     state.handle(msgspec.structs.replace(report, shape=shape, steps=steps), 0.5)
-    assert put(state, ask("r", 2000, path=Path.PREFILL), 1.0).predicted.tpot_s > 0.08
+    assert present(put(state, ask("r", 2000, path=Path.PREFILL), 1.0).predicted).tpot_s > 0.08
 
 
-def test_one_token_answer_ends_where_it_is_prefilled():
+def test_one_token_answer_ends_where_it_is_prefilled() -> None:
     state = a_fleet(2, 2)
     for number in range(30):
         decoding(state, f"resident{number}", 2000, f"d{number % 2}", 1.0)
@@ -114,9 +116,10 @@ def test_one_token_answer_ends_where_it_is_prefilled():
     assert put(state, ask("r", 8000, max_output_tokens=1), 9.1).path is Path.PREFILL
 
 
-def test_a_thousand_requests_that_share_one_block_are_spread():
+def test_a_thousand_requests_that_share_one_block_are_spread() -> None:
     state = a_fleet(8, 2)
-    shared, used = b"\0" * 8, Counter()
+    shared = b"\0" * 8
+    used: Counter[WorkerId | None] = Counter()
     for number in range(1000):
         hashes = [shared, *(number.to_bytes(4, "big") + block.to_bytes(4, "big") for block in range(1, 440))]
         request = ask(f"r{number}", 7040, block_hashes=hashes, path=Path.PREFILL_DECODE, max_output_tokens=8)
@@ -128,20 +131,21 @@ def test_a_thousand_requests_that_share_one_block_are_spread():
     assert max(used.values()) <= 1.5 * 1000 / 8
 
 
-def report_all(state, now):
+def report_all(state: RouterState, now: float) -> None:
     for worker in state.view(now).workers:
-        state.handle(a_report(worker.worker, dict(worker.links)), now)
+        state.handle(a_report(worker.worker, worker.links), now)
 
 
-def test_arrivals_between_two_reports_are_spread_by_our_own_accounting():
-    state, used = a_fleet(4, 4), Counter()
+def test_arrivals_between_two_reports_are_spread_by_our_own_accounting() -> None:
+    state = a_fleet(4, 4)
+    used: Counter[WorkerId | None] = Counter()
     for number in range(100):
         placed = put(state, ask(f"r{number}", 3000, path=Path.PREFILL_DECODE), 1.0 + number / 100)
         used[placed.prefill] += 1
     assert max(used.values()) <= 2 * 100 / 4
 
 
-def test_queued_prompts_free_their_worker_when_they_are_done():
+def test_queued_prompts_free_their_worker_when_they_are_done() -> None:
     state = a_fleet(1, 1)
     first = put(state, ask("one", 16_000, path=Path.PREFILL_DECODE), 1.0)
     second = put(state, ask("two", 16_000, path=Path.PREFILL_DECODE), 1.0)
@@ -153,24 +157,20 @@ def test_queued_prompts_free_their_worker_when_they_are_done():
     assert ttfts[2] == pytest.approx(ttfts[0], rel=0.01)
 
 
-def test_next_turn_of_a_chat_goes_to_the_worker_that_holds_it():
+def test_next_turn_of_a_chat_goes_to_the_worker_that_holds_it() -> None:
     state = a_fleet(2, 4)
     workers = set()
     for turn in range(1, 6):
         hashes = [block.to_bytes(8, "big") for block in range(turn * 100)]
         placed = put(state, ask(f"turn{turn}", turn * 1600 + 10, block_hashes=hashes), float(turn))
         workers.add(placed.generating)
-        state.handle(FirstToken(request_id=placed_id(turn)), turn + 0.2)
+        state.handle(FirstToken(request_id=RequestId(f"turn{turn}")), turn + 0.2)
         ended(state, f"turn{turn}", turn + 0.5, num_output_tokens=20)
         report_all(state, turn + 0.5)
     assert len(workers) == 1
 
 
-def placed_id(turn):
-    return f"turn{turn}"
-
-
-def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds():
+def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds() -> None:
     state = a_fleet(1, 1)
     for number in range(8):  # path D seems a little slow
         report_all(state, 1.0 + number)
@@ -189,7 +189,7 @@ def test_chat_is_not_computed_again_elsewhere_for_a_few_milliseconds():
 SHORT = {"max_output_tokens": 4, "path": Path.PREFILL_DECODE}
 
 
-def test_first_token_waits_for_decoding_where_the_gap_after_it_would_cost_the_tpot_objective():
+def test_first_token_waits_for_decoding_where_the_gap_after_it_would_cost_the_tpot_objective() -> None:
     state = a_fleet(1, 1, link=LinkSpeed(0.3, 49.5e9))
     short = put(state, ask("short", 2000, **SHORT), 1.0)
     assert short.predicted is not None and short.predicted.holds_first
@@ -201,12 +201,12 @@ def test_first_token_waits_for_decoding_where_the_gap_after_it_would_cost_the_tp
     assert long.predicted is not None and not long.predicted.holds_first
 
 
-def test_first_token_does_not_wait_where_that_would_cost_the_ttft_objective():
+def test_first_token_does_not_wait_where_that_would_cost_the_ttft_objective() -> None:
     state = a_fleet(1, 1, link=LinkSpeed(3.0, 49.5e9))
     assert put(state, ask("r", 2000, **SHORT), 1.0).holds_first_until_s == 0.0
 
 
-def test_conversation_leaves_a_worker_that_is_much_busier():
+def test_conversation_leaves_a_worker_that_is_much_busier() -> None:
     state = a_fleet(1, 2)
     hashes = [block.to_bytes(8, "big") for block in range(20)]
     first = put(state, ask("turn1", 320, block_hashes=hashes), 1.0)
@@ -215,7 +215,7 @@ def test_conversation_leaves_a_worker_that_is_much_busier():
     assert put(state, ask("turn2", 330, block_hashes=hashes), 1.1).generating != first.generating
 
 
-def test_idle_worker_is_taken_before_those_that_decode_whatever_it_did_before():
+def test_idle_worker_is_taken_before_those_that_decode_whatever_it_did_before() -> None:
     state = a_fleet(0, 6)
     decoding(state, "long", 100_000, "d5", 1.0)
     ended(state, "long", 2.0, num_output_tokens=20)
@@ -225,7 +225,7 @@ def test_idle_worker_is_taken_before_those_that_decode_whatever_it_did_before():
     assert put(state, ask("r", 200), 3.5).decode == "d5"
 
 
-def test_decision_explains_itself():
+def test_decision_explains_itself() -> None:
     placed = put(a_fleet(2, 2), ask("r", 4000), 1.0)
     assert placed.predicted == placed.considered[0]
     assert {way.path for way in placed.considered} == {PAIR, ALONE}
@@ -234,7 +234,7 @@ def test_decision_explains_itself():
     assert placed.slo.tpot_s == 0.05
 
 
-def test_when_most_workers_have_gone_silent_their_own_load_decides():
+def test_when_most_workers_have_gone_silent_their_own_load_decides() -> None:
     state = a_fleet(0, 4)
     for number in range(6):
         put(state, ask(f"r{number}", 2000, path=Path.DECODE), 0.1)
@@ -250,8 +250,10 @@ def test_when_most_workers_have_gone_silent_their_own_load_decides():
     queued=st.lists(st.integers(1, 50_000), max_size=3),
     num_residents=st.integers(0, 10),
 )
-def test_more_work_is_never_predicted_to_be_done_sooner(num_prompt, more, queued, num_residents):
-    def predict(num_prompt, queued):
+def test_more_work_is_never_predicted_to_be_done_sooner(
+    num_prompt: int, more: int, queued: list[int], num_residents: int
+) -> None:
+    def predict(num_prompt: int, queued: list[int]) -> Prediction:
         state = a_fleet(1, 1)
         for number in range(num_residents):
             decoding(state, f"resident{number}", 1000, "d0", 0.5)
@@ -270,7 +272,7 @@ def test_more_work_is_never_predicted_to_be_done_sooner(num_prompt, more, queued
 
 @pytest.mark.parametrize("usage", [0.0, 1.0, 7.0, float("nan")])
 @pytest.mark.parametrize("num_running", [0, 10_000])
-def test_reports_that_cannot_be_true_do_not_stop_placement(usage, num_running):
+def test_reports_that_cannot_be_true_do_not_stop_placement(usage: float, num_running: int) -> None:
     state = a_fleet(2, 2)
     state.handle(a_report("d0", {"p0": None}, kv_cache_usage=usage, num_running=num_running), 1.0)
     answer = state.place(ask("r", 2000), 1.1)
@@ -279,7 +281,7 @@ def test_reports_that_cannot_be_true_do_not_stop_placement(usage, num_running):
     assert answer.predicted.cost < float("inf")
 
 
-def test_long_prompt_is_let_in_by_an_idle_service_however_many_requests_came_before():
+def test_long_prompt_is_let_in_by_an_idle_service_however_many_requests_came_before() -> None:
     state = a_fleet(3, 3)
     for number in range(50):
         put(state, ask(f"short{number}", 50), 1.0 + number / 100)
@@ -297,7 +299,7 @@ LOADS = st.fixed_dictionaries(
 
 
 @given(loads=st.lists(LOADS, min_size=4, max_size=4), num_prompt=st.integers(0, 10**7))
-def test_whatever_reports_say_there_is_an_answer(loads, num_prompt):
+def test_whatever_reports_say_there_is_an_answer(loads: list[dict[str, float]], num_prompt: int) -> None:
     state = a_fleet(2, 2)
     for worker, load in zip(("p0", "p1", "d0", "d1"), loads, strict=True):
         state.handle(a_report(worker, {"p0": None, "p1": FAST} if worker[0] == "d" else None, **load), 0.5)
@@ -311,7 +313,7 @@ def test_whatever_reports_say_there_is_an_answer(loads, num_prompt):
 
 @pytest.mark.parametrize("field", ["kv_capacity_tokens", "block_size", "max_step_tokens"])
 @pytest.mark.parametrize("value", [0, 1, 10**12])
-def test_absurd_shapes_do_not_stop_placement(field, value):
+def test_absurd_shapes_do_not_stop_placement(field: str, value: int) -> None:
     state = a_fleet(0, 0)
     for worker in ("p0", "d0"):
         report = a_report(worker, {"p0": FAST} if worker == "d0" else None)
@@ -323,17 +325,17 @@ def test_absurd_shapes_do_not_stop_placement(field, value):
         state.validate()
 
 
-def test_fresh_scheduler_sees_the_load_that_it_has_not_placed():
+def test_fresh_scheduler_sees_the_load_that_it_has_not_placed() -> None:
     state = a_fleet(2, 2)
     for worker, links in (("d0", dict.fromkeys(("p0", "p1"), FAST)), ("p0", None)):
         state.handle(a_report(worker, links, num_running=60, kv_cache_usage=0.7), 0.5)
-    used = Counter()
+    used: Counter[str] = Counter()
     for number in range(6):
         used[put(state, ask(f"r{number}", 1000), 1.0 + number / 10).generating] += 1
     assert used["d1"] > used["d0"]
 
 
-def test_unknown_load_ends_when_the_reports_no_longer_say_it():
+def test_unknown_load_ends_when_the_reports_no_longer_say_it() -> None:
     state = a_fleet(0, 1)
     state.handle(a_report("d0", num_running=2000), 0.5)
     assert not isinstance(state.place(ask("r", 1000), 0.6), Placement)
@@ -341,7 +343,7 @@ def test_unknown_load_ends_when_the_reports_no_longer_say_it():
     put(state, ask("r", 1000), 1.6)
 
 
-def test_worker_that_flaps_keeps_its_charges_and_its_turn():
+def test_worker_that_flaps_keeps_its_charges_and_its_turn() -> None:
     state = a_fleet(1, 2)
     for number in range(40):
         now = 1.0 + number / 10
@@ -351,27 +353,28 @@ def test_worker_that_flaps_keeps_its_charges_and_its_turn():
             state.validate()
         else:
             state.handle(a_report("d0", {"p0": FAST}), now)
-        state.handle(FirstToken(request_id=f"r{number}"), now)
+        state.handle(FirstToken(request_id=RequestId(f"r{number}")), now)
     for number in range(40):
         ended(state, f"r{number}", 6.0)
     report_all(state, 6.0)
     assert all(worker.num_placed == 0 for worker in state.view(6.0).workers)
 
 
-def test_prefix_that_everybody_has_does_not_draw_everybody_to_one_worker():
-    state, used = a_fleet(4, 4), Counter()
+def test_prefix_that_everybody_has_does_not_draw_everybody_to_one_worker() -> None:
+    state = a_fleet(4, 4)
+    used: Counter[WorkerId | None] = Counter()
     hashes = [block.to_bytes(8, "big") for block in range(250)]
     for number in range(200):
         now = 1.0 + number / 50
         placed = put(state, ask(f"r{number}", 4010, block_hashes=hashes, max_output_tokens=200), now)
         used[placed.generating] += 1
-        state.handle(FirstToken(request_id=f"r{number}"), now + 0.01)
+        state.handle(FirstToken(request_id=RequestId(f"r{number}")), now + 0.01)
         if number % 50 == 49:
             report_all(state, now)
     assert max(used.values()) <= 0.7 * 200
 
 
-def test_prefix_does_not_draw_to_a_worker_that_stays_slow_while_another_is_about_to_be_free():
+def test_prefix_does_not_draw_to_a_worker_that_stays_slow_while_another_is_about_to_be_free() -> None:
     state = a_fleet(1, 2)
     for number in range(80):
         decoding(state, f"a{number}", 3000, "d0", 1.0, max_output_tokens=2000, slo_class=SloClass.BATCH)
@@ -383,13 +386,13 @@ def test_prefix_does_not_draw_to_a_worker_that_stays_slow_while_another_is_about
         ask("first", 1600, block_hashes=hashes[:100], excluded=frozenset({WorkerId("d1")}), path=Path.DECODE),
         1.0,
     )
-    state.handle(FirstToken(request_id="first"), 1.0)
+    state.handle(FirstToken(request_id=RequestId("first")), 1.0)
     ended(state, "first", 1.0)
     following = ask("next", 1616, block_hashes=hashes, tpot_s=0.0237, max_output_tokens=400, slo_class=SloClass.BATCH)
     assert put(state, following, 1.06).generating == "d1"
 
 
-def test_several_sequences_of_a_request_teach_the_length_of_one():
+def test_several_sequences_of_a_request_teach_the_length_of_one() -> None:
     state = a_fleet(0, 1)
     for number in range(25):
         put(state, ask(f"r{number}", 100, num_sequences=8, can_hand_over=False), 1.0)
@@ -397,21 +400,21 @@ def test_several_sequences_of_a_request_teach_the_length_of_one():
     assert state._placer._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
 
 
-def test_resident_that_may_generate_little_is_expected_to_end_soon():
+def test_resident_that_may_generate_little_is_expected_to_end_soon() -> None:
     state = a_fleet(1, 1)
     decoding(state, "short", 2000, "d0", 1.0, max_output_tokens=4)
-    outlook = state._workers.by_id["d0"].running.slack(1.1)
+    outlook = state._workers.by_id[WorkerId("d0")].running.slack(1.1)
     assert outlook.finish_s[0] < 0.2
 
 
 @pytest.mark.parametrize("path", [Path.PREFILL, PAIR])
-def test_who_finds_a_longer_queue_of_prompts_depends_on_the_pool_that_computes_them(path):
+def test_who_finds_a_longer_queue_of_prompts_depends_on_the_pool_that_computes_them(path: Path) -> None:
     """However many workers the other pool has."""
 
     def future_victims(num_decode: int) -> float:
         state = a_fleet(2, num_decode)
         for number in range(6):
             put(state, ask(f"before{number}", 6000, max_output_tokens=2, path=path), 1.0)
-        return put(state, ask("r", 6000, max_output_tokens=2, path=path), 1.0).predicted.future_victims
+        return present(put(state, ask("r", 6000, max_output_tokens=2, path=path), 1.0).predicted).future_victims
 
     assert future_victims(2) == pytest.approx(future_victims(8)) != 0

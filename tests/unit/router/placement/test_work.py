@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.messages.ids import Path
+from cluster.messages.ids import Path, RequestId
 from router.placement.cost import alone, hand_over
 from router.placement.work import DecodePart, PrefillPart, prefill_s, unpriced_work
 from tests.unit.fleets import a_fleet, ask, decoding, put
@@ -12,7 +12,9 @@ from tests.unit.fleets import a_fleet, ask, decoding, put
 
 @settings(max_examples=30)
 @given(num_prompt=st.integers(1, 30_000), num_running=st.integers(0, 5), num_queued=st.integers(0, 3))
-def test_priced_option_carries_the_work_that_its_placement_takes(num_prompt, num_running, num_queued):
+def test_priced_option_carries_the_work_that_its_placement_takes(
+    num_prompt: int, num_running: int, num_queued: int
+) -> None:
     state, now = a_fleet(1, 1), 1.0
     for number in range(num_running):
         decoding(state, f"running{number}", 500, "d0", now)
@@ -33,11 +35,11 @@ def test_priced_option_carries_the_work_that_its_placement_takes(num_prompt, num
         assert 0.0 <= work.stall_s <= work.prefill_s <= work.joins_s
 
 
-def test_placement_charges_both_workers_of_a_pair():
+def test_placement_charges_both_workers_of_a_pair() -> None:
     state, now = a_fleet(1, 1), 1.0
     put(state, ask("r", 4000, path=Path.PREFILL_DECODE), now)
     prefill, decode = state._workers.by_id.values()
-    charge = state._charges.find("r")
+    charge = state._charges.find(RequestId("r"))
     assert charge is not None
     assert prefill.queue_s(now) == pytest.approx(charge.prefill_s)
     assert prefill.link_free_at == decode.link_free_at == charge.joins_at

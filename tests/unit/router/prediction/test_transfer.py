@@ -1,6 +1,7 @@
 """What a handoff takes is learned per link, and a link without a measurement takes what the others do."""
 
 import random
+from collections.abc import Callable
 from math import inf, isfinite, nan
 
 import pytest
@@ -16,11 +17,11 @@ FAST = LinkSpeed(latency_s=1e-3, bytes_per_s=10e9)
 SLOW = LinkSpeed(latency_s=5e-3, bytes_per_s=0.5e9)
 
 
-def takes(speed, num_bytes):
+def takes(speed: LinkSpeed, num_bytes: float) -> float:
     return speed.latency_s + num_bytes / speed.bytes_per_s
 
 
-def teach(observe, truth, num_samples=50, seed=1):
+def teach(observe: Callable[[float, float], None], truth: LinkSpeed, num_samples: int = 50, seed: int = 1) -> None:
     rng = random.Random(seed)
     for _ in range(num_samples):
         num_bytes = 10 ** rng.uniform(6, 9.3)
@@ -29,14 +30,14 @@ def teach(observe, truth, num_samples=50, seed=1):
 
 @pytest.mark.parametrize("prior", [None, FAST, SLOW])
 @pytest.mark.parametrize("truth", [FAST, SLOW])
-def test_link_is_learned(prior, truth):
+def test_link_is_learned(prior: LinkSpeed | None, truth: LinkSpeed) -> None:
     model = TransferModel(prior)
     teach(model.observe, truth)
     for num_bytes in (20e6, 200e6, 2e9):
         assert model.seconds(num_bytes) == pytest.approx(takes(truth, num_bytes), rel=0.1)
 
 
-def test_link_that_was_proved_is_believed_before_its_first_hand_over():
+def test_link_that_was_proved_is_believed_before_its_first_hand_over() -> None:
     models = TransferModels()
     assert models.link(P, D, FAST).seconds(1e9) == pytest.approx(takes(FAST, 1e9))
     teach(models.link(P, D, FAST).observe, SLOW)
@@ -45,7 +46,7 @@ def test_link_that_was_proved_is_believed_before_its_first_hand_over():
     assert models.link(P, D, SLOW).seconds(1e9) == pytest.approx(takes(SLOW, 1e9))
 
 
-def test_link_that_was_not_proved_takes_what_the_others_do():
+def test_link_that_was_not_proved_takes_what_the_others_do() -> None:
     models = TransferModels()
     teach(models.link(P, D, FAST).observe, SLOW)
     assert models.link(P, D2, None).seconds(1e9) == pytest.approx(takes(SLOW, 1e9), rel=0.1)
@@ -56,7 +57,9 @@ def test_link_that_was_not_proved_takes_what_the_others_do():
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=50), st.sampled_from([None, FAST, SLOW]))
-def test_transfers_stay_finite_and_grow_with_the_bytes_whatever_was_observed(samples, prior):
+def test_transfers_stay_finite_and_grow_with_the_bytes_whatever_was_observed(
+    samples: list[tuple[float, float]], prior: LinkSpeed | None
+) -> None:
     model = TransferModel(prior)
     for sample in samples:
         model.observe(*sample)
@@ -66,7 +69,7 @@ def test_transfers_stay_finite_and_grow_with_the_bytes_whatever_was_observed(sam
 
 
 @pytest.mark.parametrize(("num_bytes", "seconds"), [(1e9, nan), (1e9, inf), (1e9, 0), (1e9, -1), (0, 1), (nan, 1)])
-def test_sample_of_no_meaning_teaches_nothing(num_bytes, seconds):
+def test_sample_of_no_meaning_teaches_nothing(num_bytes: float, seconds: float) -> None:
     model = TransferModel(FAST)
     model.observe(num_bytes, seconds)
     assert model.seconds(1e9) == pytest.approx(takes(FAST, 1e9))

@@ -48,45 +48,45 @@ def longest(index: PrefixIndex, numbers: Sequence[int], now: float = 0.0) -> dic
     return index.longest(blocks(*numbers), now)
 
 
-def test_hit_ends_at_the_first_block_that_the_worker_lacks():
+def test_hit_ends_at_the_first_block_that_the_worker_lacks() -> None:
     index = an_index(snapshot(A, 1, stored(1, 2, 4)), snapshot(B, 1, stored(1)))
     assert longest(index, [1, 2, 3, 4]) == {A: Hit(2, 2), B: Hit(1, 1)}
 
 
-def test_worker_without_the_first_block_has_no_hit():
+def test_worker_without_the_first_block_has_no_hit() -> None:
     assert longest(an_index(snapshot(A, 1, stored(2, 3))), [1, 2, 3]) == {}
 
 
-def test_blocks_of_lower_tiers_count_apart():
+def test_blocks_of_lower_tiers_count_apart() -> None:
     index = an_index(snapshot(A, 1, stored(1, 2), stored(2, 3, tier=KvTier.HOST), stored(4, tier=KvTier.DISK)))
     assert longest(index, [1, 2, 3, 4, 5]) == {A: Hit(4, 2)}
 
 
-def test_block_that_is_back_in_memory_after_a_lower_tier_is_not_counted_as_leading():
+def test_block_that_is_back_in_memory_after_a_lower_tier_is_not_counted_as_leading() -> None:
     index = an_index(snapshot(A, 1, stored(1, tier=KvTier.HOST), stored(2)))
     assert longest(index, [1, 2]) == {A: Hit(2, 0)}
 
 
-def test_evicted_block_stays_known_in_its_lower_tier():
+def test_evicted_block_stays_known_in_its_lower_tier() -> None:
     index = an_index(snapshot(A, 1, stored(1, 2), stored(1, tier=KvTier.HOST)), events(A, 2, removed(1, 2)))
     assert longest(index, [1, 2]) == {A: Hit(1, 0)}
 
 
-def test_cleared_worker_holds_nothing_and_is_still_exact():
+def test_cleared_worker_holds_nothing_and_is_still_exact() -> None:
     index = an_index(snapshot(A, 1, stored(1)), snapshot(B, 1, stored(1)), events(A, 2, CLEARED, stored(2)))
     assert longest(index, [1]) == {B: Hit(1, 1)}
     assert longest(index, [2]) == {A: Hit(1, 1)}
     assert index.is_exact(A)
 
 
-def test_unknown_worker_is_asked_for_a_snapshot_and_its_events_count_already():
+def test_unknown_worker_is_asked_for_a_snapshot_and_its_events_count_already() -> None:
     index = PrefixIndex()
     assert index.handle(events(A, 7, stored(1)), 0.0)
     assert longest(index, [1]) == {A: Hit(1, 1)}
     assert not index.is_exact(A)
 
 
-def test_gap_degrades_until_a_snapshot_replaces_everything():
+def test_gap_degrades_until_a_snapshot_replaces_everything() -> None:
     index = an_index(snapshot(A, 1, stored(1)))
     assert index.handle(events(A, 3, stored(3)), 0.0)
     assert not index.is_exact(A)
@@ -97,13 +97,13 @@ def test_gap_degrades_until_a_snapshot_replaces_everything():
     assert longest(index, [3]) == {A: Hit(1, 1)}
 
 
-def test_message_that_is_said_twice_or_too_late_changes_nothing():
+def test_message_that_is_said_twice_or_too_late_changes_nothing() -> None:
     index = an_index(snapshot(A, 1, stored(1)), events(A, 2, removed(1)), snapshot(A, 1, stored(1)))
     assert longest(index, [1]) == {}
     assert index.is_exact(A)
 
 
-def test_worker_that_is_unsure_itself_is_degraded_and_not_asked():
+def test_worker_that_is_unsure_itself_is_degraded_and_not_asked() -> None:
     index = an_index(snapshot(A, 1, stored(1)))
     assert not index.handle(events(A, 2, stored(2), is_exact=False), 0.0)
     assert not index.handle(events(A, 3), 0.0)
@@ -114,7 +114,7 @@ def test_worker_that_is_unsure_itself_is_degraded_and_not_asked():
     assert index.is_exact(A)
 
 
-def test_report_of_more_than_was_heard_asks_for_a_snapshot():
+def test_report_of_more_than_was_heard_asks_for_a_snapshot() -> None:
     index = an_index(snapshot(A, 1))
     assert not index.check(A, 1)
     assert index.check(A, 2)
@@ -123,7 +123,7 @@ def test_report_of_more_than_was_heard_asks_for_a_snapshot():
     assert not index.check(B, None)
 
 
-def test_prediction_counts_as_memory_until_its_time_is_over():
+def test_prediction_counts_as_memory_until_its_time_is_over() -> None:
     index = an_index()
     index.predict(A, blocks(1, 2), 5.0)
     assert longest(index, [1, 2, 3], 5.0 + PREDICTION_TTL_S - 0.1) == {A: Hit(2, 2)}
@@ -132,14 +132,14 @@ def test_prediction_counts_as_memory_until_its_time_is_over():
     assert not index.is_exact(A)
 
 
-def test_prediction_goes_on_from_what_is_known():
+def test_prediction_goes_on_from_what_is_known() -> None:
     index = an_index(snapshot(A, 1, stored(1, 2), stored(3, tier=KvTier.HOST)), snapshot(B, 1, stored(1, 2, 3, 4)))
     index.predict(A, blocks(1, 2, 3), 0.0)
     index.predict(B, blocks(1, 2), 0.0)
     assert longest(index, [1, 2, 3, 4]) == {A: Hit(3, 3), B: Hit(4, 4)}
 
 
-def test_stored_block_outlives_its_prediction():
+def test_stored_block_outlives_its_prediction() -> None:
     index = an_index(snapshot(A, 1))
     index.predict(A, blocks(1, 2), 0.0)
     index.handle(events(A, 2, stored(1)), 1.0)
@@ -147,7 +147,7 @@ def test_stored_block_outlives_its_prediction():
     assert longest(index, [1, 2], PREDICTION_TTL_S) == {A: Hit(1, 1)}
 
 
-def test_evicted_block_is_not_predicted_any_more():
+def test_evicted_block_is_not_predicted_any_more() -> None:
     index = an_index(snapshot(A, 1))
     index.predict(A, blocks(1), 0.0)
     index.handle(events(A, 2, stored(1)), 1.0)
@@ -155,14 +155,14 @@ def test_evicted_block_is_not_predicted_any_more():
     assert longest(index, [1], 2.0) == {}
 
 
-def test_what_was_placed_before_a_snapshot_is_still_expected_after_it():
+def test_what_was_placed_before_a_snapshot_is_still_expected_after_it() -> None:
     index = an_index(snapshot(A, 1))
     index.predict(A, blocks(1, 2), 0.0)
     index.handle(snapshot(A, 2, stored(1)), 0.0)
     assert longest(index, [1, 2]) == {A: Hit(2, 2)}
 
 
-def test_long_prompt_is_predicted_to_less_than_a_stride():
+def test_long_prompt_is_predicted_to_less_than_a_stride() -> None:
     index = an_index()
     index.predict(A, blocks(*range(1000)), 0.0)
     for length in (1, 63, 64, 65, 200, 999, 1000):
@@ -172,7 +172,7 @@ def test_long_prompt_is_predicted_to_less_than_a_stride():
     assert longest(index, range(1000)) == {A: Hit(1000, 1000)}
 
 
-def test_forgotten_worker_holds_nothing_and_its_place_is_used_again():
+def test_forgotten_worker_holds_nothing_and_its_place_is_used_again() -> None:
     index = an_index(snapshot(A, 1, stored(1)), snapshot(B, 1, stored(1)))
     index.forget(A)
     assert longest(index, [1]) == {B: Hit(1, 1)}
@@ -184,7 +184,7 @@ def test_forgotten_worker_holds_nothing_and_its_place_is_used_again():
     assert index.num_blocks < 10
 
 
-def test_prediction_of_a_forgotten_worker_is_nobody_else_s():
+def test_prediction_of_a_forgotten_worker_is_nobody_else_s() -> None:
     index = an_index()
     index.predict(A, blocks(1), 0.0)
     index.forget(A)
@@ -194,7 +194,7 @@ def test_prediction_of_a_forgotten_worker_is_nobody_else_s():
     assert longest(index, [2], PREDICTION_TTL_S + 0.5) == {A: Hit(1, 1), B: Hit(1, 1)}
 
 
-def test_full_index_takes_no_more_and_says_so():
+def test_full_index_takes_no_more_and_says_so() -> None:
     index = an_index(snapshot(A, 1, stored(*range(100))), max_blocks=100)
     assert index.is_exact(A)
     assert not index.handle(snapshot(B, 1, stored(50, 1000)), 0.0), "a snapshot would fit no better"
@@ -206,7 +206,7 @@ def test_full_index_takes_no_more_and_says_so():
     assert index.is_exact(A)
 
 
-def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first():
+def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first() -> None:
     index = an_index(snapshot(A, 1, stored(*range(60), tier=KvTier.DISK)), max_blocks=100)
     for number in range(2, 12):
         index.handle(events(A, number, stored(*range(number * 100, number * 100 + 10))), 0.0)
@@ -215,7 +215,7 @@ def test_crowded_index_drops_the_oldest_blocks_of_lower_tiers_first():
     assert not index.is_exact(A)
 
 
-def test_predictions_are_bounded_and_the_oldest_go_first():
+def test_predictions_are_bounded_and_the_oldest_go_first() -> None:
     bits = WorkerBits()
     predictions = ExpectedBlocks(bits, max_marks=100)
     for start in range(0, 1000, 10):

@@ -115,32 +115,34 @@ class Stream(RuleBasedStateMachine):
         self.late: list[KvEvents] = []
 
     @rule(worker=workers, what=changes)
-    def send(self, worker, what):
+    def send(self, worker: WorkerId, what: list[tuple[KvTier, bool, list[int] | None]]) -> None:
         self.hear(self.message(worker, what))
 
     @rule(worker=workers, what=changes, is_snapshot=st.booleans())
-    def send_unsure(self, worker, what, is_snapshot):
+    def send_unsure(
+        self, worker: WorkerId, what: list[tuple[KvTier, bool, list[int] | None]], is_snapshot: bool
+    ) -> None:
         self.hear(self.message(worker, what, is_snapshot, is_exact=False))
 
     @rule(worker=workers, what=changes)
-    def send_snapshot(self, worker, what):
+    def send_snapshot(self, worker: WorkerId, what: list[tuple[KvTier, bool, list[int] | None]]) -> None:
         self.hear(self.message(worker, what, is_snapshot=True))
 
     @rule(worker=workers, what=changes, is_snapshot=st.booleans())
-    def delay(self, worker, what, is_snapshot):
+    def delay(self, worker: WorkerId, what: list[tuple[KvTier, bool, list[int] | None]], is_snapshot: bool) -> None:
         self.late.append(self.message(worker, what, is_snapshot))
 
     @rule(worker=workers)
-    def lose(self, worker):
+    def lose(self, worker: WorkerId) -> None:
         self.sent[worker] = self.sent.get(worker, 0) + 1
 
     @rule(data=st.data())
-    def hear_late_or_again(self, data):
+    def hear_late_or_again(self, data: st.DataObject) -> None:
         if self.late:
             self.hear(data.draw(st.sampled_from(self.late)))
 
     @rule(worker=workers)
-    def report(self, worker):
+    def report(self, worker: WorkerId) -> None:
         wanted = self.index.check(worker, self.sent.get(worker))
         if worker in self.sent:
             if worker in self.model.last and self.model.last[worker] < self.sent[worker]:
@@ -150,41 +152,49 @@ class Stream(RuleBasedStateMachine):
             assert not wanted
 
     @rule(worker=workers)
-    def forget(self, worker):
+    def forget(self, worker: WorkerId) -> None:
         self.index.forget(worker)
         self.model.forget(worker)
 
     @rule(worker=workers, blocks=block_lists)
-    def predict(self, worker, blocks):
+    def predict(self, worker: WorkerId, blocks: list[int]) -> None:
         self.index.predict(worker, [key(block) for block in blocks], self.now)
         self.model.predict(worker, blocks, self.now)
 
     @rule(seconds=st.sampled_from([0.1, PREDICTION_TTL_S / 2, PREDICTION_TTL_S]))
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         self.now += seconds
 
     @invariant()
-    def is_sound(self):
+    def is_sound(self) -> None:
         self.index.validate()
         for worker in WORKERS:
             assert self.index.is_exact(worker) == self.model.is_exact(worker)
         for first in range(NUM_BLOCKS):
             self.look_up([*range(first, NUM_BLOCKS), *range(first)])
 
-    def look_up(self, blocks):
+    def look_up(self, blocks: list[int]) -> None:
         found = self.index.longest([key(block) for block in blocks], self.now)
         assert found == self.model.longest(blocks, self.now)
 
-    def message(self, worker, what, is_snapshot=False, is_exact=True):
+    def message(
+        self,
+        worker: WorkerId,
+        what: list[tuple[KvTier, bool, list[int] | None]],
+        is_snapshot: bool = False,
+        is_exact: bool = True,
+    ) -> KvEvents:
         self.sent[worker] = self.sent.get(worker, 0) + 1
         told = [
-            KvChange(tier, is_stored and blocks is not None, blocks and [key(block) for block in blocks])
+            KvChange(
+                tier, is_stored and blocks is not None, None if blocks is None else [key(block) for block in blocks]
+            )
             for tier, is_stored, blocks in what
             if blocks is None or blocks
         ]
         return KvEvents(worker, self.sent[worker], is_snapshot, is_exact, told)
 
-    def hear(self, message):
+    def hear(self, message: KvEvents) -> None:
         wanted = self.index.handle(message, self.now)
         self.model.handle(message, self.now)
         assert wanted == (message.worker in self.model.missed)
@@ -198,13 +208,13 @@ class CrowdedStream(Stream):
         self.index = PrefixIndex(max_blocks=NUM_BLOCKS // 2)
 
     @invariant()
-    def is_sound(self):
+    def is_sound(self) -> None:
         self.index.validate()
         assert self.index.num_blocks <= NUM_BLOCKS // 2
         for first in range(NUM_BLOCKS):
             self.look_up([*range(first, NUM_BLOCKS), *range(first)])
 
-    def look_up(self, blocks):
+    def look_up(self, blocks: list[int]) -> None:
         found = self.index.longest([key(block) for block in blocks], self.now)
         right = self.model.longest(blocks, self.now)
         for worker in WORKERS:

@@ -3,11 +3,13 @@ that are checked.
 """
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cluster.errors import GenerationFailed, WorkerUnreachable
-from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.messages.ids import Outcome, Path
 from cluster.messages.scheduler_events import PairSuspected
 from tests.unit.factories import a_request
@@ -19,11 +21,11 @@ TOP = [TokenLogprob(10 + rank, -1.0 - rank) for rank in range(5)]
 OTHER_TOP = [TokenLogprob(10 + rank, -3.0 - rank) for rank in range(5)]
 
 
-def a_resumable(**fields):
+def a_resumable(**fields: Any) -> GenerateRequest:
     return a_request(is_resumable=True, is_verifiable=True, **fields)
 
 
-async def test_first_token_comes_from_the_prefill_worker_and_decode_goes_on_after_it():
+async def test_first_token_comes_from_the_prefill_worker_and_decode_goes_on_after_it() -> None:
     cluster = FakeCluster()
     cluster.decode.start_gate.hold()
     stream = cluster.session(a_resumable()).run()
@@ -39,7 +41,7 @@ async def test_first_token_comes_from_the_prefill_worker_and_decode_goes_on_afte
     cluster.check_settled()
 
 
-async def test_token_that_is_held_back_comes_with_the_decode_workers_first():
+async def test_token_that_is_held_back_comes_with_the_decode_workers_first() -> None:
     cluster = FakeCluster()
     cluster.scheduler.holds_first_until_s = 60.0
     cluster.decode.start_gate.hold()
@@ -55,7 +57,7 @@ async def test_token_that_is_held_back_comes_with_the_decode_workers_first():
     cluster.check_settled()
 
 
-async def test_token_is_not_held_back_beyond_its_time():
+async def test_token_is_not_held_back_beyond_its_time() -> None:
     cluster = FakeCluster()
     cluster.scheduler.holds_first_until_s = 0.01
     cluster.decode.start_gate.hold()
@@ -66,7 +68,7 @@ async def test_token_is_not_held_back_beyond_its_time():
     cluster.check_settled()
 
 
-async def test_decode_worker_that_fails_while_a_token_is_held_back_costs_no_token():
+async def test_decode_worker_that_fails_while_a_token_is_held_back_costs_no_token() -> None:
     cluster = FakeCluster(decode=FakeDecode(fails_before=gone("d0")))
     cluster.scheduler.holds_first_until_s = 60.0
     assert tokens(await read(cluster.session(a_resumable()))) == SERVED
@@ -74,7 +76,7 @@ async def test_decode_worker_that_fails_while_a_token_is_held_back_costs_no_toke
     cluster.check_settled()
 
 
-async def test_client_that_leaves_while_its_first_token_is_held_back_ends_everything():
+async def test_client_that_leaves_while_its_first_token_is_held_back_ends_everything() -> None:
     cluster = FakeCluster()
     cluster.scheduler.holds_first_until_s = 60.0
     cluster.decode.start_gate.hold()
@@ -85,7 +87,7 @@ async def test_client_that_leaves_while_its_first_token_is_held_back_ends_everyt
     cluster.check_settled()
 
 
-async def test_client_that_leaves_with_a_token_that_was_held_back_ends_everything():
+async def test_client_that_leaves_with_a_token_that_was_held_back_ends_everything() -> None:
     cluster = FakeCluster()
     cluster.scheduler.holds_first_until_s = 0.01
     cluster.decode.start_gate.hold()
@@ -96,13 +98,13 @@ async def test_client_that_leaves_with_a_token_that_was_held_back_ends_everythin
     cluster.check_settled()
 
 
-async def test_request_that_is_not_resumable_gets_its_first_token_from_the_decode_worker():
+async def test_request_that_is_not_resumable_gets_its_first_token_from_the_decode_worker() -> None:
     cluster = FakeCluster()
     assert tokens(await read(cluster.session(a_request()))) == SERVED
     assert cluster.decode.requests[0].num_generated == 0
 
 
-async def test_answer_of_one_token_needs_no_decode_worker():
+async def test_answer_of_one_token_needs_no_decode_worker() -> None:
     cluster = FakeCluster(prefill=FakePrefill())
     cluster.prefill.ends_after = 1
     deltas = await read(cluster.session(a_resumable()))
@@ -111,7 +113,7 @@ async def test_answer_of_one_token_needs_no_decode_worker():
     cluster.check_settled()
 
 
-async def test_answer_of_one_token_that_is_not_resumable_is_decoded():
+async def test_answer_of_one_token_that_is_not_resumable_is_decoded() -> None:
     cluster = FakeCluster(prefill=FakePrefill())
     cluster.prefill.ends_after = 1
     assert tokens(await read(cluster.session(a_request()))) == SERVED
@@ -129,7 +131,7 @@ async def test_answer_of_one_token_that_is_not_resumable_is_decoded():
     ],
     ids=["in mid-stream", "before the second token", "twice", "no decode worker is left", "engine error"],
 )
-async def test_request_goes_on_elsewhere_where_it_stood(decode, paths):
+async def test_request_goes_on_elsewhere_where_it_stood(decode: Callable[[], FakeDecode], paths: list[Path]) -> None:
     cluster = FakeCluster(decode=decode())
     deltas = await read(cluster.session(a_resumable()))
     assert (tokens(deltas), cluster.scheduler.paths) == (SERVED, paths)
@@ -139,7 +141,7 @@ async def test_request_goes_on_elsewhere_where_it_stood(decode, paths):
 
 
 @pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
-async def test_answer_that_an_engine_cuts_off_goes_on_elsewhere(reason):
+async def test_answer_that_an_engine_cuts_off_goes_on_elsewhere(reason: FinishReason) -> None:
     cluster = FakeCluster()
     cluster.decode.cut_off = {"d0": reason}
     assert tokens(await read(cluster.session(a_resumable()))) == SERVED
@@ -147,14 +149,14 @@ async def test_answer_that_an_engine_cuts_off_goes_on_elsewhere(reason):
     cluster.check_settled()
 
 
-async def test_hand_over_that_the_decode_worker_did_not_redeem_is_withdrawn():
+async def test_hand_over_that_the_decode_worker_did_not_redeem_is_withdrawn() -> None:
     cluster = FakeCluster()
     cluster.decode.redeem = lambda handoff: False
     assert tokens(await read(cluster.session(a_resumable()))) == SERVED
     cluster.check_settled()
 
 
-async def test_check_that_takes_long_is_not_waited_for(monkeypatch):
+async def test_check_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.session.handoff_check.PATIENCE_S", 0.01)
     cluster = FakeCluster()
     cluster.decode.hangs_on = {"p0"}
@@ -165,7 +167,7 @@ async def test_check_that_takes_long_is_not_waited_for(monkeypatch):
     cluster.check_settled()
 
 
-async def test_each_attempt_runs_under_an_id_of_its_own():
+async def test_each_attempt_runs_under_an_id_of_its_own() -> None:
     cluster = FakeCluster(decode=FakeDecode(fails_before=gone("d0")))
     await read(cluster.session(a_resumable()))
     assert [request.request_id for request in cluster.prefill.requests] == ["r", "r-2"]
@@ -173,14 +175,14 @@ async def test_each_attempt_runs_under_an_id_of_its_own():
     assert {request.request_id for request in cluster.scheduler.requests} == {"r"}
 
 
-async def test_forced_path_holds_for_the_first_attempt_only():
+async def test_forced_path_holds_for_the_first_attempt_only() -> None:
     cluster = FakeCluster(decode=FakeDecode(fails_before=gone("d0") | gone("d1")))
     assert tokens(await read(cluster.session(a_resumable(), ALONE))) == SERVED
     assert cluster.scheduler.paths[0] == ALONE
     cluster.check_settled()
 
 
-async def test_stream_ends_with_its_failure_when_nobody_is_left_to_go_on():
+async def test_stream_ends_with_its_failure_when_nobody_is_left_to_go_on() -> None:
     everybody = gone("d0") | gone("p0")
     cluster = FakeCluster(FakeScheduler(num_prefill=1, num_decode=1), decode=FakeDecode(fails_before=everybody))
     deltas: list[TokenDelta] = []
@@ -195,7 +197,7 @@ PLAIN = a_request(is_verifiable=True)
 
 
 @pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
-async def test_hand_over_that_agrees_is_released_after_it_was_checked(request_):
+async def test_hand_over_that_agrees_is_released_after_it_was_checked(request_: Any) -> None:
     cluster = FakeCluster()
     cluster.prefill.top_logprobs = cluster.decode.top_logprobs = TOP
     deltas = await read(cluster.session(request_, verifies=True))
@@ -206,7 +208,7 @@ async def test_hand_over_that_agrees_is_released_after_it_was_checked(request_):
     cluster.check_settled()
 
 
-async def test_first_token_does_not_wait_for_the_check():
+async def test_first_token_does_not_wait_for_the_check() -> None:
     cluster = FakeCluster()
     cluster.decode.start_gate.hold()
     stream = cluster.session(a_resumable(), verifies=True).run()
@@ -217,7 +219,9 @@ async def test_first_token_does_not_wait_for_the_check():
 
 
 @pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
-async def test_wrong_hand_over_is_answered_right_and_its_pair_suspected(request_, caplog):
+async def test_wrong_hand_over_is_answered_right_and_its_pair_suspected(
+    request_: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = FakeCluster()
     cluster.prefill.top_logprobs = cluster.decode.top_logprobs_of["p0"] = cluster.decode.top_logprobs_of["p1"] = TOP
     cluster.decode.top_logprobs = OTHER_TOP
@@ -231,7 +235,7 @@ async def test_wrong_hand_over_is_answered_right_and_its_pair_suspected(request_
     cluster.check_settled()
 
 
-async def test_check_that_cannot_be_made_costs_nothing():
+async def test_check_that_cannot_be_made_costs_nothing() -> None:
     cluster = FakeCluster(decode=FakeDecode(fails_before=gone("p0")))
     cluster.decode.top_logprobs = TOP
     assert tokens(await read(cluster.session(a_resumable(), verifies=True))) == SERVED
@@ -242,7 +246,7 @@ async def test_check_that_cannot_be_made_costs_nothing():
 @pytest.mark.parametrize(
     "request_", [a_request(), a_resumable(num_sequences=2)], ids=["has logprobs", "not handed over"]
 )
-async def test_what_cannot_be_checked_is_served_unchecked(request_):
+async def test_what_cannot_be_checked_is_served_unchecked(request_: Any) -> None:
     cluster = FakeCluster()
     assert tokens(await read(cluster.session(request_, verifies=True)))[:1] == [10]
     assert cluster.observer.distances == []

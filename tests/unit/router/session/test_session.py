@@ -1,5 +1,7 @@
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,11 @@ from cluster.errors import (
     WorkerUnreachable,
 )
 from cluster.messages.generation import PromptTokenSources, TokenDelta
-from cluster.messages.ids import Outcome, Path, SloClass
+from cluster.messages.ids import Outcome, Path, RequestId, SloClass
 from cluster.messages.placement import Rejection
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
 from router.session.session import Session
+from tests.expected import of_kind, present
 from tests.unit.factories import a_request
 from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
@@ -83,7 +86,12 @@ LADDER = {
 
 
 @pytest.mark.parametrize(("prefill", "decode", "paths", "lost"), LADDER.values(), ids=LADDER.keys())
-async def test_failure_before_the_first_token_is_tried_elsewhere(prefill, decode, paths, lost):
+async def test_failure_before_the_first_token_is_tried_elsewhere(
+    prefill: Callable[[], FakePrefill],
+    decode: Callable[[], FakeDecode],
+    paths: list[Path] | None,
+    lost: list[str] | None,
+) -> None:
     cluster = FakeCluster(prefill=prefill(), decode=decode())
     session = cluster.session(a_request())
     if paths is None:
@@ -92,11 +100,11 @@ async def test_failure_before_the_first_token_is_tried_elsewhere(prefill, decode
     else:
         assert tokens(await read(session)) == SERVED
         assert (cluster.scheduler.paths, cluster.scheduler.lost) == (paths, lost)
-        assert session.placement.path == paths[-1]
+        assert present(session.placement).path == paths[-1]
     cluster.check_settled()
 
 
-async def test_served_request_is_closed_with_its_receipt():
+async def test_served_request_is_closed_with_its_receipt() -> None:
     cluster = FakeCluster()
     await read(cluster.session(a_request(prompt_token_ids=[1, 2]), slo_class=SloClass.BATCH, http_request="of-client"))
     (receipt,) = cluster.observer.receipts
@@ -107,90 +115,91 @@ async def test_served_request_is_closed_with_its_receipt():
     assert (receipt.sources, receipt.slo_class) == (PromptTokenSources(0, 0, 4), SloClass.BATCH)
 
 
-async def test_scheduler_hears_when_the_prompt_is_computed_and_when_the_request_decodes():
+async def test_scheduler_hears_when_the_prompt_is_computed_and_when_the_request_decodes() -> None:
     cluster = FakeCluster()
     cluster.decode.start_gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
     await cluster.decode.start_gate.reached.wait()
-    assert cluster.scheduler.told == [PrefillDone(request_id="r")]
+    assert cluster.scheduler.told == [PrefillDone(request_id=RequestId("r"))]
     cluster.decode.start_gate.open()
     await task
-    assert cluster.scheduler.told[:2] == [PrefillDone(request_id="r"), FirstToken(request_id="r")]
+    assert cluster.scheduler.told[:2] == [PrefillDone(request_id=RequestId("r")), FirstToken(request_id=RequestId("r"))]
 
 
-async def test_request_of_one_worker_has_a_first_token_and_no_prefill_of_its_own():
+async def test_request_of_one_worker_has_a_first_token_and_no_prefill_of_its_own() -> None:
     cluster = FakeCluster()
     await read(cluster.session(a_request(), ALONE))
     assert [type(event) for event in cluster.scheduler.told] == [FirstToken, RequestClosed]
 
 
-async def test_scheduler_hears_how_long_a_request_took():
+async def test_scheduler_hears_how_long_a_request_took() -> None:
     now = asyncio.get_running_loop().time()
     cluster = FakeCluster()
     await read(cluster.session(a_request(), arrived_at=now - 5.0))
-    *_, closed = cluster.scheduler.told
+    closed = of_kind(RequestClosed, cluster.scheduler.told[-1])
     assert closed.num_output_tokens == len(SERVED)
     assert closed.ttft_s == pytest.approx(5.0, abs=1.0)
-    assert 0.0 <= closed.tpot_s < 1.0
+    assert 0.0 <= present(closed.tpot_s) < 1.0
     (receipt,) = cluster.observer.receipts
     assert (receipt.ttft_s, receipt.tpot_s) == (closed.ttft_s, closed.tpot_s)
 
 
-async def test_request_that_was_cut_off_says_nothing_of_how_long_answers_are():
+async def test_request_that_was_cut_off_says_nothing_of_how_long_answers_are() -> None:
     cluster = FakeCluster()
     stream = cluster.session(a_request()).run()
     await anext(stream)
     await stream.aclose()
-    *_, closed = cluster.scheduler.told
+    closed = of_kind(RequestClosed, cluster.scheduler.told[-1])
     assert (closed.num_output_tokens, closed.tpot_s) == (None, None)
     assert closed.ttft_s is not None
 
 
-async def test_placement_is_told_what_the_request_is_to_be_served_like():
+async def test_placement_is_told_what_the_request_is_to_be_served_like() -> None:
     cluster = FakeCluster()
     now = asyncio.get_running_loop().time()
     request = a_request(num_sequences=2, max_output_tokens=7, is_resumable=True)
-    terms = {"slo_class": SloClass.INTERACTIVE, "ttft_s": 0.3, "tpot_s": 0.02, "arrived_at": now - 2.0}
+    terms: dict[str, Any] = {"slo_class": SloClass.INTERACTIVE, "ttft_s": 0.3, "tpot_s": 0.02, "arrived_at": now - 2.0}
     await read(cluster.session(request, **terms))
     (asked,) = cluster.scheduler.requests
     assert (asked.num_sequences, asked.max_output_tokens, asked.num_output_tokens) == (2, 7, 0)
     assert (asked.slo_class, asked.ttft_s, asked.tpot_s) == (SloClass.INTERACTIVE, 0.3, 0.02)
-    assert (asked.has_early_token, asked.age_s) == (True, pytest.approx(2.0, abs=1.0))
+    assert asked.has_early_token
+    assert asked.age_s == pytest.approx(2.0, abs=1.0)
 
 
-async def test_decode_worker_pulls_what_the_prefill_worker_granted():
+async def test_decode_worker_pulls_what_the_prefill_worker_granted() -> None:
     cluster = FakeCluster()
     await read(cluster.session(a_request()))
     assert cluster.decode.given == [("d0", cluster.prefill.granted[0])]
     assert cluster.decode.pulled == cluster.prefill.granted
 
 
-async def test_prompt_that_was_pulled_counts_as_the_prefill_worker_found_it():
+async def test_prompt_that_was_pulled_counts_as_the_prefill_worker_found_it() -> None:
     deltas = await read(FakeCluster().session(a_request()))
     assert deltas[0].prompt_sources == PromptTokenSources(computed=3, local=1, pulled=0)
 
 
-async def test_forced_path_is_asked_for():
+async def test_forced_path_is_asked_for() -> None:
     cluster = FakeCluster()
     assert tokens(await read(cluster.session(a_request(), ALONE))) == SERVED
     assert (cluster.scheduler.requests[0].path, cluster.prefill.called) == (ALONE, [])
 
 
 @pytest.mark.parametrize("fields", [{"num_sequences": 2}, {"needs_prompt_logprobs": True}], ids=str)
-async def test_request_that_cannot_be_handed_over_runs_on_a_decode_worker(fields):
+async def test_request_that_cannot_be_handed_over_runs_on_a_decode_worker(fields: dict[str, Any]) -> None:
     cluster = FakeCluster()
     await read(cluster.session(a_request(**fields)))
     assert (cluster.scheduler.paths, cluster.prefill.called) == ([ALONE], [])
     cluster.check_settled()
 
 
-async def test_worker_that_failed_is_excluded_from_the_next_placement():
+async def test_worker_that_failed_is_excluded_from_the_next_placement() -> None:
     cluster = FakeCluster(prefill=FakePrefill(refused("p0") | refused("p1")))
     await read(cluster.session(a_request()))
     assert [request.excluded for request in cluster.scheduler.requests] == [set(), {"p0"}, {"p0", "p1"}]
 
 
-async def test_decode_worker_lost_after_the_first_token_ends_the_stream():
+async def test_decode_worker_lost_after_the_first_token_ends_the_stream() -> None:
     cluster = FakeCluster(decode=FakeDecode(fails_after=gone("d0")))
     deltas: list[TokenDelta] = []
     with pytest.raises(WorkerUnreachable):
@@ -200,15 +209,15 @@ async def test_decode_worker_lost_after_the_first_token_ends_the_stream():
     cluster.check_settled()
 
 
-async def test_engine_error_reaches_the_caller_once_no_worker_is_left():
+async def test_engine_error_reaches_the_caller_once_no_worker_is_left() -> None:
     cluster = FakeCluster(FakeScheduler(num_prefill=1, num_decode=1), decode=FakeDecode(error_on=["d0", "p0"]))
     with pytest.raises(Overloaded, match="no worker"):
         await read(cluster.session(a_request()))
     cluster.check_settled()
 
 
-async def test_engine_error_after_the_first_token_ends_the_stream():
-    failure = {"d0": GenerationFailed("the decode engine failed on this request", "d0")}
+async def test_engine_error_after_the_first_token_ends_the_stream() -> None:
+    failure: dict[str, Exception] = {"d0": GenerationFailed("the decode engine failed on this request", "d0")}
     cluster = FakeCluster(decode=FakeDecode(fails_after=failure))
     with pytest.raises(GenerationFailed):
         await read(cluster.session(a_request()))
@@ -216,7 +225,7 @@ async def test_engine_error_after_the_first_token_ends_the_stream():
     cluster.check_settled()
 
 
-async def test_rejected_request_is_overloaded_and_says_when_to_retry():
+async def test_rejected_request_is_overloaded_and_says_when_to_retry() -> None:
     cluster = FakeCluster(FakeScheduler(num_prefill=0, num_decode=0))
     with pytest.raises(Overloaded) as refusal:
         await read(cluster.session(a_request()))
@@ -226,7 +235,7 @@ async def test_rejected_request_is_overloaded_and_says_when_to_retry():
 
 
 @pytest.mark.parametrize(("is_overload", "status"), [(True, 429), (False, 503)])
-async def test_refusal_says_whether_the_load_is_the_reason(is_overload, status):
+async def test_refusal_says_whether_the_load_is_the_reason(is_overload: bool, status: int) -> None:
     cluster = FakeCluster()
     cluster.scheduler.refusal = Rejection(retry_after_s=7.5, why="a long queue", is_overload=is_overload)
     with pytest.raises(Overloaded, match="a long queue") as refusal:
@@ -235,7 +244,7 @@ async def test_refusal_says_whether_the_load_is_the_reason(is_overload, status):
     cluster.check_settled()
 
 
-async def test_request_that_the_engine_refuses_is_not_tried_elsewhere():
+async def test_request_that_the_engine_refuses_is_not_tried_elsewhere() -> None:
     cluster = FakeCluster(prefill=FakePrefill({"p0": InvalidRequest("the prompt is too long")}))
     with pytest.raises(InvalidRequest):
         await read(cluster.session(a_request()))
@@ -244,15 +253,16 @@ async def test_request_that_the_engine_refuses_is_not_tried_elsewhere():
 
 
 @pytest.mark.parametrize("fails", ["fails_before", "fails_after"])
-async def test_answer_that_cannot_be_held_to_its_schema_is_not_tried_elsewhere(fails):
-    cluster = FakeCluster(decode=FakeDecode(**{fails: {"d0": ConstraintFailed("too slow"), "d1": AssertionError()}}))
+async def test_answer_that_cannot_be_held_to_its_schema_is_not_tried_elsewhere(fails: str) -> None:
+    failing: dict[str, Any] = {fails: {"d0": ConstraintFailed("too slow"), "d1": AssertionError()}}
+    cluster = FakeCluster(decode=FakeDecode(**failing))
     with pytest.raises(ConstraintFailed):
         await read(cluster.session(a_request()))
     assert cluster.scheduler.lost == []
     cluster.check_settled()
 
 
-async def test_client_that_leaves_while_queued_is_closed_without_a_placement():
+async def test_client_that_leaves_while_queued_is_closed_without_a_placement() -> None:
     cluster = FakeCluster()
     cluster.scheduler.gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
@@ -262,7 +272,7 @@ async def test_client_that_leaves_while_queued_is_closed_without_a_placement():
     cluster.check_settled()
 
 
-async def test_client_that_leaves_during_prefill_cancels_it():
+async def test_client_that_leaves_during_prefill_cancels_it() -> None:
     cluster = FakeCluster()
     cluster.prefill.gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
@@ -274,7 +284,7 @@ async def test_client_that_leaves_during_prefill_cancels_it():
 
 
 @pytest.mark.parametrize("moment", ["the answer is on its way", "the decode worker has not pulled"])
-async def test_client_that_leaves_between_prefill_and_decode_gives_the_hand_over_back(moment):
+async def test_client_that_leaves_between_prefill_and_decode_gives_the_hand_over_back(moment: str) -> None:
     cluster = FakeCluster()
     gate = cluster.prefill.answer_gate if moment == "the answer is on its way" else cluster.decode.start_gate
     gate.hold()
@@ -286,7 +296,7 @@ async def test_client_that_leaves_between_prefill_and_decode_gives_the_hand_over
     cluster.check_settled()
 
 
-async def test_client_that_leaves_mid_stream_ends_the_generation():
+async def test_client_that_leaves_mid_stream_ends_the_generation() -> None:
     cluster = FakeCluster()
     cluster.decode.gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
@@ -296,7 +306,7 @@ async def test_client_that_leaves_mid_stream_ends_the_generation():
     cluster.check_settled()
 
 
-async def test_consumer_that_closes_the_stream_ends_the_generation():
+async def test_consumer_that_closes_the_stream_ends_the_generation() -> None:
     cluster = FakeCluster(decode=FakeDecode(delay_turns=5))
     stream = cluster.session(a_request()).run()
     assert tokens([await anext(stream)]) == [10]
@@ -305,7 +315,7 @@ async def test_consumer_that_closes_the_stream_ends_the_generation():
     cluster.check_settled()
 
 
-async def test_client_that_leaves_twice_is_still_closed_once():
+async def test_client_that_leaves_twice_is_still_closed_once() -> None:
     cluster = FakeCluster()
     cluster.decode.gate.hold()
     cluster.scheduler.delay_turns = 5
@@ -318,7 +328,7 @@ async def test_client_that_leaves_twice_is_still_closed_once():
     cluster.check_settled()
 
 
-async def test_client_that_leaves_while_its_placement_is_on_the_way_is_charged_no_more():
+async def test_client_that_leaves_while_its_placement_is_on_the_way_is_charged_no_more() -> None:
     cluster = FakeCluster()
     cluster.scheduler.answer_gate.hold()
     task = asyncio.create_task(read(cluster.session(a_request())))
@@ -330,14 +340,14 @@ async def test_client_that_leaves_while_its_placement_is_on_the_way_is_charged_n
     cluster.check_settled()
 
 
-async def test_prefill_that_fails_unexpectedly_is_charged_no_more():
+async def test_prefill_that_fails_unexpectedly_is_charged_no_more() -> None:
     cluster = FakeCluster(prefill=FakePrefill({"p0": RuntimeError("a bug")}))
     with pytest.raises(RuntimeError, match="a bug"):
         await read(cluster.session(a_request()))
     cluster.check_settled()
 
 
-async def test_request_without_a_token_in_time_is_refused():
+async def test_request_without_a_token_in_time_is_refused() -> None:
     cluster = FakeCluster()
     cluster.prefill.gate.hold()
     with pytest.raises(Overloaded, match="in time") as refusal:
@@ -348,7 +358,7 @@ async def test_request_without_a_token_in_time_is_refused():
     cluster.check_settled()
 
 
-async def test_deadline_of_the_first_token_is_none_of_the_next_ones():
+async def test_deadline_of_the_first_token_is_none_of_the_next_ones() -> None:
     cluster = FakeCluster()
     cluster.decode.gate.hold()
     deltas: list[TokenDelta] = []
@@ -360,7 +370,7 @@ async def test_deadline_of_the_first_token_is_none_of_the_next_ones():
     assert tokens(await task) == SERVED
 
 
-async def test_scheduler_is_told_whose_prompt_it_is_and_which_blocks_it_has():
+async def test_scheduler_is_told_whose_prompt_it_is_and_which_blocks_it_has() -> None:
     cluster = FakeCluster()
     await read(cluster.session(a_request(cache_salt="tenant")))
     (placed,) = cluster.scheduler.requests

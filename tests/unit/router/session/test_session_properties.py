@@ -1,6 +1,7 @@
 """Whatever workers and clients do, and whenever they do it, a session leaves nothing behind."""
 
 import asyncio
+from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from tests.unit.factories import a_request
 from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
 
 PREFILLS, DECODES = ("p0", "p1"), ("d0", "d1")
-ERRORS = {
+ERRORS: dict[str, Callable[[str, str], Exception]] = {
     "unreachable": WorkerUnreachable,
     "prefill failed": PrefillFailed,
     "generation failed": GenerationFailed,
@@ -78,14 +79,16 @@ async def settled(cluster: FakeCluster, kind: Kind, leaves_after_deltas: int | N
 
 
 @given(clusters, kinds, st.none() | st.integers(1, 3), st.lists(st.integers(0, 15), max_size=2))
-def test_session_leaves_nothing_behind(cluster, kind, leaves_after_deltas, cancels):
+def test_session_leaves_nothing_behind(
+    cluster: FakeCluster, kind: tuple[bool, bool, bool], leaves_after_deltas: int | None, cancels: list[int]
+) -> None:
     released = asyncio.run(settled(cluster, kind, leaves_after_deltas, [1 + number for number in cancels]))
     assert released == SERVED[: len(released)]
     cluster.check_settled()
 
 
 @given(clusters, kinds)
-def test_receipt_says_how_the_request_ended(cluster, kind):
+def test_receipt_says_how_the_request_ended(cluster: FakeCluster, kind: tuple[bool, bool, bool]) -> None:
     released = asyncio.run(settled(cluster, kind, None, []))
     (receipt,) = cluster.observer.receipts
     assert released == SERVED[: receipt.num_output_tokens]

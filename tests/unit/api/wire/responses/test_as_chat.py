@@ -31,7 +31,7 @@ def body(**request: Any) -> dict[str, Any]:
     return chat_body(request, "m", [said("user", "Hello")])
 
 
-def test_messages_keep_their_order_after_the_instructions():
+def test_messages_keep_their_order_after_the_instructions() -> None:
     items = [said("user", "One"), said("assistant", "Two"), said("developer", "Three")]
     assert chat_messages(items, "Be brief.") == [
         {"role": "system", "content": "Be brief."},
@@ -41,7 +41,7 @@ def test_messages_keep_their_order_after_the_instructions():
     ]
 
 
-def test_what_an_assistant_thinks_says_and_calls_in_a_row_is_one_message():
+def test_what_an_assistant_thinks_says_and_calls_in_a_row_is_one_message() -> None:
     items = [thought("Hm"), said("assistant", "Let me look."), called("a"), called("b"), returned("a"), returned("b")]
     assistant, *results = chat_messages(items, None)
     assert (assistant["reasoning"], assistant["content"]) == ("Hm", "Let me look.")
@@ -49,12 +49,12 @@ def test_what_an_assistant_thinks_says_and_calls_in_a_row_is_one_message():
     assert [result["tool_call_id"] for result in results] == ["a", "b"]
 
 
-def test_two_answers_in_a_row_are_two_messages():
+def test_two_answers_in_a_row_are_two_messages() -> None:
     items = [said("assistant", "One"), said("assistant", "Two"), thought("Hm"), said("assistant", "Three")]
     assert [message["content"] for message in chat_messages(items, None)] == ["One", "Two", "Three"]
 
 
-def test_images_and_several_texts_stay_parts():
+def test_images_and_several_texts_stay_parts() -> None:
     image = {"type": "input_image", "image_url": "data:,", "detail": "low"}
     item = said("user", "One", "Two") | {"content": [*said("user", "One", "Two")["content"], image]}
     (message,) = chat_messages([item], None)
@@ -73,7 +73,7 @@ items = st.lists(
 
 
 @given(items)
-def test_no_item_is_lost(items):
+def test_no_item_is_lost(items: list[Any]) -> None:
     messages = chat_messages(items, None)
     assert sum("reasoning" in message for message in messages) == sum(item["type"] == "reasoning" for item in items)
     assert sum(len(message.get("tool_calls", ())) for message in messages) == sum(
@@ -88,7 +88,7 @@ def test_no_item_is_lost(items):
     assert told == wanted
 
 
-def test_fields_get_the_names_that_they_have_in_a_chat():
+def test_fields_get_the_names_that_they_have_in_a_chat() -> None:
     made = body(max_output_tokens=5, temperature=0.5, reasoning={"effort": "low"}, top_logprobs=2, include=[LOGPROBS])
     assert made["max_completion_tokens"] == 5
     assert (made["temperature"], made["reasoning_effort"]) == (0.5, "low")
@@ -96,7 +96,7 @@ def test_fields_get_the_names_that_they_have_in_a_chat():
     assert made["stream"] and made["stream_options"] == {"include_usage": True}
 
 
-def test_functions_and_formats_are_nested_as_in_a_chat():
+def test_functions_and_formats_are_nested_as_in_a_chat() -> None:
     tool = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": None}
     made = body(tools=[tool], tool_choice={"type": "function", "name": "look"})
     assert made["tools"] == [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -119,7 +119,7 @@ def test_functions_and_formats_are_nested_as_in_a_chat():
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
     ],
 )
-def test_what_a_chat_has_not_is_refused(request_, param):
+def test_what_a_chat_has_not_is_refused(request_: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         body(**request_)
     assert caught.value.param == param

@@ -42,7 +42,7 @@ def kinds(events: list[Event]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in events]
 
 
-def test_text_is_told_in_openais_order():
+def test_text_is_told_in_openais_order() -> None:
     events, response = written(answer("Hello", " there"))
     assert kinds(events) == [
         "created",
@@ -61,7 +61,7 @@ def test_text_is_told_in_openais_order():
     assert response["usage"]["total_tokens"] == 7
 
 
-def test_what_is_thought_said_and_called_are_items_of_their_own():
+def test_what_is_thought_said_and_called_are_items_of_their_own() -> None:
     chunks = [
         chunk(role="assistant", reasoning="Hm"),
         chunk(content="Let me look."),
@@ -80,21 +80,21 @@ def test_what_is_thought_said_and_called_are_items_of_their_own():
     assert [event["output_index"] for event in events if event["type"] == "response.output_item.done"] == [0, 1, 2, 3]
 
 
-def test_answer_that_is_too_long_is_incomplete():
+def test_answer_that_is_too_long_is_incomplete() -> None:
     events, response = written(answer("Once upon", finish_reason="length"))
     assert kinds(events)[-1] == "incomplete"
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert response["output"][0]["status"] == "incomplete"
 
 
-def test_generation_that_breaks_off_has_failed_with_what_there_is():
+def test_generation_that_breaks_off_has_failed_with_what_there_is() -> None:
     events, response = written([chunk(role="assistant", content="Once")])
     assert kinds(events)[-1] == "failed"
     assert response["error"]["code"] == "server_error"
     assert (response["output"][0]["status"], response["output"][0]["content"][0]["text"]) == ("incomplete", "Once")
 
 
-def test_log_probabilities_are_told():
+def test_log_probabilities_are_told() -> None:
     told = {"content": [{"token": "Hi", "logprob": -0.1, "bytes": [72, 105], "top_logprobs": []}]}
     events, response = written([chunk(content="Hi", logprobs=told), chunk("stop"), usage()])
     shown = msgspec.json.decode(msgspec.json.encode(response))
@@ -112,7 +112,9 @@ pieces = st.one_of(
 
 
 @given(st.lists(pieces, max_size=12), st.sampled_from(["stop", "length", "tool_calls", None]))
-def test_events_are_valid_numbered_and_add_up_to_the_response(chunks, finish_reason):
+def test_events_are_valid_numbered_and_add_up_to_the_response(
+    chunks: list[dict[str, Any]], finish_reason: str | None
+) -> None:
     events, response = written([*chunks, chunk(finish_reason), usage()])
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     for event in events:
@@ -135,7 +137,9 @@ def a_writer() -> ResponseWriter:
 
 
 @given(st.lists(pieces, max_size=12), st.booleans(), st.sampled_from(["fail", "cancel"]))
-def test_whoever_knows_the_events_so_far_can_end_the_response(chunks, is_background, end):
+def test_whoever_knows_the_events_so_far_can_end_the_response(
+    chunks: list[dict[str, Any]], is_background: bool, end: str
+) -> None:
     writer = a_writer()
     told = [*(writer.queue() if is_background else ()), *writer.begin()]
     told += [event for one in chunks for event in writer.take(one)]
@@ -147,7 +151,7 @@ def test_whoever_knows_the_events_so_far_can_end_the_response(chunks, is_backgro
     assert restored.response == writer.response
 
 
-def test_background_response_waits_and_then_begins():
+def test_background_response_waits_and_then_begins() -> None:
     writer = a_writer()
     events = [*writer.queue(), *writer.begin(), *writer.take(chunk(content="Hi")), *writer.end(2)]
     assert kinds(events[:3]) == ["created", "queued", "in_progress"]
@@ -155,7 +159,7 @@ def test_background_response_waits_and_then_begins():
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
-def test_cancelled_response_says_so_in_an_event_that_clients_know():
+def test_cancelled_response_says_so_in_an_event_that_clients_know() -> None:
     writer = a_writer()
     writer.begin()
     writer.take(chunk(content="Hel"))

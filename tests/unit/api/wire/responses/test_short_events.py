@@ -62,7 +62,9 @@ def told(chunks: list[Chunk], end: str, is_background: bool, context: bool) -> l
 
 
 @given(chunks, ends, st.booleans(), st.booleans())
-def test_events_come_back_to_the_byte(chunks, end, is_background, context):
+def test_events_come_back_to_the_byte(
+    chunks: list[dict[str, Any]], end: str, is_background: bool, context: bool
+) -> None:
     events = told(chunks, end, is_background, context)
     lines = [shortened(event, created()) for event in events]
     assert whole(lines, msgspec.json.decode(msgspec.json.encode(created()))) == [
@@ -73,13 +75,13 @@ def test_events_come_back_to_the_byte(chunks, end, is_background, context):
 
 
 @given(chunks, ends)
-def test_whole_events_of_an_older_version_are_passed_on(chunks, end):
+def test_whole_events_of_an_older_version_are_passed_on(chunks: list[dict[str, Any]], end: str) -> None:
     events = [msgspec.json.encode(event) for event in told(chunks, end, False, False)]
     assert whole(events, created()) == events
 
 
 @given(chunks, st.integers(0, 30))
-def test_response_that_an_older_version_began_can_be_ended(chunks, at):
+def test_response_that_an_older_version_began_can_be_ended(chunks: list[dict[str, Any]], at: int) -> None:
     events = told(chunks, "fail", False, False)
     old, new = events[:at], events[at:]
     if any(event["type"].endswith(".done") for event in new[:1]):
@@ -88,7 +90,7 @@ def test_response_that_an_older_version_began_can_be_ended(chunks, at):
     assert whole(lines, created()) == [msgspec.json.encode(event) for event in events]
 
 
-def test_no_text_is_kept_twice():
+def test_no_text_is_kept_twice() -> None:
     said = [f"unlikely{number:05}" for number in range(100)]
     lines = [shortened(event, created()) for event in told([chunk(content=text) for text in said], "stop", True, True)]
     kept = b"".join(lines)
@@ -96,7 +98,7 @@ def test_no_text_is_kept_twice():
     assert len(kept) < 100 * 20 + 2000
 
 
-def test_place_of_a_delta_is_that_of_its_item():
+def test_place_of_a_delta_is_that_of_its_item() -> None:
     events = told([chunk(content="a"), chunk(content="b"), chunk(reasoning="c")], "stop", False, False)
     retelling = Retelling(created())
     shown = [msgspec.json.decode(retelling.told(shortened(event, created()))) for event in events]

@@ -44,16 +44,16 @@ def a_rejected(arrival_s: float = 0.0, **fields: Any) -> RequestRecord:
         (a_rejected(), False),
     ],
 )
-def test_request_is_good_when_it_finished_within_both_objectives(record, is_good):
+def test_request_is_good_when_it_finished_within_both_objectives(record: RequestRecord, is_good: bool) -> None:
     assert record.is_good is is_good
 
 
-def test_first_tenth_by_arrival_is_left_out():
+def test_first_tenth_by_arrival_is_left_out() -> None:
     late_first = [a_record(float(t)) for t in reversed(range(20))]
     assert [record.arrival_s for record in measured(late_first)] == [float(t) for t in range(2, 20)]
 
 
-def test_attainment_counts_all_that_was_offered():
+def test_attainment_counts_all_that_was_offered() -> None:
     records = [a_record(float(t)) for t in range(10)] + [a_record(float(t), tpot_s=1.0) for t in range(10, 15)]
     records += [a_rejected(float(t)) for t in range(15, 20)]
     run = summary(records)
@@ -66,12 +66,12 @@ def test_attainment_counts_all_that_was_offered():
     assert run.by_path == {"-": pytest.approx(5 / 18), "D": pytest.approx(13 / 18)}
 
 
-def test_latencies_are_those_of_requests_that_had_any():
+def test_latencies_are_those_of_requests_that_had_any() -> None:
     run = summary([a_record(t / 10, ttft_s=t / 100) for t in range(100)] + [a_rejected(11.0)])
     assert run.ttft_s == Quantiles(0.55, 0.91, 0.99)
 
 
-def test_prediction_error_is_relative_to_what_came():
+def test_prediction_error_is_relative_to_what_came() -> None:
     records = [a_record(t, predicted_ttft_s=p) for t, p in enumerate([0.0, 0.25, 0.5, 0.5, 1.0])] + [a_rejected(9)]
     error = summary(records[1:]).ttft_error
     assert error is not None
@@ -79,7 +79,7 @@ def test_prediction_error_is_relative_to_what_came():
     assert summary(records[1:]).tpot_error is None
 
 
-def test_fairness_is_one_for_equals_and_a_share_for_one_favourite():
+def test_fairness_is_one_for_equals_and_a_share_for_one_favourite() -> None:
     equals = [a_record(t, tenant=f"t{t % 4}") for t in range(40)]
     assert summary(equals).fairness == pytest.approx(1.0)
     favourite = [a_record(t, tenant=f"t{t % 4}", ttft_s=0.1 if t % 4 == 0 else 9.0) for t in range(40)]
@@ -87,17 +87,17 @@ def test_fairness_is_one_for_equals_and_a_share_for_one_favourite():
     assert summary(favourite).by_tenant == {"t0": 1.0, "t1": 0.0, "t2": 0.0, "t3": 0.0}
 
 
-def test_quarters_go_from_short_to_long_prompts():
+def test_quarters_go_from_short_to_long_prompts() -> None:
     records = [a_record(t, num_prompt=t, ttft_s=9.0 if t >= 30 else 0.1) for t in range(40)]
-    assert summary(records).by_prompt_length == (1.0, 1.0, pytest.approx(8 / 9), 0.0)
+    assert summary(records).by_prompt_length == pytest.approx((1.0, 1.0, 8 / 9, 0.0))
 
 
-def test_classes_are_told_apart():
+def test_classes_are_told_apart() -> None:
     run = summary([a_record(t, slo_class=SloClass.BATCH if t % 2 else SloClass.STANDARD) for t in range(20)])
     assert run.by_class == {"batch": 1.0, "standard": 1.0}
 
 
-def test_retry_after_is_judged_by_the_first_retry():
+def test_retry_after_is_judged_by_the_first_retry() -> None:
     records = [a_rejected(t, retry_after_s=4.0) for t in range(5)]
     records += [a_record(5.0 + t, num_tries=2) for t in range(3)] + [a_record(9, num_tries=4)]
     retries = summary(records).retries
@@ -105,12 +105,12 @@ def test_retry_after_is_judged_by_the_first_retry():
     assert retries.first_retry_share == 0.75
 
 
-def test_run_without_requests_has_no_figures():
+def test_run_without_requests_has_no_figures() -> None:
     with pytest.raises(ValueError, match="without requests"):
         summary([])
 
 
-def test_table_is_aligned_and_says_dash_for_what_there_is_not():
+def test_table_is_aligned_and_says_dash_for_what_there_is_not() -> None:
     text = table([("goodput", summary([a_record(t) for t in range(20)])), ("none", summary([a_rejected()]))])
     heading, goodput, none = text.splitlines()
     assert len(heading) == len(goodput) == len(none)
@@ -118,7 +118,7 @@ def test_table_is_aligned_and_says_dash_for_what_there_is_not():
     assert aligned([["a", "b"], ["long", "1000"]]) == "a        b\nlong  1000"
 
 
-def test_who_attained_names_classes_and_tenants_only_where_there_are_several():
+def test_who_attained_names_classes_and_tenants_only_where_there_are_several() -> None:
     alone = summary([a_record(t) for t in range(20)])
     assert who_attained([("goodput", alone)]).splitlines()[0].split()[2:] == ["shortest", "2nd", "3rd", "longest"]
     several = [a_record(t, tenant=f"t{t % 2}", ttft_s=9.0 if t % 2 else 0.1) for t in range(20)]
@@ -128,13 +128,13 @@ def test_who_attained_names_classes_and_tenants_only_where_there_are_several():
     assert "7 s" in line and line.endswith("-")
 
 
-def test_figures_survive_json():
+def test_figures_survive_json() -> None:
     run = summary([a_record(t) for t in range(20)])
     assert msgspec.json.decode(msgspec.json.encode(run), type=type(run)) == run
 
 
 @pytest.mark.parametrize("is_logarithmic", [False, True])
-def test_chart_is_valid_svg_with_all_lines_inside(is_logarithmic):
+def test_chart_is_valid_svg_with_all_lines_inside(is_logarithmic: bool) -> None:
     lines = [Line("a & b", [(0.0, 1.0), (2.0, 3.0)], has_marks=True), Line("empty", [])]
     text = line_chart("TTFT <s>", Axis("x", is_logarithmic), Axis("y"), lines, guides=[((0.5, 0.0), (1.0, 1.0))])
     root = ET.fromstring(text)
@@ -142,7 +142,7 @@ def test_chart_is_valid_svg_with_all_lines_inside(is_logarithmic):
     assert len(root.findall("{*}circle")) == (1 if is_logarithmic else 2)
 
 
-def test_cumulative_shares_rise_to_one():
+def test_cumulative_shares_rise_to_one() -> None:
     points = cumulative([3.0, 1.0, 2.0, *range(500)])
     assert points[-1][1] == 1.0 and len(points) == 200
     assert all(a <= b for a, b in pairwise(points))

@@ -9,10 +9,11 @@ from statistics import mean, pstdev
 
 import pytest
 
+from cluster.config.repository import REPO_ROOT
 from cluster.simulation.traffic.traces import BadTrace, read_lengths, read_trace, repeated
 from cluster.simulation.traffic.workload import rate_per_s
 
-TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+TRACES = REPO_ROOT.parent / "shared" / "traces"
 CONVERSATION = TRACES / "mooncake_conversation_trace.jsonl.gz"
 AZURE = TRACES / "AzureLLMInferenceTrace_conv.csv.gz"
 ARXIV = TRACES / "vidur_arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz"
@@ -28,13 +29,13 @@ def a_file(folder: Path, *lines: str) -> Path:
     return file
 
 
-def test_mooncake_blocks_that_are_not_full_are_nobody_elses(tmp_path):
+def test_mooncake_blocks_that_are_not_full_are_nobody_elses(tmp_path: Path) -> None:
     (row,) = read_trace(a_file(tmp_path, a_row()))
     assert (row.num_prompt, row.num_output) == (1200, 9)
     assert row.block_hashes == [bytes(8), (7).to_bytes(8, "big")]
 
 
-def test_rounded_arrivals_are_spread_and_the_same_for_the_same_seed():
+def test_rounded_arrivals_are_spread_and_the_same_for_the_same_seed() -> None:
     rows = read_trace(CONVERSATION, last=4000, seed=1)
     gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(rows)]
     assert pstdev(gaps) / mean(gaps) < 1.2
@@ -42,7 +43,7 @@ def test_rounded_arrivals_are_spread_and_the_same_for_the_same_seed():
     assert rows == read_trace(CONVERSATION, last=4000, seed=1) != read_trace(CONVERSATION, last=4000, seed=2)
 
 
-def test_slice_of_a_trace_is_the_same_requests_from_zero_on():
+def test_slice_of_a_trace_is_the_same_requests_from_zero_on() -> None:
     rows, late = read_trace(CONVERSATION, last=3000), read_trace(CONVERSATION, first=2000, last=3000)
     assert (len(late), late[0].arrival_s) == (1000, 0)
     assert {(row.num_prompt, *row.block_hashes) for row in late} <= {
@@ -50,7 +51,7 @@ def test_slice_of_a_trace_is_the_same_requests_from_zero_on():
     }
 
 
-def test_azure_prompts_are_all_new_and_keep_their_times():
+def test_azure_prompts_are_all_new_and_keep_their_times() -> None:
     rows = read_trace(AZURE)
     assert len(rows) == 19_366
     assert rate_per_s(rows) == pytest.approx(5.53, abs=0.01)
@@ -61,7 +62,7 @@ def test_azure_prompts_are_all_new_and_keep_their_times():
 @pytest.mark.parametrize(
     "time", ["2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:00+00:00", "2024-05-10T00:00:00Z"]
 )
-def test_azure_times_may_carry_a_zone(tmp_path, time):
+def test_azure_times_may_carry_a_zone(tmp_path: Path, time: str) -> None:
     later = "2024-05-10 00:00:10.1"
     first, second = read_trace(
         a_file(tmp_path, "TIMESTAMP,ContextTokens,GeneratedTokens", f"{time},5,6", f"{later},7,0")
@@ -70,17 +71,17 @@ def test_azure_times_may_carry_a_zone(tmp_path, time):
     assert (first.num_prompt, second.num_output) == (5, 1)
 
 
-def test_lengths_are_read_from_any_format():
+def test_lengths_are_read_from_any_format() -> None:
     assert read_lengths(ARXIV, 0, 2) == [(3772, 54), (2015, 156)]
     assert read_lengths(AZURE, 0, 2) == [(374, 44), (396, 109)]
 
 
-def test_gzip_is_known_by_its_content(tmp_path):
+def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(gzip.compress(a_row().encode()))
     assert len(read_trace(tmp_path / "trace")) == 1
 
 
-def test_too_short_trace_is_repeated_with_other_prompts_at_its_own_rate():
+def test_too_short_trace_is_repeated_with_other_prompts_at_its_own_rate() -> None:
     rows = read_trace(CONVERSATION, last=500)
     twice = repeated(rows, 1000)
     assert rate_per_s(twice) == pytest.approx(rate_per_s(rows), rel=0.01)
@@ -105,6 +106,6 @@ def test_too_short_trace_is_repeated_with_other_prompts_at_its_own_rate():
         (["num_prefill_tokens,num_decode_tokens", "1,2"], "lengths without arrivals"),
     ],
 )
-def test_what_is_not_a_trace_is_refused_with_its_line(tmp_path, lines, message):
+def test_what_is_not_a_trace_is_refused_with_its_line(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(BadTrace, match=message):
         read_trace(a_file(tmp_path, *lines))

@@ -5,7 +5,7 @@ import pytest
 from cluster.simulation.clock import Deadlock, VirtualLoop
 
 
-def test_sleeping_takes_virtual_time_alone():
+def test_sleeping_takes_virtual_time_alone() -> None:
     async def main() -> float:
         await asyncio.sleep(1e6)
         return asyncio.get_running_loop().time()
@@ -13,8 +13,8 @@ def test_sleeping_takes_virtual_time_alone():
     assert VirtualLoop().run(main()) == 1e6
 
 
-def test_timers_of_one_moment_run_in_order_of_their_setting():
-    seen = []
+def test_timers_of_one_moment_run_in_order_of_their_setting() -> None:
+    seen: list[str] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -28,7 +28,7 @@ def test_timers_of_one_moment_run_in_order_of_their_setting():
     assert seen == ["a", "b", "c", "late"]
 
 
-def test_timeouts_follow_the_virtual_clock():
+def test_timeouts_follow_the_virtual_clock() -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(30.0):
@@ -38,7 +38,7 @@ def test_timeouts_follow_the_virtual_clock():
     assert VirtualLoop().run(main()) == 30.0
 
 
-def test_waiting_for_what_never_happens_is_an_error():
+def test_waiting_for_what_never_happens_is_an_error() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 
@@ -46,7 +46,7 @@ def test_waiting_for_what_never_happens_is_an_error():
         VirtualLoop().run(main())
 
 
-def test_error_that_nobody_waits_for_ends_the_run():
+def test_error_that_nobody_waits_for_ends_the_run() -> None:
     def fail() -> None:
         raise ValueError("broken")
 
@@ -58,7 +58,7 @@ def test_error_that_nobody_waits_for_ends_the_run():
         VirtualLoop().run(main())
 
 
-def test_tasks_that_are_left_behind_are_cancelled():
+def test_tasks_that_are_left_behind_are_cancelled() -> None:
     ended = []
 
     async def forever() -> None:

@@ -3,14 +3,13 @@
 import json
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.cli.main import main
-from cluster.simulation.experiment import Cluster, Experiment, TargetMissed, parse_link
-from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
-from cluster.simulation.traffic.slos import parse_slos
 
 SMALL = ("--requests", "60", "--policy", "round_robin,pd_least")
 
@@ -23,7 +22,9 @@ def simulate(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return ended.value.code
 
 
-def test_table_has_a_line_per_policy_and_progress_goes_elsewhere(monkeypatch, capsys):
+def test_table_has_a_line_per_policy_and_progress_goes_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert simulate(monkeypatch, *SMALL) == 0
     out, err = capsys.readouterr()
     heading, *lines = out.partition("\n\n")[0].splitlines()
@@ -32,7 +33,7 @@ def test_table_has_a_line_per_policy_and_progress_goes_elsewhere(monkeypatch, ca
     assert "[1/2] round_robin 8 at" in err and "60 requests" in err
 
 
-def test_json_and_charts_hold_every_run(monkeypatch, tmp_path):
+def test_json_and_charts_hold_every_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = ("--rate", "20,1x", "--json", str(tmp_path / "out" / "run.json"), "--plots", str(tmp_path / "charts"))
     assert simulate(monkeypatch, *SMALL, *arguments) == 0
     document = json.loads((tmp_path / "out" / "run.json").read_text())
@@ -43,7 +44,9 @@ def test_json_and_charts_hold_every_run(monkeypatch, tmp_path):
     assert set(charts) == {"goodput.svg", "attainment.svg", "ttft.svg", "tpot.svg"}
 
 
-def test_trace_is_replayed_again_and_again_until_there_are_enough(monkeypatch, tmp_path, capsys):
+def test_trace_is_replayed_again_and_again_until_there_are_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -53,7 +56,7 @@ def test_trace_is_replayed_again_and_again_until_there_are_enough(monkeypatch, t
     assert "trace.csv: 50 requests at 0.33/s" in capsys.readouterr().err
 
 
-def test_highest_rate_is_searched(monkeypatch, capsys):
+def test_highest_rate_is_searched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (
         "--mix",
         "poisson",
@@ -87,44 +90,16 @@ def test_highest_rate_is_searched(monkeypatch, capsys):
         (("--rows", "x"), "--rows"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_in_one_line(monkeypatch, capsys, arguments, message):
+def test_what_cannot_be_simulated_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[Any, ...], message: str
+) -> None:
     assert simulate(monkeypatch, *arguments) == 2
     assert message in capsys.readouterr().err
 
 
-def test_run_stops_when_its_target_is_out_of_reach_and_leaves_nothing_behind(recwarn):
-    rows = generate(MIXES["poisson"], 300)
-    crowded = Experiment(rows, Cluster(num_workers=2), parse_slos("mid"))
-    seen: list[object] = []
-    with pytest.raises(TargetMissed):
-        crowded.run("round_robin", 0, 500.0, target=0.9, on_record=seen.append)
-    assert len(seen) < 300
-    assert not recwarn.list
-
-
-def test_same_experiment_gives_the_same_records():
-    rows = generate(MIXES["tenants"], 80)
-    runs = [Experiment(rows, Cluster(), parse_slos("mid")).run("power_of_two", 4, 30.0, seed=3) for _ in range(2)]
-    assert runs[0] == runs[1]
-    assert len(runs[0]) == 80
-
-
-def test_pools_are_split_and_policies_without_prefill_pool_get_all_workers():
-    experiment = Experiment(generate(MIXES["chat"], 10), Cluster(), parse_slos("mid"))
-    assert experiment.split_name("goodput", 3) == "3P5D"
-    assert experiment.split_name("lmetric", 3) == "8"
-    setting = Cluster(host_tokens=7).split(3)
-    assert (setting.prefill.number, setting.decode.number) == (3, 5)
-    assert setting.prefill.kind != setting.decode.kind
-    assert setting.decode.engine.host_tokens == 7
-
-
-def test_link_is_named_or_a_number():
-    assert parse_link("12").bytes_per_s == 12e9
-    assert parse_link("tcp").bytes_per_s < 1e9
-
-
-def test_help_names_policies_mixes_and_slos(monkeypatch, capsys):
+def test_help_names_policies_mixes_and_slos(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert simulate(monkeypatch, "--help") == 0
     text = capsys.readouterr().out
     assert all(name in text for name in ("pd_mooncake", "code-bursts", "tTTFT", "qwen3-32b", "examples:"))

@@ -49,7 +49,7 @@ def hit_tokens(rows: list[Arrival]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", MIXES)
-def test_mix_gives_the_rate_that_it_says_in_order_and_again(name):
+def test_mix_gives_the_rate_that_it_says_in_order_and_again(name: str) -> None:
     rows = generate(MIXES[name], 2000, seed=3)
     assert len(rows) == 2000 and rows[0].arrival_s == 0
     assert rate_per_s(rows) == pytest.approx(MIXES[name].rate_per_s)
@@ -58,7 +58,7 @@ def test_mix_gives_the_rate_that_it_says_in_order_and_again(name):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_code_bursts_come_like_azures_code_trace(seed):
+def test_code_bursts_come_like_azures_code_trace(seed: int) -> None:
     rows = generate(MIXES["code-bursts"], 8819, seed)
     assert 10 < gap_cv(rows) == pytest.approx(13.2, rel=0.15)
     for window_s, published in ((3, 61.7), (10, 32.7), (60, 10.5)):
@@ -68,7 +68,7 @@ def test_code_bursts_come_like_azures_code_trace(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_code_bursts_are_as_long_as_azures_code_trace(seed):
+def test_code_bursts_are_as_long_as_azures_code_trace(seed: int) -> None:
     rows = generate(MIXES["code-bursts"], 8819, seed)
     prompts, outputs = [row.num_prompt for row in rows], [row.num_output for row in rows]
     for probability, prompt in ((0.5, 1469), (0.9, 5188), (0.95, 7303), (0.99, 7436), (1, 7437)):
@@ -81,7 +81,7 @@ def test_code_bursts_are_as_long_as_azures_code_trace(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_documents_are_like_mooncakes_synthetic_trace(seed):
+def test_documents_are_like_mooncakes_synthetic_trace(seed: int) -> None:
     rows = generate(MIXES["documents"], 3993, seed)
     prompts, outputs = [row.num_prompt for row in rows], [row.num_output for row in rows]
     hits = hit_tokens(rows)
@@ -94,19 +94,19 @@ def test_documents_are_like_mooncakes_synthetic_trace(seed):
     assert gap_cv(rows) == pytest.approx(1.0, abs=0.1)
 
 
-def test_renewal_gaps_have_the_coefficient_of_variation_asked_for():
+def test_renewal_gaps_have_the_coefficient_of_variation_asked_for() -> None:
     stream = Stream(prompts=log_normal(100, 200, 400), outputs=log_normal(100, 200, 400))
     mix = Mix(what="", rate_per_s=5, arrivals=Renewal(cv=3), streams=(stream,))
     assert gap_cv(generate(mix, 20_000)) == pytest.approx(3, rel=0.1)
 
 
-def test_spread_goes_through_its_quantiles():
+def test_spread_goes_through_its_quantiles() -> None:
     spread = Spread(((0, 0), (0.5, 10), (1, 1000)))
     assert [round(spread.at(p)) for p in (0, 0.5, 1)] == [0, 10, 1000]
     assert spread.at(0.25) == pytest.approx(11**0.5 - 1)
 
 
-def test_conversation_finds_all_full_blocks_of_its_last_prompt_again():
+def test_conversation_finds_all_full_blocks_of_its_last_prompt_again() -> None:
     stream = Stream(
         prompts=Spread(((0, 2000), (1, 2000))),
         outputs=Spread(((0, 100), (1, 100))),
@@ -125,7 +125,7 @@ def test_conversation_finds_all_full_blocks_of_its_last_prompt_again():
         assert all(late.num_prompt == early.num_prompt + 150 for early, late in pairwise(turns))
 
 
-def test_system_prompts_are_shared_within_their_tenant():
+def test_system_prompts_are_shared_within_their_tenant() -> None:
     stream = Stream(
         prompts=log_normal(100, 200, 400), outputs=log_normal(10, 20, 40), num_system_prompts=2, system_tokens=1100
     )
@@ -133,6 +133,6 @@ def test_system_prompts_are_shared_within_their_tenant():
     assert len({tuple(row.block_hashes[:2]) for row in rows}) == 2
 
 
-def test_lengths_of_a_trace_replace_the_mixs_own():
+def test_lengths_of_a_trace_replace_the_mixs_own() -> None:
     rows = generate(MIXES["poisson"], 100, lengths=[(10, 1), (20, 2)])
     assert {(row.num_prompt, row.num_output) for row in rows} == {(10, 1), (20, 2)}

@@ -1,4 +1,4 @@
-"""A desk whose placements a test can foresee: it takes workers in turn, and notes all that it hears."""
+"""A Scheduler whose placements a test can foresee: it takes workers one after another, and records what it hears."""
 
 import asyncio
 
@@ -9,14 +9,15 @@ from cluster.messages.reports import ReportReply, WorkerReport
 from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLost
 
 
-class NotingDesk:
+class RecordingScheduler:
     def __init__(self, path: Path | None = None, max_open: int = 1_000_000) -> None:
-        """`path`: of every request whose pools live; None: all in turn. `max_open`: more requests are refused."""
+        """`path` is that of every request whose pools live, or None for all paths one after another. Requests above
+        `max_open` are refused."""
         self.told: list[SchedulerEvent] = []
         self.reports: list[WorkerReport] = []
         self.events: list[KvEvents] = []
         self.heard_at: list[float] = []
-        """Of every report."""
+        """When each report came, in seconds of the event loop's clock."""
         self.wants_snapshot = False
         self.open: set[RequestId] = set()
         self._path, self._max_open = path, max_open

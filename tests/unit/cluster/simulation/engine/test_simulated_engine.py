@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,12 +8,12 @@ from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phas
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.engine.single_engine import EngineArrival, serve
-from tests.sim.step_model import LinearSteps
+from tests.unit.cluster.simulation.linear_steps import LinearSteps
 
 MODEL = LinearSteps()
 
 
-def a_setting(**changes) -> EngineSetting:
+def a_setting(**changes: Any) -> EngineSetting:
     return EngineSetting(**{"kv_capacity_tokens": 100_000, "max_step_tokens": 1000, "block_size": 100, **changes})
 
 
@@ -47,25 +49,25 @@ class Driver:
         return self.moments[request.request_id, Moment.FINISHED]
 
 
-def test_lone_request_takes_its_prefill_and_then_its_decode_run():
+def test_lone_request_takes_its_prefill_and_then_its_decode_run() -> None:
     (served,) = serve(a_setting(), MODEL, [EngineArrival(5.0, 2500, 101)])
     prefill_s = 3 * 0.010 + 2500 * 1e-4
     assert served.ttft_s == pytest.approx(prefill_s)
     assert served.last_at - served.first_at == pytest.approx(MODEL.decode_run_s(1, 2501, 100))
 
 
-def test_single_token_ends_with_its_prefill():
+def test_single_token_ends_with_its_prefill() -> None:
     (served,) = serve(a_setting(), MODEL, [EngineArrival(0.0, 500, 1)])
     assert served.last_at == served.first_at == pytest.approx(0.060)
 
 
-def test_chunks_of_a_prompt_attend_to_all_that_comes_before():
+def test_chunks_of_a_prompt_attend_to_all_that_comes_before() -> None:
     model = LinearSteps(attended_s=1e-7)
     (served,) = serve(a_setting(), model, [EngineArrival(0.0, 2500, 1)])
     assert served.ttft_s == pytest.approx(0.280 + 1e-7 * 2500 * 2501 / 2)
 
 
-def test_prompt_beside_decodes_delays_each_of_them_by_its_chunks():
+def test_prompt_beside_decodes_delays_each_of_them_by_its_chunks() -> None:
     setting = a_setting()
     alone = serve(setting, MODEL, [EngineArrival(0.0, 100, 200)])[0]
     beside = serve(setting, MODEL, [EngineArrival(0.0, 100, 200), EngineArrival(0.5, 1998, 1)])[0]
@@ -73,12 +75,12 @@ def test_prompt_beside_decodes_delays_each_of_them_by_its_chunks():
     assert delay_s == pytest.approx(1998 * 1e-4)  # 999 tokens in each of two steps, which the decode shares
 
 
-def test_prompts_are_computed_first_come_first_served():
+def test_prompts_are_computed_first_come_first_served() -> None:
     first, second = serve(a_setting(), MODEL, [EngineArrival(0.0, 3000, 1), EngineArrival(0.001, 500, 1)])
     assert first.last_at < second.first_at
 
 
-def test_who_comes_in_the_middle_of_a_decode_run_waits_for_the_step_that_is_under_way():
+def test_who_comes_in_the_middle_of_a_decode_run_waits_for_the_step_that_is_under_way() -> None:
     model = LinearSteps(context_s=0.0)
     resident, late = serve(a_setting(), model, [EngineArrival(0.0, 100, 1000), EngineArrival(0.1355, 100, 1)])
     step_began = 0.020 + 10 * 0.011
@@ -86,12 +88,12 @@ def test_who_comes_in_the_middle_of_a_decode_run_waits_for_the_step_that_is_unde
     assert resident.last_at == pytest.approx(0.020 + 999 * 0.011 + 0.010)
 
 
-def test_seats_are_never_exceeded():
+def test_seats_are_never_exceeded() -> None:
     served = serve(a_setting(max_decoding=2), MODEL, [EngineArrival(0.0, 100, 50)] * 3)
     assert served[2].first_at > min(served[0].last_at, served[1].last_at)
 
 
-def test_shortage_of_memory_preempts_the_latest_and_loses_nothing():
+def test_shortage_of_memory_preempts_the_latest_and_loses_nothing() -> None:
     setting = a_setting(kv_capacity_tokens=1000)
     served = serve(setting, MODEL, [EngineArrival(0.0, 300, 400), EngineArrival(0.0, 300, 400)])
     assert [s.num_preemptions for s in served] == [0, 1]
@@ -100,7 +102,7 @@ def test_shortage_of_memory_preempts_the_latest_and_loses_nothing():
     assert served[0].last_at < served[1].last_at < 2 * alone.last_at
 
 
-def test_prompt_waits_until_all_of_it_has_memory():
+def test_prompt_waits_until_all_of_it_has_memory() -> None:
     served = serve(
         a_setting(kv_capacity_tokens=1000), MODEL, [EngineArrival(0.0, 600, 100), EngineArrival(0.0, 600, 1)]
     )
@@ -108,12 +110,12 @@ def test_prompt_waits_until_all_of_it_has_memory():
     assert served[1].num_preemptions == 0
 
 
-def test_request_that_never_fits_is_refused():
+def test_request_that_never_fits_is_refused() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         serve(a_setting(kv_capacity_tokens=1000), MODEL, [EngineArrival(0.0, 900, 101)])
 
 
-def test_known_prefix_is_not_computed_again():
+def test_known_prefix_is_not_computed_again() -> None:
     driver = Driver(a_setting())
     driver.submit(EngineRequest("a", 950, 1, hashes("x", 9)), 0.0)
     again = driver.submit(EngineRequest("b", 950, 1, hashes("x", 9)), 1.0)
@@ -122,7 +124,7 @@ def test_known_prefix_is_not_computed_again():
     assert driver.first_at(again) == pytest.approx(1.0 + 0.010 + 50 * 1e-4)
 
 
-def test_last_token_of_a_prompt_is_always_computed():
+def test_last_token_of_a_prompt_is_always_computed() -> None:
     driver = Driver(a_setting())
     driver.submit(EngineRequest("a", 900, 1, hashes("x", 9)), 0.0)
     again = driver.submit(EngineRequest("b", 900, 1, hashes("x", 9)), 1.0)
@@ -130,7 +132,7 @@ def test_last_token_of_a_prompt_is_always_computed():
     assert again.num_hit_tokens == 800
 
 
-def test_evicted_prefix_comes_back_from_the_host_tier_at_its_speed():
+def test_evicted_prefix_comes_back_from_the_host_tier_at_its_speed() -> None:
     driver = Driver(a_setting(kv_capacity_tokens=1000, host_tokens=5000, host_tokens_per_s=10_000.0))
     driver.submit(EngineRequest("a", 950, 1, hashes("x", 9)), 0.0)
     driver.submit(EngineRequest("b", 950, 1, hashes("y", 9)), 1.0)
@@ -140,7 +142,7 @@ def test_evicted_prefix_comes_back_from_the_host_tier_at_its_speed():
     assert driver.first_at(again) == pytest.approx(2.0 + 900 / 10_000 + 0.010 + 50 * 1e-4)
 
 
-def test_handed_over_request_needs_memory_first_and_then_decodes_without_prefill():
+def test_handed_over_request_needs_memory_first_and_then_decodes_without_prefill() -> None:
     driver = Driver(a_setting(kv_capacity_tokens=1500))
     driver.submit(EngineRequest("resident", 900, 100), 0.0)
     pulled = driver.submit(EngineRequest("pulled", 701, 10, num_pulled=700), 0.05)
@@ -155,7 +157,7 @@ def test_handed_over_request_needs_memory_first_and_then_decodes_without_prefill
     assert driver.last_at(pulled) == pytest.approx(transfer_at + 0.3 + MODEL.decode_run_s(1, 701, 10))
 
 
-def test_prefill_for_another_engine_keeps_its_memory_until_it_is_released():
+def test_prefill_for_another_engine_keeps_its_memory_until_it_is_released() -> None:
     driver = Driver(a_setting(kv_capacity_tokens=1000))
     kept = driver.submit(EngineRequest("kept", 700, 1, keeps_kv=True), 0.0)
     other = driver.submit(EngineRequest("other", 500, 1, keeps_kv=True), 0.0)
@@ -166,7 +168,7 @@ def test_prefill_for_another_engine_keeps_its_memory_until_it_is_released():
     assert driver.first_at(other) == pytest.approx(2.0 + 0.060)
 
 
-def test_abort_frees_everything_in_every_phase():
+def test_abort_frees_everything_in_every_phase() -> None:
     setting = a_setting(kv_capacity_tokens=2000, max_decoding=2)
     driver = Driver(setting)
     requests = [
@@ -185,7 +187,7 @@ def test_abort_frees_everything_in_every_phase():
     assert not any(moment is Moment.FINISHED for _, moment in driver.moments)
 
 
-def test_load_in_the_middle_of_a_run_counts_the_steps_that_are_over():
+def test_load_in_the_middle_of_a_run_counts_the_steps_that_are_over() -> None:
     driver = Driver(a_setting(), LinearSteps(context_s=0.0))
     request = driver.submit(EngineRequest("a", 100, 1000), 0.0)
     driver.run(0.1)
@@ -195,7 +197,7 @@ def test_load_in_the_middle_of_a_run_counts_the_steps_that_are_over():
     assert load.kv_cache_usage == pytest.approx((100 + 10 + 1) / 100_000, abs=1e-5)
 
 
-def test_step_samples_obey_the_step_model_and_are_few():
+def test_step_samples_obey_the_step_model_and_are_few() -> None:
     driver = Driver(a_setting(), model := LinearSteps(attended_s=1e-7))
     for i in range(30):
         driver.submit(EngineRequest(str(i), 1500, 20), 0.1 * i)
@@ -223,7 +225,9 @@ requests_strategy = st.lists(
 
 @settings(max_examples=100)
 @given(requests_strategy, st.sampled_from([0, 1500]), st.integers(1, 6))
-def test_whatever_comes_every_request_ends_once_and_leaves_no_memory_behind(arrivals, host_tokens, max_decoding):
+def test_whatever_comes_every_request_ends_once_and_leaves_no_memory_behind(
+    arrivals: list[tuple[Any, ...]], host_tokens: int, max_decoding: int
+) -> None:
     driver = Driver(a_setting(kv_capacity_tokens=1000, max_decoding=max_decoding, host_tokens=host_tokens))
     events, at = [], 0.0
     for number, (gap, prompt, output, prefix, kind, abort_after) in enumerate(arrivals):

@@ -1,4 +1,4 @@
-"""The desk on the event loop that Serve's replicas have."""
+"""The Scheduler on the event loop that Serve's replicas have."""
 
 import asyncio
 
@@ -10,14 +10,14 @@ from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
 
-def test_requests_that_come_together_in_an_outage_all_wait_and_are_all_placed():
+def test_requests_that_come_together_in_an_outage_all_wait_and_are_all_placed() -> None:
     async def run() -> list[object]:
-        desk = PendingPlacements(RouterState())
-        asked = [asyncio.ensure_future(desk.place(a_placement_request(f"r{number}"))) for number in range(5)]
+        pending = PendingPlacements(RouterState())
+        asked = [asyncio.ensure_future(pending.place(a_placement_request(f"r{number}"))) for number in range(5)]
         done, _ = await asyncio.wait(asked, timeout=0.1)
         assert not done
-        desk.report(a_prefill_report("p0"))
-        desk.report(a_decode_report("d0", "p0"))
+        pending.report(a_prefill_report("p0"))
+        pending.report(a_decode_report("d0", "p0"))
         return list(await asyncio.wait_for(asyncio.gather(*asked), 10.0))
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
