@@ -14,13 +14,16 @@ from api.edge.head import Head
 from cluster.config.ingress import IngressConfig
 from cluster.errors import RequestTimedOut, RequestTooLarge
 
+BODY = "baton.body"
+"""Key in the ASGI scope of a request. The value is the `Body` of the request."""
+
 
 class ClientLeft(Exception):
     """While it was sending its request."""
 
 
 class Body:
-    """As routes read it (ReadBody, api/wire/requests.py)."""
+    """The body of one request, as routes read it (api/server/request_body.py)."""
 
     def __init__(self, share: Share) -> None:
         self._share = share

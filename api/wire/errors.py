@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-from fastapi.responses import JSONResponse
-
 from cluster.errors import Overloaded, ServingError, Unauthorized
 
 MAX_MESSAGE, MAX_PARAM = 2000, 200
@@ -17,10 +15,6 @@ def error_body(error: ServingError) -> dict[str, Any]:
     return {
         "error": {"message": message, "type": error.error_type, "param": param, "code": error.code},
     }
-
-
-def error_response(error: ServingError) -> JSONResponse:
-    return JSONResponse(error_body(error), status_code=error.http_status, headers=error_headers(error))
 
 
 def error_headers(error: ServingError) -> dict[str, str]:

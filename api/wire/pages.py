@@ -1,9 +1,7 @@
 """Lists, a page at a time: OpenAI's query parameters and envelope."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
-
-from starlette.datastructures import QueryParams
 
 from cluster.errors import InvalidRequest, NotFound
 
@@ -37,7 +35,7 @@ class Part(NamedTuple, Generic[T]):
     """Behind it. Where the data are large, a page ends before its limit."""
 
 
-def page_of(query: QueryParams, default_order: str = "desc") -> Page:
+def page_of(query: Mapping[str, str], default_order: str = "desc") -> Page:
     """Raises InvalidRequest."""
     limit, order = query.get("limit", str(DEFAULT_LIMIT)), query.get("order", default_order)
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_LIMIT):
@@ -72,7 +70,7 @@ def listed(part: Part[dict[str, Any]], cursor: str | None = None) -> dict[str, A
     }
 
 
-def metadata_in(query: QueryParams) -> dict[str, str]:
+def metadata_in(query: Mapping[str, str]) -> dict[str, str]:
     """That is asked for by `metadata[key]=value`. Raises InvalidRequest."""
     return metadata_of(
         {

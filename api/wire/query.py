@@ -1,6 +1,6 @@
 """Single parameters of a query string."""
 
-from starlette.datastructures import QueryParams
+from collections.abc import Mapping
 
 from cluster.errors import InvalidRequest
 
@@ -8,7 +8,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 MAX_DIGITS = 9
 
 
-def flag_in(query: QueryParams, name: str) -> bool:
+def flag_in(query: Mapping[str, str], name: str) -> bool:
     """False where it is absent. Raises InvalidRequest."""
     value = _FLAGS.get(query.get(name, "false").lower())
     if value is None:
@@ -16,7 +16,7 @@ def flag_in(query: QueryParams, name: str) -> bool:
     return value
 
 
-def number_in(query: QueryParams, name: str) -> int | None:
+def number_in(query: Mapping[str, str], name: str) -> int | None:
     """None where it is absent. Raises InvalidRequest."""
     value = query.get(name)
     if value is not None and not (value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS):
