@@ -119,6 +119,6 @@ def test_sequences_are_n_of_each_prompt(body, number):
 
 @pytest.mark.parametrize(("body", "param"), [({"n": 7}, "n"), ({"prompt": ["a"] * 7}, "prompt")])
 def test_too_many_sequences_are_refused_with_the_number_that_may_be(body, param):
-    with pytest.raises(InvalidRequest, match="may ask for 6") as error:
+    with pytest.raises(InvalidRequest, match="the limit is 6") as error:
         check_sequences(body, 6)
     assert error.value.param == param
