@@ -2,8 +2,8 @@
 
 Three bytes of JSON, an empty list and a comma, take sixty bytes in memory, and the decoder holds the interpreter lock
 until it has finished. So values are counted by the bytes that begin or separate them. The first count includes such
-bytes inside of strings. Only if that count exceeds a bound, or if the text
-has many digits, the text without its strings is counted.
+bytes inside of strings. Only if that count exceeds a bound, or if the text has many digits, the strings are
+left out and the values are counted again.
 """
 
 import re
