@@ -45,7 +45,7 @@ class Capacity:
 
 
 class Standstill:
-    """Measures for how long a full capacity has given nothing back. The measure is as exact as it is often read."""
+    """Measures for how long a full capacity has given nothing back. It notices changes only when it is read."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity

@@ -26,7 +26,7 @@ MANY_VALUES = 20_000
 async def json_of(request: Request) -> Any:
     """The JSON value of a request's body, bounded in shape and depth. Each body can be read once.
 
-    Raises InvalidRequest, and Overloaded where the bodies of this replica leave too little memory for the value.
+    Raises InvalidRequest, and Overloaded if the bodies of this replica leave too little memory for the value.
     """
     body: Body = request.scope[BODY]
     text = body.take()

@@ -18,8 +18,9 @@ MAX_DEPTH = 64
 described value, which are 20 to 30 levels of the schema.
 """
 MAX_PROPERTIES = 5_000
-"""Properties of all objects of a schema together, with the items of tuples. A higher bound admits schemas within
-`max_schema_bytes` that take a second to compile; a lower bound refuses schemas that OpenAI accepts.
+"""Properties of all objects of a schema together, with the items of tuples, as OpenAI limits them. A higher bound
+admits schemas within `max_schema_bytes` that take a second to compile; a lower bound refuses schemas that OpenAI
+accepts.
 """
 MAX_ENUM_VALUES = 1_000
 """Values of all enumerations of a schema together, and entries of `choice`, as OpenAI limits them."""

@@ -26,11 +26,11 @@ def difference(value: Any, base: Any) -> Difference:
     return [_VALUE, value]
 
 
-def applied(told: Difference, base: Any) -> Any:
-    """The value that has the difference `told` to the base."""
-    if told == SAME:
+def applied(changes: Difference, base: Any) -> Any:
+    """The value whose difference to the base is `changes`."""
+    if changes == SAME:
         return base
-    kind, content = told
+    kind, content = changes
     if kind == _VALUE:
         return content
     if kind == _LIST:

@@ -36,7 +36,7 @@ class Part(NamedTuple, Generic[T]):
 
     data: list[T]
     has_more: bool
-    """True if the list has entries behind these. A page of large entries ends before its limit."""
+    """True if the list has entries behind these. A page of large entries may end before its limit."""
 
 
 def page_of(query: Mapping[str, str], default_order: str = "desc") -> Page:

@@ -42,8 +42,8 @@ def first_error(error: ValidationError) -> ErrorDetails:
 def _failing_fast(schema: Any) -> Any:
     if isinstance(schema, dict):
         kind = schema.get("type")  # not a string in a table of fields that has a field named "type"
-        told = {"fail_fast": True} if isinstance(kind, str) and kind in _FAIL_FAST else {}
-        return {name: _failing_fast(part) for name, part in schema.items()} | told
+        changed = {"fail_fast": True} if isinstance(kind, str) and kind in _FAIL_FAST else {}
+        return {name: _failing_fast(part) for name, part in schema.items()} | changed
     if isinstance(schema, list):
         return [_failing_fast(part) for part in schema]
     return schema

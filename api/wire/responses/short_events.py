@@ -101,10 +101,10 @@ class Retelling:
         assert self._item is not None
         text, _, logprobs = line.partition(_TAB)
         self._item.add(msgspec.json.decode(text, type=str), _listed(logprobs) if logprobs else [])
-        told = b"%b%d%b%b" % (self._before_number, self._number, self._after_number, text)
+        delta = b"%b%d%b%b" % (self._before_number, self._number, self._after_number, text)
         if not self._after_text:
-            return told + b"}"
-        return b"%b%b%b}" % (told, self._after_text, logprobs or b"[]")
+            return delta + b"}"
+        return b"%b%b%b}" % (delta, self._after_text, logprobs or b"[]")
 
     def _other(self, line: Line) -> bytes:
         event: Event = msgspec.json.decode(line)
