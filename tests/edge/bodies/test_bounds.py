@@ -1,4 +1,4 @@
-"""How much of each thing a request may have, and that what clients send passes."""
+"""Each bound of a request body holds, and ordinary requests pass all bounds."""
 
 import pytest
 
