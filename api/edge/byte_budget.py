@@ -12,7 +12,9 @@ BYTES_PER_VALUE = 64
 a short string, and 36 for a number. Lower counts too little memory; higher refuses bodies that there is memory for.
 """
 RETRY_AFTER_S = 1.0
-"""Time after which a client should repeat a request that found no memory for its body, in seconds."""
+"""Time after which a client should repeat a request that found no memory for its body, in seconds. Shorter brings
+requests back while there is still no memory; longer leaves memory unused.
+"""
 
 
 class ByteBudget:

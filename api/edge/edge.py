@@ -38,10 +38,14 @@ STREAMED_AGAIN = "/v1/responses/"
 HAS_TENANTS = "/v1/"
 """Prefix of the paths whose requests belong to a tenant."""
 RETRY_AFTER_S = 1.0
-"""Time after which a client should repeat a request that a full replica has refused, in seconds."""
+"""Time after which a client should repeat a request that a full replica has refused, in seconds. Shorter brings
+requests back to a replica that is still full; longer leaves capacity unused.
+"""
 _EXPOSED = ["retry-after", "x-request-id", "x-baton-path", "x-baton-slo", "x-baton-predicted", "x-baton-prompt-tokens"]
 _PREFLIGHT_S = 600
-"""Time for which browsers may cache the answer to a preflight request, in seconds."""
+"""Time for which browsers may cache the answer to a preflight request, in seconds. Shorter costs more preflight
+requests; longer delays a change of `cors_origins`.
+"""
 
 
 class Edge:

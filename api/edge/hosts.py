@@ -16,7 +16,9 @@ that any sender of requests can fill.
 """
 
 MAX_HOST_BYTES = 300
-"""Bytes of `Host` above which the header is refused. A DNS name has at most 253 characters, and a port follows it."""
+"""Bytes of `Host` above which the header is refused. A DNS name has at most 253 characters, and a port may follow it.
+Lower refuses long names; higher searches longer texts.
+"""
 
 _INTERNAL = (".internal", ".local", ".svc", ".cluster.local", ".home.arpa", ".test")
 """Suffixes that are reserved for private networks."""

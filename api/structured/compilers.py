@@ -42,7 +42,9 @@ is killed. A shorter time kills processes on a busy machine; a longer time makes
 hangs.
 """
 RETRY_AFTER_S = 2.0
-"""Time after which a client should repeat a request whose constraint was not compiled, in seconds."""
+"""Time after which a client should repeat a request whose constraint was not compiled, in seconds. Shorter brings
+requests back while the processes are still busy; longer leaves the processes idle.
+"""
 
 
 class Compilers:

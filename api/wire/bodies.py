@@ -11,7 +11,8 @@ _INTERNAL = frozenset(
 _NULLABLE = frozenset(
     {"content", "refusal", "logprobs", "finish_reason", "param", "code", "service_tier", "system_fingerprint"}
 )
-"""Fields that stay in the body where they are null, because OpenAI's schema requires them. All others are removed."""
+"""Fields that stay in the body where they are null, because OpenAI's schema requires them. All other nulls are removed.
+"""
 
 _NULL_EXTRAS = ("prompt_token_ids", "prompt_text", "token_ids", "stop_reason")
 """Fields that vLLM adds to stream chunks, and that are null unless the client has asked for them."""

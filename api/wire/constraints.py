@@ -23,7 +23,9 @@ admits schemas within `max_schema_bytes` that take a second to compile; a lower 
 accepts.
 """
 MAX_ENUM_VALUES = 1_000
-"""Values of all enumerations of a schema together, and entries of `choice`, as OpenAI limits them."""
+"""Values of all enumerations of a schema together, and entries of `choice`, as OpenAI limits them. A higher bound takes
+longer to compile; a lower bound refuses schemas that OpenAI accepts.
+"""
 MAX_ALTERNATIVES = 2_000
 """Branches of `anyOf`, `oneOf` and `allOf` in a schema. A nullable property has two. An engine follows all branches
 that fit at once: a higher bound makes engine steps slower; a lower bound refuses schemas with many nullable properties.
@@ -33,8 +35,8 @@ MAX_REFERENCES = 1_000
 bound refuses schemas that refer to their parts often.
 """
 MAX_REGEX_BYTES = 4 << 10
-"""Bytes of one regular expression. The time to compile one grows at least in proportion. A lower bound refuses long
-expressions.
+"""Bytes of one regular expression. People write shorter ones. The time to compile one grows at least in proportion, so
+that a higher bound takes longer; a lower bound refuses long expressions.
 """
 MAX_PATTERN_BYTES = 16 << 10
 """Bytes of all regular expressions of a schema together. Higher takes longer to compile; lower refuses more schemas."""
@@ -44,7 +46,9 @@ repetition is compiled into as many copies: a higher bound takes longer and more
 lists.
 """
 MAX_LENGTH = 1_000_000
-"""Largest value of `minLength` and `maxLength`. They become counters, so that a large value costs little."""
+"""Largest value of `minLength` and `maxLength`. They become counters, so that a high bound costs little; a lower
+bound refuses limits on long texts.
+"""
 
 MAX_MULTIPLE = 10_000
 """Largest value of `multipleOf`, without its power of ten. Compiling takes 7 us and 400 bytes for each number below it:

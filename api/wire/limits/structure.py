@@ -26,7 +26,7 @@ takes up to 35 ms. Higher takes longer; lower refuses long prompts of token ids.
 """
 MAX_DIGITS_IN_A_ROW = 64
 """Digits of a number outside of strings. The time to read a number grows with the square of its length: 4,300 digits
-take 72 µs. Lower refuses long numbers.
+take 72 µs. Higher takes longer; lower refuses long numbers.
 """
 
 SLICE_BYTES = 256 << 10
