@@ -66,11 +66,11 @@ class TieredEngine:
 
     async def generate(self, prompt: list[int], handoff: KVHandoff | None = None) -> dict[str, Any]:
         await self._forget()
-        before, feed = hits_by_tier(), TokenBuffer(1)
-        await self._engine.start(self.request(prompt), handoff, feed, time.monotonic() + PULL_TIMEOUT_S)
+        before, buffer = hits_by_tier(), TokenBuffer(1)
+        await self._engine.start(self.request(prompt), handoff, buffer, time.monotonic() + PULL_TIMEOUT_S)
         tokens: list[int] = []
         sources = None
-        while deltas := await feed.next():
+        while deltas := await buffer.next():
             for delta in deltas:
                 tokens += delta.token_ids
                 sources = delta.prompt_sources or sources

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.drills.faults import FAULTS
-from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER
 from tests.drills.moments import MOMENTS
+from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER
 
 SERVICE: dict[str, Any] = {
     # Small steps: a prefill takes long enough to be seen half done

@@ -59,14 +59,14 @@ class Gate:
         await self._open.wait()
 
 
-async def turns(number: int) -> None:
+async def loop_rounds(number: int) -> None:
     """Let everything that is ready run, so many times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
 class FakeScheduler:
-    def __init__(self, num_prefill: int = 2, num_decode: int = 2, delay_turns: int = 0) -> None:
+    def __init__(self, num_prefill: int = 2, num_decode: int = 2, delay_rounds: int = 0) -> None:
         self.requests: list[PlacementRequest] = []
         self.answers: list[Placement | Rejection] = []
         self.told: list[SchedulerEvent] = []
@@ -75,7 +75,7 @@ class FakeScheduler:
         """Its answer to every request."""
         self.holds_first_until_s = 0.0
         """That its placements say."""
-        self.delay_turns = delay_turns
+        self.delay_rounds = delay_rounds
         self._state = RouterState(policy=pairs_first, admits_all=True)
         prefills = [f"p{i}" for i in range(num_prefill)]
         for worker in prefills:
@@ -86,7 +86,7 @@ class FakeScheduler:
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         self.requests.append(request)
         await self.gate.passed()
-        await turns(self.delay_turns)
+        await loop_rounds(self.delay_rounds)
         answer = self.refusal or self._state.place(request, now=0.0)
         assert answer is not None
         if isinstance(answer, Placement):
@@ -119,7 +119,7 @@ class FakeScheduler:
 class FakePrefill:
     """Samples token 10 after a prompt, 11 after a prompt and one generated token, and so on."""
 
-    def __init__(self, failures: dict[str, Exception] | None = None, delay_turns: int = 0) -> None:
+    def __init__(self, failures: dict[str, Exception] | None = None, delay_rounds: int = 0) -> None:
         self.failures = failures or {}
         self.called: list[str] = []
         self.requests: list[GenerateRequest] = []
@@ -130,7 +130,7 @@ class FakePrefill:
         self.top_logprobs: list[TokenLogprob] | None = None
         self.ends_after = len(SERVED)
         """Tokens after which the answer is over."""
-        self.delay_turns = delay_turns
+        self.delay_rounds = delay_rounds
         self._open: dict[tuple[str, RequestId], KVHandoff] = {}
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
@@ -138,7 +138,7 @@ class FakePrefill:
         self.requests.append(request)
         try:
             await self.gate.passed()
-            await turns(self.delay_turns)
+            await loop_rounds(self.delay_rounds)
         except asyncio.CancelledError:
             self.cancelled.append(worker)
             raise
@@ -157,7 +157,7 @@ class FakePrefill:
         self.granted.append(result.handoff)
         self._open[worker, request.request_id] = result.handoff
         await self.answer_gate.passed()
-        await turns(self.delay_turns)
+        await loop_rounds(self.delay_rounds)
         return result
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
@@ -185,12 +185,12 @@ class FakeDecode:
         fails_before: dict[str, Exception] | None = None,
         fails_after: dict[str, Exception] | None = None,
         error_on: Iterable[str] = (),
-        delay_turns: int = 0,
+        delay_rounds: int = 0,
     ) -> None:
         self.fails_before = fails_before or {}
         self.fails_after = fails_after or {}
         self.error_on = frozenset(error_on)
-        self.delay_turns = delay_turns
+        self.delay_rounds = delay_rounds
         self.given: list[tuple[str, KVHandoff | None]] = []
         self.requests: list[GenerateRequest] = []
         self.pulled: list[KVHandoff] = []
@@ -218,7 +218,7 @@ class FakeDecode:
         first, *others = SERVED[request.num_generated :]
         try:
             await self.start_gate.passed()
-            await turns(self.delay_turns)
+            await loop_rounds(self.delay_rounds)
             if worker in self.fails_before:
                 raise self.fails_before[worker]
             if worker in self.hangs_on:
@@ -241,13 +241,13 @@ class FakeDecode:
                 yield a_delta(finish=self.cut_off[worker])
             for token in others:
                 await self.gate.passed()
-                await turns(self.delay_turns)
+                await loop_rounds(self.delay_rounds)
                 if worker in self.fails_after:
                     raise self.fails_after[worker]
                 yield a_delta(token, finish=FinishReason.STOP if token == SERVED[-1] else None)
         finally:
             try:
-                await turns(self.delay_turns)
+                await loop_rounds(self.delay_rounds)
             finally:
                 self.num_ended += 1
 

@@ -52,22 +52,22 @@ def test_rate_is_never_negative_and_never_more_than_all(waits: list[float]) -> N
         assert 0.0 < rate.per_s(now) <= len(waits)
 
 
-def test_duty_is_the_share_of_stalls_in_each_window() -> None:
-    duty = PrefillShare()
+def test_prefill_share_is_the_share_of_stalls_in_each_window() -> None:
+    share_of_prefill = PrefillShare()
     for number in range(600):
-        duty.note(0.02, number * 0.1)
-    assert duty.shares(60.0) == pytest.approx([0.2] * 3, rel=0.1)
-    short, _, long = duty.shares(61.0)
+        share_of_prefill.note(0.02, number * 0.1)
+    assert share_of_prefill.shares(60.0) == pytest.approx([0.2] * 3, rel=0.1)
+    short, _, long = share_of_prefill.shares(61.0)
     assert short < long < 0.2
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 50.0)), max_size=30))
-def test_duty_leaves_some_time_for_decoding(stalls: list[tuple[float, float]]) -> None:
-    duty, now = PrefillShare(), 0.0
+def test_prefill_share_leaves_some_time_for_decoding(stalls: list[tuple[float, float]]) -> None:
+    share_of_prefill, now = PrefillShare(), 0.0
     for stall_s, wait_s in stalls:
         now += wait_s
-        duty.note(stall_s, now)
-        assert all(0.0 <= share <= MOST for share in duty.shares(now))
+        share_of_prefill.note(stall_s, now)
+        assert all(0.0 <= share <= MOST for share in share_of_prefill.shares(now))
 
 
 def test_who_looks_far_ahead_expects_the_share_of_a_long_window() -> None:

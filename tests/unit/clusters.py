@@ -43,7 +43,7 @@ def a_report(
     )
 
 
-def a_fleet(num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, now: float = 0.0) -> RouterState:
+def a_cluster(num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, now: float = 0.0) -> RouterState:
     """Every pair connected by such a link."""
     state = RouterState(SLO)
     prefills = [f"p{i}" for i in range(num_prefill)]

@@ -74,7 +74,7 @@ class Snapshot:
         return (s for s in self._samples if s.name == name and labels.items() <= s.labels.items())
 
 
-class Fleet:
+class LiveProcesses:
     def __init__(self, service: Service) -> None:
         self.service = service
 
