@@ -19,7 +19,7 @@ CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["appl
 def a_bare_engine(
     pool: Pool, config: PoolConfig, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]
 ) -> Engine:
-    """To be called in a process of its own, which keeps the secret that its engines share."""
+    """Start an engine. The caller is a process of its own, which keeps the secret that its engines share."""
     establish_secret(lambda proposed: proposed)
     return Engine(
         pool,

@@ -97,7 +97,7 @@ def seen(sources: PromptTokenSources) -> dict[str, Any]:
 
 
 def hits_by_tier() -> dict[str, int]:
-    """Of the engine that was started last, as vLLM counts them."""
+    """Hits by tier of the engine that was started last, as vLLM counts them."""
     (family,) = (metric for metric in REGISTRY.collect() if metric.name == "vllm:prompt_tokens_cached_by_source")
     return {sample.labels["source"]: int(sample.value) for sample in family.samples if sample.name.endswith("_total")}
 

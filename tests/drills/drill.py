@@ -12,7 +12,7 @@ from tests.drills.stage import MomentMissed, Stage
 
 ATTEMPTS = 3
 ANSWER_S = 30.0
-"""For the tokens themselves."""
+"""Seconds that the tokens of an answer may take."""
 COUNTED_WITHIN_S = 2.0
 PATIENCE = 4.0
 """Times its bound, until a measurement is given up: a bound that is missed shall say by how much."""
@@ -27,9 +27,9 @@ class Measured:
     """The longest time without a token that the client had from the fault on."""
     bystander: str = "-"
     bystander_silence_s: float | None = None
-    """The same of the bystander."""
+    """The longest silence of the bystander, in seconds."""
     kv_back_s: dict[str, float] | None = None
-    """By surviving engine."""
+    """Seconds until the KV blocks were free, by surviving engine."""
     leases_ended: dict[str, int] | None = None
     """How many leases of surviving prefill workers ended how."""
     whole_s: float | None = None
@@ -59,7 +59,7 @@ def run_drill(live: LiveProcesses, cell: Cell, measured: Measured) -> None:
 
 
 def _stage_at(live: LiveProcesses, cell: Cell) -> Stage:
-    """With the victim at its moment. On a machine that does other things too, a moment can pass unseen."""
+    """A stage with the victim at its moment. If the moment passes unseen, the stage is set up again."""
     for attempt in range(ATTEMPTS):
         stage = Stage(live, cell.seed + attempt * 1000)
         try:

@@ -29,9 +29,9 @@ class Bounds:
     silence_s: float
     """The longest time without a token, from the fault on."""
     kv_back_s: float
-    """From the end of the fault, or of the answer, whichever comes later."""
+    """Seconds until all KV blocks are free, from the end of the fault or of the answer, whichever comes later."""
     whole_s: float
-    """From the fault."""
+    """Seconds until the service is whole again, from the fault."""
 
 
 BOUNDS = {

@@ -22,7 +22,7 @@ CLIENT_TIMEOUT_S = 90.0
 BYSTANDER = litany(seed=17, length=40)
 """One that the demo model goes on with for so long without an error, by two nats at least."""
 BYSTANDER_TOKENS = 3500
-"""Longer than a drill takes: nobody waits for its end."""
+"""Tokens of the bystander's answer. It takes longer than a drill, so that it never ends within one."""
 BYSTANDER_FRAMES = 5
 BYSTANDER_TOKENS_AHEAD = 64
 """That its engine has computed and its client has not seen yet: two KV blocks. The victim has fifteen and more."""

@@ -76,7 +76,7 @@ class TwoNodes(Service):
         return process
 
     def restart_gcs(self) -> None:
-        """In the place of one that was killed, with the same arguments: a supervisor of the operator's would do so."""
+        """Start a killed GCS again with the same arguments, as an operator's supervisor would."""
         command, environment = self._gcs
         self.head.start(command, environment, self._ray_log)
 

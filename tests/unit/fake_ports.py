@@ -60,7 +60,7 @@ class Gate:
 
 
 async def loop_rounds(number: int) -> None:
-    """Let everything that is ready run, so many times."""
+    """Let every task that is ready run, `number` times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
@@ -197,9 +197,9 @@ class FakeDecode:
         self.distrusted: list[str] = []
         self.top_logprobs: list[TokenLogprob] | None = None
         self.top_logprobs_of: dict[str, list[TokenLogprob]] = {}
-        """Of single workers, where they differ."""
+        """Log-probabilities of single workers whose answers differ."""
         self.cut_off: dict[str, FinishReason] = {}
-        """Workers that end every answer with their first token, and how."""
+        """How workers end every answer with their first token, for workers that do."""
         self.hangs_on: set[str] = set()
         self.num_ended = 0
         self.gate, self.start_gate = Gate(), Gate()

@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """Of an error in OpenAI's shape."""
+        """The code of an error in OpenAI's shape."""
         error = json.loads(self.body)["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         return str(error["code"])
@@ -90,7 +90,7 @@ class Connection:
         return await self.answer()
 
     async def is_closed(self) -> bool:
-        """By the other side, within some time, and with nothing more said."""
+        """Whether the listener closes the connection within some time without sending more."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self._reader.read() == b""
