@@ -39,10 +39,10 @@ Rows = list[tuple[str, ...]]
 
 class Plan(NamedTuple):
     pairs: int
-    """Of turns whose TTFT is measured, at least."""
+    """The least number of pairs of turns whose TTFT is measured."""
     cost: turn_cost.Plan
     turns: int
-    """Of the long conversation."""
+    """Turns of the long conversation."""
 
 
 class Results(NamedTuple):
@@ -50,14 +50,14 @@ class Results(NamedTuple):
     cost: turn_cost.TurnCost
     long: dict[str, list[Told]]
     used: dict[str, Used]
-    """By part."""
+    """CPU time by part of the service."""
 
 
 FULL = Plan(pairs=240, cost=turn_cost.Plan(rounds=3, streams=16, turns=10, idle_s=5.0), turns=100)
 QUICK = Plan(pairs=12, cost=turn_cost.Plan(rounds=1, streams=4, turns=2, idle_s=1.0), turns=8)
 STREAMS = (1, 8)
 STRANGERS_TOLERANCE = 0.1
-"""Of a core."""
+"""Share of a core that other processes may take before a run counts as disturbed. Higher hides disturbances."""
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ from cluster.engine_core.grammar_guard import GrammarGuard, MeteredGrammar
 
 NUM_CONSTRAINTS = 60
 NUM_ROUNDS = 40
-"""Of following one answer, with and without the guard."""
+"""Rounds of following one answer with and without the guard. More make the medians steadier and take longer."""
 SMALL, LARGE = 8, 1000
 """Properties."""
 CONFIG = {

@@ -53,7 +53,7 @@ class Planned:
         self._summarizes = summarizes
         self._summaries: list[SummaryPlace] = []
         self._texts: dict[int, str] = {}
-        """By what they cover."""
+        """The text of each summary, by the number of items that it covers."""
         self._chance = random.Random(1)
         self.read = 0
         """Tokens that the summaries were written from."""

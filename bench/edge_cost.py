@@ -32,7 +32,7 @@ MAX_MODEL_LEN = 65_536
 
 
 async def serve_and_measure() -> dict[str, list[float]]:
-    """In the process of one side, whose modules are imported from its own worktree."""
+    """Measure in the process of one side, which imports its modules from its own worktree."""
     import httpx
 
     import api.deployment  # noqa: F401  # before what it imports

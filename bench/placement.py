@@ -2,7 +2,7 @@
 
     make bench-placement
 
-Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt, requests stay
+Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt, requests run
 for a while, every worker reports once a second, and every request passes through all of its events. The goals: 10,000
 placements a second on a core with 64 workers and prompts of 512 tokens, and a p99 of 1 ms with 100 workers and prompts
 of 32k. It measures what would run here: compiled code (`baton compile`), or the sources (BATON_PURE_PYTHON=1). All
@@ -51,7 +51,7 @@ CASES = (
 class Figures(NamedTuple):
     place_s: list[float]
     events_s: float
-    """Of all that the requests' sessions and the workers told."""
+    """CPU time of all events and reports of sessions and workers."""
     num_refused: int
 
 
@@ -81,7 +81,7 @@ def reports_of(num_workers: int) -> list[WorkerReport]:
 
 
 def prompts_of(case: Case, chance: random.Random) -> list[list[bytes]]:
-    """Of 200 conversations. A quarter of a prompt is the system prompt, which all have."""
+    """Prompts of 200 conversations. A quarter of each is the system prompt that all share."""
     num_blocks = case.num_prompt // BLOCK
     system = [chance.randbytes(8) for _ in range(num_blocks // 4)]
     return [system + [chance.randbytes(8) for _ in range(num_blocks - len(system))] for _ in range(200)]

@@ -14,13 +14,13 @@ os.environ.setdefault(compiled.SWITCH, "1")  # what is tested are the sources; 0
 
 @pytest.fixture(autouse=True)
 def belongs_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a process that Baton has started; a service that a test starts makes a secret of its own."""
+    """Each test runs as a process that Baton has started. A service that a test starts makes its own secret."""
     monkeypatch.setenv(SECRET_VARIABLE, "a secret that only the tests know")
 
 
 @pytest.fixture(autouse=True)
 def answers_follow_openai_s_document() -> Iterator[None]:
-    """Those that pass through watched clients."""
+    """Answers that pass through watched clients follow OpenAI's document."""
     yield
     if deviations := RECORD.take():
         pytest.fail("\n".join(["what passed deviates from OpenAI's document:", *deviations[:NUM_SHOWN]]), pytrace=False)

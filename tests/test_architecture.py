@@ -3,6 +3,7 @@ names are unique, and how long files, functions and folders are. Who may import 
 """
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -219,6 +220,15 @@ def test_helpers_of_tests_and_benchmarks_have_one_name_each() -> None:
     """A module with two names is loaded twice, and mypy refuses it."""
     assert [file for file in HELPERS if not (ROOT / file).with_name("__init__.py").is_file()] == []
     assert [f"{file}: {line}" for file in HELPERS for line in imports_by_another_name(file)] == []
+
+
+def test_wrong_types_are_passed_on_purpose_alone() -> None:
+    """Each `type: ignore` of a test names its error and, in the same line, the reason."""
+    without = re.compile(r"# type: ignore(?!\[[a-z, -]+\]  # \w)")
+    lines = [(file, line) for file in HELPERS for line in (ROOT / file).read_text().splitlines()]
+    assert [
+        f"{file}: {line.strip()}" for file, line in lines if without.search(line) and "re.compile" not in line
+    ] == []
 
 
 def imports_by_another_name(file: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ _CPU_CLOCK = 2
 class Process:
     pid: int
     started_at: int
-    """In clock ticks since boot: tells two processes of one pid apart."""
+    """When the process started, in clock ticks since boot. It tells two processes of one pid apart."""
     system: str
     role: str
 

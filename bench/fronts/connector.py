@@ -10,4 +10,4 @@ import kvtransfer.connector  # noqa: F401
 
 
 class NixlConnector(NixlPullConnector):
-    """By the name that vLLM checks for."""
+    """vLLM's connector, under the name that vLLM checks for."""

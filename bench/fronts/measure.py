@@ -22,15 +22,15 @@ CALM_S = 2.0
 @dataclass(frozen=True)
 class Plan:
     paces_s: dict[str, float]
-    """By mode: what an engine step lasts at least."""
+    """The least duration of an engine step, by mode."""
     streams: list[int]
     rounds: int
     tokens: int
-    """Of an answer in the long runs; in the short runs it is one."""
+    """Tokens of an answer in the long runs. An answer of the short runs has one."""
     least_requests: int
-    """In a short run; at least one per stream."""
+    """The least number of requests in a short run. Each stream sends at least one."""
     least_answers: int
-    """In a long run; at least one per stream."""
+    """The least number of answers in a long run. Each stream gets at least one."""
     idle_s: float
 
 
@@ -43,7 +43,7 @@ class Run:
     load_s: float
     engine_cpu_s: float
     generator_cpu_s: float
-    """Of the load generator; 0 where the system drives itself."""
+    """CPU time of the load generator, or 0 where the system drives itself."""
     strangers_cpu_s: float
     """CPU time of processes that have nothing to do with this benchmark."""
     traces: list[Trace]
@@ -61,7 +61,7 @@ class Results:
         self.short: dict[Cell, list[Run]] = defaultdict(list)
         self.long: dict[Cell, list[Run]] = defaultdict(list)
         self.idle: dict[str, list[Work]] = defaultdict(list)
-        """By system, the fronts' alone."""
+        """CPU time of the idle fronts, by system."""
 
 
 def measure(

@@ -27,10 +27,10 @@ class Figures:
     """Median."""
     token_us_by_round: list[float]
     gross_cpu_s: dict[str, float]
-    """Of the long runs, idle included."""
+    """CPU time in the long runs, idle cost included."""
     engine_cpu_s: float
     generator_cpu_s: float
-    """Of the long runs too, as are the engine cores'."""
+    """CPU time of the load generator in the long runs."""
     strangers_cpu_share: float
     """CPU time of processes that have nothing to do with the benchmark, per second of its runs."""
 
@@ -158,7 +158,7 @@ def to_json(machine: str, plan: Plan, cells: dict[Cell, Figures]) -> dict[str, A
 
 
 def _of_mode(mode: str, cells: dict[Cell, Figures]) -> Iterable[tuple[Cell, Figures]]:
-    """In the order of the measurement."""
+    """Runs of one mode, in the order of their measurement."""
     return ((cell, f) for cell, f in cells.items() if cell.mode == mode)
 
 

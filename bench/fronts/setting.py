@@ -15,7 +15,7 @@ _EXECUTOR = "bench.fronts.executor.PacedExecutor"
 @dataclass(frozen=True)
 class Setting:
     folder: Path
-    """For logs, rendered configs and the router's own environment."""
+    """The folder of logs, rendered configs and the router's environment."""
     conf: dict[str, Any]
     """A Serve config of Baton with one prefill and one decode worker, which the other systems are made after."""
 

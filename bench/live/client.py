@@ -18,18 +18,18 @@ from bench.live.goodput import Answer
 from bench.live.mixes import Ask
 
 LIMIT_S = 30.0
-"""A request that takes longer is given up: it has missed every SLO by then."""
+"""Seconds after which a request is given up. Such a request has missed every SLO."""
 
 
 @dataclass(frozen=True)
 class OpenLoad:
     asks: Sequence[Ask]
     ports: Sequence[int]
-    """Of the system's servers on this machine."""
+    """Ports of the system's servers on this machine."""
     headers: Mapping[str, Mapping[str, str]]
-    """By kind of request."""
+    """HTTP headers by kind of request."""
     most_open: int | None = None
-    """For a closed loop: so many requests at a time, the next one as soon as one has ended."""
+    """How many requests of a closed loop are open at a time: each that ends makes room for the next."""
 
 
 class OpenLoop:
@@ -60,7 +60,7 @@ class OpenLoop:
         return loop.time() - started_at
 
     async def collect(self) -> list[Answer]:
-        """In the order of the asks."""
+        """Collect the answers in the order of their requests."""
         return self._answers
 
     async def _answer(self, ask: Ask, request: bytes, started_at: float) -> Answer:

@@ -73,7 +73,7 @@ class Contender:
 
 
 def contenders(setting: Setting, generator: Driver) -> list[Contender]:
-    """In the order of the tables: ours last."""
+    """All contenders in the order of the tables, Baton last."""
     baton = EqualBaton(setting, generator)
     return [
         Contender(COLOCATED, Colocated(setting, generator)),

@@ -28,7 +28,7 @@ class Answer:
 
     kind: str
     status: int
-    """Of HTTP; 0 where no whole answer came."""
+    """The HTTP status, or 0 if no whole answer came."""
     ttft_s: float | None
     tpot_s: float | None
     """None without a second token."""
@@ -70,7 +70,7 @@ def slos(alone: Sequence[Answer], ttft_factor: float, base_s: float, tpot_factor
 
 
 def interval(rounds: Sequence[Sequence[float]], rng: random.Random) -> Interval:
-    """Of the mean over all requests of all rounds."""
+    """The confidence interval of the mean over all requests of all rounds."""
     means = sorted(_resampled_mean(rounds, rng) for _ in range(RESAMPLES))
     tail = 100 * (1 - CONFIDENCE) / 2
     value = fmean(value for values in rounds for value in values)
@@ -78,12 +78,12 @@ def interval(rounds: Sequence[Sequence[float]], rng: random.Random) -> Interval:
 
 
 def difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], rng: random.Random) -> Interval:
-    """Of our mean less theirs, over the same requests."""
+    """The confidence interval of our mean less the mean of another system, over the same requests."""
     return interval([[a - b for a, b in zip(*pair, strict=True)] for pair in zip(ours, theirs, strict=True)], rng)
 
 
 def median_difference(ours: Sequence[float], theirs: Sequence[float], rng: random.Random) -> Interval:
-    """Of our median less theirs, over pairs that were measured beside each other."""
+    """The confidence interval of our median less the median of another system, over pairs measured side by side."""
     pairs = list(zip(ours, theirs, strict=True))
     differences = sorted(_difference_of_medians(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
     tail = 100 * (1 - CONFIDENCE) / 2
@@ -105,7 +105,7 @@ def _resampled_mean(rounds: Sequence[Sequence[float]], rng: random.Random) -> fl
 
 @dataclass(frozen=True)
 class PredictionError:
-    """Of requests that ran where they were first placed."""
+    """How wrong predictions were for requests that ran where they were first placed."""
 
     count: int
     p50: float

@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 
 CHAT, LONG = "chat", "long"
 LONG_SHARES = {"chats": 0.0, "mixed": 0.2, "long prompts": 1.0}
-"""By mix: how many of its requests are long prompts."""
+"""The share of long prompts, by mix."""
 
 CHAT_USER_TOKENS, CHAT_OUTPUT_TOKENS = (60, 110), (64, 128)
 LONG_PROMPT_TOKENS, LONG_OUTPUT_TOKENS = (2000, 3500), (4, 12)
 MOST_TURNS = 3
 CONTINUED = 2 / 3
-"""Of the chat requests, where there is a conversation to go on with."""
+"""The share of chat requests that continue a conversation, if there is one."""
 THINK_S = 2.0
 """Least time between two turns of a conversation."""
 
 Text = Callable[[random.Random, int], str]
-"""About so many tokens of text."""
+"""Makes a text of about as many tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Ask:
 @dataclass(frozen=True)
 class _Conversation:
     messages: tuple[str, ...]
-    """With the last answer."""
+    """Messages of the conversation, up to and including the last answer."""
     turns: int
     last_at_s: float
 
@@ -57,13 +57,13 @@ def asks(mix: str, per_s: float, duration_s: float, rng: random.Random, text: Te
 
 
 def marked(ask: Ask, mark: str) -> Ask:
-    """The same request, to a cache another one: it starts with `mark`."""
+    """The same request with `mark` in front, so that no cache knows its prompt."""
     first, *others = ask.messages
     return replace(ask, messages=(f"{mark} {first}", *others))
 
 
 def at_once(asked: Sequence[Ask]) -> list[Ask]:
-    """For a closed loop: no arrival times."""
+    """Requests of a closed loop. They have no arrival times."""
     return [replace(ask, at_s=0.0) for ask in asked]
 
 

@@ -23,7 +23,7 @@ class Fate:
 
 
 def fates(system: System, answers: Sequence[Answer]) -> list[Fate | None]:
-    """Of the answers, as far as there is a receipt; none for other systems."""
+    """What became of each answer, or None if it has no receipt. Other systems write no receipts."""
     if not isinstance(system, Baton):
         return []
     body = get(system.port, f"/baton/receipts?last={2 * len(answers)}")

@@ -15,7 +15,7 @@ from bench.matrix.report import markdown
 from cluster.simulation.results.summary import aligned
 
 STRANGERS_TOLERANCE = 0.1
-"""Of a core."""
+"""Share of a core that other processes may take before a round counts as disturbed. Higher hides disturbances."""
 _HEAD = ("mix", "system", "attained", "95 %", "good/s", "TTFT p50", "p99 ms", "TPOT p50", "p99 ms", "refused", "lost")
 _KINDS = ("chat", "long")
 
@@ -175,7 +175,7 @@ class Report:
         }
 
     def _ordered(self) -> list[tuple[tuple[str, str], Cell]]:
-        """By mix; rounds are measured in turns."""
+        """Runs sorted by mix, because the rounds of all mixes alternate."""
         return sorted(self.cells.items(), key=lambda item: self._plan.mixes.index(item[0][0]))
 
 

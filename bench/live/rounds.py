@@ -43,11 +43,11 @@ class Run:
     """One round of one mix on one system."""
 
     answers: list[Answer]
-    """In the order of the asks, which all systems have in common."""
+    """Answers in the order of the requests, which is the same for all systems."""
     strangers_share: float
     """Cores that were taken by what is neither the system nor the load generator."""
     fates: list[Fate | None]
-    """Of Baton's requests, in the same order."""
+    """What became of Baton's requests, in the same order."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Results:
     per_s: dict[str, float]
     """The rate that was offered, by mix."""
     runs: dict[tuple[str, str], list[Run]] = field(default_factory=lambda: defaultdict(list))
-    """By mix and contender."""
+    """Runs by mix and contender."""
 
 
 class Measurement:
@@ -151,7 +151,7 @@ class Measurement:
         return driver.run(), driver.collect()
 
     def _asks(self, mix: str, per_s: float, duration_s: float, name: str) -> list[Ask]:
-        """The same for every system; another `name`, others."""
+        """Requests of a round: the same for every system, and different for another `name`."""
         rng = random.Random(f"{self._plan.seed} {mix} {name}")
         return mixes.asks(mix, per_s, duration_s, rng, self._text)
 

@@ -27,7 +27,7 @@ ARXIV_LENGTHS = TRACES / "vidur_arxiv_summarization_stats_llama2_tokenizer_filte
 HOST_TOKENS = 1_000_000
 HELD_OUT_SEED = 1000
 CODE_REQUESTS = 8819
-"""As many as the trace has: with fewer, its largest bursts may not be among them."""
+"""All requests of the trace. Fewer could leave out its largest bursts."""
 LAST_TUNING_ROW = 7000
 """Later rows are held out."""
 HELD_OUT = " held-out"
@@ -35,7 +35,7 @@ HELD_OUT = " held-out"
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     rows: Callable[[int, int], list[Arrival]]
-    """From a seed and the number of requests that are wanted; traces may have fewer."""
+    """Makes arrivals from a seed and a number of requests. A trace may have fewer."""
     host_tokens: int = 0
     num_requests: int = 5000
     """Unless another number is asked for."""

@@ -9,7 +9,7 @@ from cluster.simulation.results.summary import aligned
 
 OURS, REFERENCE = "goodput", "round_robin"
 MOST_BELOW = 0.02
-"""Of the best static policy's rate: what ours may be below it."""
+"""Share by which our rate may be below that of the best static policy. Higher accepts worse results."""
 GAIN, GAIN_CELLS = 1.15, ("conversation/tight", "conversation/mid")
 NUM_WORKERS = 8
 

@@ -19,13 +19,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of prefill workers to choose from, if the policy has any."""
     num_requests: int
     step_tokens: int
-    """Of decode workers."""
+    """Tokens that a step of a decode worker computes at most."""
     target: float
     guess_per_s: float
 
     @property
     def weight(self) -> float:
-        """Of its duration, relative to others'."""
+        """How long a job takes, relative to other jobs."""
         baseline = BASELINES[self.policy]
         return (1 + len(self.splits) / 3 if baseline.has_prefill_pool else 1.0) * (4 if baseline.has_admission else 1)
 
@@ -38,7 +38,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     """0: the target is out of reach at any rate."""
     summary: RunSummary | None
-    """Of the run at that rate."""
+    """Figures of the run at that rate."""
     took_s: float
 
 

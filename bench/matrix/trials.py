@@ -19,7 +19,7 @@ from cluster.simulation.experiment import Cluster, TargetMissed
 from cluster.simulation.results.summary import RunSummary, summary
 
 logging.getLogger("router").setLevel(logging.ERROR)
-"""Simulated workers die by the dozen: nobody needs a line for each request that goes on elsewhere."""
+"""Many simulated workers die. A log line for each request that goes on elsewhere would drown the rest."""
 
 SOURCES = ("cluster/slo.py", "cluster/messages/*.py", "cluster/simulation/**/*.py", "router/**/*.py")
 
@@ -63,7 +63,7 @@ class TrialFile:
                 self._known[trial.key] = trial
 
     def get(self, key: TrialKey) -> Trial:
-        """From the file, or simulated now."""
+        """The trial from the file, or simulated now."""
         trial = self._known.get(key)
         if trial is None:
             trial = self._known[key] = self._simulated(key)
@@ -89,7 +89,7 @@ class TrialFile:
 
 
 def code_digest() -> str:
-    """Of all that decides what a trial comes to."""
+    """A digest of all code and data that decide the result of a trial."""
     digest = blake2b(digest_size=8)
     for pattern in SOURCES:
         for file in sorted(REPO_ROOT.glob(pattern)):

@@ -1,1 +1,1 @@
-"""What it costs to remember, measured with the official client."""
+"""The cost of stored turns, measured with the official client."""

@@ -1,4 +1,4 @@
-"""What it adds to the TTFT of a turn that it is remembered."""
+"""How much TTFT the storing of a turn adds."""
 
 import asyncio
 import math
@@ -13,12 +13,12 @@ from bench.turns.dialogs import Dialog, Spec, Stateless, Stored, Told
 from bench.turns.questions import instructions, question
 
 TURNS = 6
-"""Of a dialog."""
+"""Turns of a dialog."""
 MAX_OUTPUT_TOKENS = 8
 PROGRESS_PAIRS = 30
 
 Pair = tuple[Told, Told]
-"""The same turn of two dialogs alike, stored and stateless."""
+"""The same turn of two equal dialogs: stored, and stateless."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Added:
     stored_s: Sequence[float]
     stateless_s: Sequence[float]
     difference: Interval
-    """Of the medians."""
+    """The difference of the medians."""
 
 
 async def added_ttft(
@@ -53,7 +53,7 @@ async def added_ttft(
 
 
 async def side_by_side(dialogs: tuple[Dialog, Dialog], turns: int, chance: random.Random) -> list[Pair]:
-    """The same questions to both, in random order turn by turn."""
+    """Ask both dialogs the same questions, turn by turn and in random order."""
     for dialog in dialogs:
         await dialog.open()
     pairs = []

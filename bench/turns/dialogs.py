@@ -23,7 +23,7 @@ class Told(NamedTuple):
     """One turn, as its client saw it."""
 
     ttft_s: float
-    """To the first piece of text."""
+    """Seconds to the first piece of text."""
     total_s: float
     text: str
     prompt_tokens: int
@@ -74,7 +74,7 @@ class Dialog(ABC):
 
 
 class Stored(Dialog):
-    """In a conversation that the service remembers."""
+    """Turns in a conversation that the service stores."""
 
     def __init__(self, client: openai.AsyncOpenAI, spec: Spec, truncation: str = "disabled") -> None:
         super().__init__(client, spec)
@@ -90,7 +90,7 @@ class Stored(Dialog):
 
 
 class Stateless(Dialog):
-    """The client tells all of it each time."""
+    """The client sends the whole dialog with each turn."""
 
     async def open(self) -> None:
         self._messages: list[Message] = []
@@ -127,7 +127,7 @@ class DropOldest(Stateless):
 
 
 class Completions(Dialog):
-    """Chat completions, which remember nothing either."""
+    """Chat completions, which are stateless too."""
 
     async def open(self) -> None:
         self._chat: list[ChatCompletionMessageParam] = [{"role": "system", "content": self._spec.instructions}]
@@ -158,7 +158,7 @@ class Completions(Dialog):
 
 
 def _known(response: Any) -> float:
-    """By the `context` of one that was fitted into the window."""
+    """The share of the items that the model saw, from the `context` of a response that was fitted into the window."""
     context = getattr(response, "context", None)
     if context is None:
         return 1.0

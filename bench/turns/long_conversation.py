@@ -19,11 +19,11 @@ PROGRESS_TURNS = 10
 
 @dataclass(frozen=True)
 class Summary:
-    """Of all turns of one conversation."""
+    """Figures of all turns of one conversation."""
 
     prompt_tokens: float
     computed_tokens: float
-    """Of a prompt, those that were not in the cache."""
+    """Tokens of a prompt that were not in the cache."""
     cached_share: float
     moved: int
     """Turns with less than half of their prompt in the cache."""

@@ -96,9 +96,9 @@ class _Reading:
 
     ingress_s: float
     postgres_s: float | None
-    """With those of its processes that have ended."""
+    """CPU seconds of PostgreSQL, including its processes that have ended."""
     all_s: dict[int, float]
-    """By process id, of the service and this process."""
+    """CPU seconds of the service and of this process, by process id."""
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def started(conf: dict[str, Any]) -> Iterator[Service]:
 
 
 def found(url: str) -> Service:
-    """One that runs already."""
+    """A service that runs already."""
     return Service(url.rstrip("/"), REPO_ROOT / StateConfig().data_dir, is_ours=False)
 
 

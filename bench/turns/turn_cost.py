@@ -63,7 +63,7 @@ class Plan(NamedTuple):
     rounds: int
     streams: int
     turns: int
-    """Of each stream's dialog."""
+    """Turns of the dialog of each stream."""
     idle_s: float
 
 

@@ -20,7 +20,7 @@ CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["appl
 def a_bare_engine(
     pool: Pool, config: PoolConfig, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]
 ) -> Engine:
-    """To be called in a process of its own, which keeps the secret that its engines share."""
+    """Start an engine. The caller is a process of its own, which keeps the secret that its engines share."""
     establish_secret(lambda proposed: proposed)
     engine = Engine(pool, config, worker=WorkerId(pool), rank=0, interface=Interface("127.0.0.1", "lo"))
     engine.attach(EngineHooks(on_prompt=lambda sources: None, on_step=lambda: None, on_ended_leases=on_ended_leases))

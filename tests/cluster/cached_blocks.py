@@ -27,7 +27,7 @@ from tests.cluster.bare_engine import CONFIG, a_bare_engine
 
 NUM_TOKENS, NUM_OUTPUT = 1000, 100
 KV_BYTES = 11 << 20
-"""Of the prefill engine: room for few prompts."""
+"""KV memory of the prefill engine, in bytes: room for few prompts."""
 EVICTING = range(20, 26)
 PARAMS = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUT, ignore_eos=True)
 SALT = "tenant"

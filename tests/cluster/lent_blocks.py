@@ -86,7 +86,7 @@ class BareEngine:
         return time.monotonic() - began_at
 
 
-async def lives_of_a_hand_over() -> dict[str, Any]:
+async def lives_of_a_handoff() -> dict[str, Any]:
     ends = Ends()
     prefill, decode = BareEngine(Pool.PREFILL, ends), BareEngine(Pool.DECODE, ends)
     steps: dict[str, Any] = {}
@@ -145,4 +145,4 @@ def prompt(seed: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(asyncio.run(lives_of_a_hand_over())))
+    Path(sys.argv[1]).write_text(json.dumps(asyncio.run(lives_of_a_handoff())))

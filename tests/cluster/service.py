@@ -150,7 +150,7 @@ class Service:
         return [p for p in self._family() if _is(p, name)]
 
     def ray_processes(self, script: str) -> list[psutil.Process]:
-        """Those of Ray's own that run a script of that name."""
+        """Processes of Ray that run a script of that name."""
         return [p for p in self._family() if _runs(p, script)]
 
     def all_processes(self) -> list[psutil.Process]:

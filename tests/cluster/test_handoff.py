@@ -92,7 +92,7 @@ def test_next_turn_is_computed_where_the_turn_before_was(service: Service, clien
     assert engine == service.prompt_tokens("decode")["pulled"]
 
 
-def test_every_hand_over_is_checked_and_agrees(service: Service, client: openai.OpenAI, model: str) -> None:
+def test_every_handoff_is_checked_and_agrees(service: Service, client: openai.OpenAI, model: str) -> None:
     before = service.metric("baton_verifications_total", result="agrees")
     several: list[dict[str, Any]] = [{}, {"temperature": 1.0}, {"stop": ["never said"]}, {"presence_penalty": 1.0}]
     for number, fields in enumerate(several):

@@ -31,7 +31,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(target.read_text())
 
 
-def test_hand_over_in_time_is_pulled_and_agrees_with_the_prefill_engine(seen: dict[str, Any]) -> None:
+def test_handoff_in_time_is_pulled_and_agrees_with_the_prefill_engine(seen: dict[str, Any]) -> None:
     step = seen["steps"]["in time"]
     assert step["tokens"] == seen["right"]
     assert (step["sources"]["pulled"], step["end"]) == (1500, "read")

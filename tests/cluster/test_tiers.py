@@ -59,7 +59,7 @@ def test_prompt_comes_back_from_disk_after_the_engine_was_killed(seen: dict[str,
     sources_of(seen, "from disk", whole_blocks(seen))
 
 
-def test_hand_over_is_pulled_although_the_tiers_have_the_prompt(seen: dict[str, Any]) -> None:
+def test_handoff_is_pulled_although_the_tiers_have_the_prompt(seen: dict[str, Any]) -> None:
     sources_of(seen, "handed over", {"pulled": seen["prompts"]["first"]})
 
 
@@ -77,7 +77,7 @@ def test_nothing_comes_back_from_any_tier_that_cannot_be_trusted_any_more(seen: 
     sources_of(seen, "distrusted", {"computed": seen["prompts"]["first"]})
 
 
-def test_hand_over_that_is_lost_is_computed_and_reported_so(seen: dict[str, Any]) -> None:
+def test_handoff_that_is_lost_is_computed_and_reported_so(seen: dict[str, Any]) -> None:
     sources_of(seen, "handoff lost", {"computed": seen["prompts"]["first"]})
 
 

@@ -66,11 +66,11 @@ class TieredEngine:
 
     async def generate(self, prompt: list[int], handoff: KVHandoff | None = None) -> dict[str, Any]:
         await self._forget()
-        before, feed = hits_by_tier(), TokenBuffer(1)
-        await self._engine.generations.start(self.request(prompt), handoff, feed, time.monotonic() + PULL_TIMEOUT_S)
+        before, buffer = hits_by_tier(), TokenBuffer(1)
+        await self._engine.generations.start(self.request(prompt), handoff, buffer, time.monotonic() + PULL_TIMEOUT_S)
         tokens: list[int] = []
         sources = None
-        while deltas := await feed.next():
+        while deltas := await buffer.next():
             for delta in deltas:
                 tokens += delta.token_ids
                 sources = delta.prompt_sources or sources
@@ -97,7 +97,7 @@ def seen(sources: PromptTokenSources) -> dict[str, Any]:
 
 
 def hits_by_tier() -> dict[str, int]:
-    """Of the engine that was started last, as vLLM counts them."""
+    """Hits by tier of the engine that was started last, as vLLM counts them."""
     (family,) = (metric for metric in REGISTRY.collect() if metric.name == "vllm:prompt_tokens_cached_by_source")
     return {sample.labels["source"]: int(sample.value) for sample in family.samples if sample.name.endswith("_total")}
 

@@ -32,7 +32,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The same of a Redis, which may have something in it."""
+    """The URL of a Redis for all tests. It may have keys of earlier tests."""
     server = LocalRedis(tmp_path_factory.mktemp("state") / "redis")
     yield server.start()
     server.stop()

@@ -90,7 +90,7 @@ class FakeSession:
 
 
 def with_logprobs(delta: TokenDelta, other: int, prompt: Sequence[int] = ()) -> TokenDelta:
-    """As an engine reports its token, and those of a prompt, with one alternative each."""
+    """Log-probabilities of tokens as an engine reports them, with one alternative each."""
     (token,) = delta.token_ids
     lists = LogprobsLists(np.array([[token, other]]), np.array([[-0.1, -2.5]], dtype=np.float32), np.array([1]))
     of_prompt = None

@@ -24,7 +24,7 @@ class ForgetfulRedis:
         process.wait(30)
 
     def hold_up(self) -> None:
-        """It takes what it is asked, and does not answer."""
+        """Redis takes commands and does not answer."""
         self._process().send_signal(signal.SIGSTOP)
 
     def let_go_on(self) -> None:

@@ -32,7 +32,7 @@ async def clients_of(
     context: ContextManager | None = None,
     **config: Any,
 ) -> AsyncIterator[ClientOf]:
-    """By API key, of a listening ingress with this `config`. `state`: None for one that cannot be reached."""
+    """Clients by API key of a listening ingress with this `config`. Without `state`, it reaches none."""
     port = free_port()
     app = an_app(frontend, state=state, context=context, **config)
     listener = await HttpListener.start(app, IngressConfig(port=port))

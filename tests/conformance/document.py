@@ -18,7 +18,7 @@ FILE = Path(__file__).resolve().parents[3] / "shared/notes/openai-openapi.json.g
 JSON, EVENTS = "application/json", "text/event-stream"
 
 ERROR = "ErrorResponse"
-"""Of every status from 400 on: the document has it for hardly any."""
+"""The schema of every answer with a status from 400 on. The document names it for few."""
 
 STREAMED_AS_WHOLE = "POST /v1/completions"
 """Chunks have the schema of the whole: the document says so in words alone."""
@@ -36,9 +36,9 @@ _URI = "urn:openai"
 
 class Deviation(NamedTuple):
     schema: str
-    """By its name in the document."""
+    """The name of the schema in the document."""
     path: str
-    """In the body: `/choices/0/message`."""
+    """The place in the body, such as `/choices/0/message`."""
     message: str
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Document:
         raise LookupError
 
     def schema_of_event(self, schema: str, event: Any) -> str:
-        """Of one event of a stream. Raises LookupError for a type that the document does not have."""
+        """The schema of one event of a stream. Raises LookupError for a type that the document does not have."""
         if schema == EVENT:
             return self._events[event.get("type")]
         return ERROR if "error" in event else schema

@@ -15,7 +15,7 @@ ROUTES: dict[str, str | None] = {
     "GET /v1/feedback": None,
     "DELETE /v1/feedback/{feedback}": None,
 }
-"""With the schema of their answers, where that is made of OpenAI's. Parameters are in braces."""
+"""Our own routes, with the schema of their answers where it is made of OpenAI's. Parameters are in braces."""
 
 ALWAYS = ("GET /readyz",)
 """Whatever the status: no errors, though it may be 503."""

@@ -21,7 +21,7 @@ class Record:
         self.asked: set[tuple[str, str]] = set()
         """Methods and paths."""
         self.schemas: set[str] = set()
-        """That something was to follow."""
+        """Schemas that a body was compared with."""
         self.used: set[Waiver] = set()
 
     def take(self) -> list[str]:
@@ -40,7 +40,7 @@ class Record:
 
 
 RECORD = Record()
-"""Of all tests: one that has caused a deviation fails (tests/conftest.py)."""
+"""What passed in all tests. A test that has caused a deviation fails (tests/conftest.py)."""
 
 
 def watched(client: Client, invented: Collection[str] = (), record: Record = RECORD) -> Client:
@@ -124,7 +124,7 @@ _Reader = _Body | _Events
 
 
 class _Watched(httpx.SyncByteStream, httpx.AsyncByteStream, httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """A body on its way to whoever reads it."""
+    """A body on its way to its reader."""
 
     def __init__(self, stream: Any, reader: _Reader) -> None:
         self._stream, self._reader = stream, reader

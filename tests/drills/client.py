@@ -21,7 +21,7 @@ class Seen:
 
     text: str = ""
     arrivals: list[float] = field(default_factory=list, repr=False)
-    """Of the frames."""
+    """When each frame arrived."""
     num_tokens: int | None = None
     """What `usage` says, at the end."""
     path: str | None = None

@@ -7,8 +7,8 @@ import pytest
 from tests.cluster.service import Service
 from tests.drills import report
 from tests.drills.drill import Measured
-from tests.drills.fleet import DECODE, PREFILL, Fleet
 from tests.drills.matrix import NUM_REPLICAS, SERVICE
+from tests.drills.processes import DECODE, PREFILL, LiveProcesses
 
 MEASURED = pytest.StashKey[list[Measured]]()
 PLANE_MEASURED = pytest.StashKey[list[report.PlaneMeasured]]()
@@ -49,16 +49,16 @@ class Range:
         self._folders = tmp_path_factory
         self._service: Service | None = None
 
-    def fleet(self) -> Fleet:
+    def live(self) -> LiveProcesses:
         """A whole service."""
         if self._service is not None:
             try:
-                return _quiet(Fleet(self._service), WHOLE_WITHIN_S)
+                return _quiet(LiveProcesses(self._service), WHOLE_WITHIN_S)
             except TimeoutError:
                 self.stop()
         self._service = Service(self._folders.mktemp("drills"), SERVICE)
         self._service.wait_until_ready(START_TIMEOUT_S)
-        return _quiet(Fleet(self._service), START_TIMEOUT_S)
+        return _quiet(LiveProcesses(self._service), START_TIMEOUT_S)
 
     def stop(self) -> None:
         service, self._service = self._service, None
@@ -67,11 +67,11 @@ class Range:
             assert not left, f"still running after Ctrl-C: {left}"
 
 
-def _quiet(fleet: Fleet, timeout_s: float) -> Fleet:
-    fleet.wait_until_whole(NUM_REPLICAS, timeout_s)
+def _quiet(live: LiveProcesses, timeout_s: float) -> LiveProcesses:
+    live.wait_until_whole(NUM_REPLICAS, timeout_s)
     with suppress(TimeoutError):  # a link whose speed cannot be told is not measured for ever
-        fleet.wait_until_quiet(NUM_REPLICAS[PREFILL] * NUM_REPLICAS[DECODE], MEASURED_WITHIN_S)
-    return fleet
+        live.wait_until_quiet(NUM_REPLICAS[PREFILL] * NUM_REPLICAS[DECODE], MEASURED_WITHIN_S)
+    return live
 
 
 @pytest.fixture(scope="package")
@@ -82,8 +82,8 @@ def drill_range(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
 
 
 @pytest.fixture
-def fleet(drill_range: Range) -> Fleet:
-    return drill_range.fleet()
+def live(drill_range: Range) -> LiveProcesses:
+    return drill_range.live()
 
 
 @pytest.fixture

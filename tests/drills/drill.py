@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from tests.cluster.service import wait_for
 from tests.drills.faults import FAULTS, Fault
-from tests.drills.fleet import Fleet, Replica
 from tests.drills.matrix import NUM_REPLICAS, Cell
 from tests.drills.moments import MOMENTS
+from tests.drills.processes import LiveProcesses, Replica
 from tests.drills.stage import MomentMissed, Stage
 
 ATTEMPTS = 3
 ANSWER_S = 30.0
-"""For the tokens themselves."""
+"""Seconds that the tokens of an answer may take."""
 COUNTED_WITHIN_S = 2.0
 PATIENCE = 4.0
 """Times its bound, until a measurement is given up: a bound that is missed shall say by how much."""
@@ -27,19 +27,19 @@ class Measured:
     """The longest time without a token that the client had from the fault on."""
     bystander: str = "-"
     bystander_silence_s: float | None = None
-    """The same of the bystander."""
+    """The longest silence of the bystander, in seconds."""
     kv_back_s: dict[str, float] | None = None
-    """By surviving engine."""
+    """Seconds until the KV blocks were free, by surviving engine."""
     leases_ended: dict[str, int] | None = None
     """How many leases of surviving prefill workers ended how."""
     whole_s: float | None = None
     failure: str = ""
 
 
-def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
+def run_drill(live: LiveProcesses, cell: Cell, measured: Measured) -> None:
     """Fills in `measured` as far as it comes."""
     fault = FAULTS[cell.fault]
-    stage = _stage_at(fleet, cell)
+    stage = _stage_at(live, cell)
     try:
         struck_at = time.monotonic()
         _strike(stage, fault, cell)
@@ -54,14 +54,14 @@ def run_drill(fleet: Fleet, cell: Cell, measured: Measured) -> None:
         wait_for(lambda: not _held(stage, _survivors(stage, fault)), cell.bounds.kv_back_s * PATIENCE)
     finally:
         stage.close()
-    fleet.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
+    live.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
     measured.whole_s = time.monotonic() - struck_at
 
 
-def _stage_at(fleet: Fleet, cell: Cell) -> Stage:
-    """With the victim at its moment. On a machine that does other things too, a moment can pass unseen."""
+def _stage_at(live: LiveProcesses, cell: Cell) -> Stage:
+    """A stage with the victim at its moment. If the moment passes unseen, the stage is set up again."""
     for attempt in range(ATTEMPTS):
-        stage = Stage(fleet, cell.seed + attempt * 1000)
+        stage = Stage(live, cell.seed + attempt * 1000)
         try:
             MOMENTS[cell.moment](stage)
             if not stage.victim.has_ended:
@@ -72,7 +72,7 @@ def _stage_at(fleet: Fleet, cell: Cell) -> Stage:
             stage.close()
             raise
         stage.close()
-        fleet.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
+        live.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
     raise MomentMissed(f"{cell.moment}: {ATTEMPTS} times")
 
 
@@ -104,7 +104,7 @@ def _wait_for_blocks(stage: Stage, fault: Fault, cell: Cell) -> dict[str, float]
 
 def _held(stage: Stage, workers: list[Replica]) -> dict[str, str]:
     """What each worker still has of the victim, if anything."""
-    now = stage.fleet.snapshot_of_the_living()
+    now = stage.live.snapshot_of_the_living()
     held = {str(worker): stage.still_held(worker, now) for worker in workers}
     return {worker: what for worker, what in held.items() if what}
 

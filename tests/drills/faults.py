@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import psutil
 
 from tests.drills.client import ANSWERED, CONNECTION_LOST, LEFT
-from tests.drills.fleet import Replica
 from tests.drills.network import cut
+from tests.drills.processes import Replica
 from tests.drills.stage import Stage
 
 HANG_S = 10.0

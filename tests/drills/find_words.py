@@ -33,7 +33,7 @@ NUM_TRIES = 3
 BATCH_TOKENS = 4800
 
 Errors = Counter[int]
-"""By the index of the word at which the model errs, in thousandths of a nat."""
+"""The model's errors in thousandths of a nat, by the index of the word."""
 
 
 class Search:
@@ -102,7 +102,7 @@ class Search:
         return sum((self._errors(words, length, starts, nats) for length, starts in tried), Errors())
 
     def _errors(self, words: list[str], length: int, starts: list[int], nats: float) -> Errors:
-        """In the first round after a litany of so many words from each of these starts."""
+        """Errors in the first round after a litany of `length` words from each of these starts."""
         errors = Errors()
         number = max(1, BATCH_TOKENS // (2 * length))
         for some in (starts[first : first + number] for first in range(0, len(starts), number)):

@@ -10,7 +10,7 @@ import yaml
 from cluster.config.repository import REPO_ROOT
 
 BYTES_PER_VALUE = 2
-"""Of bfloat16."""
+"""Bytes of a bfloat16 value."""
 
 
 def blocks_of(num_tokens: int) -> int:

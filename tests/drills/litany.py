@@ -16,7 +16,7 @@ from pathlib import Path
 
 WORDS_FILE = Path(__file__).with_name("litany_words.txt")
 WORDS = tuple(WORDS_FILE.read_text().split())
-"""In an order that the demo model can follow from every start (tests/drills/find_words.py)."""
+"""Words in an order that the demo model can follow from every start (tests/drills/find_words.py)."""
 NUM_SAID_AGAIN = 3
 """Words that tell the model where to go on. One or two leave it in doubt."""
 LONGEST = len(WORDS) + NUM_SAID_AGAIN

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.drills.faults import FAULTS
-from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER
 from tests.drills.moments import MOMENTS
+from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER
 
 SERVICE: dict[str, Any] = {
     # Small steps: a prefill takes long enough to be seen half done
@@ -29,9 +29,9 @@ class Bounds:
     silence_s: float
     """The longest time without a token, from the fault on."""
     kv_back_s: float
-    """From the end of the fault, or of the answer, whichever comes later."""
+    """Seconds until all KV blocks are free, from the end of the fault or of the answer, whichever comes later."""
     whole_s: float
-    """From the fault."""
+    """Seconds until the service is whole again, from the fault."""
 
 
 BOUNDS = {

@@ -12,7 +12,7 @@ import psutil
 
 CHAIN = "BATON_DRILL"
 MAX_PORTS_PER_RULE = 15
-"""Of iptables' `multiport`."""
+"""The most ports that iptables' `multiport` takes."""
 
 
 @contextmanager

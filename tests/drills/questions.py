@@ -21,7 +21,7 @@ RECALL_SHARE, CHAT_SHARE = 0.5, 0.2
 LITANY_PROMPT_TOKENS = (60, LONGEST)
 LITANY_TOKENS = (10, 80)
 WHOLE_SHARE = 0.5
-"""Of the litanies: asked for as many tokens as the prompt has, so that the answer needs each of its KV blocks."""
+"""Share of litanies that ask for as many tokens as the prompt has, so that the answer needs each KV block."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _aligned(cells: list[list[str]]) -> str:
 
 
 def line(row: Measured) -> str:
-    """For whoever watches."""
+    """One line for the log."""
     return "; ".join(f"{name}: {text}" for name, text in zip(HEADER, _cells(row), strict=True))
 
 

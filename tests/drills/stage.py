@@ -13,16 +13,16 @@ import psutil
 from kvtransfer.lease import LeaseEnd
 from tests.cluster.service import wait_for
 from tests.drills.client import Client
-from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet, Replica, Snapshot
 from tests.drills.kv_blocks import blocks_of, blocks_used
 from tests.drills.litany import LONGEST, litany
+from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses, Replica, Snapshot
 
 SCENE_TIMEOUT_S = 20.0
 CLIENT_TIMEOUT_S = 90.0
 BYSTANDER = litany(seed=17, length=40)
 """One that the demo model goes on with for so long without an error, by two nats at least."""
 BYSTANDER_TOKENS = 3500
-"""Longer than a drill takes: nobody waits for its end."""
+"""Tokens of the bystander's answer. It takes longer than a drill, so that it never ends within one."""
 BYSTANDER_FRAMES = 5
 BYSTANDER_TOKENS_AHEAD = 64
 """That its engine has computed and its client has not seen yet: two KV blocks. The victim has fifteen and more."""
@@ -41,23 +41,23 @@ class MomentMissed(Exception):
 
 
 class Stage:
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    def __init__(self, live: LiveProcesses, seed: int) -> None:
         """Starts the bystander. `seed`: the victim's prompt; each drill needs its own, or it finds a warm cache."""
-        self.fleet = fleet
+        self.live = live
         self._seed = seed
         self._held: list[psutil.Process] = []
-        self.prefills, self.decodes = fleet.replicas(PREFILL), fleet.replicas(DECODE)
-        (self.scheduler,) = fleet.replicas(SCHEDULER)
-        self.ingress, other_ingress = fleet.replicas(INGRESS)
-        self.bystander = fleet.connect(other_ingress, CLIENT_TIMEOUT_S)
+        self.prefills, self.decodes = live.replicas(PREFILL), live.replicas(DECODE)
+        (self.scheduler,) = live.replicas(SCHEDULER)
+        self.ingress, other_ingress = live.replicas(INGRESS)
+        self.bystander = live.connect(other_ingress, CLIENT_TIMEOUT_S)
         self.bystander.ask(MODEL, BYSTANDER, BYSTANDER_TOKENS)
         self.bystander.wait_for_frames(BYSTANDER_FRAMES, SCENE_TIMEOUT_S)
-        self._before = fleet.snapshot()
+        self._before = live.snapshot()
         self._placed_before = self._before.by("worker", "baton_placed_requests")
         self._computed_before = self._before.by("replica", "baton_prompt_tokens_total", pool=PREFILL, source="computed")
         (self.bystanders_decode,) = (d for d in self.decodes if self._placed_before[d.id])
         (self.other_decode,) = (d for d in self.decodes if not self._placed_before[d.id])
-        self.victim = fleet.connect(self.ingress, CLIENT_TIMEOUT_S)
+        self.victim = live.connect(self.ingress, CLIENT_TIMEOUT_S)
         self.prefill: Replica
         self.decode: Replica
 
@@ -67,7 +67,7 @@ class Stage:
         decodes: set[str] = set()
 
         def is_placed() -> bool:
-            now = self.fleet.snapshot()
+            now = self.live.snapshot()
             placed = now.by("worker", "baton_placed_requests")
             computed = now.by("replica", "baton_prompt_tokens_total", pool=PREFILL, source="computed")
             decodes.update(d.id for d in self.decodes if placed[d.id] > self._placed_before[d.id])
@@ -115,7 +115,7 @@ class Stage:
 
     def is_engine(self, worker: Replica, *, running: int, waiting: int) -> bool:
         """Whether the engine's last step has left it with so many requests, and with KV blocks in use."""
-        now = self.fleet.snapshot()
+        now = self.live.snapshot()
         return (
             now.total("vllm:num_requests_running", replica=worker.id) == running
             and now.total("vllm:num_requests_waiting", replica=worker.id) == waiting
@@ -124,16 +124,16 @@ class Stage:
 
     def has_left_engine(self, worker: Replica) -> bool:
         """Whether the engine has nothing to do, as its last step has left it."""
-        now = self.fleet.snapshot()
+        now = self.live.snapshot()
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
         return not any(now.total(name, replica=worker.id) for name in names)
 
     def has_lease(self, worker: Replica, state: str) -> bool:
-        return self.fleet.snapshot().total("baton_leases_open", replica=worker.id, state=state) > 0
+        return self.live.snapshot().total("baton_leases_open", replica=worker.id, state=state) > 0
 
     def leases_ended(self) -> dict[str, int]:
         """How many leases ended how since the victim came, as far as the prefill workers that counted them live."""
-        now = self.fleet.snapshot_of_the_living()
+        now = self.live.snapshot_of_the_living()
         ended = {}
         for how in LeaseEnd:
             before = self._before.by("replica", "baton_leases_ended_total", how=how)
@@ -159,7 +159,7 @@ class Stage:
     def is_bystander_counted(self) -> bool:
         """Whether its engine tells at least the blocks that its tokens fill: what is held is read from that figure."""
         num_tokens = self.bystander.num_prompt_tokens + self.bystander.num_tokens_seen - 1
-        usage = self.fleet.snapshot_of_the_living().by("replica", "vllm:kv_cache_usage_perc")
+        usage = self.live.snapshot_of_the_living().by("replica", "vllm:kv_cache_usage_perc")
         num_blocks = blocks_used(usage[self.bystanders_decode.id])
         return self.bystander.has_ended or num_blocks >= blocks_of(num_tokens)
 

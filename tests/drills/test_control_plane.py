@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.service import DECODE_PROCESS, wait_for
 from tests.drills.client import ANSWERED
 from tests.drills.control_plane import PLANE_FAULTS
-from tests.drills.fleet import DECODE, PREFILL, PROCESS_NAMES, SCHEDULER
+from tests.drills.processes import DECODE, PREFILL, PROCESS_NAMES, SCHEDULER
 from tests.drills.report import PlaneMeasured
 from tests.drills.traffic import Traffic
 from tests.drills.two_nodes import NUM_REPLICAS, TwoNodes
@@ -33,7 +33,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
     service = TwoNodes(tmp_path_factory.mktemp("two_nodes"))
     try:
         service.wait_until_ready(START_TIMEOUT_S)
-        service.fleet.wait_until_whole(NUM_REPLICAS, START_TIMEOUT_S)
+        service.live.wait_until_whole(NUM_REPLICAS, START_TIMEOUT_S)
         yield service
     finally:
         left = service.stop()
@@ -43,7 +43,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
 @pytest.mark.parametrize("name", PLANE_FAULTS)
 def test_control_plane(two_nodes: TwoNodes, name: str, plane_measured: list[PlaneMeasured]) -> None:
     fault = PLANE_FAULTS[name]
-    two_nodes.fleet.wait_until_whole(NUM_REPLICAS, HEALS_WITHIN_S)
+    two_nodes.live.wait_until_whole(NUM_REPLICAS, HEALS_WITHIN_S)
     before = _replicas(two_nodes)
     costs = fault.costs(two_nodes)
     traffic = Traffic(two_nodes.host, two_nodes.port, seed=SEEDS_PER_DRILL * list(PLANE_FAULTS).index(name))
@@ -67,12 +67,12 @@ def test_control_plane(two_nodes: TwoNodes, name: str, plane_measured: list[Plan
 
 def _require_healing(service: TwoNodes) -> None:
     """A worker that dies now is replaced, and nobody else."""
-    service.fleet.wait_until_whole(NUM_REPLICAS, HEALS_WITHIN_S)
+    service.live.wait_until_whole(NUM_REPLICAS, HEALS_WITHIN_S)
     before = _replicas(service)
     killed = service.processes(DECODE_PROCESS)[0]
     killed.kill()
     wait_for(lambda: not killed.is_running(), HEALS_WITHIN_S)
-    service.fleet.wait_until_whole(NUM_REPLICAS, HEALS_WITHIN_S)
+    service.live.wait_until_whole(NUM_REPLICAS, HEALS_WITHIN_S)
     assert before - _replicas(service) == {killed}
 
 
@@ -84,7 +84,7 @@ def _replicas(service: TwoNodes) -> set[psutil.Process]:
 def _is_staffed(service: TwoNodes) -> bool:
     """All replicas run, and the Scheduler knows the workers: there may be requests."""
     try:
-        workers = service.fleet.snapshot().by("pool", "baton_workers", deployment=SCHEDULER)
+        workers = service.live.snapshot().by("pool", "baton_workers", deployment=SCHEDULER)
     except httpx.HTTPError:
         return False
     return workers == {pool: NUM_REPLICAS[pool] for pool in (PREFILL, DECODE)} and all(

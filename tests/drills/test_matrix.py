@@ -9,8 +9,8 @@ from tests.drills import report
 from tests.drills.client import ANSWERED, LEFT
 from tests.drills.drill import Measured, run_drill
 from tests.drills.faults import FAULTS
-from tests.drills.fleet import Fleet
 from tests.drills.matrix import ALWAYS, BYSTANDER_SILENCE_S, CELLS, Cell
+from tests.drills.processes import LiveProcesses
 
 logger = logging.getLogger("baton.drills")
 
@@ -25,11 +25,11 @@ def _parameters() -> list[object]:
 
 
 @pytest.mark.parametrize("cell", _parameters())
-def test_drill(fleet: Fleet, cell: Cell, all_measured: list[Measured]) -> None:
+def test_drill(live: LiveProcesses, cell: Cell, all_measured: list[Measured]) -> None:
     measured = Measured(cell)
     all_measured.append(measured)
     try:
-        run_drill(fleet, cell, measured)
+        run_drill(live, cell, measured)
         _check(measured)
     except BaseException as error:
         measured.failure = str(error).partition("\n")[0] or repr(error)

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from tests.cluster.service import wait_for
-from tests.drills.fleet import DECODE, PREFILL, Fleet
 from tests.drills.matrix import NUM_REPLICAS
+from tests.drills.processes import DECODE, PREFILL, LiveProcesses
 from tests.drills.questions import Question, question
 from tests.drills.stage import MODEL
 
@@ -55,10 +55,10 @@ class Tally:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-async def test_soak(fleet: Fleet) -> None:
+async def test_soak(live: LiveProcesses) -> None:
     tally = Tally()
-    async with httpx.AsyncClient(base_url=fleet.service.url, timeout=HUNG_AFTER_S) as http:
-        disturbing = asyncio.create_task(_kill_a_worker_each_minute(fleet, tally))
+    async with httpx.AsyncClient(base_url=live.service.url, timeout=HUNG_AFTER_S) as http:
+        disturbing = asyncio.create_task(_kill_a_worker_each_minute(live, tally))
         telling = asyncio.create_task(_tell_progress(tally))
         try:
             await _ask_everything(http, tally)
@@ -67,8 +67,8 @@ async def test_soak(fleet: Fleet) -> None:
             telling.cancel()
             await asyncio.wait([disturbing, telling])
         logger.info("%s", tally)
-        freed_s = await asyncio.to_thread(wait_for, lambda: _is_nothing_held(fleet), FREED_WITHIN_S)
-        await asyncio.to_thread(fleet.wait_until_whole, NUM_REPLICAS, WHOLE_WITHIN_S)
+        freed_s = await asyncio.to_thread(wait_for, lambda: _is_nothing_held(live), FREED_WITHIN_S)
+        await asyncio.to_thread(live.wait_until_whole, NUM_REPLICAS, WHOLE_WITHIN_S)
         wrong = [text for asked, text in tally.doubtful if not await _says_the_model_itself(http, asked, text)]
         logger.info("all blocks free after %.1f s; %d of %d wrong", freed_s, len(wrong), len(tally.doubtful))
     assert len(tally.killed) >= 2, "too short: nothing was disturbed"
@@ -139,12 +139,12 @@ async def _says_the_model_itself(http: httpx.AsyncClient, asked: Question, text:
     return False
 
 
-async def _kill_a_worker_each_minute(fleet: Fleet, tally: Tally) -> None:
+async def _kill_a_worker_each_minute(live: LiveProcesses, tally: Tally) -> None:
     rng = random.Random(SEED)
     while True:
         await asyncio.sleep(KILL_INTERVAL_S)
         pool = rng.choice([PREFILL, DECODE])
-        workers = await asyncio.to_thread(fleet.replicas, pool)
+        workers = await asyncio.to_thread(live.replicas, pool)
         victim = rng.choice(workers)
         logger.info("killing %s of %d", victim, len(workers))
         victim.process.kill()
@@ -158,7 +158,7 @@ async def _tell_progress(tally: Tally) -> None:
         logger.info("[%4.0f s] %s", time.monotonic() - started_at, tally)
 
 
-def _is_nothing_held(fleet: Fleet) -> bool:
-    now = fleet.snapshot_of_the_living()
+def _is_nothing_held(live: LiveProcesses) -> bool:
+    now = live.snapshot_of_the_living()
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "baton_leases_open")
     return not any(now.total(name) for name in (*names, "baton_placed_requests"))

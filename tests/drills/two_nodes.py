@@ -13,8 +13,8 @@ import psutil
 from cluster.config.environment import SECRET_VARIABLE
 from cluster.config.repository import REPO_ROOT
 from tests.cluster.service import CONTROLLER_PROCESS, Service, wait_for
-from tests.drills.fleet import DECODE, INGRESS, PREFILL, SCHEDULER, Fleet
 from tests.drills.nodes import Network, Node
+from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses
 
 NUM_REPLICAS = {INGRESS: 1, SCHEDULER: 1, PREFILL: 1, DECODE: 2}
 RAYLET, GCS = "raylet", "gcs_server"
@@ -55,7 +55,7 @@ class TwoNodes(Service):
         except BaseException:
             self._switch_off()
             raise
-        self.fleet = Fleet(self)
+        self.live = LiveProcesses(self)
 
     def start_other(self) -> None:
         """The raylet of the other node, and what belongs to it."""
@@ -76,7 +76,7 @@ class TwoNodes(Service):
         return process
 
     def restart_gcs(self) -> None:
-        """In the place of one that was killed, with the same arguments: a supervisor of the operator's would do so."""
+        """Start a killed GCS again with the same arguments, as an operator's supervisor would."""
         command, environment = self._gcs
         self.head.start(command, environment, self._ray_log)
 

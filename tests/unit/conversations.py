@@ -39,7 +39,7 @@ def turns(draw: st.DrawFn) -> list[Item]:
 
 @st.composite
 def conversations(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 25) -> list[Item]:
-    """Whose last turn waits for its answer."""
+    """Conversations whose last turn waits for its answer."""
     system = [said("system", "Be brief.")] if draw(st.booleans()) else []
     made = draw(st.lists(turns(), min_size=min_turns, max_size=max_turns))
     return numbered([*system, *(item for turn in made for item in turn)][:-1])

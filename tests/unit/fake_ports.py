@@ -60,14 +60,14 @@ class Gate:
         await self._open.wait()
 
 
-async def turns(number: int) -> None:
-    """Let everything that is ready run, so many times."""
+async def loop_rounds(number: int) -> None:
+    """Let every task that is ready run, `number` times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
 class FakeScheduler:
-    def __init__(self, num_prefill: int = 2, num_decode: int = 2, delay_turns: int = 0) -> None:
+    def __init__(self, num_prefill: int = 2, num_decode: int = 2, delay_rounds: int = 0) -> None:
         self.requests: list[PlacementRequest] = []
         self.answers: list[Placement | Rejection] = []
         self.told: list[SchedulerEvent] = []
@@ -76,7 +76,7 @@ class FakeScheduler:
         """Its answer to every request."""
         self.holds_first_until_s = 0.0
         """That its placements say."""
-        self.delay_turns = delay_turns
+        self.delay_rounds = delay_rounds
         self._state = RouterState(policy=pairs_first, admits_all=True)
         prefills = [f"p{i}" for i in range(num_prefill)]
         for worker in prefills:
@@ -87,7 +87,7 @@ class FakeScheduler:
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         self.requests.append(request)
         await self.gate.passed()
-        await turns(self.delay_turns)
+        await loop_rounds(self.delay_rounds)
         answer = self.refusal or self._state.place(request, now=0.0)
         assert answer is not None
         if isinstance(answer, Placement):
@@ -120,7 +120,7 @@ class FakeScheduler:
 class FakePrefill:
     """Samples token 10 after a prompt, 11 after a prompt and one generated token, and so on."""
 
-    def __init__(self, failures: dict[str, Exception] | None = None, delay_turns: int = 0) -> None:
+    def __init__(self, failures: dict[str, Exception] | None = None, delay_rounds: int = 0) -> None:
         self.failures = failures or {}
         self.called: list[str] = []
         self.requests: list[GenerateRequest] = []
@@ -131,7 +131,7 @@ class FakePrefill:
         self.top_logprobs: list[TokenLogprob] | None = None
         self.ends_after = len(SERVED)
         """Tokens after which the answer is over."""
-        self.delay_turns = delay_turns
+        self.delay_rounds = delay_rounds
         self._open: dict[tuple[str, RequestId], KVHandoff] = {}
 
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
@@ -139,7 +139,7 @@ class FakePrefill:
         self.requests.append(request)
         try:
             await self.gate.passed()
-            await turns(self.delay_turns)
+            await loop_rounds(self.delay_rounds)
         except asyncio.CancelledError:
             self.cancelled.append(worker)
             raise
@@ -158,7 +158,7 @@ class FakePrefill:
         self.granted.append(result.handoff)
         self._open[worker, request.request_id] = result.handoff
         await self.answer_gate.passed()
-        await turns(self.delay_turns)
+        await loop_rounds(self.delay_rounds)
         return result
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
@@ -186,21 +186,21 @@ class FakeDecode:
         fails_before: dict[str, Exception] | None = None,
         fails_after: dict[str, Exception] | None = None,
         error_on: Iterable[str] = (),
-        delay_turns: int = 0,
+        delay_rounds: int = 0,
     ) -> None:
         self.fails_before = fails_before or {}
         self.fails_after = fails_after or {}
         self.error_on = frozenset(error_on)
-        self.delay_turns = delay_turns
+        self.delay_rounds = delay_rounds
         self.given: list[tuple[str, KVHandoff | None]] = []
         self.requests: list[GenerateRequest] = []
         self.pulled: list[KVHandoff] = []
         self.distrusted: list[str] = []
         self.top_logprobs: list[TokenLogprob] | None = None
         self.top_logprobs_of: dict[str, list[TokenLogprob]] = {}
-        """Of single workers, where they differ."""
+        """Log-probabilities of single workers whose answers differ."""
         self.cut_off: dict[str, FinishReason] = {}
-        """Workers that end every answer with their first token, and how."""
+        """How workers end every answer with their first token, for workers that do."""
         self.hangs_on: set[str] = set()
         self.num_ended = 0
         self.gate, self.start_gate = Gate(), Gate()
@@ -219,7 +219,7 @@ class FakeDecode:
         first, *others = SERVED[request.num_generated :]
         try:
             await self.start_gate.passed()
-            await turns(self.delay_turns)
+            await loop_rounds(self.delay_rounds)
             if worker in self.fails_before:
                 raise self.fails_before[worker]
             if worker in self.hangs_on:
@@ -242,13 +242,13 @@ class FakeDecode:
                 yield a_delta(finish=self.cut_off[worker])
             for token in others:
                 await self.gate.passed()
-                await turns(self.delay_turns)
+                await loop_rounds(self.delay_rounds)
                 if worker in self.fails_after:
                     raise self.fails_after[worker]
                 yield a_delta(token, finish=FinishReason.STOP if token == SERVED[-1] else None)
         finally:
             try:
-                await turns(self.delay_turns)
+                await loop_rounds(self.delay_rounds)
             finally:
                 self.num_ended += 1
 

@@ -27,7 +27,7 @@ Draw = Callable[[random.Random], StepSample]
 
 
 def times(model: StepModel, factor: float) -> StepModel:
-    """An engine that takes so many times as long."""
+    """The step model of an engine that takes `factor` times as long."""
     coefficients = ("fixed_s", "token_s", "beyond_knee_s", "attended_s", "request_s", "context_s", "experts_s")
     return replace(model, **{name: factor * getattr(model, name) for name in coefficients})
 
@@ -43,7 +43,7 @@ def decode_step(rng: random.Random) -> StepSample:
 
 
 def mixed_step(rng: random.Random) -> StepSample:
-    """Of an engine that does both: most steps only decode."""
+    """A step of an engine that prefills and decodes. Most steps only decode."""
     kind = rng.random()
     if kind < 0.7:
         return decode_step(rng)
@@ -64,7 +64,7 @@ def measured(truth: StepModel, step: StepSample, rng: random.Random) -> StepSamp
 
 
 def mean_error(model: LatencyModel, truth: StepModel, draw: Draw) -> float:
-    """Of predictions of steps that were not learned from, against what they take without noise."""
+    """The mean error of predictions for steps that were not learned from, against their time without noise."""
     rng = random.Random(20)
     steps = [draw(rng) for _ in range(100)]
     return fmean(abs(exact_s(model.times, step) / exact_s(truth, step) - 1) for step in steps)

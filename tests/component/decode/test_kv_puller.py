@@ -118,13 +118,13 @@ class Worker:
     def __init__(self) -> None:
         self.engine, self.lender, self.suspects = PullingEngine(), PrefillWorker(), list[WorkerId]()
         self.puller = KVPuller(self.engine, self.lender, WorkerId("d"), 5.0, self.suspects.append)
-        self.feed = TokenBuffer(1)
+        self.buffer = TokenBuffer(1)
 
     async def start(self, handoff: KVHandoff | None = HANDOFF) -> None:
-        await self.puller.start(REQUEST, handoff, self.feed)
+        await self.puller.start(REQUEST, handoff, self.buffer)
 
     async def token(self) -> int:
-        (delta,) = await asyncio.wait_for(self.feed.next(), 5)
+        (delta,) = await asyncio.wait_for(self.buffer.next(), 5)
         (token,) = delta.token_ids
         return token
 
@@ -175,7 +175,7 @@ async def test_pull_that_was_only_late_says_nothing_of_its_link() -> None:
     assert (worker.lender.given_back, worker.suspects) == ([HANDOFF], [])
 
 
-async def test_hand_over_found_in_the_engines_own_cache_is_neither_failure_nor_sample(
+async def test_handoff_found_in_the_engines_own_cache_is_neither_failure_nor_sample(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker = Worker()
@@ -186,7 +186,7 @@ async def test_hand_over_found_in_the_engines_own_cache_is_neither_failure_nor_s
     assert caplog.text == ""
 
 
-async def test_request_without_a_hand_over_asks_nobody() -> None:
+async def test_request_without_a_handoff_asks_nobody() -> None:
     worker = Worker()
     await worker.start(None)
     assert (worker.engine.started, worker.lender.asked.is_set()) == ([None], False)
@@ -297,7 +297,7 @@ async def test_engine_that_cannot_compute_either_ends_the_request() -> None:
         await worker.token()
 
 
-async def test_hand_over_that_the_engine_refuses_is_given_back() -> None:
+async def test_handoff_that_the_engine_refuses_is_given_back() -> None:
     worker = Worker()
     worker.engine.refusal = WorkerBusy("full", "d")
     with pytest.raises(ServingError):
@@ -305,7 +305,7 @@ async def test_hand_over_that_the_engine_refuses_is_given_back() -> None:
     assert worker.lender.given_back == [HANDOFF]
 
 
-async def test_client_that_leaves_while_the_hand_over_is_redeemed_gives_it_back() -> None:
+async def test_client_that_leaves_while_the_handoff_is_redeemed_gives_it_back() -> None:
     worker = Worker()
     worker.lender.redeemed = None
     starting = asyncio.create_task(worker.start())

@@ -113,7 +113,7 @@ def ended(how: LeaseEnd) -> float:
     return metrics.LEASES_ENDED.labels(how)._value.get()
 
 
-async def test_hand_over_is_redeemed_once_and_extended_by_its_holder() -> None:
+async def test_handoff_is_redeemed_once_and_extended_by_its_holder() -> None:
     async with lending() as (engine, ingress, decode):
         before = ended(LeaseEnd.READ)
         result = await ingress.call(PREFILL, REQUEST)
@@ -130,7 +130,7 @@ async def test_hand_over_is_redeemed_once_and_extended_by_its_holder() -> None:
         assert ended(LeaseEnd.READ) == before + 1
 
 
-async def test_hand_over_of_another_prompt_is_refused() -> None:
+async def test_handoff_of_another_prompt_is_refused() -> None:
     async with lending() as (_, ingress, decode):
         await ingress.call(PREFILL, REQUEST)
         answer = await decode.call(REDEEM, Redeem(LEASE, DECODE, prompt_digest([5, 6, 8])))

@@ -104,7 +104,7 @@ class Ingress:
         self._number = 0
 
     async def place(self, number: int) -> list[RequestId]:
-        """That many requests, all on the worker."""
+        """Place `number` requests, all on the worker."""
         return [await self._place_one() for _ in range(number)]
 
     async def _place_one(self) -> RequestId:

@@ -7,8 +7,8 @@ import openai
 
 from tests.cluster.service import DECODE_PROCESS, PREFILL_PROCESS, Service, wait_for
 from tests.drills.client import ANSWERED, Client
-from tests.drills.fleet import ENGINE_CORE
 from tests.drills.litany import litany
+from tests.drills.processes import ENGINE_CORE
 
 NUM_STREAMS = 3
 NUM_TOKENS = 1200
@@ -18,7 +18,7 @@ BACK_WITHIN_S = 150.0
 """Two engines start on two cores."""
 
 
-def test_streams_and_newcomers_outlive_both_engines(service: Service, client: openai.OpenAI, model: str) -> None:
+def test_streams_and_new_requests_outlive_both_engines(service: Service, client: openai.OpenAI, model: str) -> None:
     with ExitStack() as stack:
         streams = [Client(service.port, timeout_s=BACK_WITHIN_S) for _ in range(NUM_STREAMS)]
         for seed, stream in enumerate(streams, 71):
@@ -28,10 +28,8 @@ def test_streams_and_newcomers_outlive_both_engines(service: Service, client: op
             stream.wait_for_frames(5, BACK_WITHIN_S)
         _kill_engines(service)
         wait_for(lambda: not service.is_ready(), BACK_WITHIN_S)
-        newcomer = client.with_options(timeout=BACK_WITHIN_S).completions.create(
-            model=model, prompt="Once", max_tokens=5
-        )
-        assert newcomer.usage and newcomer.usage.completion_tokens == 5
+        answer = client.with_options(timeout=BACK_WITHIN_S).completions.create(model=model, prompt="Once", max_tokens=5)
+        assert answer.usage and answer.usage.completion_tokens == 5
         for stream in streams:
             assert stream.wait_for_end(BACK_WITHIN_S)
         assert [stream.outcome for stream in streams] == [ANSWERED] * NUM_STREAMS, [s.seen.error for s in streams]

@@ -78,7 +78,7 @@ async def listening(service: Service | None = None) -> AsyncIterator[Listener]:
 
 
 async def say(listener: Listener, parts: list[bytes]) -> bytes:
-    """As a stranger, until the listener closes the connection. Returns what was heard."""
+    """Send as a stranger until the listener closes the connection. Returns what the listener sent."""
     reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
     heard = bytearray()
     try:

@@ -21,7 +21,7 @@ HttpOf = Callable[..., httpx.AsyncClient]
 
 
 class TalkativeModel(Model):
-    """Says these pieces, where a test gives some."""
+    """A model that answers with these pieces, where a test gives some."""
 
     pieces: tuple[str, ...] = ()
 
@@ -59,7 +59,7 @@ async def state_with(postgres: str, redis: str, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def http_of(model: TalkativeModel) -> AsyncIterator[HttpOf]:
-    """By state and API key."""
+    """HTTP clients by state and API key."""
     made: list[httpx.AsyncClient] = []
 
     def of(state: ChatState, key: str = "sk-alice") -> httpx.AsyncClient:

@@ -29,7 +29,7 @@ def rows(url: str, query: str, values: Any = None, tenant: str = "*") -> list[tu
 
 
 def num_bytes(url: str) -> int:
-    """Of all sealed texts."""
+    """Bytes of all sealed texts."""
     return sum(
         rows(url, f"SELECT coalesce(sum(octet_length({column})), 0) FROM {table}")[0][0]
         for table, columns in TEXTS.items()
@@ -38,11 +38,11 @@ def num_bytes(url: str) -> int:
 
 
 def database_of(state: ChatState) -> Database:
-    """Of a state that was reached."""
+    """The database of a state that was reached."""
     return present(state._database)
 
 
 def services_of(http: httpx.AsyncClient) -> IngressServices:
-    """Of the application that a client of `http_of` asks."""
+    """Services of the application that a client of `http_of` calls."""
     app: Any = of_kind(httpx.ASGITransport, http._transport).app
     return of_kind(IngressServices, app.state.services)

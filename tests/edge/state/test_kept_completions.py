@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api.completions import store_writer as keeper
+from api.completions import store_writer
 from api.completions.store_writer import CompletionStoreWriter
 from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
@@ -54,15 +54,15 @@ async def stored(http: httpx.AsyncClient, **options: Any) -> int:
 async def test_tenant_that_fills_its_queue_is_told_so_and_the_others_are_stored(
     http_of: HttpOf, model: Model, state: ChatState, monkeypatch: pytest.MonkeyPatch, greedy_is_slow: asyncio.Event
 ) -> None:
-    monkeypatch.setattr(keeper, "WRITTEN_WITHIN_S", 0.2)
-    monkeypatch.setattr(keeper, "MAX_WAITING_BYTES", 80 * KILO)
+    monkeypatch.setattr(store_writer, "WRITTEN_WITHIN_S", 0.2)
+    monkeypatch.setattr(store_writer, "MAX_WAITING_BYTES", 80 * KILO)
     app = http_of(state)
     bob = {"authorization": "Bearer sk-bob"}
     answers = [await app.post(CHAT, json=asked("x" * 8 * KILO)) for _ in range(4)]
     told = [answer.status_code for answer in answers]
     assert told == [200, 200, 503, 503]
     assert int(answers[-1].headers["retry-after"]) >= 1
-    monkeypatch.setattr(keeper, "WRITTEN_WITHIN_S", 30.0)
+    monkeypatch.setattr(store_writer, "WRITTEN_WITHIN_S", 30.0)
     assert (await app.post(CHAT, json=asked("x" * 8 * KILO), headers=bob)).status_code == 200
     assert await stored(app, headers=bob) == 1
     greedy_is_slow.set()
@@ -74,7 +74,7 @@ async def test_completion_that_waits_for_room_gets_it(
     http_of: HttpOf, model: Model, state: ChatState, monkeypatch: pytest.MonkeyPatch, greedy_is_slow: asyncio.Event
 ) -> None:
     """It was generated before the queue was full."""
-    monkeypatch.setattr(keeper, "MAX_WAITING_BYTES", 80 * KILO)
+    monkeypatch.setattr(store_writer, "MAX_WAITING_BYTES", 80 * KILO)
     app = http_of(state)
     model.may_go_on.clear()
     bodies = [asked("x" * 8 * KILO, stream=True) for _ in range(3)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from api.identity.tenants import tenant_of_key
-from api.responses import idempotency as attempts
+from api.responses import idempotency
 from api.responses.idempotency import Attempt, found_for
 from api.state.event_streams.response_events import Standing
 from api.state.lifecycle import ChatState
@@ -69,7 +69,7 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back(
     slow: tuple[asyncio.Event, asyncio.Event],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attempts, "WAIT_S", 0.1)
+    monkeypatch.setattr(idempotency, "WAIT_S", 0.1)
     begun, may_go_on = slow
     one = asyncio.create_task(http.post("/v1/responses", json=BODY, headers=KEYED))
     await begun.wait()
@@ -136,12 +136,12 @@ steps = st.lists(
 @given(steps)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_at_most_one_try_is_answered_anew(redis: str, steps: list[tuple[str, int]]) -> None:
-    before = attempts.WAIT_S, attempts.LOOK_INTERVAL_S
-    attempts.WAIT_S, attempts.LOOK_INTERVAL_S = 0.0, 0.001
+    before = idempotency.WAIT_S, idempotency.LOOK_INTERVAL_S
+    idempotency.WAIT_S, idempotency.LOOK_INTERVAL_S = 0.0, 0.001
     try:
         asyncio.run(tried(redis, steps))
     finally:
-        attempts.WAIT_S, attempts.LOOK_INTERVAL_S = before
+        idempotency.WAIT_S, idempotency.LOOK_INTERVAL_S = before
 
 
 async def tried(url: str, steps: list[tuple[str, int]]) -> None:

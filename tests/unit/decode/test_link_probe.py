@@ -97,7 +97,7 @@ def pair() -> Pair:
     return Pair()
 
 
-async def test_proof_is_one_small_hand_over(pair: Pair) -> None:
+async def test_proof_is_one_small_handoff(pair: Pair) -> None:
     await pair.probe.prove(PREFILL)
     (request,) = pair.engine.started
     assert len(request.prompt_token_ids) == SMALL_BLOCKS * BLOCK_TOKENS
@@ -113,7 +113,7 @@ async def test_measurement_finds_the_speed_of_the_engine_as_a_whole(pair: Pair, 
     assert sorted(sizes) == [SMALL_BLOCKS] * NUM_SMALL + [LARGEST_BLOCKS] * NUM_LARGE
 
 
-async def test_no_two_hand_overs_have_a_prompt_in_common(pair: Pair) -> None:
+async def test_no_two_handoffs_have_a_prompt_in_common(pair: Pair) -> None:
     await pair.probe.prove(PREFILL)
     await pair.probe.measure(PREFILL)
     assert len(set(pair.prefill.asked)) == len(pair.prefill.asked) == 1 + NUM_SMALL + NUM_LARGE
@@ -126,7 +126,7 @@ async def test_engine_that_says_nothing_of_its_transfers_has_no_speed(
     assert await pair.probe.measure(PREFILL) is None
 
 
-async def test_prefill_without_a_hand_over_proves_nothing(pair: Pair) -> None:
+async def test_prefill_without_a_handoff_proves_nothing(pair: Pair) -> None:
     pair.prefill.result = None
     with pytest.raises(PrefillFailed, match="prefill worker p0 gave no handoff"):
         await pair.probe.prove(PREFILL)
@@ -140,7 +140,7 @@ async def test_prompt_that_decode_computed_itself_proves_nothing(pair: Pair) -> 
     assert pair.prefill.given_back == [a_handoff("granted")]
 
 
-async def test_hand_over_that_cannot_be_started_is_given_back(pair: Pair) -> None:
+async def test_handoff_that_cannot_be_started_is_given_back(pair: Pair) -> None:
     pair.engine.start_error = ServingError("too many requests")
     with pytest.raises(ServingError, match="too many requests"):
         await pair.probe.prove(PREFILL)

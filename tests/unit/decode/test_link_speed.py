@@ -53,12 +53,12 @@ def test_sample_that_another_pull_fell_into_is_left_out() -> None:
     assert fit([*mixed, *clean]) == fit(clean)
 
 
-def test_large_hand_over_that_took_no_longer_leaves_only_latency() -> None:
+def test_large_handoff_that_took_no_longer_leaves_only_latency() -> None:
     speed = fit([taking(SMALL, 0.010), taking(LARGE, 0.008)])
     assert speed == LinkSpeed(0.008, LARGE * BLOCK_BYTES / 0.008)
 
 
-def test_large_hand_over_that_was_slower_per_byte_leaves_no_latency() -> None:
+def test_large_handoff_that_was_slower_per_byte_leaves_no_latency() -> None:
     speed = fit([taking(SMALL, 0.001), taking(LARGE, 0.320)])
     assert speed == LinkSpeed(0.0, LARGE * BLOCK_BYTES / 0.320)
 

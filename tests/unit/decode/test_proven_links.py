@@ -9,7 +9,7 @@ from cluster.messages.transport import LinkSpeed
 from decode import proven_links as links_module
 from decode.proven_links import FORGET_AFTER_UPDATES, NUM_MEASUREMENTS, ProvenLinks
 from tests.unit.factories import ids
-from tests.unit.fake_ports import Gate, turns
+from tests.unit.fake_ports import Gate, loop_rounds
 
 SPEED = LinkSpeed(0.001, 1e9)
 
@@ -52,7 +52,7 @@ def links(probe: FakeProbe) -> ProvenLinks:
 async def update(links: ProvenLinks, live: str, times: int = 1) -> None:
     for _ in range(times):
         links.update(ids(live))
-        await turns(8)
+        await loop_rounds(8)
 
 
 async def test_link_counts_once_it_is_proved_and_measured(links: links_module.ProvenLinks, probe: FakeProbe) -> None:
@@ -61,10 +61,10 @@ async def test_link_counts_once_it_is_proved_and_measured(links: links_module.Pr
     await update(links, "p0")
     assert (probe.proofs, probe.measurements, links.proved) == (["p0"], [], {})
     probe.gate.open()
-    await turns(8)
+    await loop_rounds(8)
     assert (probe.measurements, links.proved) == (["p0"], {})
     probe.measure_gate.open()
-    await turns(8)
+    await loop_rounds(8)
     assert links.proved == {"p0": SPEED}
 
 
@@ -80,14 +80,14 @@ async def test_link_that_is_being_proved_is_not_proved_a_second_time(
     await update(links, "p0")
     await update(links, "p0 p1")
     probe.gate.open()
-    await turns(8)
+    await loop_rounds(8)
     assert sorted(probe.proofs) == ["p0", "p1"]
 
 
 async def gone_for_long(links: links_module.ProvenLinks, live: str = "") -> None:
     for _ in range(FORGET_AFTER_UPDATES):
         links.update(ids(live))
-    await turns(8)
+    await loop_rounds(8)
 
 
 async def test_worker_that_is_gone_for_long_is_forgotten(links: links_module.ProvenLinks) -> None:
@@ -144,7 +144,7 @@ async def test_link_that_is_suspected_while_it_is_measured_is_proved_again(
     await update(links, "p0")
     links.suspect(WorkerId("p0"))
     probe.measure_gate.open()
-    await turns(8)
+    await loop_rounds(8)
     assert links.proved == {}
     await update(links, "p0")
     assert (probe.proofs, links.proved) == (["p0", "p0"], {"p0": SPEED})
@@ -221,9 +221,9 @@ async def test_links_are_proved_side_by_side_and_measured_one_by_one(
     await update(links, "p0 p1 p2")
     assert len(probe.proofs) == 3
     probe.gate.open()
-    await turns(8)
+    await loop_rounds(8)
     assert len(probe.measurements) == 1
     probe.measure_gate.open()
-    await turns(20)
+    await loop_rounds(20)
     assert sorted(probe.measurements) == ["p0", "p1", "p2"]
     assert links.proved.keys() == ids("p0 p1 p2")

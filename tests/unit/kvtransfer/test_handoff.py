@@ -51,7 +51,7 @@ def test_prefill_result_survives_the_wire() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=PrefillResult) == result
 
 
-def test_hand_over_of_a_prompt_is_recognized_in_a_request_that_goes_on_after_it() -> None:
+def test_handoff_of_a_prompt_is_recognized_in_a_request_that_goes_on_after_it() -> None:
     prompt = list(range(40))
     handoff = a_handoff(num_tokens=len(prompt))
     assert handoff.digest_of([*prompt, 7]) == handoff.digest_of(prompt) == prompt_digest(prompt)

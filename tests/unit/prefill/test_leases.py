@@ -23,7 +23,7 @@ def redeemed() -> Leases:
     return leases
 
 
-def test_hand_over_is_used_once() -> None:
+def test_handoff_is_used_once() -> None:
     assert redeemed().redeem(A, PROMPT, OTHER_DECODE, now=1.0) == Refusal("the handoff has been used")
 
 
@@ -35,7 +35,7 @@ def test_hand_over_is_used_once() -> None:
         (A, PROMPT, OFFER_S, "expired"),
     ],
 )
-def test_hand_over_that_is_not_this_one_or_too_late_is_refused(
+def test_handoff_that_is_not_this_one_or_too_late_is_refused(
     lease: LeaseId, digest: bytes, now: float, why: str
 ) -> None:
     answer = offered().redeem(lease, digest, DECODE, now)
@@ -43,7 +43,7 @@ def test_hand_over_that_is_not_this_one_or_too_late_is_refused(
     assert why in answer.why
 
 
-def test_hand_over_that_was_withdrawn_is_refused_before_the_engine_has_freed_it() -> None:
+def test_handoff_that_was_withdrawn_is_refused_before_the_engine_has_freed_it() -> None:
     leases = offered()
     assert leases.withdraw(R, INGRESS) == [A]
     assert leases.redeem(A, PROMPT, DECODE, now=0.0) == Refusal("the lease has been released")

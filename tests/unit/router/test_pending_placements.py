@@ -12,12 +12,12 @@ from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from cluster.simulation.clock import VirtualLoop
 from router.admission.waiting_queue import MOST_LOOK_S
 from router.pending_placements import DECIDE_INTERVAL_S, PendingPlacements
-from tests.unit.fleets import a_fleet, a_report, ask
+from tests.unit.clusters import a_cluster, a_report, ask
 
 
 class CountedPlacements(PendingPlacements):
     def __init__(self) -> None:
-        super().__init__(a_fleet(1, 1))
+        super().__init__(a_cluster(1, 1))
         self.num_decided = 0
 
     def _decide(self) -> None:

@@ -148,7 +148,7 @@ def test_charges_of_an_ingress_end_with_it() -> None:
     state.validate()
 
 
-def test_pair_whose_hand_over_was_wrong_is_tried_again_after_a_while() -> None:
+def test_pair_whose_handoff_was_wrong_is_tried_again_after_a_while() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(PairSuspected(prefill=WorkerId("p0"), decode=WorkerId("d0")), now=0.0)
     is_used = []

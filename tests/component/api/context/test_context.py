@@ -11,8 +11,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, InternalServerError
 from openai.types.responses import ResponseCompactionItem
 
-from api.context import summary_jobs as upkeep
-from api.context import token_counter as counting
+from api.context import summary_jobs, token_counter
 from api.context.manager import ContextManager
 from api.context.prompt_notes import user_message
 from api.context.token_counter import TokenCounter
@@ -347,7 +346,7 @@ async def test_long_conversation_is_compacted_in_pieces_that_fit(client: AsyncOp
 
 async def test_items_of_a_long_conversation_are_counted_at_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would take minutes otherwise."""
-    monkeypatch.setattr(counting, "KEPT_COUNTS", 10)
+    monkeypatch.setattr(token_counter, "KEPT_COUNTS", 10)
     counter = TokenCounter(cast(Frontend, model))
     items = [{"id": str(n), **user_message("word " * (n % 3))} for n in range(40_000)]
     counts = await counter.items(items)
@@ -405,7 +404,7 @@ async def test_long_turn_is_summarized_without_its_middle(
 async def test_summary_that_takes_too_long_is_given_up(
     talk: Talk, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(summary_jobs, "TIMEOUT_S", 0.01)
     model.is_stuck = True
     await talk.grow(20)
     assert model.summarized and not any(item.type == "compaction" for item in await talk.items())

@@ -31,7 +31,7 @@ def client(clients: ClientOf) -> AsyncOpenAI:
 
 @pytest.fixture
 async def elsewhere(state: ChatState, postgres: str, redis: str, tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
-    """The same client, of another ingress replica."""
+    """A client of another ingress replica with the same API key."""
     other = ChatState(StateConfig(database_url=postgres, redis_url=redis, data_dir=str(tmp_path), titles=False))
     await other.look()
     async with clients_of(other, Model()) as found:

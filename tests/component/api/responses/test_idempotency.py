@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, ConflictError, RateLimitError
 
-from api.responses import idempotency as attempts
+from api.responses import idempotency
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model, texts
 from tests.component.api.responses.streams import cut_after, numbers
@@ -95,5 +95,5 @@ async def test_later_request_that_is_the_same_gets_an_answer_of_its_own(
 ) -> None:
     first = await client.responses.create(model="m", input="Hello")
     assert (await tried(client, 1)).id == first.id
-    monkeypatch.setattr(attempts, "ATTACHED_WITHIN_S", 0.0)
+    monkeypatch.setattr(idempotency, "ATTACHED_WITHIN_S", 0.0)
     assert (await tried(client, 1)).id != first.id

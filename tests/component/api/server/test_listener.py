@@ -154,9 +154,9 @@ async def test_closing_finishes_open_requests_and_takes_no_new_ones() -> None:
 
 
 async def refuses(client: httpx.AsyncClient) -> bool:
-    async with httpx.AsyncClient(base_url=client.base_url, timeout=1) as newcomer:
+    async with httpx.AsyncClient(base_url=client.base_url, timeout=1) as other:
         try:
-            await newcomer.get("/", timeout=0.2)
+            await other.get("/", timeout=0.2)
         except httpx.ConnectError:
             return True
         except httpx.HTTPError:

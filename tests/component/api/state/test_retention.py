@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, NotFoundError
 from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
 from api.state.postgres import database
-from api.state.postgres.stores import retention as purges
+from api.state.postgres.stores import retention
 from api.state.postgres.stores.retention import PURGED_AT_ONCE
 from cluster.config.state import StateConfig, TenantStateConfig
 from tests.component.answering import Model
@@ -210,7 +210,7 @@ async def test_events_that_take_too_long_are_purged_in_smaller_batches(
 ) -> None:
     for _ in range(5):
         await client.responses.create(model="m", input="Hello")
-    monkeypatch.setattr(purges, "KEEP_EVENTS", timedelta(0))
+    monkeypatch.setattr(retention, "KEEP_EVENTS", timedelta(0))
     slow_down(postgres, "UPDATE", "responses", 0.3)
     monkeypatch.setattr(database, "SETTINGS", "-c statement_timeout=1000")
     assert await purge() == 5

@@ -12,7 +12,7 @@ import pytest
 from openai import APIError, AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError
 from openai.types.chat import ChatCompletionMessageFunctionToolCall
 
-from api.completions import store_writer as keeper
+from api.completions import store_writer
 from api.frontend.generation import Call
 from api.state.lifecycle import ChatState
 from api.state.stores import Stores
@@ -259,7 +259,7 @@ async def test_texts_are_encrypted_at_rest(client: AsyncOpenAI, postgres: str) -
 async def test_completion_is_written_when_postgres_is_back(
     state: ChatState, model: Model, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    monkeypatch.setattr(keeper, "RETRY_S", 0.01)
+    monkeypatch.setattr(store_writer, "RETRY_S", 0.01)
     wavering: Any = Wavering(state)
     async with clients_of(wavering, model) as clients:
         client = clients("sk-alice")
@@ -277,7 +277,7 @@ async def test_completion_is_written_when_postgres_is_back(
 async def test_completion_for_which_postgres_was_away_too_long_is_lost_and_logged(
     state: ChatState, model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keeper, "KEPT_FOR_S", 0.0)
+    monkeypatch.setattr(store_writer, "KEPT_FOR_S", 0.0)
     wavering: Any = Wavering(state)
     wavering.is_there = False
     async with clients_of(wavering, model) as clients:

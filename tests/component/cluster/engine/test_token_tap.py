@@ -124,7 +124,7 @@ def test_every_token_reaches_its_sink_and_is_counted_once() -> None:
     ],
     ids=["whole request", "prefill", "handoff"],
 )
-def test_external_tokens_are_pulled_with_a_hand_over_and_else_from_the_tiers(
+def test_external_tokens_are_pulled_with_a_handoff_and_else_from_the_tiers(
     kv_transfer_params: dict[str, Any] | None, sources: PromptTokenSources
 ) -> None:
     tapped = Tapped()

@@ -60,7 +60,7 @@ def test_another_scheduler_process_gets_none_of_the_kept_events() -> None:
     assert outbox.put(closed("s"), 0.0).first == 2
 
 
-def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_hand_overs() -> None:
+def test_another_scheduler_process_hears_again_of_lost_engines_and_wrong_handoffs() -> None:
     """Or a request that stops engines, and a pair that hands over wrongly, would begin anew with it."""
     outbox = SchedulerOutbox(INGRESS)
     outbox.connected("scheduler", 0.0)

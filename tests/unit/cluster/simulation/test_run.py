@@ -63,15 +63,15 @@ class Outcomes:
     def __init__(self, workload: list[SimRequest], setting: ClusterSetting, **scheduler: Any) -> None:
         async def run() -> list[RequestRecord]:
             self.scheduler = RecordingScheduler(**scheduler)
-            self.fleet = SimulatedPools(setting, self.scheduler)
-            return await serve(workload, self.fleet, self.scheduler)
+            self.pools = SimulatedPools(setting, self.scheduler)
+            return await serve(workload, self.pools, self.scheduler)
 
         self.records = VirtualLoop().run(run())
 
     def check_settled(self) -> None:
         """Every request is closed, and no worker keeps anything for one."""
         assert not self.scheduler.open
-        for worker in self.fleet.workers:
+        for worker in self.pools.workers:
             worker.engine.validate()
             assert worker.engine.is_empty
             assert worker.engine.cache.used_share == 0
@@ -111,7 +111,7 @@ def test_session_tells_the_scheduler_how_far_it_is() -> None:
     assert of_kind(RequestClosed, run.scheduler.told[-1]).num_output_tokens == 101
 
 
-def test_hand_overs_to_one_worker_queue_for_its_link() -> None:
+def test_handoffs_to_one_worker_queue_for_its_link() -> None:
     setting = a_setting(2, 1, link=LinkSpeed(latency_s=0.0, bytes_per_s=1e6))
     alone = Outcomes([a_request()], setting, path=Path.PREFILL_DECODE).records[0]
     both = Outcomes([a_request(), a_request()], setting, path=Path.PREFILL_DECODE).records
@@ -160,7 +160,7 @@ def test_requests_of_a_worker_that_dies_end_elsewhere() -> None:
     run = Outcomes(workload, a_setting(faults=tuple(faults)))
     assert {record.outcome for record in run.records} == {Outcome.FINISHED}
     assert any(record.num_attempts > 1 for record in run.records)
-    assert {worker.id for worker in run.fleet.workers} == {"d0.1", "d1", "p0", "p1.1"}
+    assert {worker.id for worker in run.pools.workers} == {"d0.1", "d1", "p0", "p1.1"}
     run.check_settled()
 
 
@@ -214,11 +214,11 @@ def test_kv_events_say_what_the_caches_hold() -> None:
 
     async def run() -> None:
         scheduler = RecordingScheduler()
-        fleet = SimulatedPools(setting, scheduler)
-        await serve(a_workload(100, 4.0), fleet, scheduler)
+        pools = SimulatedPools(setting, scheduler)
+        await serve(a_workload(100, 4.0), pools, scheduler)
         scheduler.wants_snapshot = True
-        await serve([a_request(100.0)], fleet, scheduler)
-        for worker in fleet.workers:
+        await serve([a_request(100.0)], pools, scheduler)
+        for worker in pools.workers:
             mine = [events for events in scheduler.events if events.worker == worker.id]
             assert [events.number for events in mine] == list(range(1, len(mine) + 1))
             held: dict[KvTier, set[bytes]] = {}

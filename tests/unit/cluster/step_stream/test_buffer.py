@@ -90,7 +90,7 @@ async def test_reader_gets_everything_in_order_however_it_keeps_up(steps: list[s
     assert sum(delta.finish_reason is not None for delta in got) == num_sequences
 
 
-async def test_failed_feed_gives_what_had_come_and_then_the_error() -> None:
+async def test_failed_buffer_gives_what_had_come_and_then_the_error() -> None:
     buffer = TokenBuffer(1)
     buffer.put(a_delta(1))
     buffer.fail(WorkerUnreachable("gone", "d0"))
@@ -110,7 +110,7 @@ async def test_failure_wakes_a_waiting_reader() -> None:
         await reading
 
 
-async def test_finished_feed_takes_no_more_and_does_not_fail() -> None:
+async def test_finished_buffer_takes_no_more_and_does_not_fail() -> None:
     buffer = TokenBuffer(1)
     buffer.put(TokenDelta(0, [1], FinishReason.STOP))
     buffer.put(a_delta(2))

@@ -16,7 +16,7 @@ from router.placement.placement_input import PlacementInput
 from router.placement.placer import Placer
 from router.prediction.latency import LatencyModels
 from router.quarantine.quarantine import Quarantine
-from tests.unit.fleets import SLO, a_report, ask
+from tests.unit.clusters import SLO, a_report, ask
 
 FOREVER_S = 1e6
 INGRESSES = [IngressId("one"), IngressId("two")]

@@ -20,14 +20,14 @@ from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.state import RouterState
 from tests.expected import present
-from tests.unit.fleets import KIND, a_fleet, a_report, ask, ended, put
+from tests.unit.clusters import KIND, a_cluster, a_report, ask, ended, put
 
 INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass.BATCH
 
 
-def a_busy_fleet(seconds: float = 20.0) -> RouterState:
+def a_busy_cluster(seconds: float = 20.0) -> RouterState:
     """One worker of each pool, with prompts queued for so long."""
-    state, number = a_fleet(1, 1), 0
+    state, number = a_cluster(1, 1), 0
     while min(w.queue_s(0.0) for w in state._workers.by_id.values()) < seconds:
         for path in (Path.PREFILL_DECODE, Path.DECODE):
             put(state, ask(f"queued{number} {path}", 32_000, path=path), 0.0)
@@ -56,34 +56,34 @@ def order(now: float, *several: Waiting) -> list[str]:
 @pytest.mark.parametrize("age_s", [0.0, 5.0, 500.0])
 @pytest.mark.parametrize("slo_class", list(SloClass))
 def test_idle_service_lets_everybody_in_however_late(slo_class: Any, age_s: float) -> None:
-    put(a_fleet(1, 1), ask("late", 2000, slo_class=slo_class, age_s=age_s), 1.0)
+    put(a_cluster(1, 1), ask("late", 2000, slo_class=slo_class, age_s=age_s), 1.0)
 
 
 @pytest.mark.parametrize("tpot_s", [1e-6, 1e-3])
 def test_idle_service_lets_in_who_wants_more_than_it_can_give(tpot_s: float) -> None:
-    put(a_fleet(1, 1), ask("greedy", 2000, tpot_s=tpot_s, ttft_s=1e-3), 1.0)
+    put(a_cluster(1, 1), ask("greedy", 2000, tpot_s=tpot_s, ttft_s=1e-3), 1.0)
 
 
 def test_request_that_would_miss_its_slo_at_the_cost_of_others_waits() -> None:
-    waiting(a_busy_fleet(), "r", 2000, 0.1)
+    waiting(a_busy_cluster(), "r", 2000, 0.1)
 
 
 def test_request_that_cannot_make_it_any_more_is_refused_as_overload() -> None:
-    answer = a_busy_fleet().place(ask("r", 2000, age_s=10.0), 0.1)
+    answer = a_busy_cluster().place(ask("r", 2000, age_s=10.0), 0.1)
     assert isinstance(answer, Rejection)
     assert answer.is_overload
     assert LEAST_RETRY_S <= answer.retry_after_s <= MOST_RETRY_S
 
 
 def test_request_that_was_let_in_before_is_not_judged_again() -> None:
-    state = a_busy_fleet()
+    state = a_busy_cluster()
     put(state, ask("resumed", 2000, num_output_tokens=5, age_s=10.0), 0.1)
     put(state, ask("forced", 2000, path=Path.DECODE, age_s=10.0), 0.1)
     put(state, ask("retried", 2000, excluded=frozenset({"d9"}), age_s=10.0), 0.1)
 
 
 def test_gain_is_lost_by_own_risk_and_by_victims() -> None:
-    placed = put(a_fleet(1, 1), ask("r", 2000), 1.0)
+    placed = put(a_cluster(1, 1), ask("r", 2000), 1.0)
     sure = msgspec.structs.replace(present(placed.predicted), risk=0.0, victims=0.0, future_victims=0.0)
     assert gain(sure) == 1.0
     assert gain(msgspec.structs.replace(sure, risk=0.4, victims=1.0)) == pytest.approx(-0.4)
@@ -111,7 +111,7 @@ def test_nobody_falls_back_while_waiting(slo_class: SloClass, waited_s: float, m
 
 
 def test_position_in_the_queue_is_the_number_of_those_before() -> None:
-    state = a_busy_fleet()
+    state = a_busy_cluster()
     waiting(state, "one", 2000, 0.1)
     waiting(state, "two", 2000, 0.2)
     waiting(state, "batch", 2000, 0.2, slo_class=BATCH, ttft_s=3.0)
@@ -120,7 +120,7 @@ def test_position_in_the_queue_is_the_number_of_those_before() -> None:
 
 
 def test_first_in_order_is_let_in_when_the_queues_have_drained() -> None:
-    state = a_busy_fleet(5.0)
+    state = a_busy_cluster(5.0)
     waiting(state, "batch", 2000, 0.1, slo_class=BATCH, ttft_s=1.3, tpot_s=0.05)
     waiting(state, "standard", 2000, 0.2)
     state.handle(FirstToken(request_id=RequestId("queued0 D")), 0.3)
@@ -133,7 +133,7 @@ def test_first_in_order_is_let_in_when_the_queues_have_drained() -> None:
 
 
 def test_request_whose_deadline_passes_in_the_queue_is_refused() -> None:
-    state = a_busy_fleet()
+    state = a_busy_cluster()
     waiting(state, "r", 2000, 0.1)
     decisions: list[tuple[RequestId, Placement | Rejection]] = []
     now = 0.1
@@ -150,14 +150,14 @@ def test_request_whose_deadline_passes_in_the_queue_is_refused() -> None:
 
 
 def test_closed_request_waits_no_more() -> None:
-    state = a_busy_fleet()
+    state = a_busy_cluster()
     waiting(state, "r", 2000, 0.1)
     state.handle(RequestClosed(request_id=RequestId("r")), 0.2)
     assert (state.num_waiting, state.decide(99.0)) == (0, [])
 
 
 def test_request_that_asks_again_while_it_waits_has_one_place() -> None:
-    state = a_busy_fleet()
+    state = a_busy_cluster()
     waiting(state, "r", 2000, 0.1)
     put(state, ask("r", 2000, path=Path.DECODE), 0.2)
     assert state.num_waiting == 0
@@ -166,7 +166,7 @@ def test_request_that_asks_again_while_it_waits_has_one_place() -> None:
 
 
 def test_those_of_an_ingress_that_is_gone_wait_no_more() -> None:
-    state, one, other = a_busy_fleet(), IngressId("one"), IngressId("other")
+    state, one, other = a_busy_cluster(), IngressId("one"), IngressId("other")
     assert state.place(ask("a", 2000), 0.1, one) is None
     assert state.place(ask("b", 2000), 0.1, other) is None
     assert state.keep_open(one, frozenset(), 0.2) == ["a"]
@@ -174,7 +174,7 @@ def test_those_of_an_ingress_that_is_gone_wait_no_more() -> None:
 
 
 def test_queue_is_bounded() -> None:
-    state = a_busy_fleet()
+    state = a_busy_cluster()
     for number in range(MAX_QUEUE):
         state._admission._queue.add(a_waiting(f"w{number}", STANDARD, 0.0, 1.0))
     answer = state.place(ask("r", 2000), 0.1)
@@ -195,7 +195,7 @@ def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *,
 def test_highest_class_is_let_in_a_little_late_and_not_very_late() -> None:
     assert verdict(1.0) is Verdict.WAIT
     assert verdict(1.0, INTERACTIVE) is Verdict.ADMIT
-    assert a_busy_fleet(60.0).place(ask("late", 2000, slo_class=INTERACTIVE), 0.1) is None
+    assert a_busy_cluster(60.0).place(ask("late", 2000, slo_class=INTERACTIVE), 0.1) is None
 
 
 def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait() -> None:
@@ -206,7 +206,7 @@ def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait() ->
 
 
 def test_hundreds_at_once_are_all_answered_and_not_all_on_one_worker() -> None:
-    state = a_fleet(4, 4)
+    state = a_cluster(4, 4)
     answers = [state.place(ask(f"r{number}", 4000), 1.0) for number in range(400)]
     for worker in [f"p{i}" for i in range(4)] + [f"d{i}" for i in range(4)]:
         state.handle(a_report(worker, dict.fromkeys([f"p{i}" for i in range(4)]) if worker[0] == "d" else None), 1.5)
@@ -228,7 +228,7 @@ def test_retry_after_is_in_whole_seconds_near_the_wait(wait_s: float, jitter: fl
 
 
 def test_those_who_come_back_are_spread() -> None:
-    state = a_busy_fleet(10.0)
+    state = a_busy_cluster(10.0)
     told = []
     for number in range(20):
         answer = state.place(ask(f"r{number}", 2000, age_s=20.0), 0.1)
@@ -240,7 +240,7 @@ def test_those_who_come_back_are_spread() -> None:
 def test_longer_queue_means_a_later_retry() -> None:
     told = []
     for seconds in (2.0, 8.0, 20.0):
-        answers = [a_busy_fleet(seconds).place(ask("r", 2000, age_s=20.0), 0.1)]
+        answers = [a_busy_cluster(seconds).place(ask("r", 2000, age_s=20.0), 0.1)]
         told += [answer.retry_after_s for answer in answers if isinstance(answer, Rejection)]
     assert told == sorted(told)
     assert len(told) == 3
@@ -256,7 +256,7 @@ STEPS = st.lists(
 def test_every_request_that_waits_is_answered_once_or_withdrawn(
     steps: list[tuple[str, int, float]], slo_class: SloClass
 ) -> None:
-    state, now = a_fleet(1, 1), 1.0
+    state, now = a_cluster(1, 1), 1.0
     expected: set[str] = set()
 
     def decide() -> None:

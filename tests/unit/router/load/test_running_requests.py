@@ -12,8 +12,8 @@ from router.load.prefill_share import PrefillShare
 from router.load.running_requests import SLACK_AGE_S, RunningRequests
 from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
+from tests.unit.clusters import KIND
 from tests.unit.factories import a_placement_request
-from tests.unit.fleets import KIND
 
 PLACEMENT = Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="", slo=Slo(1.0, 0.05))
 

@@ -8,8 +8,8 @@ from router.load.charge import Charge, Work
 from router.load.worker_state import WorkerState
 from router.prediction.latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
+from tests.unit.clusters import KIND, a_report
 from tests.unit.factories import a_placement_request
-from tests.unit.fleets import KIND, a_report
 
 PAIR = Placement(path=Path.PREFILL_DECODE, prefill=WorkerId("p0"), decode=WorkerId("d0"), why="", slo=Slo(1.0, 0.05))
 

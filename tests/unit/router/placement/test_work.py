@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cluster.messages.ids import Path, RequestId
 from router.placement.cost import alone, hand_over
 from router.placement.work import DecodePart, PrefillPart, prefill_s, unpriced_work
-from tests.unit.fleets import a_fleet, ask, decoding, put
+from tests.unit.clusters import a_cluster, ask, decoding, put
 
 
 @settings(max_examples=30)
@@ -15,7 +15,7 @@ from tests.unit.fleets import a_fleet, ask, decoding, put
 def test_priced_option_carries_the_work_that_its_placement_takes(
     num_prompt: int, num_running: int, num_queued: int
 ) -> None:
-    state, now = a_fleet(1, 1), 1.0
+    state, now = a_cluster(1, 1), 1.0
     for number in range(num_running):
         decoding(state, f"running{number}", 500, "d0", now)
     for number in range(num_queued):
@@ -36,7 +36,7 @@ def test_priced_option_carries_the_work_that_its_placement_takes(
 
 
 def test_placement_charges_both_workers_of_a_pair() -> None:
-    state, now = a_fleet(1, 1), 1.0
+    state, now = a_cluster(1, 1), 1.0
     put(state, ask("r", 4000, path=Path.PREFILL_DECODE), now)
     prefill, decode = state._workers.by_id.values()
     charge = state._charges.find(RequestId("r"))

@@ -37,7 +37,7 @@ def test_link_is_learned(prior: LinkSpeed | None, truth: LinkSpeed) -> None:
         assert model.seconds(num_bytes) == pytest.approx(takes(truth, num_bytes), rel=0.1)
 
 
-def test_link_that_was_proved_is_believed_before_its_first_hand_over() -> None:
+def test_link_that_was_proved_is_believed_before_its_first_handoff() -> None:
     models = TransferModels()
     assert models.link(P, D, FAST).seconds(1e9) == pytest.approx(takes(FAST, 1e9))
     teach(models.link(P, D, FAST).observe, SLOW)

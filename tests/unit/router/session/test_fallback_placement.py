@@ -77,7 +77,7 @@ def test_path_that_is_asked_for_is_kept(path: Path, worker: str) -> None:
     assert placed(a_choice(a_prefill_view("p0"), a_decode_view("d0")), 1, path=path).generating == worker
 
 
-def test_hand_over_that_is_asked_for_is_refused() -> None:
+def test_handoff_that_is_asked_for_is_refused() -> None:
     answer = a_choice(a_prefill_view("p0"), a_decode_view("d0")).place(a_placement_request(path=Path.PREFILL_DECODE))
     assert isinstance(answer, Rejection)
     assert (answer.why, answer.is_overload) == (

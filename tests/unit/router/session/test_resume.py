@@ -13,7 +13,7 @@ from cluster.messages.generation import FinishReason, GenerateRequest, PromptTok
 from cluster.messages.ids import Outcome, Path
 from cluster.messages.scheduler_events import PairSuspected
 from tests.unit.factories import a_request
-from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, loop_rounds
 from tests.unit.router.session.test_session import cancelled, gone, read, tokens
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
@@ -48,7 +48,7 @@ async def test_token_that_is_held_back_comes_with_the_decode_workers_first() -> 
     deltas: list[TokenDelta] = []
     task = asyncio.create_task(read(cluster.session(a_resumable()), deltas))
     await cluster.decode.start_gate.reached.wait()
-    await turns(10)
+    await loop_rounds(10)
     assert deltas == []
     cluster.decode.start_gate.open()
     assert tokens(await task) == SERVED
@@ -149,7 +149,7 @@ async def test_answer_that_an_engine_cuts_off_goes_on_elsewhere(reason: FinishRe
     cluster.check_settled()
 
 
-async def test_hand_over_that_the_decode_worker_did_not_redeem_is_withdrawn() -> None:
+async def test_handoff_that_the_decode_worker_did_not_redeem_is_withdrawn() -> None:
     cluster = FakeCluster()
     cluster.decode.redeem = lambda handoff: False
     assert tokens(await read(cluster.session(a_resumable()))) == SERVED
@@ -163,7 +163,7 @@ async def test_check_that_takes_long_is_not_waited_for(monkeypatch: pytest.Monke
     cluster.decode.top_logprobs = TOP
     assert tokens(await read(cluster.session(a_resumable(), verifies=True))) == SERVED
     assert cluster.observer.distances == []
-    await turns(5)
+    await loop_rounds(5)
     cluster.check_settled()
 
 
@@ -197,7 +197,7 @@ PLAIN = a_request(is_verifiable=True)
 
 
 @pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
-async def test_hand_over_that_agrees_is_released_after_it_was_checked(request_: Any) -> None:
+async def test_handoff_that_agrees_is_released_after_it_was_checked(request_: Any) -> None:
     cluster = FakeCluster()
     cluster.prefill.top_logprobs = cluster.decode.top_logprobs = TOP
     deltas = await read(cluster.session(request_, verifies=True))
@@ -214,12 +214,12 @@ async def test_first_token_does_not_wait_for_the_check() -> None:
     stream = cluster.session(a_resumable(), verifies=True).run()
     assert tokens([await anext(stream)]) == [10]
     await stream.aclose()
-    await turns(5)
+    await loop_rounds(5)
     cluster.check_settled()
 
 
 @pytest.mark.parametrize("request_", [a_resumable(), PLAIN], ids=["first token from prefill", "plain"])
-async def test_wrong_hand_over_is_answered_right_and_its_pair_suspected(
+async def test_wrong_handoff_is_answered_right_and_its_pair_suspected(
     request_: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = FakeCluster()

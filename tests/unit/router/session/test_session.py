@@ -21,7 +21,7 @@ from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestCl
 from router.session.session import Session
 from tests.expected import of_kind, present
 from tests.unit.factories import a_request
-from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+from tests.unit.fake_ports import BLOCK_HASHES, SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, loop_rounds
 
 PAIR, ALONE, ON_PREFILL = Path.PREFILL_DECODE, Path.DECODE, Path.PREFILL
 
@@ -284,7 +284,7 @@ async def test_client_that_leaves_during_prefill_cancels_it() -> None:
 
 
 @pytest.mark.parametrize("moment", ["the answer is on its way", "the decode worker has not pulled"])
-async def test_client_that_leaves_between_prefill_and_decode_gives_the_hand_over_back(moment: str) -> None:
+async def test_client_that_leaves_between_prefill_and_decode_gives_the_handoff_back(moment: str) -> None:
     cluster = FakeCluster()
     gate = cluster.prefill.answer_gate if moment == "the answer is on its way" else cluster.decode.start_gate
     gate.hold()
@@ -307,7 +307,7 @@ async def test_client_that_leaves_mid_stream_ends_the_generation() -> None:
 
 
 async def test_consumer_that_closes_the_stream_ends_the_generation() -> None:
-    cluster = FakeCluster(decode=FakeDecode(delay_turns=5))
+    cluster = FakeCluster(decode=FakeDecode(delay_rounds=5))
     stream = cluster.session(a_request()).run()
     assert tokens([await anext(stream)]) == [10]
     await stream.aclose()
@@ -318,11 +318,11 @@ async def test_consumer_that_closes_the_stream_ends_the_generation() -> None:
 async def test_client_that_leaves_twice_is_still_closed_once() -> None:
     cluster = FakeCluster()
     cluster.decode.gate.hold()
-    cluster.scheduler.delay_turns = 5
+    cluster.scheduler.delay_rounds = 5
     task = asyncio.create_task(read(cluster.session(a_request())))
     await cluster.decode.gate.reached.wait()
     task.cancel()
-    await turns(2)
+    await loop_rounds(2)
     await cancelled(task)
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
     cluster.check_settled()

@@ -10,7 +10,7 @@ from cluster.errors import GenerationFailed, InvalidRequest, PrefillFailed, Serv
 from cluster.messages.generation import TokenLogprob
 from cluster.messages.ids import Outcome
 from tests.unit.factories import a_request
-from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, turns
+from tests.unit.fake_ports import SERVED, FakeCluster, FakeDecode, FakePrefill, FakeScheduler, loop_rounds
 
 PREFILLS, DECODES = ("p0", "p1"), ("d0", "d1")
 ERRORS: dict[str, Callable[[str, str], Exception]] = {
@@ -58,7 +58,7 @@ async def served(cluster: FakeCluster, kind: Kind, leaves_after_deltas: int | No
             num_deltas += 1
             if num_deltas == leaves_after_deltas:
                 break
-            await turns(1)
+            await loop_rounds(1)
     except ServingError:
         return
     finally:
@@ -69,8 +69,8 @@ async def settled(cluster: FakeCluster, kind: Kind, leaves_after_deltas: int | N
     """Serve one request, and cancel its task after each of `cancels` turns of the loop. Returns the tokens."""
     released: list[int] = []
     task = asyncio.create_task(served(cluster, kind, leaves_after_deltas, released))
-    for wait_turns in cancels:
-        await turns(wait_turns)
+    for wait_rounds in cancels:
+        await loop_rounds(wait_rounds)
         task.cancel()
     await asyncio.wait([task])
     while rest := asyncio.all_tasks() - {asyncio.current_task()}:

@@ -82,10 +82,10 @@ def test_prompts_are_computed_first_come_first_served() -> None:
 
 def test_who_comes_in_the_middle_of_a_decode_run_waits_for_the_step_that_is_under_way() -> None:
     model = LinearSteps(context_s=0.0)
-    resident, late = serve(a_setting(), model, [EngineArrival(0.0, 100, 1000), EngineArrival(0.1355, 100, 1)])
+    early, late = serve(a_setting(), model, [EngineArrival(0.0, 100, 1000), EngineArrival(0.1355, 100, 1)])
     step_began = 0.020 + 10 * 0.011
     assert late.first_at == pytest.approx(step_began + 0.011 + 0.010 + 0.010 + 0.001)
-    assert resident.last_at == pytest.approx(0.020 + 999 * 0.011 + 0.010)
+    assert early.last_at == pytest.approx(0.020 + 999 * 0.011 + 0.010)
 
 
 def test_seats_are_never_exceeded() -> None:
@@ -144,13 +144,13 @@ def test_evicted_prefix_comes_back_from_the_host_tier_at_its_speed() -> None:
 
 def test_handed_over_request_needs_memory_first_and_then_decodes_without_prefill() -> None:
     driver = Driver(a_setting(kv_capacity_tokens=1500))
-    driver.submit(EngineRequest("resident", 900, 100), 0.0)
+    driver.submit(EngineRequest("running", 900, 100), 0.0)
     pulled = driver.submit(EngineRequest("pulled", 701, 10, num_pulled=700), 0.05)
     driver.run(1.0)
     assert pulled.phase is Phase.WAITING
     driver.run()
     transfer_at = driver.moments["pulled", Moment.TRANSFER]
-    assert transfer_at == driver.moments["resident", Moment.FINISHED]
+    assert transfer_at == driver.moments["running", Moment.FINISHED]
     driver.engine.pulled(pulled, 700, transfer_at + 0.3)
     driver.run()
     assert driver.first_at(pulled) == pytest.approx(transfer_at + 0.3 + MODEL.decode_run_s(1, 701, 1))

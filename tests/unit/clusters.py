@@ -24,7 +24,7 @@ FAST = LinkSpeed(0.5e-3, 49.5e9)
 def a_report(
     worker: str, links: Mapping[WorkerId, LinkSpeed | None] | Mapping[str, LinkSpeed | None] | None = None, **load: Any
 ) -> WorkerReport:
-    """Of a prefill worker when it is called p..., else of a decode worker."""
+    """The report of a prefill worker if its name starts with p, else of a decode worker."""
     pool = Pool.PREFILL if worker.startswith("p") else Pool.DECODE
     return WorkerReport(
         worker=WorkerId(worker),
@@ -43,8 +43,8 @@ def a_report(
     )
 
 
-def a_fleet(num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, now: float = 0.0) -> RouterState:
-    """Every pair connected by such a link."""
+def a_cluster(num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, now: float = 0.0) -> RouterState:
+    """The state of a Scheduler whose pairs of workers are all connected by such a link."""
     state = RouterState(SLO)
     prefills = [f"p{i}" for i in range(num_prefill)]
     for worker in prefills:

@@ -63,7 +63,7 @@ class Snapshot:
         return sum(sample.value for sample in self._of(name, labels))
 
     def number(self, name: str) -> int:
-        """Of one metric's samples."""
+        """The number of samples of one metric."""
         return sum(1 for _ in self._of(name, {}))
 
     def by(self, label: str, name: str, **labels: str) -> dict[str, float]:
@@ -74,7 +74,7 @@ class Snapshot:
         return (s for s in self._samples if s.name == name and labels.items() <= s.labels.items())
 
 
-class Fleet:
+class LiveProcesses:
     def __init__(self, service: Service) -> None:
         self.service = service
 
