@@ -6,8 +6,8 @@ vLLM's serving code stands between the two and cannot carry a request along: it 
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -44,7 +44,7 @@ class Call:
         self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
         self.tenant = tenant
         self.placement: Placement | None = None
-        """Where it runs, why, and what is expected; set with the first token."""
+        """Where the request runs, why, and what is expected. Set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
         """Where the KV of its prompt came from, as the worker of the first token found it; set with that token."""
         self.error: ServingError | None = None
@@ -110,22 +110,32 @@ class Generation:
         processor.assign_request_id(request)
         return request
 
-    async def deltas(
+    async def start(
         self, request: EngineCoreRequest, hasher: BlockHasher, compilers: Compilers, start_session: SessionFactory
-    ) -> AsyncGenerator[TokenDelta, None]:
-        """What the workers generate for the processed request. Raises GenerationError, and says why in the call."""
+    ) -> Session:
+        """Start the session that answers the processed request. Raises ServingError."""
+        call = self._call
+        if (constraint := request.params.structured_outputs) is not None:
+            await compilers.check(*constraint_in(constraint), call.tenant)
+        generate = self._to_generate_request(request)
+        block_hashes = await hasher.of_prompt(generate.prompt_token_ids, generate.cache_salt)
+        return start_session(generate, msgspec.structs.replace(call.terms, block_hashes=block_hashes))
+
+    def note(self, session: Session, delta: TokenDelta) -> None:
+        """Keep in the call where a delta was generated, and the first sources of its prompt."""
+        self._call.placement = session.placement
+        self._call.prompt_sources = self._call.prompt_sources or delta.prompt_sources
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """Turn failures of the context into a GenerationError, which vLLM's serving code passes on, and keep the cause
+        in the call.
+        """
         call = self._call
         try:
-            if (constraint := request.params.structured_outputs) is not None:
-                await compilers.check(*constraint_in(constraint), call.tenant)
-            generate = self._to_generate_request(request)
-            block_hashes = await hasher.of_prompt(generate.prompt_token_ids, generate.cache_salt)
-            session = start_session(generate, msgspec.structs.replace(call.terms, block_hashes=block_hashes))
-            async with aclosing(session.run()) as deltas:
-                async for delta in deltas:
-                    call.placement = session.placement
-                    call.prompt_sources = call.prompt_sources or delta.prompt_sources
-                    yield delta
+            yield
+        except GenerationError:
+            raise
         except ServingError as error:
             if isinstance(error, ConstraintFailed):
                 metrics.CONSTRAINTS.labels("ended").inc()

@@ -19,6 +19,7 @@ from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.exceptions import GenerationError
 from vllm.parser.abstract_parser import DelegatingParser, Parser
 from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from api.frontend.generation import CALL, Generation
@@ -158,18 +159,20 @@ class _TextStream:
         """
         serving = self._serving
         try:
-            request, generated = serving.engine_client.prepare(self._generation)
-            self._detokenizer = serving.engine_client.detokenizer(request)
-            async with aclosing(generated) as deltas:
-                async for delta in deltas:
-                    if self._num_cached_tokens is None:
-                        self._num_prompt_tokens = len(request.prompt_token_ids)
-                        sources = delta.prompt_sources
-                        self._num_cached_tokens = sources.cached if sources else 0
-                        if self._frames.opening:
-                            yield self._frames.opening
-                    if frame := self._frame(delta):
-                        yield frame
+            engine = serving.engine_client
+            request = engine.processed(self._generation)
+            self._detokenizer = engine.detokenizer(request)
+            with self._generation.failures():
+                session = await engine.start(self._generation, request)
+                async with aclosing(session.run()) as deltas:
+                    async for delta in deltas:
+                        if self._num_cached_tokens is None:
+                            self._generation.note(session, delta)
+                            self._note_prompt(request, delta)
+                            if self._frames.opening:
+                                yield self._frames.opening
+                        if frame := self._frame(delta):
+                            yield frame
             if self._with_usage:
                 yield self._frames.usage(self._num_prompt_tokens, self._num_output_tokens, self._num_cached_tokens)
         except GenerationError as error:
@@ -178,6 +181,11 @@ class _TextStream:
             logger.exception("a text stream failed")
             yield f"data: {serving.create_streaming_error_response(error)}\n\n"
         yield DONE
+
+    def _note_prompt(self, request: EngineCoreRequest, first: TokenDelta) -> None:
+        sources = first.prompt_sources
+        self._num_prompt_tokens = len(request.prompt_token_ids or ())
+        self._num_cached_tokens = sources.cached if sources else 0
 
     def _frame(self, delta: TokenDelta) -> bytes:
         """The delta's frame; empty where vLLM sends none. Counts and ends as vLLM's output processor does."""

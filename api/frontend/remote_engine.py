@@ -27,6 +27,7 @@ from api.structured.tokens import tokens_of
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.engine.block_hashes import BlockHasher
 from cluster.messages.generation import TokenDelta
+from router.session.session import Session
 
 DETOKENIZER_CONTEXT = 32
 """Prompt tokens that may decide how the first output tokens read. vLLM's own slow detokenizer looks at 7."""
@@ -90,10 +91,13 @@ class RemoteEngine:
         call.generations.append(generation)
         return self._outputs_of(generation)
 
-    def prepare(self, generation: Generation) -> tuple[EngineCoreRequest, AsyncGenerator[TokenDelta, None]]:
-        """The generation as the engine's processor has it, and what the workers answer. Raises GenerationError."""
-        request = generation.processed(self.input_processor)
-        return request, generation.deltas(request, self._hasher, self.compilers, self._start_session)
+    def processed(self, generation: Generation) -> EngineCoreRequest:
+        """The generation as the engine's processor has it. Raises GenerationError."""
+        return generation.processed(self.input_processor)
+
+    async def start(self, generation: Generation, request: EngineCoreRequest) -> Session:
+        """Start the session of a processed generation. Raises ServingError."""
+        return await generation.start(request, self._hasher, self.compilers, self._start_session)
 
     def _tokens(self) -> dict[str, Any]:
         vocab_size = int(self.model_config.get_vocab_size())
@@ -107,17 +111,20 @@ class RemoteEngine:
 
     async def _outputs_of(self, generation: Generation) -> AsyncGenerator[RequestOutput, None]:
         """The generation as vLLM's own serving code takes it."""
-        request, generated = self.prepare(generation)
+        request = self.processed(generation)
         collector = RequestOutputCollector(request.params.output_kind, request.request_id)
         sequence_ids = self._expect(request, collector)
         try:
-            async with aclosing(generated) as deltas:
-                async for delta in deltas:
-                    self._outputs.process_outputs([self._to_engine_output(sequence_ids[delta.sequence], delta)])
-                    if (output := collector.get_nowait()) is not None:
-                        yield cast(RequestOutput, output)
-                    if generation.has_tools:
-                        self._come_together(sequence_ids[delta.sequence])
+            with generation.failures():
+                session = await self.start(generation, request)
+                async with aclosing(session.run()) as deltas:
+                    async for delta in deltas:
+                        generation.note(session, delta)
+                        self._outputs.process_outputs([self._to_engine_output(sequence_ids[delta.sequence], delta)])
+                        if (output := collector.get_nowait()) is not None:
+                            yield cast(RequestOutput, output)
+                        if generation.has_tools:
+                            self._come_together(sequence_ids[delta.sequence])
         finally:
             self._outputs.abort_requests(sequence_ids, internal=True)
 

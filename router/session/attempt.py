@@ -6,7 +6,7 @@ Invariant: a handoff that was granted is either given to one decode worker or wi
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
@@ -56,6 +56,10 @@ class PlacementAttempt:
         self._check: HandoffCheck | None = None
         self._unredeemed: tuple[WorkerId, RequestId] | None = None
         """The prefill worker that may hold a handoff which no decode worker has redeemed, and the prefill's id."""
+        self.stream: AsyncGenerator[TokenDelta, None] | None = None
+        """The deltas of the worker that generates. `opening` takes the first one. None before the worker is asked, and
+        if the token after the prompt is the whole answer.
+        """
         self.sources: PromptTokenSources | None = None
         """Where the prompt came from on the worker that generates. None before its first token."""
 
@@ -64,34 +68,46 @@ class PlacementAttempt:
         """Where the prompt came from on the prefill worker of path P->D. None before the prompt is computed."""
         return self._prefilled.first.prompt_sources if self._prefilled else None
 
-    async def run(self) -> AsyncGenerator[TokenDelta, None]:
-        """Yield the deltas of this attempt: prefill, release the first token or hold it, generate, check, pass on.
+    async def opening(self) -> AsyncGenerator[TokenDelta, None]:
+        """Yield the first deltas: prefill, release the first token or hold it, generate, check. `stream` has the rest.
 
         Raises:
             Overloaded: the first token did not come in time.
             WorkerFailed: a worker failed, or the handoff was wrong.
         """
+        if self._placement.prefill is not None and self._placement.decode is not None:
+            await self._prefill(self._placement.prefill)
+            if self._held is not None and (self._is_answered or self._hold_s() <= 0.0):
+                yield self._release()
+            if self._is_answered:
+                return
+        handoff = self._prefilled.handoff if self._prefilled else None
+        stream = self._ports.decode.generate(self._placement.generating, self._request, handoff)
+        self.stream = stream
+        if self._held is None:
+            first = await self._deadline.within(anext(stream, None))
+        else:
+            async with _running(anext(stream, None)) as coming:
+                await asyncio.wait([coming], timeout=self._hold_s())
+                yield self._release()
+                first = await coming
+        if first is not None:
+            self.check_finish(first)
+            await self._check_first(first)
+            yield self._first_generated(first)
+
+    def check_finish(self, delta: TokenDelta) -> None:
+        """Raises GenerationFailed. A session aborts no request that it still reads: such an abort is that of an engine
+        that shuts down.
+        """
+        if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise GenerationFailed("the engine failed on this request", self._placement.generating)
+
+    async def aclose(self) -> None:
+        """Stop what still runs for this attempt, and withdraw a handoff that no decode worker has redeemed."""
         try:
-            if self._placement.prefill is not None and self._placement.decode is not None:
-                await self._prefill(self._placement.prefill)
-                if self._held is not None and (self._is_answered or self._hold_s() <= 0.0):
-                    yield self._release()
-                if self._is_answered:
-                    return
-            async with aclosing(self._generate()) as deltas:
-                if self._held is None:
-                    first = await self._deadline.within(anext(deltas, None))
-                else:
-                    async with _running(anext(deltas, None)) as coming:
-                        await asyncio.wait([coming], timeout=self._hold_s())
-                        yield self._release()
-                        first = await coming
-                if first is None:
-                    return
-                await self._check_first(first)
-                yield self._first_generated(first)
-                async for delta in deltas:
-                    yield delta
+            if self.stream is not None:
+                await self.stream.aclose()
         finally:
             self._withdraw()
             if self._check is not None:
@@ -127,15 +143,6 @@ class PlacementAttempt:
         held, self._held, self._is_start = self._held, None, False
         assert held is not None
         return held
-
-    async def _generate(self) -> AsyncGenerator[TokenDelta, None]:
-        worker, handoff = self._placement.generating, self._prefilled.handoff if self._prefilled else None
-        async with aclosing(self._ports.decode.generate(worker, self._request, handoff)) as deltas:
-            async for delta in deltas:
-                # A session aborts nothing that it still reads: such an abort is that of an engine that shuts down.
-                if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                    raise GenerationFailed("the engine failed on this request", worker)
-                yield delta
 
     async def _check_first(self, first: TokenDelta) -> None:
         """The first token of the worker that generates is here. Raises HandoffMismatch."""

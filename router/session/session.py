@@ -120,10 +120,15 @@ class Session:
         while True:
             attempt = self._attempt(await self._place(failure))
             try:
-                async with aclosing(attempt.run()) as deltas:
-                    async for delta in deltas:
-                        if self._request.is_resumable:
-                            self._released += delta.token_ids
+                async with aclosing(attempt), aclosing(attempt.opening()) as opening:
+                    async for delta in opening:
+                        self._note_released(delta)
+                        yield delta
+                    if attempt.stream is None:
+                        return
+                    async for delta in attempt.stream:
+                        attempt.check_finish(delta)
+                        self._note_released(delta)
                         yield delta
                 return
             except WorkerFailed as error:
@@ -134,6 +139,10 @@ class Session:
             finally:
                 self._prefill_sources = attempt.prefill_sources or self._prefill_sources
                 self._sources = attempt.sources or self._sources
+
+    def _note_released(self, delta: TokenDelta) -> None:
+        if self._request.is_resumable:
+            self._released += delta.token_ids
 
     def _attempt(self, placement: Placement) -> PlacementAttempt:
         """The next attempt. It runs the request under an id of its own, after the tokens that were released."""

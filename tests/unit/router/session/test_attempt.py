@@ -1,6 +1,7 @@
 """One placement on its own. What a session makes of its attempts is in test_session.py and test_resume.py."""
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 
@@ -42,7 +43,11 @@ def an_attempt(
 
 
 async def deltas_of(attempt: PlacementAttempt) -> list[TokenDelta]:
-    return [delta async for delta in attempt.run()]
+    async with aclosing(attempt):
+        deltas = [delta async for delta in attempt.opening()]
+        if attempt.stream is not None:
+            deltas += [delta async for delta in attempt.stream]
+    return deltas
 
 
 async def test_scheduler_hears_of_an_attempt_by_the_id_of_the_request() -> None:
@@ -87,9 +92,9 @@ async def test_token_after_the_prompt_may_be_the_whole_answer() -> None:
 
 async def test_stream_that_is_closed_before_decoding_withdraws_the_handoff() -> None:
     cluster = FakeCluster()
-    stream = an_attempt(cluster).run()
-    await anext(stream)
-    await stream.aclose()
+    attempt = an_attempt(cluster)
+    async with aclosing(attempt), aclosing(attempt.opening()) as opening:
+        await anext(opening)
     assert cluster.prefill.withdrawn == [("p0", "r-2")]
 
 
