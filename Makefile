@@ -1,10 +1,10 @@
-# Two commands do all the set-up: `make serve` starts the service, `make test` passes the tests.
+# Two commands need no other set-up: `make serve` starts the service, `make test` runs the tests.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
-# cpu or gpu: chosen by the presence of an NVIDIA driver
+# cpu or gpu. The default depends on whether an NVIDIA driver is installed
 FLAVOUR ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
-# Where torch's CPU build comes from when pip does not find it by itself; used for torch alone
+# Index for torch's CPU build if pip's own index does not have it. Used for torch only
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH = torch==2.13.0+cpu
 
@@ -19,92 +19,92 @@ STAMP = $(VENV)/.installed-$(FLAVOUR)
 .DEFAULT_GOAL := help
 .PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
 
-help: ## this list
+help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(STAMP) compile ## create the environment from the lock
+setup: $(STAMP) compile ## create the environment from the lock file
 
-# Without it everything works, only slower: a failure stops nothing
-compile: $(STAMP) ## make machine code of what decides, which the Scheduler then runs: once for its version, a minute
+# Optional: without compiled modules everything works, only slower, so a failure does not stop make
+compile: $(STAMP) ## compile the placement modules to machine code: once per version of the sources, takes a minute
 	-@$(BIN)/baton compile
 
 serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
-test: $(STAMP) compile lint network-tools ## all tests, on real engines, but for the long ones below
+test: $(STAMP) compile lint network-tools ## all tests, with real engines, except for soak, fuzz, browser and the full matrix of drills
 	$(BIN)/python -m pytest
 
-test-fast: $(STAMP) ## unit and component tests: seconds
-	$(BIN)/python -m pytest tests/unit tests/component tests/edge --ignore tests/edge/live tests/test_architecture.py
+test-fast: $(STAMP) ## unit, component and edge tests, without engines: minutes
+	$(BIN)/python -m pytest tests/unit tests/component tests/edge --ignore tests/edge/live tests/test_architecture.py tests/test_docs.py
 
-drills: $(STAMP) compile network-tools ## every fault at every moment of a request's life: a quarter of an hour; writes docs/drills.md
+drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; writes docs/drills.md
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
-soak: $(STAMP) compile ## 2,000 requests, some aborted, and a worker killed each minute
+soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a worker each minute
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
 
-fuzz: $(STAMP) ## bytes of strangers at every socket and route, for minutes: BATON_FUZZ_MINUTES per test
+fuzz: $(STAMP) ## send random bytes to every socket and route: BATON_FUZZ_MINUTES minutes per test
 	$(BIN)/python -m pytest tests/edge -m fuzz -o log_cli=true -o log_cli_level=INFO
 
-browser: $(STAMP) ## pages of other sites in a real browser, beside a Baton on loopback: seconds
+browser: $(STAMP) ## open pages of other sites in a real browser, next to a Baton on loopback: seconds
 	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium || { echo "chromium is needed"; exit 1; }; }
 	$(BIN)/python -m pytest tests/edge/browser -m browser
 
-# The drills cut the network with iptables, and make nodes of network namespaces with ip
+# The drills cut the network with iptables, and make network namespaces that act as nodes with ip
 .PHONY: network-tools
 network-tools:
 	@PATH="$$PATH:/usr/sbin:/sbin"; command -v iptables >/dev/null && command -v ip >/dev/null || { \
 	  echo "Installing the Debian packages iptables and iproute2, with which the drills change the network"; \
 	  apt-get update -qq && apt-get install -qq -y iptables iproute2 || { echo "iptables and ip are needed"; exit 1; }; }
 
-lint: $(STAMP) ## format, lint, types and import contracts
+lint: $(STAMP) ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench-overhead: $(STAMP) compile ## CPU and latency of the whole front against peers
+bench-overhead: $(STAMP) compile ## measure CPU time and latency of the ingress path against other systems
 	$(BIN)/python -m bench.overhead
 
-bench-handoff: $(STAMP) ## parts of a handoff, and how soon an abandoned one is freed, on a running service: URL=
+bench-handoff: $(STAMP) ## measure the parts of a handoff, and when an abandoned one is freed, on a running service: URL=
 	$(BIN)/python -m bench.handoff $(if $(URL),--url $(URL))
 
-bench-goodput: $(STAMP) compile ## the scheduler against other policies on a simulated cluster: hours, or minutes with ARGS=--quick
+bench-goodput: $(STAMP) compile ## compare placement policies on a simulated cluster: hours, or minutes with ARGS=--quick
 	$(BIN)/python -m bench.goodput $(ARGS)
 
-bench-goodput-real: $(STAMP) compile ## the same question on real engines here, against vLLM and vllm-router: 20 minutes, or ARGS=--quick
+bench-goodput-real: $(STAMP) compile ## compare goodput on real engines with vLLM and vllm-router: 20 minutes, less with ARGS=--quick
 	$(BIN)/python -m bench.goodput_real $(ARGS)
 
-bench-edge: $(STAMP) compile ## what the checks of requests cost, against another commit: BASE=<commit>, three minutes
+bench-edge: $(STAMP) compile ## measure the cost of the checks of requests, against another commit: BASE=<commit>, 3 minutes
 	$(BIN)/python -m bench.edge_cost $(if $(BASE),--base $(BASE))
 
-bench-constraints: $(STAMP) ## what schemas of answers cost the ingress and an engine: half a minute
+bench-constraints: $(STAMP) ## measure the cost of structured output in the ingress and an engine: half a minute
 	$(BIN)/python -m bench.constraint_cost
 
-bench-request: $(STAMP) compile ## what a request costs before an engine sees it: half a minute
+bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
 	$(BIN)/python -m bench.request_cost
 
-bench-placement: $(STAMP) compile ## how many placements a second one core of the Scheduler makes: a minute
+bench-placement: $(STAMP) compile ## measure placements per second on one core of the Scheduler: a minute
 	$(BIN)/python -m bench.placement
 
-bench-context: $(STAMP) ## how much of a long conversation's prompts is found in the KV cache, against dropping the oldest: seconds
+bench-context: $(STAMP) ## measure prefix hits of long conversations, against dropping the oldest turns: seconds
 	$(BIN)/python -m bench.context $(ARGS)
 
-bench-chat-state: $(STAMP) compile ## what it costs on real engines that turns are remembered: minutes; URL= measures a running service
+bench-chat-state: $(STAMP) compile ## measure the cost of stored conversations on real engines: minutes; URL= measures a running service
 	$(BIN)/python -m bench.chat_state $(if $(URL),--url $(URL)) $(ARGS)
 
-demo-model: $(STAMP) ## train conf/models/baton-demo anew
+demo-model: $(STAMP) ## train conf/models/baton-demo again
 	$(BIN)/python conf/models/recipe/make.py --out conf/models/baton-demo
 
-lock: $(STAMP) ## resolve the locks anew from pyproject.toml
+lock: $(STAMP) ## resolve the lock files again from pyproject.toml
 	$(BIN)/python conf/requirements/lock.py cpu
 	$(BIN)/python conf/requirements/lock.py gpu
 
-clean: ## remove the environment and the logs; conversations stay in .baton/data
+clean: ## remove the environment, logs, benchmark results and compiled modules; conversations stay in .baton/data
 	rm -rf $(VENV) .baton/logs .baton/bench .baton/compiled
 
-# On cpu `pip check` complains about torchvision, torchaudio, torchcodec and triton: conf/requirements/lock.py says why they are out.
+# On cpu, `pip check` reports that torchvision, torchaudio, torchcodec and triton are missing (see conf/requirements/lock.py).
 $(STAMP): $(LOCK) pyproject.toml
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" || { echo "Python 3.11 is needed (PYTHON=/path/to/python3.11)"; exit 1; }
 	@echo "Installing the $(FLAVOUR) environment into $(VENV) (once; a few minutes)"

@@ -23,9 +23,10 @@ from cluster.messages.generation import GenerateRequest
 from cluster.observability.logging import set_up_logging
 from cluster.serve_context import claim_state, join_cluster, own_worker_id, scheduler_address
 from router.session.fallback_placement import FallbackPlacement
+from router.session.ports import SessionPorts
 from router.session.receipt import Terms
 from router.session.scheduler_failover import SchedulerFailover
-from router.session.session import Session, SessionPorts
+from router.session.session import Session
 
 SWITCH_INTERVAL_S = 0.0005
 """After how long a thread lets another one have the interpreter. While a large body is checked in a thread, the event

@@ -1,5 +1,5 @@
-"""The composition root: turns the `args:` of a Serve config into the application. `serve run conf/local.yaml` calls
-`build`.
+"""The composition root: builds the Serve application from the `args:` of a Serve config. `serve run conf/local.yaml`
+calls `build`.
 """
 
 from pathlib import Path
@@ -19,15 +19,20 @@ from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler
 
 _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
-"""Serve logs each call between deployments, and each scrape is one. Clients do not call through Serve."""
+"""Serve's logging in every deployment. Serve would log each call between deployments, and each scrape of the metrics is
+such a call. No client calls through Serve.
+"""
 
 MAX_N = 128
-"""Sequences that one request may ask for (`n`), as OpenAI has it."""
+"""Most sequences that one request may ask for (`n`): OpenAI's limit."""
 _HEALTH_CHECK_PERIOD_S = 2.0
+"""Time between two health checks of a replica, in seconds. Serve replaces a replica after three failed checks in a row.
+Longer replaces dead replicas later; shorter costs every replica more calls.
+"""
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Raises ValueError for args that cluster/config refuses."""
+    """Build the application. Raises ValueError for args that cluster/config refuses."""
     config = parse(args)
     scheduler = _scheduler(config)
     prefill = _pool(PrefillWorker, config, config.prefill).bind(
@@ -50,7 +55,7 @@ def _scheduler(config: AppConfig) -> Application:
 
 def _ingress(config: AppConfig) -> serve.Deployment:
     environment = _process_environment(config)
-    # The ingress renders and detokenizes; it must not touch a GPU that a worker has.
+    # The ingress renders and detokenizes. It must not use a GPU that a worker has.
     environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "VLLM_MAX_N_SEQUENCES": str(MAX_N)}
     return serve.deployment(Ingress).options(
         num_replicas=config.ingress.replicas,
@@ -86,9 +91,9 @@ def _process_environment(config: AppConfig) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # with the executor `uni`: no extra process per engine
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an engine with the executor `uni` needs no extra process
         "TORCH_LOGS": "-torch._library",
-        # torch's own deprecations inside vLLM
+        # vLLM uses functions that torch deprecates
         "PYTHONWARNINGS": "ignore::FutureWarning",
     }
     if Path(resolve_model(config.model)).is_dir():

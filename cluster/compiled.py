@@ -1,9 +1,10 @@
-"""Where the compiled twins of the modules that decide are, if they are there and belong to these very sources.
+"""The compiled twins of the modules that placement runs through: where they are, and whether they belong to these
+sources.
 
-mypyc (`baton compile`, cluster/cli/compile.py) makes machine code of MODULES, several times as fast and otherwise the
-same. It lies in a folder of its own, named by a digest of the sources and of the interpreter's ABI: a source that was
-edited, or another interpreter, has no such folder, and the sources run. So nothing that is stale can ever be imported,
-and nothing needs a compiler. Objects of compiled classes cannot be pickled or copied.
+mypyc (`baton compile`, cluster/cli/compile.py) compiles MODULES to machine code, which is several times as fast and
+otherwise the same. The code is in a folder that is named by a digest of the sources and of the interpreter's ABI. An
+edited source or another interpreter has no such folder, and then the sources run. So a stale build is never imported,
+and a compiler is not required. Objects of compiled classes cannot be pickled or copied.
 """
 
 import logging
@@ -17,18 +18,24 @@ from pathlib import Path
 logger = logging.getLogger("baton.scheduler")
 
 MODULES = (
-    "router.admission.admission",
+    "router.admission.verdict",
+    "router.admission.admission_control",
     "router.admission.arrivals",
     "router.placement.placement_input",
     "router.prefixes.block_table",
     "router.load.charge",
     "router.load.charges",
+    "router.load.live_workers",
+    "router.load.request_audit",
+    "router.load.running_requests",
+    "router.load.suspected_pairs",
     "router.placement.commit",
     "router.placement.candidates",
     "router.placement.cost",
     "router.load.prefill_share",
     "router.admission.fairness",
     "router.load.worker_state",
+    "router.prediction.decaying",
     "router.prediction.latency",
     "router.placement.lmetric",
     "router.placement.no_candidates",
@@ -38,18 +45,20 @@ MODULES = (
     "router.placement.goodput",
     "router.prefixes.expected_blocks",
     "router.prefixes.index",
+    "router.prefixes.runs",
     "router.quarantine.quarantine",
     "router.admission.waiting_queue",
     "router.admission.retry_after",
     "router.prediction.recursive_least_squares",
     "router.state",
     "router.prediction.step_model",
-    "router.placement.suspects",
     "router.prediction.transfer",
     "router.placement.option",
+    "router.placement.placer",
+    "router.placement.work",
     "router.prefixes.worker_bits",
 )
-"""What every placement runs through."""
+"""The modules that every placement runs through. They are compiled."""
 INTERPRETED = (
     "cluster.messages.generation",
     "cluster.messages.ids",
@@ -63,11 +72,13 @@ INTERPRETED = (
     "router.prediction.hardware",
     "router.prediction.roofline",
 )
-"""What these import of ours and is not compiled: machine code is made for what it says, too."""
+"""The modules of Baton that MODULES import and that are not compiled. The digest covers them, because the machine code
+depends on their contents.
+"""
 LIBRARY = "baton__mypyc"
-"""mypyc's name for what it makes of a group of modules called `baton`."""
+"""mypyc's name for the library of a group of modules called `baton`."""
 SWITCH = "BATON_PURE_PYTHON"
-"""Environment variable that has the sources run when it is 1."""
+"""Environment variable. With the value 1, the sources run."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -80,7 +91,7 @@ def builds(root: Path = ROOT) -> Path:
 
 
 def folder(root: Path = ROOT) -> Path:
-    """Where what these sources are compiled to for this interpreter is, or would be."""
+    """The folder of the machine code for these sources and this interpreter. It need not exist."""
     digest = blake2b(str(sysconfig.get_config_var("SOABI")).encode(), digest_size=10)
     for module in (*MODULES, *INTERPRETED):
         source = source_of(module, root).read_bytes()
@@ -90,13 +101,14 @@ def folder(root: Path = ROOT) -> Path:
 
 
 def file_of(module: str, compiled: Path) -> Path:
-    """What the module is compiled to."""
+    """The compiled file of a module."""
     return compiled / f"{module.replace('.', '/')}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def put_before(package: str, path: list[str], root: Path = ROOT) -> None:
-    """Have a package's modules imported as compiled, where they are. `path`: its `__path__`. What cannot be read or
-    loaded here (cut off, made for another machine, somebody else's) is as good as not there.
+    """Put the compiled modules of a package before its sources, if they exist. `path` is the package's `__path__`.
+    Files that cannot be read or loaded here (incomplete, made for another machine, owned by another user) count as
+    missing.
     """
     if os.environ.get(SWITCH) == "1":
         return
@@ -108,26 +120,26 @@ def put_before(package: str, path: list[str], root: Path = ROOT) -> None:
             load_library(file_of(LIBRARY, compiled))
             path.insert(0, str(compiled / package.replace(".", "/")))
     except (ImportError, OSError) as error:
-        logger.warning("what was compiled cannot be used, the sources run: %s", error)
+        logger.warning("the compiled modules cannot be used, the sources run: %s", error)
 
 
 def load_library(file: Path) -> None:
-    """What all compiled modules are in; they find it by its name.
+    """Load the library that contains all compiled modules. The modules find it by its name.
 
     Raises:
-        ImportError: it is not there, or cannot be loaded here.
+        ImportError: The file does not exist, or cannot be loaded here.
     """
     if LIBRARY in sys.modules and sys.modules[LIBRARY].__file__ == str(file):
         return
     spec = spec_from_file_location(LIBRARY, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no library")
+        raise ImportError(f"{file} is not a library")
     library = module_from_spec(spec)
     spec.loader.exec_module(library)
     sys.modules[LIBRARY] = library
 
 
 def is_in_use() -> bool:
-    """Whether this process decides with machine code."""
+    """Whether placement in this process runs as machine code."""
     decides = sys.modules.get("router.state")
     return decides is not None and not str(decides.__file__).endswith(".py")

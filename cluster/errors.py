@@ -1,4 +1,4 @@
-"""Every exception that Baton defines. Arguments are plain values, so that they survive the way between processes.
+"""Every exception that Baton defines. Arguments are plain values, so that an error can travel between processes.
 
 `http_status`, `error_type` and `code` are what a client sees of an error (api/wire/errors.py builds the body).
 """
@@ -8,8 +8,8 @@ from typing import Any, Self
 import msgspec
 
 UNFORESEEN = "the server failed on this request"
-"""What a client is told of an exception that nobody has foreseen. Its own text is for the log alone: it may name files,
-addresses and other people's requests.
+"""The message of an unexpected exception for clients. The exception's own text goes to the log only: it may name files,
+addresses, and requests of other clients.
 """
 
 
@@ -38,20 +38,20 @@ class InvalidRequest(ServingError):
 
 
 class ConstraintFailed(InvalidRequest):
-    """The answer could not be held to its schema, regular expression or grammar; it would be so on every worker."""
+    """The answer could not be held to its schema, regular expression or grammar. It would fail on every worker."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message, param, code or "structured_output_failed")
 
 
 class NotFound(InvalidRequest):
-    """There is no such thing here."""
+    """The requested object does not exist."""
 
     http_status = 404
 
 
 class Conflict(InvalidRequest):
-    """Something else is going on with what the request is about."""
+    """The request conflicts with another operation on the same object."""
 
     http_status = 409
 
@@ -69,7 +69,7 @@ class Unauthorized(InvalidRequest):
 
 
 class Forbidden(InvalidRequest):
-    """Who asks may not ask this."""
+    """The request is not allowed."""
 
     http_status = 403
 
@@ -122,7 +122,7 @@ class TooManyRequests(Overloaded):
 
 
 class StillAdmitting(Overloaded):
-    """Another try of the same request is being admitted; retry later."""
+    """Another attempt of the same request is being admitted; retry later."""
 
     http_status = 409
     error_type = "invalid_request_error"
@@ -130,13 +130,13 @@ class StillAdmitting(Overloaded):
 
 
 class StateUnavailable(Overloaded):
-    """What is remembered cannot be reached now; retry later."""
+    """Stored conversations cannot be reached now; retry later."""
 
     code = "state_unavailable"
 
 
 class WorkerFailed(ServingError):
-    """A worker failed on this request; another one may not."""
+    """A worker failed on this request. Another worker may not."""
 
     http_status = 503
     code = "worker_failed"
@@ -147,11 +147,11 @@ class WorkerFailed(ServingError):
 
 
 class WorkerUnreachable(WorkerFailed):
-    """A worker died, or its engine did."""
+    """A worker or its engine died, or cannot be reached."""
 
 
 class EngineLost(WorkerUnreachable):
-    """The worker died, or its engine died or hung, while it had this request."""
+    """The worker or its engine died, or the engine hung, while it had this request."""
 
 
 class WorkerBusy(WorkerFailed):
@@ -171,7 +171,7 @@ class HandoffMismatch(WorkerFailed):
 
 
 class RequestQuarantined(ServingError):
-    """Engines were lost with this request. It is not to be sent again."""
+    """Engines were lost with this request. Do not send it again."""
 
     code = "request_quarantined"
 
@@ -228,8 +228,10 @@ class ErrorMessage(msgspec.Struct, frozen=True, array_like=True):
         return cls(type(error).__name__, list(error.args))
 
     def to_error(self) -> ServingError:
-        """Never raises: who waits for an answer must get one, also from a process that says what we do not know."""
+        """Return the error. An unknown error name or wrong arguments give a plain ServingError, because a caller must
+        get an answer from a process of another version, too.
+        """
         try:
             return _BY_NAME[self.name](*self.args)
         except (KeyError, TypeError, ValueError):
-            return ServingError(f"the other process failed in a way that this one does not know: {self.name}")
+            return ServingError(f"another process failed with an error that this process does not know: {self.name}")

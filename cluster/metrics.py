@@ -1,7 +1,7 @@
-"""The one table of Baton's metrics, and their way from every process of the application to one page.
+"""The table of Baton's metrics, and how the metrics of all processes come to one page.
 
-Each process counts in its own prometheus registry, where vLLM's engine metrics are too. An ingress replica collects the
-registries of all replicas when it is scraped, adds the labels `deployment` and `replica`, and renders one text.
+Each process counts in its own Prometheus registry, which also contains vLLM's engine metrics. An ingress replica that
+is scraped collects the registries of all replicas, adds the labels `deployment` and `replica`, and renders one page.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,118 +17,126 @@ from cluster.network.strangers import STRANGERS
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the histograms' buckets, in seconds."""
 
-REQUESTS = Counter("baton_requests", "Requests closed, by where they ran and how they ended.", ["path", "outcome"])
+REQUESTS = Counter("baton_requests", "Closed requests, by path and outcome.", ["path", "outcome"])
 HTTP_REFUSALS = Counter(
     "baton_http_refusals",
-    "Requests and connections that an ingress replica refused before any route saw them, by the code of the error.",
+    "Requests and connections that an ingress replica refused before they reached a route, by error code.",
     ["code"],
 )
 CONSTRAINTS = Counter(
     "baton_constraints",
-    "Schemas, regular expressions and grammars of requests: compiled, invalid or too costly when they were tried, and "
-    "answers that were ended for theirs.",
+    "Constraints of requests (schemas, regular expressions, grammars), by the result of their trial: compiled, invalid "
+    "or too costly; and answers that were ended because of their constraint.",
     ["result"],
 )
 PROMPT_TOKENS = Counter(
-    "baton_prompt_tokens", "Prompt tokens that an engine started from, by where their KV came from.", ["pool", "source"]
+    "baton_prompt_tokens", "Prompt tokens that engines processed, by the source of their KV.", ["pool", "source"]
 )
-OUTPUT_TOKENS = Counter("baton_output_tokens", "Tokens released to clients.")
+OUTPUT_TOKENS = Counter("baton_output_tokens", "Output tokens released to clients.")
 TTFT = Histogram(
     "baton_time_to_first_token_seconds",
-    "Arrival at the ingress to the first token.",
+    "Seconds from the arrival of a request at the ingress to its first token.",
     ["path"],
     buckets=_LATENCY_BUCKETS_S,
 )
 TPOT = Histogram(
     "baton_request_time_per_output_token_seconds",
-    "(E2E - TTFT) / (output tokens - 1), one observation per request.",
+    "Mean seconds between the tokens of a request after the first one: (E2E - TTFT) / (output tokens - 1).",
     ["path"],
     buckets=_LATENCY_BUCKETS_S,
 )
 GOODPUT = Counter(
     "baton_goodput_requests",
-    "Requests closed, by SLO class, path, and what they are to goodput. Those that their clients ended do not count.",
+    "Closed requests, by SLO class, path and result for goodput. Requests that their clients ended do not count.",
     ["slo_class", "path", "result"],
 )
 PREDICTION_RATIO = Histogram(
     "baton_prediction_ratio",
-    "Actual over predicted TTFT or TPOT (`of`) of requests that ran where they were first placed.",
+    "Actual divided by predicted TTFT or TPOT (label `of`), for requests that ran on their first placement.",
     ["path", "of"],
     buckets=(0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0, 10.0),
 )
 REQUEST_PROMPT_TOKENS = Counter(
     "baton_request_prompt_tokens",
-    "Prompt tokens of requests closed, by where their KV came from: on the worker that computed the prompt for another "
-    "one (role prefill), and on the worker that generated (role decode).",
+    "Prompt tokens of closed requests, by the source of their KV: on the worker that computed the prompt for a decode "
+    "worker (role prefill), and on the worker that generated (role decode).",
     ["role", "source"],
 )
-ATTEMPTS = Counter("baton_attempts", "Placements that requests took: more than one each where workers failed.")
-LEASES_OPEN = Gauge("baton_leases_open", "Handoffs whose KV blocks this prefill worker keeps.", ["state"])
-LEASES_ENDED = Counter("baton_leases_ended", "Handoffs whose KV blocks have been freed, by how.", ["how"])
+ATTEMPTS = Counter("baton_attempts", "Placements of closed requests. A request has more than one if workers failed.")
+LEASES_OPEN = Gauge("baton_leases_open", "Leases whose KV blocks this prefill worker keeps, by state.", ["state"])
+LEASES_ENDED = Counter(
+    "baton_leases_ended", "Leases whose KV blocks this prefill worker has freed, by how the lease ended.", ["how"]
+)
 PULLS = Counter(
     "baton_pulls",
-    "Handoffs as this decode worker took them: redeemed, refused before the pull, given up during it, or failed in "
-    "its engine.",
+    "Handoffs of this decode worker: redeemed, refused before the pull, given up during the pull, or failed in the "
+    "engine.",
     ["outcome"],
 )
 LEASE_RELEASE = Histogram(
     "baton_lease_release_seconds",
-    "From the moment at which nobody wants a handoff any more to its freed KV blocks.",
+    "Seconds from the moment when a lease's KV blocks are no longer wanted until they are freed.",
     buckets=(0.002, *_LATENCY_BUCKETS_S),
 )
 HANDOFF = Histogram(
     "baton_handoff_seconds",
-    "On the decode worker: until the prefill worker's promise, and from there until the first token.",
+    "Seconds of a handoff on the decode worker: until the prefill worker's promise (part redeem), and from the promise "
+    "to the first token (part first_token).",
     ["part"],
     buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
 )
-VERIFICATIONS = Counter("baton_verifications", "Handoffs that were checked against the prefill engine.", ["result"])
-WORKERS = Gauge("baton_workers", "Live workers, as the Scheduler sees them.", ["pool"])
-LINKS = Gauge("baton_links", "Prefill-decode pairs that have proved a handoff.")
-PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker.", ["pool", "worker"])
-INDEX_BLOCKS = Gauge("baton_prefix_index_blocks", "Different KV blocks that the Scheduler knows some worker to cache.")
-INDEX_EXACT = Gauge(
-    "baton_prefix_index_exact_workers", "Workers whose caches the Scheduler knows, with no change missed."
+VERIFICATIONS = Counter("baton_verifications", "Verified handoffs, by result.", ["result"])
+WORKERS = Gauge("baton_workers", "Live workers, by pool.", ["pool"])
+LINKS = Gauge("baton_links", "Links: pairs of a prefill and a decode worker between which a handoff has worked.")
+PLACED = Gauge("baton_placed_requests", "Open requests that are charged to a worker, by worker.", ["pool", "worker"])
+INDEX_BLOCKS = Gauge(
+    "baton_prefix_index_blocks", "Different KV blocks that the Scheduler knows to be cached by a worker."
 )
+INDEX_EXACT = Gauge("baton_prefix_index_exact_workers", "Workers whose caches the Scheduler knows exactly.")
 QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a placement.")
 PLACEMENTS = Counter(
     "baton_placements",
-    "Answers of the Scheduler: placed by prediction, placed by fallback (the state is stale), refused for the load, or "
-    "refused because no worker could take it.",
+    "Answers of the Scheduler: placed by prediction, placed by fallback (the state is stale), refused because of the "
+    "load, or refused because no worker could take the request.",
     ["answer"],
 )
 PLACEMENT = Histogram(
     "baton_placement_seconds",
-    "From the question to the Scheduler's answer, time in its queue included.",
+    "Seconds from a placement request to the Scheduler's answer, the time in its queue included.",
     buckets=(0.0005, 0.001, 0.002, *_LATENCY_BUCKETS_S),
 )
 STEP_ERROR = Gauge(
     "baton_step_prediction_error",
-    "Moving average of the relative error of predicted engine steps: those that compute prompts, and those that only "
-    "decode (`step`).",
+    "Moving average of the relative error of predicted engine steps, for steps that compute prompts and steps that "
+    "only decode (label `step`).",
     ["kind", "step"],
 )
 REQUEST_ERROR = Gauge(
     "baton_request_prediction_error",
-    "Moving average of the relative error of predicted TTFT and TPOT (`of`).",
+    "Moving average of the relative error of predicted TTFT and TPOT (label `of`).",
     ["path", "of"],
 )
 LINK_LATENCY = Gauge(
-    "baton_link_latency_seconds", "Of a handoff of no size, as the start-up probe measured it.", ["prefill", "decode"]
+    "baton_link_latency_seconds",
+    "Seconds of an empty handoff over a link, measured by the start-up probe.",
+    ["prefill", "decode"],
 )
 LINK_BANDWIDTH = Gauge(
-    "baton_link_bytes_per_second", "Of KV blocks, as the start-up probe measured it.", ["prefill", "decode"]
+    "baton_link_bytes_per_second",
+    "Bytes of KV blocks per second over a link, measured by the start-up probe.",
+    ["prefill", "decode"],
 )
 
 
 class _StrangersCollector:
-    """Strangers are counted where no framework is known."""
+    """Exports the counts of cluster/network/strangers.py, which does not know Prometheus."""
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
             "baton_strangers",
-            "Connections and messages that were dropped because whoever sent them did not belong to the cluster.",
+            "Connections and messages that were dropped because their sender does not belong to the cluster.",
             labels=["socket", "reason"],
         )
         for (socket, reason), number in STRANGERS.counts().items():
@@ -140,7 +148,7 @@ REGISTRY.register(_StrangersCollector())
 
 
 def set_link_speeds(view: ClusterView) -> None:
-    """Those of pairs that are gone go with them."""
+    """Set the metrics of all links. Links of workers that are gone disappear."""
     LINK_LATENCY.clear()
     LINK_BANDWIDTH.clear()
     for decode in view.workers:
@@ -159,6 +167,8 @@ def count_placement(answer: Placement | Rejection) -> None:
 
 
 class MetricSample(msgspec.Struct, frozen=True, array_like=True):
+    """One sample of a metric."""
+
     name: str
     labels: dict[str, str]
     value: float
@@ -174,7 +184,7 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """One process's registry."""
+    """The registry of one process."""
 
     deployment: str
     replica: str
@@ -182,7 +192,7 @@ class Scrape(msgspec.Struct, frozen=True):
 
 
 def scrape(deployment: str, replica: str) -> Scrape:
-    """This process's registry."""
+    """The registry of this process."""
     families = [
         Family(m.name, m.documentation, m.type, [MetricSample(s.name, dict(s.labels), s.value) for s in m.samples])
         for m in REGISTRY.collect()
@@ -191,9 +201,10 @@ def scrape(deployment: str, replica: str) -> Scrape:
 
 
 def render(scrapes: Iterable[Scrape], num_missing: Mapping[str, int] | None = None) -> bytes:
-    """Prometheus text of all processes. Families of one name are merged, told apart by `deployment` and `replica`.
+    """The Prometheus page of all processes. Metrics of one name are merged; the labels `deployment` and `replica` tell
+    their samples apart.
 
-    `num_missing`: by deployment, how many of its replicas are not among the scrapes.
+    `num_missing` is the number of replicas without a scrape, by deployment.
     """
     return generate_latest(_Merged(scrapes, num_missing or {}))
 
@@ -218,8 +229,8 @@ class _Merged:
     def _missing(self) -> Metric:
         family = GaugeMetricFamily(
             "baton_scrape_missing",
-            "Replicas whose metrics this page lacks because they did not answer in time; 1 where it is not known how "
-            "many a deployment has.",
+            "Replicas whose metrics are missing on this page because they did not answer in time; 1 if the number of "
+            "replicas is not known.",
             labels=["deployment"],
         )
         for deployment, number in self._num_missing.items():

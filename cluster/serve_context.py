@@ -1,4 +1,4 @@
-"""What Ray and Serve tell a process of the cluster: who it is, and where the Scheduler is."""
+"""What this process learns from Ray and Serve: its id, its node, and where the Scheduler is."""
 
 import asyncio
 import logging
@@ -21,46 +21,53 @@ from cluster.rpc.connection import ConnectionLost
 from cluster.services.folder_use import claim_for_node
 
 Deployment = DeploymentHandle
-"""How another module names what it asks, without Ray."""
+"""The type of a deployment's handle for modules that must not import Ray."""
 
 logger = logging.getLogger("baton.handles")
 _BROADCAST_TIMEOUT_S = 5.0
+"""Time in which the replicas of a deployment must answer a broadcast, in seconds. Then the broadcast gives one error.
+Longer delays the page of metrics when a replica hangs; shorter loses the answers of busy replicas.
+"""
 _STATE_NAMESPACE = b"baton_state"
-"""Of Ray's key-value store: the node that keeps what is remembered, by application."""
+"""Namespace of Ray's key-value store for the node that stores conversations, by application."""
 _SECRETS_NAMESPACE = b"baton_secrets"
-"""Of Ray's key-value store: one key per application."""
+"""Namespace of Ray's key-value store for secrets, by application."""
 _SCHEDULER_ATTEMPTS, _SCHEDULER_INTERVAL_S = 20, 0.5
-"""How often a worker on a loopback address asks for the Scheduler before it loads its engine, and how long it waits in
-between. More delays workers while there is no Scheduler; fewer lets a worker on a wrong node load its engine first.
+"""Number of attempts and seconds between them with which a worker on a loopback address asks for the Scheduler before
+it loads its engine. After the last attempt, the worker loads its engine unchecked. More or longer delays workers while
+there is no Scheduler; fewer or shorter lets a worker on the wrong node load its engine first.
 """
 
 
 class SchedulerOutOfReach(ConnectionLost):
-    """The other side listens where this node cannot connect."""
+    """The Scheduler listens on a loopback address of another node."""
 
 
 def connected_handles(deployments: Sequence[DeploymentHandle]) -> list[DeploymentHandle]:
-    """This replica's own deployment and these, ready to be asked.
+    """Handles of this replica's own deployment and of `deployments`, ready for calls.
 
-    To be called while the replica starts: what makes a handle asks Serve's controller and the GCS, and holds up the
-    event loop until they answer. A handle that is made broadcasts without either.
+    Call this while the replica starts. The creation of a handle calls Serve's controller and the GCS, and blocks the
+    event loop until they answer. A broadcast on an existing handle calls neither.
     """
     own = serve.get_replica_context()
     ingress = serve.get_deployment_handle(own.deployment, app_name=own.app_name)
-    return [handle.options() for handle in (ingress, *deployments)]  # which connects it
+    return [handle.options() for handle in (ingress, *deployments)]  # `options` connects the handle
 
 
 async def scheduler_address(scheduler: DeploymentHandle) -> Address:
-    """Raises ConnectionLost while there is none, or none that this node reaches. Asked by broadcast: a call would have
-    Serve probe the replica first, with a deadline that a busy machine misses.
+    """The address of the Scheduler. Raises ConnectionLost if there is none, or none that this node can reach. The
+    address is asked for by broadcast: before a call, Serve would probe the replica with a deadline that a busy machine
+    misses.
     """
     return await _address_for(own_node(), scheduler)
 
 
 async def require_reachable_scheduler(scheduler: DeploymentHandle, host: str, own: str) -> None:
-    """To be called before a worker loads its engine, which listens on `host` of the node `own`.
+    """Check that the Scheduler can be reached from the node `own`, before a worker that listens on `host` loads its
+    engine.
 
-    Raises RuntimeError where it cannot reach the Scheduler from its node. Returns where that cannot be told in time.
+    Raises RuntimeError if the Scheduler cannot be reached from this node. Returns if there is still no Scheduler after
+    all attempts.
     """
     if not is_loopback(host):
         return
@@ -86,7 +93,7 @@ async def _address_for(own: str, scheduler: DeploymentHandle) -> Address:
 
 
 def require_reachable(address: Address, node: str, own: str) -> None:
-    """Raises OutOfReach for a process that listens on the loopback address of another node."""
+    """Raises SchedulerOutOfReach if the Scheduler listens on the loopback address of another node."""
     if is_loopback(address.host) and node != own:
         raise SchedulerOutOfReach(
             f"the Scheduler listens on {address.host} of node {node}, which this process on node {own} cannot reach: "
@@ -95,17 +102,19 @@ def require_reachable(address: Address, node: str, own: str) -> None:
 
 
 def join_cluster() -> None:
-    """Give this process the secret of its application. To be called before it listens, connects, or starts an engine.
+    """Give this process the secret of its application. Call this before the process listens, connects, or starts an
+    engine.
 
-    Where the operator has not set a secret, Ray's own key-value store keeps one. Whoever may speak to Ray can read it
-    there, and could run code in the cluster without it.
+    If the operator has not set a secret, Ray's own key-value store keeps one. Anyone who can connect to Ray can read
+    the secret there, and can run code in the cluster anyway.
     """
     establish_secret(lambda proposed: _kept_first(_SECRETS_NAMESPACE, proposed))
 
 
 def claim_state(*, is_new: bool) -> None:
-    """For an ingress replica that keeps what is remembered on its own node. `is_new`: there is nothing yet. Raises
-    InUseElsewhere where another node keeps it.
+    """Make this node the one that stores the conversations of the application. For an ingress replica with embedded
+    servers. `is_new` means that this node has no conversations yet. Raises InUseElsewhere if another live node stores
+    them.
     """
 
     def replace(node: str) -> None:
@@ -117,14 +126,14 @@ def claim_state(*, is_new: bool) -> None:
     before = claim_for_node(own_node(), lambda node: _kept_first(_STATE_NAMESPACE, node), replace, is_alive)
     if before is not None and is_new:
         logger.error(
-            "node %s kept the conversations of this application and is gone: this node starts without them. Set "
-            "state.database_url to a database that outlives nodes",
+            "node %s stored the conversations of this application and is gone: this node starts without them. Set "
+            "state.database_url to a database that does not depend on a node",
             before,
         )
 
 
 def _kept_first(namespace: bytes, proposed: str) -> str:
-    """What Ray's key-value store keeps of this application: the first value that was proposed."""
+    """Store a value of this application in Ray's key-value store if there is none, and return the stored value."""
     _internal_kv_put(_application(), proposed, overwrite=False, namespace=namespace)
     return str(_internal_kv_get(_application(), namespace=namespace), "ascii")
 
@@ -134,18 +143,18 @@ def _application() -> str:
 
 
 def own_worker_id() -> WorkerId:
-    """The id of the Serve replica that this process is."""
+    """The worker id of this process: the id of its Serve replica."""
     return WorkerId(serve.get_replica_context().replica_id.unique_id)
 
 
 def own_rank() -> int:
-    """This replica's index among the replicas of its deployment."""
+    """The index of this replica in its deployment."""
     return int(serve.get_replica_context().rank.rank)
 
 
 def own_interface_of(host: str | None) -> Interface:
-    """What all sockets of this process for the rest of the cluster listen on, by the configuration: `host` is
-    AppConfig.internal_host. Raises ValueError where this node does not have it.
+    """The interface on which this process listens for the rest of the cluster. `host` is AppConfig.internal_host.
+    Raises ValueError if this node does not have it.
     """
     return own_interface(host, str(get_node_ip_address()))
 
@@ -156,7 +165,9 @@ def own_node() -> str:
 
 
 async def broadcast(handle: DeploymentHandle, method: str) -> list[Any]:
-    """What each replica of a deployment answers, errors included; one error where the deployment does not answer."""
+    """Call a method on every replica of a deployment, and return the answers, errors included. Returns one error if the
+    deployment does not answer.
+    """
     try:
         return list(
             await handle.broadcast(method).results_async(timeout_s=_BROADCAST_TIMEOUT_S, return_exceptions=True)

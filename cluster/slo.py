@@ -1,8 +1,9 @@
 """What a request must meet to count as goodput, and whether it did. Pure.
 
-A request is good when it has finished and its TTFT and its TPOT met its SLO (DistServe). TTFT counts from its arrival
-at the ingress to its first token, whatever it waited for; an answer of one token has no TPOT to miss. Attainment is
-good requests over all that were offered: one that is refused or fails counts as bad, one whose client left not at all.
+A request is good when it has finished and its TTFT and its TPOT met its SLO (DistServe). TTFT counts from the arrival
+of the request at the ingress to its first token, all waiting included. An answer of one token has no TPOT. Attainment
+is the number of good requests divided by the number of offered requests. A request that is refused or fails counts as
+bad. A request that its client aborted does not count.
 """
 
 from enum import StrEnum
@@ -18,23 +19,30 @@ Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of the requests of one class."""
+    """The objectives of the requests of one class."""
 
     ttft_s: Seconds
-    """Time to the first token of a prompt of no length."""
+    """TTFT objective of an empty prompt, in seconds. A longer objective admits more requests when workers are busy; a
+    shorter one refuses more.
+    """
     ttft_per_prefill: Annotated[float, Meta(ge=0, le=1000)]
-    """So many times what the prompt takes to compute alone on an idle worker is added: nobody expects a book to be read
-    as fast as a line. 0 gives all prompts the same time.
+    """Time that is added to the TTFT objective, as a multiple of the prompt's prefill time on an idle worker: users
+    expect a long prompt to take longer. A higher value gives long prompts more time; 0 gives all prompts the same time.
     """
     tpot_s: Seconds
-    """Mean time between two tokens."""
+    """TPOT objective, in seconds. A longer objective admits more requests to a worker at once; a shorter one refuses
+    more.
+    """
     outage_wait_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
-    """How long a request may wait for a worker while none lives, in seconds; a stream that has begun, too. Shorter
-    refuses what the restart of a worker would have served, longer keeps clients waiting for one that does not come.
+    """Time that a request, or a stream that has begun, may wait while no worker lives, in seconds. Then the request is
+    refused. Shorter refuses requests that a restarted worker would serve; longer keeps clients waiting for a worker
+    that does not come.
     """
 
     def resolve(self, isolated_prefill_s: float, ttft_s: float | None = None, tpot_s: float | None = None) -> Slo:
-        """The SLO of one request whose prompt takes so long alone. Its own wishes may only tighten it."""
+        """The SLO of one request. `isolated_prefill_s` is the prefill time of its prompt on an idle worker. The
+        request's own objectives `ttft_s` and `tpot_s` can only tighten the SLO.
+        """
         ttft = self.ttft_s + self.ttft_per_prefill * isolated_prefill_s
         return Slo(
             ttft_s=ttft if ttft_s is None else min(ttft, ttft_s),
@@ -43,16 +51,16 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class SloConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model's objectives: by what users notice, not by what the hardware gives. An objective that is tighter than
-    an idle worker can meet makes every request of its class bad, and refusals many.
+    """The objectives of one model, by what its users notice and not by what the hardware gives. An objective that an
+    idle worker cannot meet makes every request of its class bad, and causes many refusals.
     """
 
     interactive: Objective = Objective(ttft_s=0.5, ttft_per_prefill=2.0, tpot_s=0.03, outage_wait_s=10.0)
-    """Somebody waits for each word: voice, completion while typing. Tokens come at 33 a second."""
+    """A user waits for each word: voice, completion while typing. 0.03 s are 33 tokens a second."""
     standard: Objective = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05, outage_wait_s=60.0)
-    """Somebody reads along. 20 tokens a second are faster than anybody reads."""
+    """A user reads along. 20 tokens a second are faster than people read."""
     batch: Objective = Objective(ttft_s=30.0, ttft_per_prefill=10.0, tpot_s=0.2, outage_wait_s=600.0)
-    """Nobody waits for a single answer."""
+    """No user waits for a single answer."""
 
     def of(self, slo_class: SloClass) -> Objective:
         objective: Objective = getattr(self, slo_class)
@@ -60,7 +68,7 @@ class SloConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Result(StrEnum):
-    """Of a request, as goodput counts it."""
+    """What a request is to goodput."""
 
     GOOD = "good"
     TTFT_MISSED = "ttft_missed"
@@ -71,7 +79,9 @@ class Result(StrEnum):
 
 
 def result(slo: Slo | None, outcome: Outcome, ttft_s: float | None, tpot_s: float | None) -> Result | None:
-    """None: it does not count, because it was aborted or there was nothing to meet."""
+    """The result of a request. None if the request does not count: its client aborted it, or it finished and has no
+    SLO.
+    """
     match outcome:
         case Outcome.ABORTED:
             return None

@@ -1,5 +1,5 @@
-"""DecodeWorker: one engine of the decode pool. Pulls KV blocks, generates, and keeps its links to the prefill pool
-warm.
+"""DecodeWorker: one engine of the decode pool. It pulls KV blocks, generates, and proves its links to the prefill
+pool.
 """
 
 import asyncio
@@ -14,11 +14,18 @@ from cluster.errors import ServingError
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.reports import ReportReply
 from cluster.metrics import Scrape
-from cluster.rpc.connection import Connection
+from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import FORGET
-from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
+from cluster.serve_context import (
+    own_interface_of,
+    own_node,
+    own_worker_id,
+    require_reachable_scheduler,
+    scheduler_address,
+)
 from cluster.step_stream.worker_side import StepStreams
-from cluster.worker.worker import Worker
+from cluster.worker.engine_start import start_engine
+from cluster.worker.worker import Worker, WorkerHooks
 from decode.kv_puller import KVPuller
 from decode.link_probe import LinkProbe
 from decode.proven_links import ProvenLinks
@@ -30,20 +37,31 @@ class DecodeWorker:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
     ) -> None:
-        await require_reachable_scheduler(scheduler, own_interface_of(host).host, own_node())
-        peer = SchedulerClient(lambda: scheduler_address(scheduler))
-        self._worker = Worker(Pool.DECODE, config, host, peer)
-        prefill = PrefillClient(WorkerConnections(peer))
-        engine = self._worker.engine
-        self._puller = KVPuller(engine, prefill, self._worker.id, config.pull_timeout_s, self._suspect)
-        self._links: ProvenLinks = ProvenLinks(LinkProbe(self._worker.id, engine, self._puller, prefill))
-        self._streams = StepStreams(self._puller, self._worker.service)
-        self._worker.on_step = self._streams.flush
-        self._worker.service.on_post(FORGET, self._forget)
+        own_host, worker = own_interface_of(host).host, own_worker_id()
+        await require_reachable_scheduler(scheduler, own_host, own_node())
+        engine, service = start_engine(Pool.DECODE, config, host), Service()
+        scheduler_client = SchedulerClient(lambda: scheduler_address(scheduler))
+        prefill = PrefillClient(WorkerConnections(scheduler_client))
+        self._puller = KVPuller(engine.generations, prefill, worker, config.pull_timeout_s, self._suspect)
+        self._links: ProvenLinks = ProvenLinks(LinkProbe(worker, engine.probes, self._puller, prefill))
+        self._streams = StepStreams(self._puller, service)
+        service.on_post(FORGET, self._forget)
         self._forgetting: asyncio.Task[None] | None = None
-        await self._worker.start(
-            on_reply=self._on_reply, links=lambda: self._links.proved, transfers=self._puller.take_samples
+        self._worker = Worker(
+            worker,
+            Pool.DECODE,
+            config,
+            engine=engine,
+            service=service,
+            scheduler=scheduler_client,
+            hooks=WorkerHooks(
+                on_step=self._streams.flush,
+                on_reply=self._on_reply,
+                links=lambda: self._links.proved,
+                take_transfers=self._puller.take_samples,
+            ),
         )
+        await self._worker.start(own_host)
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()
@@ -52,7 +70,7 @@ class DecodeWorker:
         await self._worker.check_health()
 
     async def __del__(self) -> None:
-        if "_streams" in self.__dict__:  # absent when the engine did not start
+        if "_worker" in self.__dict__:  # absent if the engine did not start
             await self._worker.leave(self._streams.drained)
 
     def _forget(self, _: Connection, __: None) -> None:

@@ -1,9 +1,9 @@
-"""The decode side of the handoff: redeems it before the engine may pull, keeps its lease while the pull is waited
-for, and gives the pull up for a recomputation where it does not come.
+"""The decode side of the handoff: redeems its lease before the engine may pull, keeps the lease while the pull lasts,
+and has the prompt computed here if the pull does not end in time.
 
-vLLM's pull has no timeout, notices no stale blocks, and waits for a peer that hangs. So the prefill worker must have
-promised the blocks just before; its promise must be extended before it ends; and a read must end in time. Whoever runs
-a request sees nothing of all this but its tokens.
+vLLM's pull has no timeout, does not notice stale blocks, and waits for a peer that hangs. So three rules hold: the
+prefill worker must have promised the blocks just before; its promise must be extended before it ends; and a read must
+end in time. The caller that runs a request sees its tokens and nothing of this.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from cluster import metrics
+from cluster.engine.port import PullingEngine
 from cluster.errors import ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
@@ -24,33 +25,23 @@ from kvtransfer.lease import Promise, Refusal
 logger = logging.getLogger("baton.puller")
 
 REDEEM_TIMEOUT_S = 1.0
+"""Seconds to wait for the answer to a redemption, on the way to the first token. Longer delays the first token if the
+prefill worker hangs; shorter computes prompts here that a slow prefill worker would have given.
+"""
 WATCH_INTERVAL_S = 1.0
-"""A pull takes milliseconds: only what waits for a place in the engine, or hangs, is ever looked at."""
+"""Seconds between two looks at the pulls, and the age from which a pull is looked at. A pull takes milliseconds, so
+only pulls that wait for a place in the engine, or hang, get this old. Longer may let promises end; shorter asks prefill
+workers and the engine more often.
+"""
 EXTEND_TIMEOUT_S = 1.0
+"""Seconds to wait for the answer to an extension. Longer delays the look at all other pulls; shorter gives up pulls
+from a slow prefill worker.
+"""
 MAX_SAMPLES = 16
-"""Of transfers, kept for the next report."""
+"""Transfers that are kept for the next report. Fewer makes the Scheduler learn more slowly; more makes reports larger.
+"""
 NEVER = 0.0
 """A deadline that has always passed."""
-
-
-class PullingEngine(Protocol):
-    async def start(
-        self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink, pull_deadline: float = 0.0
-    ) -> None:
-        """Raises ServingError. A pull that ends after its deadline is not used."""
-        ...
-
-    async def stop(self, request_id: RequestId) -> None:
-        """End a generation and forget it. No-op when it is not running."""
-        ...
-
-    async def renew_pulls(self, deadlines: dict[RequestId, float]) -> dict[RequestId, float]:
-        """New deadlines of pulls; returns for how many seconds each has been reading. Raises ServingError."""
-        ...
-
-    def pull_seconds(self, request_id: RequestId) -> float | None:
-        """How long a pull took, told once, from the first token on. None: nothing was pulled."""
-        ...
 
 
 class LenderPort(Protocol):
@@ -66,7 +57,7 @@ class LenderPort(Protocol):
 
 
 class KVPuller:
-    """An engine that generates with and without handoffs (cluster/step_stream/worker_side.py)."""
+    """A `GeneratingEngine` (cluster/step_stream/worker_side.py) that takes requests with and without handoffs."""
 
     def __init__(
         self,
@@ -76,8 +67,8 @@ class KVPuller:
         pull_timeout_s: float,
         on_suspect: Callable[[WorkerId], None],
     ) -> None:
-        """`worker` is this decode worker; `pull_timeout_s`: how long a read may take; `on_suspect` is told of prefill
-        workers that cannot be reached, or whose reads hang or fail.
+        """`worker`: this decode worker. `pull_timeout_s`: seconds that a read may take. `on_suspect` is called with
+        prefill workers that cannot be reached, or reads from which hang or fail.
         """
         self._engine = engine
         self._lender = lender
@@ -88,10 +79,10 @@ class KVPuller:
         self._watching: asyncio.Task[None] | None = None
         self._samples: deque[TransferSample] = deque(maxlen=MAX_SAMPLES)
         self.is_paused = False
-        """No pull starts: what would be pulled is computed."""
+        """While True, no pull starts: prompts are computed here."""
 
     def take_samples(self) -> list[TransferSample]:
-        """Of the pulls since the last time; the latest, where there were many."""
+        """Samples of the pulls since the last call, at most the latest MAX_SAMPLES."""
         samples = list(self._samples)
         self._samples.clear()
         return samples
@@ -124,7 +115,7 @@ class KVPuller:
         await self._engine.stop(request_id)
 
     async def _redeem(self, request: GenerateRequest, handoff: KVHandoff) -> float | None:
-        """Until when the pull counts; None where there must be none."""
+        """The time until which the pull counts. None if there must be no pull."""
         asked_at = _now()
         try:
             async with asyncio.timeout(REDEEM_TIMEOUT_S):
@@ -147,14 +138,14 @@ class KVPuller:
         return None
 
     def _ended(self, pull: "_Pull", first: TokenDelta) -> None:
-        """The first token is here: a pull that has not been given up came, or failed, or was not needed."""
+        """The first token has come. So the pull has ended or failed, or was not needed, or has been given up."""
         seconds, sources = self._engine.pull_seconds(pull.request.request_id), first.prompt_sources
         if pull.is_given_up or sources is None:
             return
         worker = pull.handoff.worker
         if seconds is None and sources.local < pull.handoff.num_tokens:
-            self._lender.give_back(pull.handoff, self._worker)  # the engine that has not read them does not say so
-            if _now() < pull.deadline:  # the engine itself gives up what is late
+            self._lender.give_back(pull.handoff, self._worker)  # an engine does not report blocks that it has not read
+            if _now() < pull.deadline:  # the engine itself gives up a pull that is late
                 self._on_suspect(worker)
             metrics.PULLS.labels("failed").inc()
             logger.info("request %s was computed here: the pull from %s failed", pull.request.request_id, worker)
@@ -162,7 +153,7 @@ class KVPuller:
             self._samples.append(TransferSample(worker, sources.pulled, seconds))
 
     async def _watch(self) -> None:
-        """Look after all pulls that are waited for, while there are any."""
+        """Extend the promises of old pulls, and give up those that will not end, until there is no pull."""
         while self._pulls:
             await asyncio.sleep(WATCH_INTERVAL_S)
             old = [pull for pull in self._pulls.values() if pull.is_old and not pull.is_given_up]
@@ -171,7 +162,7 @@ class KVPuller:
             try:
                 await asyncio.gather(*(self._extend(pull) for pull in old))
                 reading = await self._engine.renew_pulls({pull.request.request_id: pull.deadline for pull in old})
-            except Exception as error:  # what is old stays so, and its deadline passes
+            except Exception as error:  # without an answer, the deadlines pass
                 logger.warning("pulls not looked after: %s", error)
                 reading = {}
             for pull in old:
@@ -180,7 +171,7 @@ class KVPuller:
                     pull.give_up(self._compute_instead(pull, doubt))
 
     async def _extend(self, pull: "_Pull") -> None:
-        """A refusal ends nothing by itself: the read may just have ended, and if it has not, the promise will."""
+        """A refusal does not end the pull: the read may just have ended. If it has not, the promise will end."""
         asked_at = _now()
         try:
             async with asyncio.timeout(EXTEND_TIMEOUT_S):
@@ -196,7 +187,7 @@ class KVPuller:
                 pull.deadline = asked_at + answer.remaining_s
 
     def _doubt(self, pull: "_Pull", reading_s: float) -> str | None:
-        """Why a pull will not come, if so."""
+        """Why a pull will not end. None while it still may."""
         worker = pull.handoff.worker
         if reading_s > self._pull_timeout_s:
             self._on_suspect(worker)
@@ -213,7 +204,7 @@ class KVPuller:
         logger.warning("request %s is computed here after all: %s", request_id, why)
         metrics.PULLS.labels("given_up").inc()
         try:
-            await self._engine.renew_pulls({request_id: NEVER})  # from here on its end does not count
+            await self._engine.renew_pulls({request_id: NEVER})  # from here on the pull does not count
             await self._engine.stop(request_id)
             self._lender.give_back(pull.handoff, self._worker)
             await self._engine.start(pull.request, None, pull)
@@ -222,7 +213,7 @@ class KVPuller:
 
 
 class _Pull:
-    """A request whose first token is waited for, as the engine's sink."""
+    """The engine's sink of a request with a pull, until the first token and after it."""
 
     def __init__(
         self,
@@ -236,12 +227,12 @@ class _Pull:
         self.request = request
         self.handoff = handoff
         self.deadline = deadline
-        """Until when the pull counts."""
+        """The time until which the pull counts."""
         self.is_pending = True
         self.is_answered = True
-        """The prefill worker's last answer came."""
+        """False if the prefill worker did not answer the last extension."""
         self.is_lost = False
-        """The prefill worker is gone."""
+        """True if the prefill worker cannot be reached."""
         self._sink = sink
         self._on_first = on_first
         self._on_end = on_end

@@ -1,13 +1,14 @@
-"""The link probe: handoffs of a decode worker's own, to prove that a link works and to measure what it carries.
+"""The link probe: handoffs that a decode worker makes to prove that a link works and to measure its speed.
 
-A prompt that no cache holds is computed on the prefill worker and pulled by the decode engine, which answers it with
-one token: what a request would do. The times are those of the decode engine's own telemetry, so neither worker's
-compute is in them. Whatever a handoff that fails has pinned is given back.
+As for a request, the prefill worker computes a prompt that no cache holds, and the decode engine pulls its KV blocks
+and answers with one token. The times come from the decode engine's telemetry, so they contain no computing. The blocks
+of a handoff that fails are given back.
 """
 
 import itertools
 from typing import Protocol
 
+from cluster.engine.port import ProbingEngine
 from cluster.errors import PrefillFailed
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
@@ -15,32 +16,19 @@ from cluster.messages.transport import LinkSpeed
 from cluster.step_stream.buffer import DeltaSink, TokenBuffer
 from decode.link_speed import LinkSample, fit
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.telemetry import TransferLog
 
 SMALL_BLOCKS = 2
+"""KV blocks of a small handoff, which shows the latency of a link. More hides the latency behind the bandwidth; fewer
+makes the time of a transfer harder to measure.
+"""
 NUM_SMALL, NUM_LARGE = 6, 3
-"""Samples per size. The engine sees a transfer's end only when it looks, which matters more for the small ones; other
-traffic may spoil some of either.
+"""Samples per size. The engine notices the end of a transfer between two steps, which blurs small transfers more, and
+other traffic may spoil samples. Fewer measures less well; more disturbs requests for longer.
 """
 
 
-class ProbingEngine(Protocol):
-    """The decode worker's engine."""
-
-    transfers: TransferLog
-
-    @property
-    def largest_probe_blocks(self) -> int:
-        """Of the longest prompt that disturbs others no more than a usual one."""
-        ...
-
-    def probe_request(self, request_id: RequestId, num_blocks: int) -> GenerateRequest:
-        """A prompt of so many KV blocks that no cache holds, answered with one token."""
-        ...
-
-
 class ProbingPuller(Protocol):
-    """As requests pull (decode/kv_puller.py)."""
+    """Pulls as for requests (decode/kv_puller.py)."""
 
     async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
         """Raises ServingError."""
@@ -57,7 +45,7 @@ class ProbedPrefill(Protocol):
         ...
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
-        """Free the blocks of a handoff that has not been redeemed. No-op where there is none."""
+        """Free the blocks of a handoff that has not been redeemed. No-op if there is none."""
         ...
 
     def give_back(self, handoff: KVHandoff, decode: WorkerId) -> None:
@@ -66,6 +54,8 @@ class ProbedPrefill(Protocol):
 
 
 class LinkProbe:
+    """Makes handoffs between one decode worker and prefill workers."""
+
     def __init__(self, decode: WorkerId, engine: ProbingEngine, puller: ProbingPuller, prefill: ProbedPrefill) -> None:
         self._decode = decode
         self._engine = engine
@@ -74,15 +64,15 @@ class LinkProbe:
         self._numbers = itertools.count()
 
     async def prove(self, prefill: WorkerId) -> None:
-        """One handoff. It also makes the connection between the two engines, which takes the first one seconds.
+        """Make one handoff. The first one also connects the two engines, which takes seconds.
 
         Raises:
             ServingError: the prefill failed, or nothing was pulled.
         """
-        await self._hand_over(prefill, SMALL_BLOCKS)
+        await self._hand_off(prefill, SMALL_BLOCKS)
 
     async def measure(self, prefill: WorkerId) -> LinkSpeed | None:
-        """The speed of a link that works. None: it could not be told.
+        """The speed of a link that works. None if it could not be measured.
 
         Raises:
             ServingError: as `prove`.
@@ -90,15 +80,15 @@ class LinkProbe:
         samples = []
         for num_blocks in (*[SMALL_BLOCKS] * NUM_SMALL, *[self._engine.largest_probe_blocks] * NUM_LARGE):
             before = self._engine.transfers.num_recorded
-            await self._hand_over(prefill, num_blocks)
+            await self._hand_off(prefill, num_blocks)
             transfers = self._engine.transfers.since(before)
-            if transfers:  # of all the engine's processes, which read side by side
+            if transfers:  # one per process of the engine; they read side by side
                 num_bytes = sum(transfer.num_bytes for transfer in transfers)
                 duration_s = max(transfer.duration_s for transfer in transfers)
                 samples.append(LinkSample(num_blocks, num_bytes, duration_s))
         return fit(samples)
 
-    async def _hand_over(self, prefill: WorkerId, num_blocks: int) -> None:
+    async def _hand_off(self, prefill: WorkerId, num_blocks: int) -> None:
         number = next(self._numbers)
         request = self._engine.probe_request(RequestId(f"link-{prefill}-{self._decode}-{number}"), num_blocks)
         try:
@@ -117,11 +107,11 @@ class LinkProbe:
             raise
 
     async def _pull(self, request: GenerateRequest, handoff: KVHandoff) -> int:
-        """How many tokens the decode engine has pulled."""
-        feed, num_pulled = TokenBuffer(1), 0
+        """Tokens that the decode engine has pulled."""
+        buffer, num_pulled = TokenBuffer(1), 0
         try:
-            await self._puller.start(request, handoff, feed)
-            while deltas := await feed.next():
+            await self._puller.start(request, handoff, buffer)
+            while deltas := await buffer.next():
                 num_pulled += sum(delta.prompt_sources.pulled for delta in deltas if delta.prompt_sources)
         finally:
             await self._puller.stop(request.request_id)

@@ -1,8 +1,8 @@
 """How fast a link is, from handoffs of two sizes. Pure.
 
-The time of a transfer is modelled as `latency_s + num_bytes / bytes_per_s`. What disturbs a measurement only adds:
-other work on the machine adds time, and another request's pull, which the engine's telemetry does not tell apart, adds
-bytes. So of the samples of one size the fewest bytes, and among those the shortest time, are taken.
+The time of a transfer is modelled as `latency_s + num_bytes / bytes_per_s`. Disturbances only add: other work on the
+machine adds time, and the pull of another request, which the engine's telemetry does not separate, adds bytes. So of
+all samples of one size, the one with the fewest bytes counts, and among equals the one with the shortest time.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class LinkSample(msgspec.Struct, frozen=True):
 
 
 def fit(samples: Sequence[LinkSample]) -> LinkSpeed | None:
-    """None: the samples are of one size, or took no time that can be told."""
+    """The speed of a link. None if all samples have one size, or took no measurable time."""
     if not samples:
         return None
     small = _best(samples, min(sample.num_blocks for sample in samples))
@@ -29,11 +29,13 @@ def fit(samples: Sequence[LinkSample]) -> LinkSpeed | None:
     if large.num_bytes <= small.num_bytes or large.duration_s <= 0:
         return None
     bytes_per_s = large.num_bytes / large.duration_s
-    if large.duration_s <= small.duration_s:  # the size made no difference: all is latency, and at least so much passed
+    if (
+        large.duration_s <= small.duration_s
+    ):  # the size made no difference: all of it is latency, and the bandwidth is at least this
         return LinkSpeed(latency_s=large.duration_s, bytes_per_s=bytes_per_s)
     slope = (large.num_bytes - small.num_bytes) / (large.duration_s - small.duration_s)
     latency_s = small.duration_s - small.num_bytes / slope
-    if latency_s < 0:  # the large one was slower per byte: there is no latency to be seen
+    if latency_s < 0:  # the large one was slower per byte: no latency is visible
         return LinkSpeed(latency_s=0.0, bytes_per_s=bytes_per_s)
     return LinkSpeed(latency_s=latency_s, bytes_per_s=slope)
 

@@ -1,9 +1,9 @@
-"""Links: which prefill workers a decode worker has proved a handoff with, and how fast each link is.
+"""ProvenLinks: with which prefill workers a decode worker has proved a handoff, and how fast each link is.
 
-The first pull between two engines makes their connection, which takes seconds, and no request should pay for it. So a
-link counts only once a real handoff over it has worked; until then the pair gets no requests. A failed attempt is
-repeated when the prefill worker is next seen alive. A link is measured before it first counts, while no request
-disturbs it; one that could not be measured counts all the same, and is measured again a few times.
+The first pull between two engines connects them, which takes seconds that no request should pay for. So a link counts
+only once a real handoff over it has worked; until then the pair gets no requests. A failed attempt is repeated at the
+next update that names the prefill worker. A link is measured before it first counts, while no request disturbs it. A
+link that could not be measured counts all the same, and is measured again a few times.
 """
 
 import asyncio
@@ -18,14 +18,21 @@ from cluster.messages.transport import LinkSpeed
 logger = logging.getLogger("baton.links")
 
 PROOF_TIMEOUT_S = 15.0
-"""vLLM's pull has no timeout of its own: without one, a prefill worker that hangs once would never be tried again. A
-first handoff takes up to 3 s.
+"""Seconds that an attempt to prove a link may take. vLLM's pull has no timeout, and a first handoff takes up to 3 s.
+Longer tries a prefill worker that hung once later again; shorter fails first handoffs on busy machines.
 """
 MEASURE_TIMEOUT_S = 15.0
+"""Seconds that a measurement may take. Longer delays the measurements of other links; shorter fails those of slow
+links.
+"""
 NUM_MEASUREMENTS = 3
-"""Attempts per link, each of a few prefills: a link that traffic keeps from being measured shall not pay for ever."""
+"""Attempts to measure a link, each of several prefills. More disturbs busy links without end in sight; fewer leaves
+more links with an unknown speed.
+"""
 FORGET_AFTER_UPDATES = 60
-"""There is one a second."""
+"""Updates in a row without a prefill worker after which it is forgotten. Every report of this decode worker brings one.
+Fewer proves links anew after a pause of the Scheduler; more keeps workers that are gone.
+"""
 
 
 class Probe(Protocol):
@@ -34,7 +41,7 @@ class Probe(Protocol):
         ...
 
     async def measure(self, prefill: WorkerId) -> LinkSpeed | None:
-        """Raises ServingError. None: the speed could not be told."""
+        """None if the speed could not be measured. Raises ServingError."""
         ...
 
 
@@ -43,26 +50,25 @@ class ProvenLinks:
         self._probe = probe
         self._proved: set[WorkerId] = set()
         self._suspected: set[WorkerId] = set()
-        """Since the last attempt began."""
+        """Prefill workers whose pulls hung or failed since the last attempt began."""
         self._speeds: dict[WorkerId, LinkSpeed] = {}
         self._num_measured: dict[WorkerId, int] = {}
         self._probing: dict[WorkerId, asyncio.Task[None]] = {}
         self._failures: dict[WorkerId, str] = {}
-        """Why the last attempt failed."""
+        """Why the last attempt with a prefill worker failed."""
         self._absent: Counter[WorkerId] = Counter()
         """Updates in a row that did not name a known worker."""
         self._measuring = asyncio.Lock()
-        """One at a time: two would share what the node's network carries."""
+        """One measurement at a time: two would share the node's network."""
 
     @property
     def proved(self) -> dict[WorkerId, LinkSpeed | None]:
-        """Speed by prefill worker; None where it is not known."""
+        """Speed by prefill worker. None if the speed is not known."""
         return {worker: self._speeds.get(worker) for worker in self._proved}
 
     def update(self, live: frozenset[WorkerId]) -> None:
-        """Probe the links that have something to be found out about, and forget workers that have been gone for long:
-        one that a busy Scheduler has not heard of for a moment need not prove its link again, and a new process has a
-        new name.
+        """Probe links that are not proved or not measured, and forget workers that have been gone for long. A worker
+        that is missing for a moment, because the Scheduler was busy, keeps its link: a new process has a new name.
         """
         self._absent = Counter({worker: self._absent[worker] + 1 for worker in self._known() - live})
         for worker, num_updates in self._absent.items():
@@ -80,8 +86,8 @@ class ProvenLinks:
         return self._proved | self._num_measured.keys()
 
     def suspect(self, worker: WorkerId) -> None:
-        """A pull from this worker hung or failed: it must prove its link anew. How fast it was is not forgotten:
-        measuring takes many times as long, and the pair would have no requests meanwhile.
+        """A pull from this worker hung or failed: its link must be proved anew. The speed of the link is kept, because
+        measuring takes many times as long, and the pair would get no requests meanwhile.
         """
         self._suspected.add(worker)
         if worker in self._proved:
@@ -109,7 +115,7 @@ class ProvenLinks:
             del self._probing[worker]
 
     def _warn(self, worker: WorkerId, why: str) -> None:
-        """Once per cause: attempts follow each other several times a second."""
+        """Log a cause once: attempts follow each other several times a second."""
         if self._failures.get(worker) != why:
             self._failures[worker] = why
             logger.warning("no link to prefill worker %s yet: %s", worker, why)

@@ -1,16 +1,19 @@
 """The NIXL connector that the engines load (`kv_connector_module_path`), in every process of an engine.
 
-It is vLLM's own pull connector with five additions. On a prefill engine, leases can be ended at once and extended, and
-each end is told (`ended_leases`). On a decode engine, a pull counts only until its deadline: blocks that arrive later
-may already hold another prompt, so they are computed instead. And a decode engine takes a prompt that is longer than
-the handoff: the first token, which the prefill engine has sampled, follows the prompt. And every engine says how long
-its steps and pulls take (`HandoffStats`). Engines ask each other for their NIXL metadata on connections that prove
-themselves (kvtransfer/side_channel.py). With the connector of an engine's core comes the guard of what constraints of
-requests cost it (cluster/engine_core/grammar_guard.py).
+It is vLLM's own pull connector with six additions:
+1. On a prefill engine, leases can be ended at once and extended, and each end is reported (`ended_leases`).
+2. On a decode engine, a pull counts only until its deadline. Blocks that arrive later may already hold another prompt,
+   so they are computed instead.
+3. A decode engine takes a prompt that is longer than the handoff: the first token, which the prefill engine has
+   sampled, follows the prompt.
+4. Every engine reports how long its steps and pulls take (`HandoffStats`).
+5. Engines ask each other for NIXL metadata on connections that prove themselves (kvtransfer/side_channel.py).
+6. The connector of an engine's core installs the guard of what constraints of requests cost the engine
+   (cluster/engine_core/grammar_guard.py).
 
-Importing this module additionally makes the engine's process behave on a shared host: the process ends with the worker
-that owns it, it logs as the worker does, NIXL's progress thread sleeps between polls instead of spinning on a core (CPU
-only: on GPU nodes the spin is worth a core), and the process is not pinned to the machine's last core.
+Importing this module also fits the engine's process to a shared host. The process ends with the worker that owns it,
+and logs as the worker does. It is not pinned to the machine's last core. On the CPU, NIXL's progress thread sleeps
+between polls; on GPU nodes it spins, which is worth a core there.
 """
 
 import ctypes
@@ -58,21 +61,25 @@ from kvtransfer.tiers.arguments import GRAMMARS
 logger = logging.getLogger("baton.connector")
 
 PROGRESS_THREAD_DELAY_US = 100
-"""Pause between polls: idle CPU falls from 95 % of a core to 2 %; adds at most this to each transfer step."""
+"""Pause between two polls of NIXL's progress thread, in microseconds. Longer adds to each step of a transfer; shorter
+costs idle CPU, 95 % of a core without a pause and 2 % with this one.
+"""
 
 DEADLINES_KEPT_S = 60.0
-"""After it has passed: a prompt that was found in the engine's own cache is never pulled, and leaves its deadline
-behind.
+"""Seconds that a deadline is kept after it has passed. A prompt that was found in the engine's own cache is never
+pulled, and leaves its deadline behind. More takes memory; fewer may forget the deadline of a pull that is renewed late.
 """
 
 _PR_SET_PDEATHSIG = 1
 
 
 class NixlConnector(NixlPullConnector):
-    """Named as vLLM's own, so that its checks for the connector's name hold."""
+    """Named like vLLM's connector, because vLLM checks for the name."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
-        NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)  # the parent's would make its own parts
+        NixlBaseConnector.__init__(
+            self, vllm_config, role, kv_cache_config
+        )  # the parent's __init__ would make vLLM's own parts
         if role == KVConnectorRole.SCHEDULER:
             self.connector_scheduler = HandoffScheduler(vllm_config, self.engine_id, kv_cache_config)
             settings = vllm_config.kv_transfer_config.kv_connector_extra_config[GRAMMARS]
@@ -85,7 +92,7 @@ class NixlConnector(NixlPullConnector):
         return HandoffStats(data=data) if data is not None else HandoffStats()
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        """vLLM asks both halves once per step, the scheduler's at the very end of the step."""
+        """vLLM calls this once per step in each process; in the scheduler's process, at the very end of the step."""
         if isinstance(self.connector_scheduler, HandoffScheduler):
             return self.connector_scheduler.step_stats()
         return super().get_kv_connector_stats()
@@ -95,7 +102,7 @@ _OUR_KEYS = (*map(stats_key, LeaseEnd), PULLS_KEY, STATS_KEY, strangers.STATS_KE
 
 
 class HandoffStats(NixlKVConnectorStats):
-    """vLLM's, and: the leases that have ended, by cause; how long pulls took; samples of the engine's steps."""
+    """vLLM's statistics, with leases that have ended, by cause, with durations of pulls, and with samples of steps."""
 
     def reset(self) -> None:
         super().reset()
@@ -115,18 +122,18 @@ class HandoffScheduler(NixlPullConnectorScheduler):
 
     @staticmethod
     def _nixl_handshake_listener(*arguments: Any) -> None:
-        """The thread that other engines connect with. Without it nobody could, and vLLM, which waits until it listens,
-        would start for ever: the engine ends.
+        """The thread to which other engines connect. If it fails, the engine ends: vLLM waits until the thread listens,
+        and would wait for ever.
         """
         try:
             side_channel.listen(*arguments)
         except BaseException:
-            logger.exception("nobody can connect to this engine: it ends")
+            logger.exception("no engine can connect to this engine: it ends")
             os._exit(1)
 
     def _truncate_request_for_prefill(self, request: Request) -> None:
-        """vLLM leaves the last prompt tokens to the decode engine. What is sampled before them is nobody's token, so it
-        must not end the request: without its end by length there would be no handoff.
+        """vLLM leaves the last prompt tokens of some models to the decode engine. The token that is sampled before them
+        belongs to no answer, so it must not end the request: without the end by length there would be no handoff.
         """
         num_prompt = request.num_prompt_tokens
         super()._truncate_request_for_prefill(request)
@@ -136,7 +143,7 @@ class HandoffScheduler(NixlPullConnectorScheduler):
             params._eos_token_id = None
 
     def step_stats(self) -> KVConnectorStats | None:
-        """A step is done."""
+        """The samples of a step that is done. None if there are none."""
         now = time.monotonic()
         self._steps.done(now)
         samples, dropped = self._steps.take(now), STRANGERS.take()
@@ -180,12 +187,12 @@ class LeasingWorker(NixlPullConnectorWorker):
         self._reading_since: dict[str, float] = {}
 
     def end_leases(self, leases: list[str]) -> list[str]:
-        """Free the blocks in the next step; returns the leases that are over already."""
+        """Free the blocks in the next step; return the leases that had already ended."""
         self._ending.update(lease for lease in leases if lease in self._reqs_to_process)
         return [lease for lease in leases if lease not in self._reqs_to_process]
 
     def extend_leases(self, leases: list[str], seconds: float) -> list[str]:
-        """Keep the blocks for so long from now; returns those whose blocks are still kept."""
+        """Keep the blocks for `seconds` from now; return the leases whose blocks are still kept."""
         until = time.perf_counter() + seconds
         kept = [lease for lease in leases if lease in self._reqs_to_process and lease not in self._ending]
         for lease in kept:
@@ -194,7 +201,7 @@ class LeasingWorker(NixlPullConnectorWorker):
         return kept
 
     def renew_pulls(self, deadlines: dict[str, float]) -> dict[str, float]:
-        """New deadlines of pulls that have not ended; returns for how many seconds each has been reading."""
+        """Set new deadlines of pulls that have not ended; return for how many seconds each has been reading."""
         now = time.monotonic()
         self._deadlines |= deadlines
         return {request_id: now - self._reading_since.get(request_id, now) for request_id in deadlines}
@@ -207,17 +214,17 @@ class LeasingWorker(NixlPullConnectorWorker):
                 for request_id, deadline in self._deadlines.items()
                 if deadline > oldest or request_id in self._recving_metadata
             }
-            self._deadlines = deadlines | kept  # a renewal that came before is the later word
+            self._deadlines = deadlines | kept  # a deadline that has already been renewed is newer
         super().start_load_kv(metadata)
 
     def _read_blocks_for_req(self, req_id: str, meta: Any) -> None:
-        """A pull that is late already does not start."""
+        """Start a pull, unless it is already late."""
         if req_id in self._recving_metadata and self._is_late(req_id, time.monotonic()):
             self._handle_failed_transfer(req_id, None, self._recv_failures, record_failed_transfer=False)
             return
         began_at = time.monotonic()
         super()._read_blocks_for_req(req_id, meta)
-        if req_id in self._recving_transfers:  # and not first connecting, or found in the cache
+        if req_id in self._recving_transfers:  # otherwise it connects first, or was found in the cache
             self._reading_since[req_id] = began_at
 
     def get_transfer_results(self) -> Any:
@@ -260,12 +267,13 @@ class LeasingWorker(NixlPullConnectorWorker):
         return done, failed
 
     def _is_late(self, request_id: str, now: float) -> bool:
-        """So is a pull of which nobody knows until when it counts."""
+        """A pull without a known deadline is late, too."""
         return now > self._deadlines.get(request_id, 0.0)
 
     def _cleanup_remote_engines(self) -> None:
-        """vLLM makes a connection anew only when NIXL has forgotten it. After a network fault NIXL keeps one that will
-        never work again, so one failed read is enough here; the prefill worker has just shown that it lives.
+        """Connect anew after one failed read. vLLM does it only when NIXL has dropped the connection, but after a
+        network fault NIXL keeps a connection that will never work again. The prefill worker has just shown that it
+        lives.
         """
         now = time.perf_counter()
         for engine in self._failed_remote_engines - self._invalid_remote_engines:
@@ -279,7 +287,7 @@ class LeasingWorker(NixlPullConnectorWorker):
 
 
 class _CheckedAgent:
-    """vLLM's NIXL agent, without the messages that vLLM would fail on."""
+    """vLLM's NIXL agent, without the messages on which vLLM's connector would raise."""
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
@@ -298,7 +306,7 @@ class _CheckedAgent:
 
 
 class LeaseCalls:
-    """What the engine's front may call in its workers (vLLM's `worker_extension_cls`)."""
+    """What the front of the engine may call in each of its ranks (vLLM's `worker_extension_cls`)."""
 
     def baton_end_leases(self, leases: list[str]) -> list[str]:
         return _leasing_worker().end_leases(leases)
@@ -332,9 +340,11 @@ class _PatientBindings:
 
 
 def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
-    """An engine core whose worker was SIGKILLed would keep its memory and port."""
+    """End this process with its parent. An engine core would otherwise keep its memory and port after a SIGKILL of its
+    worker.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent.pid != os.getppid():  # it was killed before
+    if parent.pid != os.getppid():  # the parent was killed before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 

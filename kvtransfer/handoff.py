@@ -1,10 +1,10 @@
 """KVHandoff: what a decode worker needs to pull a prompt's KV blocks. The only type that knows vLLM's
 `kv_transfer_params`.
 
-A prefill engine returns the parameters with its last output and pins the blocks for a lease; a decode engine given
-the same parameters pulls the blocks and notifies the owner, which frees them. vLLM notices neither stale nor foreign
-blocks, so a handoff carries what its lease is redeemed with (kvtransfer/lease.py): the worker process that granted
-it, the lease, and a digest of the prompt. Clients never see or set any of this.
+A prefill engine returns the parameters with its last output and pins the blocks for a lease. A decode engine that gets
+the same parameters pulls the blocks and notifies the prefill engine, which frees them. vLLM notices neither stale nor
+foreign blocks, so a handoff carries what its lease is redeemed with (kvtransfer/lease.py): the worker process that
+granted the lease, the lease, and a digest of the prompt. Clients never see or set any of this.
 """
 
 import hashlib
@@ -20,13 +20,15 @@ from cluster.messages.ids import WorkerId
 from kvtransfer.lease import LeaseId
 
 PREFILL_REQUEST: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
-"""`kv_transfer_params` of a prefill leg: compute the prompt, keep its blocks for a remote decode."""
+"""`kv_transfer_params` of a prefill: compute the prompt, and keep its blocks for a remote decode."""
 
 PULL_DEADLINE = "baton_pull_deadline"
-"""Our own key among the parameters of a decode leg: until when the pull counts, in seconds of `time.monotonic`."""
+"""Baton's own key among the parameters of a decode: the time until which the pull counts, in seconds of
+`time.monotonic`.
+"""
 _PULL_ALONE = {"max_load_tokens": 0}
-"""What the handoff does not bring is computed: vLLM would look the prompt up in the engine's tiers too, wait for the
-disk before it starts the pull, and count what it loads from either as one.
+"""Keeps vLLM from looking the prompt up in the engine's tiers, too: it would wait for the disk before it starts the
+pull, and count blocks from both as one. Tokens that the handoff does not bring are computed.
 """
 
 _REQUIRED = (
@@ -41,17 +43,16 @@ _REQUIRED = (
 
 class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
-    """The prefill worker that holds the blocks. Never reused: after a restart it is another one."""
+    """The prefill worker that holds the blocks. A restarted worker has another id."""
     params: dict[str, Any]
     """vLLM's `kv_transfer_params`, as the prefill engine returned them."""
 
     @classmethod
     def from_engine(cls, worker: WorkerId, params: dict[str, Any] | None) -> Self:
-        """Take over what the prefill engine returned.
+        """Make a handoff of the parameters that the prefill engine returned.
 
         Raises:
-            ValueError: the engine returned none, or a required key is missing (a pull without it kills the decode
-            engine).
+            ValueError: there are none, or a required key is missing, without which a pull would kill the decode engine.
         """
         missing = [key for key in _REQUIRED if not (params or {}).get(key)]
         if params is None or missing:
@@ -59,8 +60,8 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         return cls(worker=worker, params=params)
 
     def to_engine(self, pull_deadline: float) -> dict[str, Any]:
-        """The `kv_transfer_params` of the decode leg. `pull_deadline` is in seconds of `time.monotonic` here. A copy:
-        vLLM changes them in place.
+        """The `kv_transfer_params` of the decode, as a copy, because vLLM changes them in place. `pull_deadline` is in
+        seconds of this machine's `time.monotonic`.
         """
         return {**self.params, **_PULL_ALONE, PULL_DEADLINE: pull_deadline}
 
@@ -74,29 +75,30 @@ class KVHandoff(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.params["remote_num_tokens"])
 
     def digest_of(self, prompt_token_ids: Sequence[int]) -> bytes:
-        """What the lease is redeemed with, for a request whose prompt starts with the handed-over tokens."""
+        """The digest that redeems the lease, for a request whose prompt starts with the tokens of the handoff."""
         return prompt_digest(prompt_token_ids[: self.num_tokens])
 
 
 class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a prefill gives."""
+    """The result of a prefill."""
 
     handoff: KVHandoff | None
-    """None where there is nothing left to decode: the request is resumable, so the first token counts, and it is the
-    last one.
+    """None if nothing is left to decode: the first token is also the last one, and the request is resumable, so that
+    this token counts.
     """
     first: TokenDelta
-    """The token that follows what the prefill engine computed; with a finish reason where no other can follow."""
+    """The token after what the prefill engine computed. It has a finish reason if no token can follow it."""
 
     def follows(self, num_prompt: int) -> bool:
-        """Whether `first` is the token after a prompt of so many tokens. Of some models vLLM's prefill side leaves the
-        last prompt tokens to the decode side (hybrid ones, several MTP modules): then it follows an earlier one.
+        """Whether `first` is the token after a prompt of `num_prompt` tokens. With hybrid models and several MTP
+        modules, vLLM's prefill engine leaves the last prompt tokens to the decode engine; then `first` follows an
+        earlier token.
         """
         return self.handoff is None or self.handoff.num_tokens >= num_prompt
 
 
 def prompt_digest(token_ids: Sequence[int]) -> bytes:
-    """16 bytes. Equal for equal prompts, whatever the machine."""
+    """16 bytes that are equal for equal prompts on all machines."""
     ids = array("I", token_ids)
     if sys.byteorder == "big":
         ids.byteswap()

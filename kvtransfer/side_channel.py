@@ -1,8 +1,8 @@
-"""The NIXL side channel: where an engine tells other engines of its cluster what they need to read its KV blocks.
+"""The NIXL side channel: where an engine gives other engines of its cluster what they need to read its KV blocks.
 
-vLLM's protocol, one question and one answer, over ZeroMQ connections that prove themselves (CURVE): both sides have
-key pairs that are derived from the application's secret, and libzmq drops whoever has not the client's key before a
-byte of it is read. What is not exactly a question of vLLM's is dropped and counted, and ends nothing.
+The protocol is vLLM's, one question and one answer, over ZeroMQ connections that prove themselves (CURVE). Both sides
+have key pairs that are derived from the application's secret, and libzmq drops a connection without the client's key
+before a byte of it is read. A message that is not exactly one of vLLM's questions is dropped and counted.
 """
 
 import threading
@@ -26,24 +26,27 @@ from cluster.network.strangers import STRANGERS
 SOCKET = "nixl_side_channel"
 
 MAX_QUESTION_BYTES = 1024
-"""Of a message to the listener: vLLM's question has about twenty, and the proof of whoever connects some hundred.
-libzmq closes a connection that announces more.
+"""Bytes of a message to the listener. vLLM's question has about twenty, and the proof of a connection some hundred.
+libzmq closes a connection that announces more. A larger limit lets strangers take more memory; a smaller one drops
+peers.
 """
 HANDSHAKE_TIMEOUT_MS = 3_000
-"""How long a connection may take to prove itself. Longer lets strangers hold file descriptors of the engine for longer,
-shorter refuses peers that are slow for a moment.
+"""Milliseconds that a connection may take to prove itself. Longer lets strangers hold file descriptors of the engine
+for longer; shorter refuses peers that are slow for a moment.
 """
 BACKLOG = 512
-"""Connections that the system keeps for the listener. Fewer lets a burst of strangers keep peers out, more costs
+"""Connections that the system keeps for the listener. Fewer lets a burst of strangers keep peers out; more costs
 nothing until they come.
 """
 MAX_OPEN_FILES = 65_535
-"""Files that the engine's process may have open, where the system allows so many. Strangers hold one each until they
-are dropped, and nothing but this bounds their number: fewer let fewer strangers keep the engine from opening files and
-links, more costs nothing until they come.
+"""Files that the engine's process may have open, if the system allows it. Each stranger holds one until it is dropped,
+and only this limit bounds their number. With fewer, fewer strangers can keep the engine from opening files and links;
+more costs nothing until strangers come.
 """
 STOP_INTERVAL_MS = 1_000
-"""How often the listener looks whether it is to stop."""
+"""Milliseconds between two looks whether the listener must stop. Longer delays the end of the engine; shorter costs
+CPU.
+"""
 
 _ZAP = "inproc://zeromq.zap.01"
 """Where libzmq asks which client keys are let in (RFC 27)."""
@@ -57,14 +60,14 @@ _decode_question = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
 
 class KeyPair(NamedTuple):
-    """In Z85, as libzmq takes them."""
+    """A CURVE key pair in Z85, as libzmq takes it."""
 
     public: bytes
     secret: bytes
 
 
 def key_pair(role: str) -> KeyPair:
-    """Of all listeners, or of all who connect, of the application. Raises what `cluster_secret` raises."""
+    """The key pair of all listeners, or of all connectors, of the application. Raises what `cluster_secret` raises."""
     derive = HKDF(SHA256(), length=32, salt=None, info=b"baton nixl side channel " + role.encode())
     secret = z85.encode(derive.derive(cluster_secret()))
     return KeyPair(zmq.curve_public(secret), secret)
@@ -77,9 +80,10 @@ def listen(
     host: str,
     port: int,
 ) -> None:
-    """Answer until `stop`. `answers`: by pipeline and tensor parallel rank. `ready` is set when peers can connect.
+    """Answer until `stop` is set. `answers`: by pipeline and tensor parallel rank. `ready` is set when peers can
+    connect.
 
-    Raises zmq.ZMQError where the port is taken.
+    Raises zmq.ZMQError if the port is taken.
     """
     with zmq.Context() as context, context.socket(zmq.REP) as zap, context.socket(zmq.ROUTER) as router:
         zap.bind(_ZAP)
@@ -108,7 +112,7 @@ def listen(
 
 @contextmanager
 def connected(socket_type: int, path: str) -> Iterator[zmq.Socket[bytes]]:
-    """What vLLM's connector asks with, in place of its own `zmq_ctx`."""
+    """Replaces vLLM's `zmq_ctx`, with which its connector asks."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         socket = context.socket(socket_type)
@@ -133,7 +137,7 @@ def _path(router: Any, host: str, port: int) -> str:
 
 
 def _let_in(zap: "zmq.Socket[bytes]", client_key: bytes) -> None:
-    """One question of libzmq's: version, id, domain, address, identity, mechanism, and the client's key."""
+    """Answer a question of libzmq: version, id, domain, address, identity, mechanism, and the client's key."""
     asked = zap.recv_multipart()
     mechanism, key = asked[5:6], asked[6:7]
     status = (b"200", b"OK") if (mechanism, key) == ([b"CURVE"], [client_key]) else (b"400", b"no")
@@ -141,8 +145,8 @@ def _let_in(zap: "zmq.Socket[bytes]", client_key: bytes) -> None:
 
 
 def _answer(router: "zmq.Socket[bytes]", answers: Mapping[tuple[int, int], bytes]) -> None:
-    """Whatever a peer says, the listener goes on. With the answer goes this process's clock: vLLM's workers estimate
-    the offset of theirs.
+    """Answer a question, or drop it. The listener goes on in any case. The answer contains the clock of this process,
+    because vLLM's workers estimate the offset of theirs.
     """
     identity, *question = router.recv_multipart()
     answer = _answer_to(question, answers)

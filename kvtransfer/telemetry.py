@@ -1,7 +1,7 @@
-"""What the decode engine says of its transfers: the statistics of its NIXL connector, one dictionary per step. Pure.
+"""The decode engine's telemetry of transfers: statistics of its NIXL connector, one dictionary per step. Pure.
 
-vLLM's own part does not say which request or which peer a transfer belongs to, and leaves out what is spent around it.
-Ours (kvtransfer/connector.py) says how long each request waited for its blocks.
+vLLM's own statistics do not contain the request or the peer of a transfer, and leave out the time around it. Baton's
+(kvtransfer/connector.py) contain how long each request waited for its blocks.
 """
 
 from collections import OrderedDict, deque
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 _MAX_KEPT = 1024
-"""Transfers; a measurement looks at the last few."""
+"""Transfers that are kept. A measurement looks at the last few. Fewer may lose one of them; more takes memory."""
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class TransferLog:
         return self._num_recorded
 
     def record(self, stats: Mapping[str, Any]) -> None:
-        """`stats`: the NIXL connector's, of one step."""
+        """`stats`: statistics of the NIXL connector, of one step."""
         sizes, durations = stats.get("bytes_transferred", ()), stats.get("transfer_duration", ())
         self._kept.extend(
             Transfer(num_bytes, duration_s) for num_bytes, duration_s in zip(sizes, durations, strict=True)
@@ -42,25 +42,25 @@ class TransferLog:
         self._num_recorded += len(durations)
 
     def since(self, num_recorded: int) -> list[Transfer]:
-        """Those recorded after the first `num_recorded`, as far as they are kept."""
+        """The transfers after the first `num_recorded`, as far as they are kept."""
         num_new = min(self._num_recorded - num_recorded, len(self._kept))
         return list(islice(self._kept, len(self._kept) - num_new, None))
 
 
 PULLS_KEY = "pulls"
-"""Of the pulls that have ended well, in an engine's connector statistics: pairs of request and seconds."""
+"""Key of the pulls that have ended well, in the statistics of an engine's connector: pairs of request and seconds."""
 
 
 class PullLog:
-    """How long the engine's last pulls took, from the read's start until the engine noticed its end, by its own ids of
-    the requests. An engine notices between two steps.
+    """How long the engine's last pulls took, by the engine's own ids of the requests: from the start of the read until
+    the engine noticed its end, which it does between two steps.
     """
 
     def __init__(self) -> None:
         self._seconds: OrderedDict[str, float] = OrderedDict()
 
     def record(self, stats: Mapping[str, Any]) -> None:
-        """`stats`: the NIXL connector's, of one step."""
+        """`stats`: statistics of the NIXL connector, of one step."""
         self._seconds.update(stats.get(PULLS_KEY, ()))
         while len(self._seconds) > _MAX_KEPT:
             self._seconds.popitem(last=False)

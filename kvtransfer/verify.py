@@ -10,21 +10,24 @@ from collections.abc import Sequence
 from cluster.messages.generation import TokenLogprob
 
 NUM_TOP = 5
-"""Most likely tokens that are compared."""
+"""Most likely tokens that are compared. More detects more wrong handoffs; fewer costs less to compute."""
 
 MIN_COMMON = 3
-"""So many of them both engines must name: rounding swaps the last ones."""
+"""Tokens that both engines must name: rounding swaps the last ones. More rejects good handoffs; fewer misses wrong
+ones.
+"""
 
 TOLERANCE = 0.5
-"""In nats. Engines that batch differently differ by rounding: some hundredths in bfloat16, more for unlikely tokens.
-Too tight quarantines good pairs, too loose misses a handoff of which little is wrong.
+"""Largest accepted difference of a log-probability, in nats. Engines that batch differently differ by rounding: some
+hundredths in bfloat16, more for unlikely tokens. Lower quarantines good pairs; higher misses a handoff with few wrong
+blocks.
 """
 
 
 def distance(reference: Sequence[TokenLogprob], observed: Sequence[TokenLogprob]) -> float:
-    """The largest difference of a token's log-probability, in nats, over the tokens that both name. Infinite where the
-    other engine does not name the reference's most likely token, or hardly any. The unlikely ones count too: after many
-    a prompt the most likely first token says little about what stands in it.
+    """The largest difference of a token's log-probability, in nats, over the tokens that both engines name. Infinite if
+    `observed` lacks the most likely token of `reference`, or if both name fewer than MIN_COMMON. Unlikely tokens count,
+    too: after many prompts, the most likely first token depends little on the prompt.
     """
     theirs = {token.token_id: token.logprob for token in observed}
     common = [abs(token.logprob - theirs[token.token_id]) for token in reference if token.token_id in theirs]

@@ -1,5 +1,5 @@
-"""PrefillWorker: one engine of the prefill pool. Computes prompts, lends their KV blocks, and generates where no decode
-worker can.
+"""PrefillWorker: one engine of the prefill pool. It computes prompts, lends their KV blocks, and generates where no
+decode worker can.
 """
 
 from ray.serve.handle import DeploymentHandle
@@ -8,9 +8,17 @@ from cluster.clients.scheduler_client import SchedulerClient
 from cluster.config.pools import PoolConfig
 from cluster.messages.ids import Pool
 from cluster.metrics import Scrape
-from cluster.serve_context import own_interface_of, own_node, require_reachable_scheduler, scheduler_address
+from cluster.rpc.connection import Service
+from cluster.serve_context import (
+    own_interface_of,
+    own_node,
+    own_worker_id,
+    require_reachable_scheduler,
+    scheduler_address,
+)
 from cluster.step_stream.worker_side import StepStreams
-from cluster.worker.worker import Worker
+from cluster.worker.engine_start import start_engine
+from cluster.worker.worker import Worker, WorkerHooks
 from prefill.kv_lender import KVLender
 
 
@@ -18,13 +26,21 @@ class PrefillWorker:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: PoolConfig, host: str | None, scheduler: DeploymentHandle
     ) -> None:
-        await require_reachable_scheduler(scheduler, own_interface_of(host).host, own_node())
-        self._worker = Worker(Pool.PREFILL, config, host, SchedulerClient(lambda: scheduler_address(scheduler)))
-        self._lender = KVLender(self._worker.engine, self._worker.service, config.kv_lease_s)
-        self._worker.on_ended_leases = self._lender.on_ended
-        self._streams = StepStreams(self._worker.engine, self._worker.service)
-        self._worker.on_step = self._streams.flush
-        await self._worker.start(on_reply=lambda reply: None)
+        own_host = own_interface_of(host).host
+        await require_reachable_scheduler(scheduler, own_host, own_node())
+        engine, service = start_engine(Pool.PREFILL, config, host), Service()
+        self._lender = KVLender(engine.prefills, service, config.kv_lease_s)
+        self._streams = StepStreams(engine.generations, service)
+        self._worker = Worker(
+            own_worker_id(),
+            Pool.PREFILL,
+            config,
+            engine=engine,
+            service=service,
+            scheduler=SchedulerClient(lambda: scheduler_address(scheduler)),
+            hooks=WorkerHooks(on_step=self._streams.flush, on_ended_leases=self._lender.on_ended),
+        )
+        await self._worker.start(own_host)
 
     async def scrape(self) -> Scrape:
         return self._worker.scrape()
@@ -33,5 +49,5 @@ class PrefillWorker:
         await self._worker.check_health()
 
     async def __del__(self) -> None:
-        if "_streams" in self.__dict__:  # absent when the engine did not start
+        if "_worker" in self.__dict__:  # absent if the engine did not start
             await self._worker.leave(self._streams.drained, self._lender.drained)

@@ -1,8 +1,8 @@
-"""The prefill side of the handoff: computes prompts, keeps their blocks for as long as their leases run, and reaps
-what nobody will read.
+"""The prefill side of the handoff: computes prompts, keeps their KV blocks for as long as their leases run, and frees
+blocks that no decode worker will read.
 
-What each lease may do is decided in kvtransfer/lease.py. Blocks are freed by the engine that holds them, so that it
-needs no decode worker: those may be gone.
+What each lease may do is decided in prefill/leases.py. The engine that holds the blocks frees them, so that freeing
+does not depend on decode workers, which may be gone.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from cluster import metrics
+from cluster.engine.port import LendingEngine
 from cluster.errors import ServingError
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId
@@ -25,37 +25,23 @@ from prefill.leases import Leases, LeaseState
 logger = logging.getLogger("baton.lender")
 
 SWEEP_S = 0.25
-"""How often leases are looked through for those that have run out."""
+"""Seconds between two looks for leases that have run out. Longer keeps KV blocks for longer; shorter costs CPU."""
 ENGINE_MARGIN_S = 30.0
-"""By how much the engine's own lease is kept ahead of the promises. It hears of it between two steps, which may be
-long; a promise that the engine has not confirmed to outlast is not extended.
+"""Seconds that the engine's own lease is kept ahead of the promises. The engine learns of an extension between two
+steps, which may be long, and a promise is only extended if the engine's own lease outlasts it. Shorter breaks promises
+when steps are long; longer keeps the blocks of a worker that died for longer.
 """
 CONFIRM_INTERVAL_S = 1.0
-
-
-class LendingEngine(Protocol):
-    async def prefill(self, request: GenerateRequest) -> tuple[PrefillResult, float] | None:
-        """And the moment from which its blocks are kept, in seconds of the event loop's clock. None: it ended without a
-        handoff.
-        """
-        ...
-
-    async def abort(self, request_id: RequestId) -> None:
-        """End a running prefill; its `prefill` then returns None, or its result where the abort came too late."""
-        ...
-
-    async def end_leases(self, leases: list[LeaseId]) -> list[LeaseId]:
-        """Returns those that are over already."""
-        ...
-
-    async def extend_leases(self, leases: list[LeaseId], seconds: float) -> list[LeaseId]:
-        """Returns those whose blocks the engine still keeps."""
-        ...
+"""Seconds between two looks for engine leases that must be extended. Longer eats into ENGINE_MARGIN_S; shorter calls
+the engine more often.
+"""
 
 
 class KVLender:
+    """Serves prefills and leases to the other processes."""
+
     def __init__(self, engine: LendingEngine, service: Service, offer_s: float) -> None:
-        """`offer_s`: how long blocks are kept that no decode worker asks for."""
+        """`offer_s`: seconds for which KV blocks are kept that no decode worker asks for."""
         self._engine = engine
         self._leases = Leases(offer_s, PROMISE_S)
         self._engine_lease_s = engine_lease_s(offer_s)
@@ -66,7 +52,7 @@ class KVLender:
         self._tasks: set[asyncio.Future[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
-        for state in LeaseState:  # counted when they are looked at
+        for state in LeaseState:  # counted when metrics are collected
             metrics.LEASES_OPEN.labels(state).set_function(partial(self._leases.count, state))
         service.on_call_of(PREFILL, self._prefill)
         service.on_call(REDEEM, self._redeem)
@@ -128,7 +114,7 @@ class KVLender:
             if prefilled := await prefilling:
                 self._grant(connection, request, prefilled)
                 self._end(self._leases.withdraw(request.request_id, connection))
-        except Exception as error:  # a dead engine keeps nothing
+        except Exception as error:  # a dead engine keeps no blocks
             logger.info("prefill %s was not aborted: %s", request.request_id, error)
 
     async def _redeem(self, redeem: Redeem) -> Promise | Refusal:
@@ -161,7 +147,7 @@ class KVLender:
             self._sweep_later()
 
     async def _confirm(self, now: float) -> None:
-        """Have the engine keep what has been promised, for long enough to be asked again."""
+        """Have the engine keep the promised blocks until well after the next call."""
         promised = [
             lease
             for lease in self._leases.redeemed()
@@ -180,7 +166,7 @@ class KVLender:
             self._spawn(self._end_in_engine(leases))
 
     async def _end_in_engine(self, leases: list[LeaseId]) -> None:
-        with suppress(ServingError):  # a dead engine keeps nothing
+        with suppress(ServingError):  # a dead engine keeps no blocks
             over = await self._engine.end_leases(leases)
             self.on_ended([(lease, LeaseEnd.RELEASED) for lease in over])
 

@@ -1,18 +1,19 @@
 """All leases of one prefill worker: its promises to keep the KV blocks of the prompts that it has computed.
 
-A lease is *offered* to whoever asked for the prefill, and *redeemed* once, by the decode worker that will pull the
-blocks. A redeemed lease is a promise of a few seconds which its holder extends while it waits for its pull: the blocks
-stay as they are until the promise ends, whatever happens to anybody, and no pull counts that ends later. So no decode
-engine can read blocks that already hold another prompt, which vLLM itself would not notice.
+A lease is *offered* to the ingress that asked for the prefill. It is *redeemed* once, by the decode worker that will
+pull the blocks. A redeemed lease is a promise of a few seconds, which its holder extends while it waits for its pull.
+The blocks stay as they are until the promise ends, whatever else fails, and no pull counts that ends later. So a decode
+engine cannot read blocks that already hold another prompt, which vLLM itself would not notice.
 
-A holder is whoever may end a lease: while it is offered, the connection on which the prefill was asked for; then the
-decode worker that has redeemed it, by name, so that it may lose its connection and come back.
+The holder of a lease may end it. While the lease is offered, its holder is the connection on which the prefill was
+asked for. Then its holder is the decode worker that has redeemed it, by name, so that this worker may lose its
+connection and come back.
 
-Pure. `now` is monotonic seconds of the prefill worker; the methods that end leases return which ones the engine must
-free, and `ended` is what the engine says that it has freed. A lease is open until then.
+Pure. `now` is monotonic seconds of the prefill worker. The methods that end leases return the leases whose blocks the
+engine must free; `ended` is called when the engine has freed them. A lease is open until then.
 
 Invariants: a lease is redeemed at most once; it is ended exactly once, with one cause; while a promise runs, only its
-holder and the engine can end it.
+holder and the engine can end its lease.
 """
 
 from collections.abc import Hashable, Iterable
@@ -26,7 +27,7 @@ class LeaseState(StrEnum):
     OFFERED = "offered"
     REDEEMED = "redeemed"
     ENDING = "ending"
-    """The engine has been told to free the blocks."""
+    """The engine was asked to free the blocks."""
 
 
 class _Lease:
@@ -45,7 +46,7 @@ class Leases:
     """All leases of one prefill worker."""
 
     def __init__(self, offer_s: float, promise_s: float) -> None:
-        """`offer_s`: how long a lease waits to be redeemed; `promise_s`: how long each promise runs."""
+        """`offer_s`: seconds that a lease waits to be redeemed. `promise_s`: seconds that each promise runs."""
         self._offer_s = offer_s
         self._promise_s = promise_s
         self._open: dict[LeaseId, _Lease] = {}
@@ -57,7 +58,7 @@ class Leases:
         return sum(lease.state is state for lease in self._open.values())
 
     def grant(self, lease: LeaseId, request_id: RequestId, digest: bytes, holder: Hashable, now: float) -> None:
-        """`digest` is that of the prompt (kvtransfer/handoff.py)."""
+        """`digest`: the digest of the prompt (kvtransfer/handoff.py)."""
         self._open[lease] = _Lease(request_id, digest, holder, now + self._offer_s)
 
     def redeem(self, lease: LeaseId, digest: bytes, holder: Hashable, now: float) -> Promise | Refusal:
@@ -86,7 +87,9 @@ class Leases:
         return self._promise(known, now)
 
     def withdraw(self, request_id: RequestId, holder: Hashable) -> list[LeaseId]:
-        """Whoever asked for the prefill wants it no more. What has been redeemed is the decode worker's to end."""
+        """End the offered leases of a prefill that its holder no longer wants. Only the decode worker ends redeemed
+        ones.
+        """
         return self._end(
             (
                 lease
@@ -97,7 +100,9 @@ class Leases:
         )
 
     def give_back(self, lease: LeaseId, holder: Hashable) -> list[LeaseId]:
-        """The decode worker will not pull, or not any more. Before redeeming, too: its word may overtake the other."""
+        """End a lease whose blocks the decode worker will not pull. Offered leases end, too: messages of the decode
+        worker may overtake each other.
+        """
         known = self._open.get(lease)
         if known is None or known.state is LeaseState.ENDING:
             return []
@@ -106,11 +111,11 @@ class Leases:
         return self._end([lease], LeaseEnd.RELEASED)
 
     def redeemed(self) -> list[LeaseId]:
-        """Those with a running promise, which the engine must outlast."""
+        """Leases with a running promise, which the engine's own lease must outlast."""
         return [lease for lease, known in self._open.items() if known.state is LeaseState.REDEEMED]
 
     def holder_gone(self, holder: Hashable) -> list[LeaseId]:
-        """A connection is closed. Promises still run: their holders may read on."""
+        """End the offered leases of a closed connection. Promises still run, and their holders may read on."""
         return self._end(
             (
                 lease
@@ -121,7 +126,7 @@ class Leases:
         )
 
     def expire(self, now: float) -> list[LeaseId]:
-        """End what has run out."""
+        """End the leases whose time has run out."""
         return self._end(
             (
                 lease
@@ -132,7 +137,7 @@ class Leases:
         )
 
     def ended(self, lease: LeaseId, how: LeaseEnd) -> LeaseEnd | None:
-        """The engine has freed the blocks; returns the cause to count, None for a lease that is not open."""
+        """The engine has freed the blocks. Returns the cause to count, None if the lease is not open."""
         known = self._open.pop(lease, None)
         if known is None:
             return None

@@ -1,4 +1,4 @@
-"""The Scheduler. What decides runs compiled where `baton compile` has compiled these very sources."""
+"""The Scheduler. The modules that decide run compiled if `baton compile` has compiled these very sources."""
 
 from cluster import compiled
 

@@ -1,4 +1,4 @@
-"""Scheduler: RouterState behind the cluster's messages, as Serve runs it."""
+"""Scheduler: the Serve deployment of RouterState, behind the cluster's messages."""
 
 import asyncio
 import logging
@@ -20,14 +20,16 @@ class Scheduler:
     async def __init__(self, slo: SloConfig, host: str | None) -> None:  # type: ignore[misc]  # Serve awaits it
         set_up_logging()
         if not compiled.is_in_use():
-            logger.warning("placements are decided by the sources: what `baton compile` makes is several times as fast")
+            logger.warning(
+                "the Scheduler runs interpreted: the code that `baton compile` makes is several times as fast"
+            )
         join_cluster()
         self._state = RouterState(slo)
         service = SchedulerService(self._state).service
         self._listener = await Listener.start(own_interface_of(host).host, service)
 
     async def address(self) -> tuple[Address, str]:
-        """Where the other processes talk to this one, and the node that this is."""
+        """The address on which the Scheduler listens, and its node."""
         return self._listener.address, own_node()
 
     async def scrape(self) -> metrics.Scrape:
@@ -35,7 +37,7 @@ class Scheduler:
         metrics.WORKERS.labels("prefill").set(view.num_prefill)
         metrics.WORKERS.labels("decode").set(view.num_decode)
         metrics.LINKS.set(view.num_links)
-        metrics.PLACED.clear()  # workers that are gone
+        metrics.PLACED.clear()  # drops workers that are gone
         for worker in view.workers:
             metrics.PLACED.labels(worker.pool, worker.worker).set(worker.num_placed)
         metrics.set_link_speeds(view)

@@ -1,16 +1,15 @@
-"""Which ingress processes speak to the Scheduler, over which connection each, and which of their events it has taken.
+"""The ingress processes that speak to the Scheduler: the connection of each, and the events that were taken from it.
 
 An ingress process is known by its id and not by its connection: it may lose one and come back over another.
 
-- **One connection.** What comes over the last connection that an ingress has made counts (it counts its connections);
-  what an earlier one still brings is dropped. So all messages of an ingress that count are in the order in which it
-  sent them.
-- **Once.** The ingress numbers its events, and sends again what it has no acknowledgement of. An event counts if its
-  number is higher than that of each event before.
-- **The open set is exact.** An ingress lists its open requests in one message. Whatever it asked for before, it asked
-  for earlier on the same connection, or on one that does not count any more. So every charge of the ingress that is
-  not in the list belongs to a request that is over, also where the event that closed it was lost with a connection.
-- **Grace.** An ingress without a connection keeps its charges for GRACE_SWEEPS, for it may come back.
+- **One connection.** An ingress numbers its connections. Messages over its last connection count; messages that an
+  earlier connection still brings are dropped. So the messages that count are in the order in which they were sent.
+- **Once.** An ingress numbers its events, and repeats events that were not acknowledged. An event counts if its number
+  is higher than that of each event before.
+- **The open set is exact.** An ingress lists its open requests in one message. Every placement that it asked for before
+  was asked for earlier on the same connection, or on one that no longer counts. So a charge of the ingress that is not
+  in the list belongs to a request that is over, even if the event that closed the request was lost with a connection.
+- **Grace.** An ingress without a connection keeps its charges for GRACE_SWEEPS sweeps, since it may come back.
 """
 
 from typing import Final, final
@@ -19,11 +18,14 @@ from cluster.messages.ids import IngressId
 from cluster.messages.scheduler_events import Events, OpenRequests, SchedulerEvent
 
 SWEEP_S: Final = 1.0
-"""How often `sweep` is to be called while an ingress has no connection, in seconds."""
+"""Time between two calls of `sweep` while an ingress has no connection, in seconds. Together with GRACE_SWEEPS it sets
+the grace.
+"""
 GRACE_SWEEPS: Final = 5
-"""How many sweeps the charges of an ingress outlive its connection. Fewer forget the requests of an ingress that only
-lost its connection, and place others on their room until the workers' reports count them. More keep the room of a dead
-ingress's requests from others. Counted and not timed: a Scheduler that was itself stopped lets the ingress speak first.
+"""Sweeps for which the charges of an ingress outlive its connection. Lower forgets the requests of an ingress that only
+lost its connection, and places others on their room until the workers' reports count them. Higher keeps the room of a
+dead ingress's requests from others. It is a count and not a time: a Scheduler that was itself stopped hears the ingress
+first.
 """
 
 
@@ -34,16 +36,16 @@ class _Ingress:
     def __init__(self, connection: object, number: int) -> None:
         self.connection = connection
         self.number = number
-        """Of the connection, as the ingress counts them."""
+        """The number that the ingress gave to the connection."""
         self.num_sweeps: int | None = None
-        """Since it has no connection. None: it has one."""
+        """Sweeps since the ingress lost its connection. None while it has one."""
         self.taken_through = 0
-        """Number of its last event that was taken."""
+        """Number of the last event that was taken from the ingress."""
 
 
 @final
 class Ingresses:
-    """Connections are any objects that are told apart by their identity."""
+    """A connection is any object; its identity is its key."""
 
     __slots__ = ("_known", "_speaking")
 
@@ -52,7 +54,7 @@ class Ingresses:
         self._speaking: dict[object, IngressId] = {}
 
     def introduced(self, message: OpenRequests, connection: object) -> bool:
-        """An ingress says who it is. Returns False where the message does not count."""
+        """An ingress gives its id and its open requests. Returns False if the message does not count."""
         ingress = message.ingress
         if self._speaking.get(connection, ingress) != ingress:
             return False
@@ -82,12 +84,12 @@ class Ingresses:
         return message.events[num_taken:]
 
     def taken_through(self, connection: object) -> int:
-        """The number to acknowledge on this connection; 0 where nothing is to be acknowledged."""
+        """The number of the event to acknowledge on this connection. 0 if there is none."""
         known = self._known_on(connection)
         return known.taken_through if known is not None else 0
 
     def lost(self, connection: object) -> IngressId | None:
-        """A connection has ended. Returns the ingress that has none any more."""
+        """A connection has ended. Returns the ingress that has no connection any more, if there is one."""
         ingress = self._speaking.pop(connection, None)
         if ingress is not None:
             self._known[ingress].num_sweeps = 0
@@ -95,7 +97,7 @@ class Ingresses:
 
     @property
     def needs_sweep(self) -> bool:
-        """Some ingress has no connection."""
+        """At least one ingress has no connection."""
         return any(known.num_sweeps is not None for known in self._known.values())
 
     def sweep(self) -> list[IngressId]:

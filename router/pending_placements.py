@@ -1,5 +1,5 @@
-"""The Scheduler's desk: who asks for a placement waits here until RouterState has decided. The same under Ray and in
-the simulator; the clock is the event loop's.
+"""PendingPlacements: callers that ask for a placement wait here until RouterState has decided. It is the same under Ray
+and in the simulator. The clock is the event loop's.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, Wor
 from router.state import RouterState
 
 DECIDE_INTERVAL_S = 0.02
-"""Those that wait are looked at no more often."""
+"""Least time between two decisions about the requests that wait, in seconds. Higher finds room later; lower costs the
+Scheduler more time under overload.
+"""
 
 
 class PendingPlacements:
@@ -20,18 +22,18 @@ class PendingPlacements:
         self.state = state
         self._loop = asyncio.get_running_loop()
         self._answers: dict[RequestId, asyncio.Future[Placement | Rejection]] = {}
-        """Of those that wait."""
+        """The answers that callers wait for."""
         self._timer: asyncio.Handle | None = None
         self._decides_at = float("inf")
-        """When the timer is due. uvloop's own handles do not say it."""
+        """When the timer is due. Handles of uvloop have no method for it."""
         self._decided_at = float("-inf")
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
-        """Charges the request; who stops waiting for the answer must tell that the request is closed."""
+        """Choose workers and charge the request to them. A caller that stops waiting must send RequestClosed."""
         answer = self.state.place(request, self._loop.time(), ingress)
         if answer is not None:
             return answer
-        self._nobody_waits(request.request_id)
+        self._withdraw(request.request_id)
         future = self._loop.create_future()
         self._answers[request.request_id] = future
         self._look_later()
@@ -44,7 +46,7 @@ class PendingPlacements:
     def tell(self, event: WorkerLeft | SchedulerEvent) -> None:
         self.state.handle(event, self._loop.time())
         if isinstance(event, RequestClosed):
-            self._nobody_waits(event.request_id)
+            self._withdraw(event.request_id)
         self._look_later()
 
     def report(self, report: WorkerReport) -> ReportReply:
@@ -54,25 +56,25 @@ class PendingPlacements:
         return self.state.reply_to(report, now)
 
     def kv_events(self, events: KvEvents) -> bool:
-        """True: a snapshot of what the worker caches is wanted."""
+        """Returns True to ask for a snapshot of what the worker caches."""
         return self.state.handle_kv_events(events, self._loop.time())
 
     def keep_open(self, ingress: IngressId, open_requests: frozenset[RequestId]) -> None:
         """Forget the requests of an ingress that are not among its open ones."""
         for request_id in self.state.keep_open(ingress, open_requests, self._loop.time()):
-            self._nobody_waits(request_id)
+            self._withdraw(request_id)
         self._look_later()
 
-    def nobody_waits(self, ingress: IngressId) -> None:
+    def withdraw_of(self, ingress: IngressId) -> None:
         """An ingress has lost its connection, and with it the answers that it waits for."""
-        for request_id in self.state.nobody_waits(ingress):
-            self._nobody_waits(request_id)
+        for request_id in self.state.withdraw_of(ingress):
+            self._withdraw(request_id)
 
     def ingress_gone(self, ingress: IngressId) -> None:
         self.keep_open(ingress, frozenset())
 
-    def _nobody_waits(self, request_id: RequestId) -> None:
-        """For this answer, any more."""
+    def _withdraw(self, request_id: RequestId) -> None:
+        """No caller waits for this answer any more."""
         if (waiting := self._answers.pop(request_id, None)) is not None:
             waiting.cancel()
 

@@ -1,7 +1,8 @@
-"""The Scheduler's side of its connections: what ingresses and workers may ask it and tell it.
+"""The Scheduler's side of its connections: the calls and messages of ingresses and workers.
 
-Holds no policy. Placements are decided by router/state.py, for the callers that wait in router/pending_placements.py;
-whose messages count, and which were taken before, in router/ingresses.py. The clock is the event loop's.
+This module holds no policy. router/state.py decides about placements, for the callers that wait in
+router/pending_placements.py. router/ingresses.py decides which messages of ingresses count. The clock is the event
+loop's.
 """
 
 import asyncio
@@ -35,16 +36,16 @@ from router.state import RouterState
 logger = logging.getLogger("baton.scheduler")
 
 ACKNOWLEDGE_S = 0.25
-"""How long events wait for their acknowledgement, in seconds. Shorter costs a message more often, longer has an ingress
-keep and perhaps repeat more.
+"""Time that events wait for their acknowledgement, in seconds. Lower sends more messages; higher has an ingress keep,
+and perhaps repeat, more events.
 """
 
 
 class SchedulerService:
     def __init__(self, state: RouterState) -> None:
-        self.desk = PendingPlacements(state)
+        self.pending = PendingPlacements(state)
         self.service = Service()
-        """What the listener of the Scheduler is to be started with."""
+        """The service that the Scheduler's listener is started with."""
         self._ingresses = Ingresses()
         self._acknowledging: set[Connection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
@@ -54,7 +55,7 @@ class SchedulerService:
         service.on_post(EVENTS, self._events)
         service.when_closed(self._closed)
         service.on_call(REPORT, self._report)
-        service.on_call(LEAVING, self._leaving)  # as a post it would overtake a report that is read together with it
+        service.on_call(LEAVING, self._leaving)  # a post would overtake a report that is read with it
         service.on_post(KV_EVENTS, self._kv_events)
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
@@ -63,20 +64,20 @@ class SchedulerService:
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
         ingress = self._ingresses.speaking(connection)
         if ingress is None:
-            raise ServingError("a placement was asked for on a connection that no ingress speaks on")
+            raise ServingError("placement asked for over a connection on which no ingress has given its id")
         asked_at = _now()
-        answer = await self.desk.place(request, ingress)
+        answer = await self.pending.place(request, ingress)
         metrics.PLACEMENT.observe(_now() - asked_at)
         metrics.count_placement(answer)
         return answer
 
     def _open_requests(self, connection: Connection, message: OpenRequests) -> None:
         if self._ingresses.introduced(message, connection):
-            self.desk.keep_open(message.ingress, frozenset(message.requests))
+            self.pending.keep_open(message.ingress, frozenset(message.requests))
 
     def _events(self, connection: Connection, message: Events) -> None:
         for event in self._ingresses.take(connection, message):
-            self.desk.tell(event)
+            self.pending.tell(event)
         if connection not in self._acknowledging:
             self._acknowledging.add(connection)
             asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._acknowledge, connection)
@@ -88,7 +89,7 @@ class SchedulerService:
 
     def _closed(self, connection: Connection) -> None:
         if (ingress := self._ingresses.lost(connection)) is not None:
-            self.desk.nobody_waits(ingress)
+            self.pending.withdraw_of(ingress)
             self._sweep_later()
 
     def _sweep_later(self) -> None:
@@ -98,27 +99,27 @@ class SchedulerService:
     def _sweep(self) -> None:
         self._sweeping = None
         for ingress in self._ingresses.sweep():
-            logger.warning("ingress %s has gone: its requests are charged no more", ingress)
-            self.desk.ingress_gone(ingress)
+            logger.warning("ingress %s is gone: its requests are no longer charged", ingress)
+            self.pending.ingress_gone(ingress)
         self._sweep_later()
 
     async def _leaving(self, event: WorkerLeft) -> None:
-        self.desk.tell(event)
+        self.pending.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
-        self.desk.kv_events(events)  # the answer to the worker's next report asks for what was missed
+        self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
 
     async def _report(self, report: WorkerReport) -> ReportReply:
-        return self.desk.report(report)
+        return self.pending.report(report)
 
     async def _view(self, _: None) -> ClusterView:
-        return self.desk.state.view(_now())
+        return self.pending.state.view(_now())
 
     async def _queue(self, _: None) -> list[QueuedRequest]:
-        return self.desk.state.queued(_now())
+        return self.pending.state.queued(_now())
 
     async def _locate(self, worker: WorkerId) -> Address | None:
-        return self.desk.state.address_of(worker)
+        return self.pending.state.address_of(worker)
 
 
 def _now() -> float:

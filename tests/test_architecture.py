@@ -98,7 +98,7 @@ ALLOWED = {
 MAX_MODULES = 15
 """In one folder: what a reader takes in at once."""
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_METHODS = 400, 60, 20
 
 HELPERS = sorted(
     file.relative_to(ROOT).as_posix() for package in ("tests", "bench") for file in (ROOT / package).rglob("*.py")
@@ -200,6 +200,17 @@ def test_functions_are_short_enough_to_be_read_at_once(file: str) -> None:
     functions = [n for n in ast.walk(tree(file)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     too_long = [n.name for n in functions if (n.end_lineno or n.lineno) - n.lineno + 1 > MAX_FUNCTION_LINES]
     assert too_long == []
+
+
+@pytest.mark.parametrize("file", SOURCES)
+def test_class_has_few_methods(file: str) -> None:
+    too_many = {}
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.ClassDef):
+            number = sum(isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) for child in node.body)
+            if number > MAX_METHODS:
+                too_many[node.name] = number
+    assert too_many == {}
 
 
 def test_helpers_of_tests_and_benchmarks_have_one_name_each() -> None:

@@ -1,7 +1,8 @@
-"""`baton compile`: makes machine code of the modules that decide (cluster/compiled.py), with mypyc and a C compiler.
+"""`baton compile`: compiles the modules that placement runs through (cluster/compiled.py) to machine code, with mypyc
+and a C compiler.
 
-It is built in a folder of its own and moved to its place as a whole: a build that was interrupted leaves nothing that
-is imported. Where it cannot be built, the sources run, several times slower and otherwise the same.
+The build runs in a temporary folder, which is renamed at the end: no part of an interrupted build is ever imported.
+Without a build, the sources run, several times slower and otherwise the same.
 """
 
 import argparse
@@ -21,23 +22,29 @@ from pathlib import Path
 from cluster import compiled
 
 OPTIMIZATION = "2"
+"""Optimization level of mypyc and of the C compiler."""
 FLAGS = ("-fno-semantic-interposition", "-ffp-contract=off")
-"""Of the C compiler: calls within the library may be inlined, a tenth faster; figures are rounded as Python does."""
+"""Flags of the C compiler: calls inside the library may be inlined, which is a tenth faster, and floating-point results
+are rounded as in Python.
+"""
 MADE_WITH = "made-with"
-"""A file: by what the code was made."""
+"""Name of the file that names the compiler and the flags of a build."""
 BUILDING = "building-"
-"""How names of folders begin that are of no use once their build is over."""
+"""Prefix of the folders of running builds. Such a folder is useless once its build has ended."""
 NUM_KEPT = 4
-"""Builds of the last versions of the sources."""
+"""Builds of the latest versions of the sources that are kept. More takes disk space; fewer compiles again when an
+operator returns to an earlier version.
+"""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "compile",
-        help="compile what decides to machine code: several times as many placements a second",
-        description="Compiles the modules that decide about placements with mypyc, once for each version of them: a "
-        "minute. Without a C compiler it says so and ends with 0: the sources run, only slower. Sources that are "
-        f"edited run as they are until the next time. {compiled.SWITCH}=1 in the environment has the sources run.",
+        help="compile the placement modules to machine code: several times as many placements per second",
+        description="Compiles the modules that placement runs through with mypyc, once for each version of the "
+        "sources. A build takes a minute. Without a C compiler, the command prints what is missing and ends with 0: "
+        "the sources run, only slower. Edited sources run uncompiled until the next build. "
+        f"{compiled.SWITCH}=1 in the environment makes the sources run.",
     )
     parser.set_defaults(run=_compile)
 
@@ -52,17 +59,19 @@ def _compile(_: argparse.Namespace) -> int:
 
 def _compile_if_needed(target: Path) -> int:
     if is_built(target):
-        print(f"The decisions are compiled already ({_shown(target)}).")
+        print(f"The placement modules are already compiled ({_shown(target)}).")
         return 0
     missing = what_is_missing()
     if missing is not None:
         return _not_compiled(missing)
-    print(f"Compiling {len(compiled.MODULES)} modules that decide (once for their version; a minute)", flush=True)
+    print(
+        f"Compiling {len(compiled.MODULES)} placement modules (once per version of the sources; a minute)", flush=True
+    )
     return _build_at(target)
 
 
 def _not_compiled(why: str) -> int:
-    print(f"baton: the decisions are not compiled: {why}. They run from their sources, slower.", file=sys.stderr)
+    print(f"baton: the placement modules are not compiled: {why}. Their sources run, slower.", file=sys.stderr)
     return 0
 
 
@@ -78,12 +87,14 @@ def _build_at(target: Path) -> int:
             text=True,
         )
         if made.returncode:
-            print(f"{made.stdout}\nbaton: the decisions could not be compiled.", file=sys.stderr)
+            print(f"{made.stdout}\nbaton: the placement modules could not be compiled.", file=sys.stderr)
             return 1
         if compiled.folder() != target:
-            print("baton: the sources have changed meanwhile: they are not compiled.", file=sys.stderr)
+            print(
+                "baton: the sources changed during the build: the placement modules are not compiled.", file=sys.stderr
+            )
             return 1
-        if target.exists():  # made with something else, or damaged
+        if target.exists():  # an existing build was made with another compiler or flags, or is damaged
             target.rename(Path(building) / "before")
         (Path(building) / "lib").rename(target)
         for other in _oldest(target):
@@ -94,7 +105,7 @@ def _build_at(target: Path) -> int:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Nobody else builds meanwhile, and nothing is left of builds that were killed."""
+    """Lets one process build at a time, and removes what killed builds left behind."""
     compiled.builds().mkdir(parents=True, exist_ok=True)
     with (compiled.builds() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -104,7 +115,7 @@ def _alone() -> Iterator[None]:
 
 
 def what_is_missing() -> str | None:
-    """For a build; None: nothing."""
+    """The reason why nothing can be built here. None if nothing is missing."""
     if find_spec("mypyc") is None or find_spec("setuptools") is None:
         return "mypyc is not installed (it comes with mypy)"
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -116,7 +127,7 @@ def what_is_missing() -> str | None:
 
 
 def is_built(target: Path) -> bool:
-    """Whole and loadable, by the mypyc that is installed, as it would be built now."""
+    """Whether the build is complete, loadable, and made by the installed mypyc with these flags."""
     made_with = target / MADE_WITH
     if not made_with.is_file():
         return False
@@ -132,7 +143,7 @@ def is_built(target: Path) -> bool:
 
 
 def _oldest(newest: Path) -> list[Path]:
-    """What other versions of the sources were compiled to, but for the last few: who goes back to one finds it."""
+    """The builds of other versions of the sources, except for the latest NUM_KEPT - 1."""
     others = [other for other in compiled.builds().iterdir() if (other / MADE_WITH).is_file() and other != newest]
     return sorted(others, key=lambda other: other.stat().st_mtime)[: -NUM_KEPT + 1]
 
@@ -148,7 +159,7 @@ def _made_with() -> str:
 
 
 def build(building: Path) -> None:
-    """Into its `lib`."""
+    """Build into the subfolder `lib` of `building`."""
     from mypyc.build import mypycify
     from setuptools import Distribution
 

@@ -1,10 +1,10 @@
 """The `baton` command.
 
-`baton serve` is `serve run` with a face: it applies --port and --model to the Serve config, shows progress while the
-engines start, says when the service is ready, and stops everything it started on Ctrl-C. `baton probe` asks a running
-service how its workers are linked. `baton tenant` names the tenant of an API key,
-and tends its key; `baton state` tends the master key. `baton compile` makes machine code of
-what decides.
+`baton serve` runs `serve run` for an operator: it applies --port and --model to the Serve config, shows progress while
+the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton probe` shows the
+links of a running service. `baton tenant` prints the tenant of an API key, erases tenants and rotates their keys.
+`baton state` rotates the master key. `baton compile` compiles the placement modules. `baton simulate` compares
+placement policies.
 """
 
 import argparse
@@ -41,24 +41,38 @@ from kvtransfer.transport.link_table import LinkTable, render
 ALL_INTERFACES = "0.0.0.0"
 LOG_FILE = Path(".baton/logs/serve.log")
 START_TIMEOUT_S = 1800.0
-"""Loading a large model over a network file system takes this long at worst."""
+"""Time until the service must be ready, in seconds. Then `baton serve` stops it and ends with 1. A large model from a
+network file system may take this long to load. Longer reports a service that hangs later; shorter stops a service that
+is still loading.
+"""
 FAILED_STARTS = 2
-"""One failed start may be an accident, a second one is the configuration."""
+"""Failed starts of a replica after which `baton serve` gives up. One failed start may be an accident, the second one is
+the configuration. More delays the error; fewer gives up after an accident.
+"""
 EXCERPT_ERRORS = 4
+"""Most errors that the excerpt of a log shows."""
 EXCERPT_LINES = 20
+"""Last lines of a log that are shown if it contains no error."""
 POLL_S = 1.0
+"""Time between two checks of the service, in seconds. Longer notices a ready or ended service later; shorter sends more
+requests to it.
+"""
 PROBE_TIMEOUT_S = 10.0
+"""Time in which a service must answer `baton probe`, in seconds. Then the command ends with 1. Longer delays the error
+of a service that hangs; shorter fails on a busy one.
+"""
 _PROCESS_NAME = re.compile(r"(?m)^\x1b\[\d+m\(.*?\)\x1b\[0m ")
-"""Ray's coloured prefix of a worker's line."""
+"""Ray's coloured prefix of a line of a worker."""
 _ERROR = re.compile(r"(?m)^[\w.]+(?:Error|Exception): (?!Traceback).+(?:\n(?!Traceback|The above|  File|\s*$).+){0,4}")
-"""The end of a traceback: the error, and what its message goes on with."""
+"""The end of a traceback: the error, and the next lines of its message."""
 _OWN_CLUSTER = "local"
+"""The RAY_ADDRESS with which Ray starts a new cluster."""
 _RAY_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""With it Ray takes 127.0.0.1 for its node's address, and what Ray starts listens there. `ray.init` replaces a loopback
-address that it is given by the node's own.
+"""With this variable, Ray takes 127.0.0.1 for its node's address, and everything that Ray starts listens there.
+`ray.init` replaces a loopback address in its arguments by the node's own address.
 """
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""The service is on this machine: no proxy of the environment."""
+"""Opens URLs without the proxies of the environment. The service is on this machine."""
 
 
 def main() -> None:
@@ -67,19 +81,21 @@ def main() -> None:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
     serve = commands.add_parser("serve", help="start the service and wait until it is stopped")
-    serve.add_argument("conf", nargs="?", type=Path, default=Path("conf/local.yaml"), help="Serve config (%(default)s)")
-    serve.add_argument("--port", type=int, help="HTTP port (the config's)")
-    serve.add_argument("--model", help="model folder or hub name (the config's)")
+    serve.add_argument(
+        "conf", nargs="?", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
+    )
+    serve.add_argument("--port", type=int, help="HTTP port (default: the port of the config)")
+    serve.add_argument("--model", help="model folder or hub name (default: the model of the config)")
     serve.set_defaults(run=_serve)
     probe = commands.add_parser(
         "probe",
         help="show how KV blocks travel in a running service, and how fast",
-        description="Each pair of a prefill and a decode worker, with the latency and bandwidth that the start-up "
-        "probe measured, and the transport settings of each worker. Ends with 1 when the service does not answer, or "
-        "has no link that is proved.",
+        description="Shows each pair of a prefill and a decode worker with the latency and bandwidth that the start-up "
+        "probe measured, and the transport settings of each worker. Ends with 1 if the service does not answer or has "
+        "no proved link.",
     )
-    probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (%(default)s)")
-    probe.add_argument("--json", action="store_true", help="print what GET /baton/links answers")
+    probe.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (default: %(default)s)")
+    probe.add_argument("--json", action="store_true", help="print the answer of GET /baton/links")
     probe.set_defaults(run=_probe)
     cli_state.add_parsers(commands)
     compiler.add_parser(commands)
@@ -116,7 +132,7 @@ def _probe(arguments: argparse.Namespace) -> int:
         cause = getattr(error, "reason", error)
         print(f"baton: no service answers at {arguments.url} ({cause}); `baton serve` starts one", file=sys.stderr)
         return 1
-    except ValueError as error:  # of the URL, or of what is not Baton's answer
+    except ValueError as error:  # the URL is invalid, or the answer is not Baton's
         print(f"baton: {url} is not a Baton service: {error}", file=sys.stderr)
         return 1
     print(json.dumps(json.loads(body), indent=2) if arguments.json else render(table))
@@ -124,10 +140,10 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def configured(config: dict[str, Any], port: int | None, model: str | None) -> dict[str, Any]:
-    """A Serve config with the command line applied.
+    """A Serve config with the options of the command line.
 
     Raises:
-        ValueError: it is not a Serve config with one Baton application, or its args are invalid.
+        ValueError: The config is not a Serve config with one Baton application, or its args are invalid.
     """
     if not isinstance(config, dict) or len(config.get("applications") or []) != 1:
         raise ValueError("the config must be a Serve config with exactly one application")
@@ -145,14 +161,14 @@ def configured(config: dict[str, Any], port: int | None, model: str | None) -> d
 
 
 def has_failed_to_start(log: str) -> bool:
-    """Whether Serve's log says that the application cannot be built, or that replicas fail again and again. Serve
-    itself would go on trying.
+    """Whether Serve's log shows that the application cannot be built, or that replicas fail repeatedly. Serve itself
+    would try forever.
     """
     return "failed with exception:" in log or log.count("the replica will be stopped") >= FAILED_STARTS
 
 
 def excerpt(log: str) -> str:
-    """What a log has to say about a failure: the errors that it names, each once, or else its end."""
+    """The part of a log that explains a failure: each error once, or else the last lines."""
     log = _PROCESS_NAME.sub("", log)
     causes = dict.fromkeys(_ERROR.findall(log))
     return "\n".join(list(causes)[-EXCERPT_ERRORS:] or log.splitlines()[-EXCERPT_LINES:])
@@ -170,19 +186,19 @@ def _require_free(host: str, port: int) -> None:
 
 
 def private(file: Path) -> Path:
-    """The same file, which nobody but its user can read, wherever it is made. An error in a log may quote a request."""
+    """Make a file that only its user can read, and return it. An error in a log may quote a request."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.parent.chmod(0o700)
     file.touch(mode=0o600)
-    file.chmod(0o600)  # of one that an earlier version has made
+    file.chmod(0o600)  # for a file that an earlier version has made
     return file
 
 
 class RunningService:
-    """`serve run` and everything it starts, again and again until the user stops it."""
+    """`serve run` and everything it starts, started again until the user stops it."""
 
     def __init__(self, config_file: Path, config: dict[str, Any], serve: list[str], folder: Path = Path()) -> None:
-        """`serve` is the command of `serve`; the log goes into a subfolder of `folder`."""
+        """`serve` is the command line of `serve`. The log file is inside `folder`."""
         self._command = [*serve, "run", str(config_file)]
         self._log_file = folder / LOG_FILE
         args = parse(config["applications"][0]["args"])
@@ -200,12 +216,12 @@ class RunningService:
         log_file = private(self._log_file)
         print(f"Starting Baton with model {self._model} (log: {LOG_FILE})", flush=True)
         if log_file.exists() and log_file.stat().st_size:
-            log_file.replace(log_file.with_suffix(".log.1"))  # what ended the service before may be in it
+            log_file.replace(log_file.with_suffix(".log.1"))  # it may contain the reason why the service ended before
             log_file = private(self._log_file)
         with log_file.open("wb") as log:
             try:
                 while (ended := self._run_once(log)) is not None:
-                    print(f"\nbaton: {ended} has ended. Starting the service anew", file=sys.stderr, flush=True)
+                    print(f"\nbaton: {ended} has ended. The service is started again", file=sys.stderr, flush=True)
             finally:
                 stopped_by_user = self._stopping.is_set()
                 self._stop_services()
@@ -215,7 +231,9 @@ class RunningService:
         return 1
 
     def _run_once(self, log: BinaryIO) -> str | None:
-        """What has ended by itself after the service was ready; None where it was stopped, or did not start."""
+        """Run the service once. Returns what ended by itself after the service was ready, or None if the service was
+        stopped or did not start.
+        """
         begins_at = log.seek(0, os.SEEK_END)
         serve_run = ServeRun(self._command, REPO_ROOT, self._environment, log)
         try:
@@ -224,7 +242,7 @@ class RunningService:
                 return self._wait_for_end(serve_run)
             if not self._stopping.is_set():
                 said = excerpt(self._said(begins_at))
-                print(f"baton: the service did not start. {LOG_FILE} says:\n{said}", file=sys.stderr)
+                print(f"baton: the service did not start. From {LOG_FILE}:\n{said}", file=sys.stderr)
         finally:
             if self._stopping.is_set():
                 print("\nStopping ...", flush=True)
@@ -254,7 +272,7 @@ class RunningService:
         return False
 
     def _readiness(self) -> dict[str, Any]:
-        """What /readyz says; empty while nothing answers."""
+        """The body of /readyz. Empty if the service does not answer."""
         try:
             with _DIRECT.open(f"{self._url}/readyz", timeout=5) as response:
                 return _object(response.read())
@@ -284,14 +302,14 @@ class RunningService:
         )
 
     def _stop_services(self) -> None:
-        """Our own, which the ingress replicas have stopped, unless they were killed."""
+        """Stop the embedded servers. The ingress replicas have stopped them already, unless they were killed."""
         if self._state.database_url is None:
             LocalPostgres(REPO_ROOT / self._state.data_dir / POSTGRES_FOLDER).stop()
         if self._state.redis_url is None:
             LocalRedis(REPO_ROOT / self._state.data_dir / REDIS_FOLDER).stop()
 
     def _wait_for_end(self, serve_run: ServeRun) -> str | None:
-        """What has ended; None when the user stops the service."""
+        """Wait until something ends. Returns its name, or None if the user stops the service."""
         ended = None
         while not self._stopping.wait(POLL_S) and ended is None:
             ended = serve_run.ended()
@@ -303,13 +321,13 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def ray_environment(config: AppConfig, operator: Mapping[str, str]) -> dict[str, str]:
-    """For `serve run`: what the operator has set, and defaults. RAY_ADDRESS: a cluster of its own, unless the operator
-    names one.
+    """The environment of `serve run`: the operator's variables, and defaults. RAY_ADDRESS starts a new cluster, unless
+    the operator names an existing one.
     """
     defaults = {
         "RAY_ADDRESS": _OWN_CLUSTER,
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # Ray's default, 15, is for batch work: whatever else runs would delay tokens
+        "RAY_worker_niceness": "0",  # Ray's default, 15, is for batch work: all other processes would delay tokens
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",  # Serve's 0.1 burns 3 % of a core while nothing happens
         "PYTHONPATH": str(REPO_ROOT),
         "PYTHONUNBUFFERED": "1",

@@ -1,8 +1,8 @@
-"""A process of `serve run`, and the Ray node that it starts where it is not given the address of one.
+"""A process of `serve run`, and the Ray node that it starts if it has no address of one.
 
-Ray starts neither another raylet nor another GCS in the place of one that has ended. Without them Serve replaces
-nothing that dies, and the replicas end too: at once where the raylet ended in order, after a minute without the GCS,
-and only together with `serve run` where the raylet was killed, which `serve run` does not notice.
+Ray does not restart a raylet or a GCS that has ended. Without them, Serve replaces nothing that dies, and the replicas
+end, too: at once if the raylet ended in order, and after a minute without the GCS. If the raylet was killed, they end
+only with `serve run`, which does not notice the loss.
 """
 
 import os
@@ -15,17 +15,19 @@ from typing import BinaryIO
 import psutil
 
 ESSENTIAL = frozenset({"raylet", "gcs_server"})
-"""Names of the processes of a Ray node that nobody replaces, and without which nothing else is replaced."""
+"""Names of the processes of a Ray node that Ray does not restart, and without which nothing else is restarted."""
 STOP_TIMEOUT_S = 3.0
-"""What Serve gets to stop by itself, and then what was killed to end. Longer makes Ctrl-C slower, shorter leaves fewer
-streams their end.
+"""Time that Serve has to stop by itself, and then that killed processes have to end, in seconds. After the first, the
+processes are killed; after the second, they are left alone. Longer makes Ctrl-C slower; shorter breaks more streams.
 """
 
 
 class ServeRun:
+    """One process of `serve run` and what it starts."""
+
     def __init__(self, command: list[str], folder: Path, environment: Mapping[str, str], log: BinaryIO) -> None:
-        """Starts it, in a session of its own: Ctrl-C in the terminal does not reach it, and whatever it starts can be
-        told from all other processes, except servers that make themselves sessions of their own.
+        """Start the process in a new session. Ctrl-C in the terminal does not reach it, and its descendants can be told
+        from all other processes, except for servers that make their own sessions.
         """
         self._process = psutil.Popen(
             command,
@@ -39,21 +41,23 @@ class ServeRun:
         self._essential: dict[psutil.Process, str] = {}
 
     def find_node(self) -> None:
-        """Know the processes of the Ray node, as far as they have been started; there are none where the node is not
-        this process's own.
+        """Find the processes of the Ray node that have been started so far. There are none if the node does not belong
+        to this process.
         """
         for child in _children(self._process):
             if child not in self._essential and (name := _name(child)) in ESSENTIAL:
                 self._essential[child] = name
 
     def ended(self) -> str | None:
-        """What has ended of that without which the service does not go on for long; None while nothing has."""
+        """The name of an essential process that has ended. None if all of them run."""
         if self._process.poll() is not None:
             return "`serve run`"
         return next((f"Ray's {name}" for process, name in self._essential.items() if not _runs(process)), None)
 
     def stop(self) -> None:
-        """End it and all that it has started. What does not end by itself in time is killed, orphans too."""
+        """Stop the process and everything that it has started. What does not end in time is killed, orphans
+        included.
+        """
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
         psutil.wait_procs([self._process], timeout=STOP_TIMEOUT_S)
@@ -81,7 +85,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """A process that has ended is a zombie until its parent asks for it."""
+    """Whether a process runs. A process that has ended is a zombie until its parent waits for it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

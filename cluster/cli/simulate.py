@@ -1,4 +1,4 @@
-"""`baton simulate`: a workload against a simulated cluster, one policy after the other; a table, JSON and charts."""
+"""`baton simulate`: runs a workload on a simulated cluster, once per policy, and writes a table, JSON and charts."""
 
 import argparse
 import sys
@@ -22,8 +22,11 @@ from cluster.simulation.traffic.workload import Arrival, RequestRecord, rate_per
 from router.prediction.hardware import DEVICES, LINKS, MODELS
 
 DEFAULT_REQUESTS = 2500
+"""Requests of a synthetic workload if --requests is missing."""
 TTY_INTERVAL_S, LOG_INTERVAL_S = 0.5, 10.0
-"""Between two words of progress."""
+"""Seconds between two progress messages on a terminal, and in a log. Longer shows progress later; shorter writes more
+lines to a log.
+"""
 
 _EPILOG = f"""\
 policies, on all workers as one pool:
@@ -34,7 +37,7 @@ policies, with --prefill and --decode workers:
 mixes:
 {chr(10).join(f"  {name:12} {mix.what}, {mix.rate_per_s:g} req/s" for name, mix in MIXES.items())}
 
-SLOs: {", ".join(OBJECTIVES)}, or TTFT+Nx/TPOT in seconds, where x is what the prompt takes alone on an idle worker:
+SLOs: {", ".join(OBJECTIVES)}, or TTFT+Nx/TPOT in seconds, where x is the prefill time of the prompt on an idle worker:
   {"; ".join(f"{name} = {o.ttft_s:g}+{o.ttft_per_prefill:g}x/{o.tpot_s:g}" for name, o in OBJECTIVES.items())}
   By class: interactive=tight,standard=mid,batch=30/0.2
 
@@ -54,55 +57,98 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "simulate",
         help="compare placement policies on a simulated cluster",
-        description="Runs a workload through the production Scheduler and sessions against simulated engines, in "
-        "virtual time, once per policy, and shows how many requests met their SLO. It starts nothing and needs no GPU.",
+        description="Runs a workload through the production Scheduler and sessions with simulated engines, in virtual "
+        "time, once per policy, and shows how many requests met their SLO. Starts no process and needs no GPU.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    workload = parser.add_argument_group("workload")
-    source = workload.add_mutually_exclusive_group()
-    source.add_argument("--trace", type=Path, metavar="FILE", help="Mooncake JSON lines or Azure CSV, plain or gzipped")
-    source.add_argument("--mix", choices=MIXES, metavar="NAME", default="tenants", help="synthetic (%(default)s)")
-    workload.add_argument("--rows", type=_slice, metavar="A:B", default=slice(None), help="of the trace (all)")
-    workload.add_argument("--lengths", type=Path, metavar="FILE", help="draw a mix's lengths from this trace or CSV")
-    workload.add_argument("--cv", type=float, help="of a mix's gaps between arrivals (the mix's own; Poisson has 1)")
-    workload.add_argument(
-        "--requests", type=int, metavar="N", help=f"the first N, or the trace again and again (all; {DEFAULT_REQUESTS})"
-    )
-    workload.add_argument(
-        "--rate", type=_rates, metavar="R[,R...]", default=["1x"], help="requests/s, or 1.5x the workload's own (1x)"
-    )
-    workload.add_argument("--slo", type=parse_slos, default="mid", help="what requests have to meet (%(default)s)")
-    workload.add_argument("--seed", type=int, default=0)
-    workload.add_argument("--tries", type=int, default=1, metavar="N", help="of a client that is refused (%(default)s)")
-    cluster = parser.add_argument_group("cluster")
-    cluster.add_argument("--model", default="qwen3-32b", help="(%(default)s)")
-    cluster.add_argument("--gpu", default="h100", help="(%(default)s)")
-    cluster.add_argument("--tp", type=int, default=2, metavar="N", help="devices per worker (%(default)s)")
-    cluster.add_argument("--prefill", type=int, default=4, metavar="N", help="prefill workers (%(default)s)")
-    cluster.add_argument("--decode", type=int, default=4, metavar="N", help="decode workers (%(default)s)")
-    cluster.add_argument(
-        "--step-tokens", type=int, default=512, metavar="N", help="most tokens of a decode worker's step (%(default)s)"
-    )
-    cluster.add_argument("--link", type=parse_link, default="90", help="of a worker (%(default)s GB/s)")
-    cluster.add_argument(
-        "--host-tokens", type=int, default=0, metavar="N", help="KV cache in host memory, per worker (0)"
-    )
-    cluster.add_argument(
-        "--report-interval", type=float, default=REPORT_INTERVAL_S, metavar="S", help="of workers (%(default)s s)"
-    )
+    _add_workload(parser)
+    _add_cluster(parser)
     parser.add_argument(
         "--policy",
         type=_policies,
         default="goodput,lmetric,pd_mooncake,round_robin",
         metavar="NAME[,NAME...]",
-        help="to compare, or `all` (%(default)s)",
+        help="policies to compare, or `all` (default: %(default)s)",
     )
-    parser.add_argument("--max-rate", action="store_true", help="search the highest rate that attains --target")
-    parser.add_argument("--target", type=float, default=0.9, help="share of requests within their SLO (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="write charts (SVG) here")
+    parser.add_argument("--max-rate", action="store_true", help="search for the highest rate that attains --target")
+    parser.add_argument(
+        "--target", type=float, default=0.9, help="share of requests that must meet their SLO (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="write charts (SVG) to this folder")
     parser.set_defaults(run=run)
+
+
+def _add_workload(parser: argparse.ArgumentParser) -> None:
+    workload = parser.add_argument_group("workload")
+    source = workload.add_mutually_exclusive_group()
+    source.add_argument("--trace", type=Path, metavar="FILE", help="Mooncake JSON lines or Azure CSV, plain or gzipped")
+    source.add_argument(
+        "--mix", choices=MIXES, metavar="NAME", default="tenants", help="synthetic workload (default: %(default)s)"
+    )
+    workload.add_argument(
+        "--rows", type=_slice, metavar="A:B", default=slice(None), help="rows of the trace (default: all)"
+    )
+    workload.add_argument(
+        "--lengths", type=Path, metavar="FILE", help="draw the lengths of a mix from this trace or CSV"
+    )
+    workload.add_argument(
+        "--cv",
+        type=float,
+        help="coefficient of variation of the gaps between arrivals of a mix; Poisson has 1 (default: the mix's own)",
+    )
+    workload.add_argument(
+        "--requests",
+        type=int,
+        metavar="N",
+        help=f"number of requests; a shorter trace repeats (default: the trace's own, {DEFAULT_REQUESTS} of a mix)",
+    )
+    workload.add_argument(
+        "--rate",
+        type=_rates,
+        metavar="R[,R...]",
+        default=["1x"],
+        help="requests per second, or e.g. 1.5x for a multiple of the workload's own rate (default: 1x)",
+    )
+    workload.add_argument("--slo", type=parse_slos, default="mid", help="SLO of the requests (default: %(default)s)")
+    workload.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: %(default)s)")
+    workload.add_argument(
+        "--tries", type=int, default=1, metavar="N", help="attempts of a client that is refused (default: %(default)s)"
+    )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    cluster = parser.add_argument_group("cluster")
+    cluster.add_argument("--model", default="qwen3-32b", help="model (default: %(default)s)")
+    cluster.add_argument("--gpu", default="h100", help="device (default: %(default)s)")
+    cluster.add_argument("--tp", type=int, default=2, metavar="N", help="devices per worker (default: %(default)s)")
+    cluster.add_argument("--prefill", type=int, default=4, metavar="N", help="prefill workers (default: %(default)s)")
+    cluster.add_argument("--decode", type=int, default=4, metavar="N", help="decode workers (default: %(default)s)")
+    cluster.add_argument(
+        "--step-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="most tokens of a decode worker's step (default: %(default)s)",
+    )
+    cluster.add_argument(
+        "--link", type=parse_link, default="90", help="bandwidth of a worker's link (default: %(default)s GB/s)"
+    )
+    cluster.add_argument(
+        "--host-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens of KV cache in host memory, per worker (default: 0)",
+    )
+    cluster.add_argument(
+        "--report-interval",
+        type=float,
+        default=REPORT_INTERVAL_S,
+        metavar="S",
+        help="seconds between a worker's reports (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,7 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = _rows(arguments)
         experiment = Experiment(rows, _cluster(arguments), arguments.slo)
         if not 0 < arguments.target < 1:
-            raise ValueError(f"--target {arguments.target:g} is no share between 0 and 1")
+            raise ValueError(f"--target {arguments.target:g} is not between 0 and 1")
     except (OSError, ValueError) as error:
         print(f"baton: {error}", file=sys.stderr)
         return 2
@@ -125,7 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Comparison:
-    """Runs what was asked for and shows it."""
+    """Runs the experiments of the command line and shows the results."""
 
     def __init__(self, experiment: Experiment, arguments: argparse.Namespace) -> None:
         self._experiment = experiment
@@ -164,7 +210,7 @@ class _Comparison:
             guess = found.rate or guess
 
     def _try(self, policy: str, rate: float, mark: str, target: float | None = None) -> FigureRun | None:
-        """None: it cannot attain the target."""
+        """Run one policy at one rate. Returns None if the run cannot attain the target."""
         label = self._label(policy)
         progress = _Progress(f"{mark} {label} at {rate:.2f} req/s", self._experiment.num_requests)
         try:
@@ -188,7 +234,7 @@ class _Comparison:
         return f"{policy} {self._experiment.split_name(policy, self._arguments.prefill)}"
 
     def _shown(self) -> list[FigureRun]:
-        """Of a search, the run at the highest rate."""
+        """The runs to show. After a search, the run of each policy at its highest rate."""
         if not self._max_rates:
             return self._runs
         return [run for run in self._runs if run.rate == self._max_rates[run.label]]
@@ -217,7 +263,7 @@ class _Comparison:
 
 
 class _Progress:
-    """One line on standard error, rewritten while the run lasts where that is a terminal."""
+    """Progress on standard error. On a terminal, one line is rewritten."""
 
     def __init__(self, what: str, num_requests: int) -> None:
         self._what = what
@@ -246,7 +292,7 @@ class _Progress:
 def _rows(arguments: argparse.Namespace) -> list[Arrival]:
     number, rows = arguments.requests, arguments.rows
     if number is not None and number < 10:
-        raise ValueError(f"--requests {number}: too few for any figure")
+        raise ValueError(f"--requests {number}: at least 10 requests are needed")
     if arguments.trace:
         read = read_trace(arguments.trace, rows.start or 0, rows.stop, arguments.seed)
         return repeated(read, number) if number else read
@@ -259,7 +305,7 @@ def _rows(arguments: argparse.Namespace) -> list[Arrival]:
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
     if arguments.prefill < 0 or arguments.decode < 1:
-        raise ValueError("there must be a decode worker: on it, requests can run with or without prefill workers")
+        raise ValueError("--decode must be at least 1, and --prefill at least 0")
     return Cluster(
         model=arguments.model,
         device=arguments.gpu,

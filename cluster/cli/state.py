@@ -1,5 +1,5 @@
-"""`baton tenant` and `baton state`: what the operator does with what is remembered, beside a running service or
-without one.
+"""`baton tenant` and `baton state`: an operator's commands for stored conversations, with or without a
+running service.
 """
 
 import argparse
@@ -29,37 +29,41 @@ Work = Callable[[Administration], Awaitable[None]]
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     tenant = commands.add_parser(
         "tenant",
-        help="show what the tenant of an API key is called; erase a tenant, or rotate its key",
-        description="Without a command: reads an API key from standard input, and prints its tenant's name in "
-        "`state.tenants`.",
+        help="print the tenant of an API key; erase a tenant, or rotate its key",
+        description="Without a sub-command: reads an API key from standard input, and prints the name of its tenant, "
+        "as `state.tenants` needs it.",
     )
     tenant.set_defaults(run=_name)
     of_tenant = tenant.add_subparsers(metavar="command")
     erase = of_tenant.add_parser("erase", help="delete all that is stored for a tenant, and destroy its keys")
-    erase.add_argument("tenant", help="its name, as `baton tenant` prints it")
-    erase.add_argument("--yes", action="store_true", help="do not ask")
+    erase.add_argument("tenant", help="name of the tenant, as `baton tenant` prints it")
+    erase.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     _add_conf(erase, _erase)
-    rotate = of_tenant.add_parser("rotate", help="seal what is stored for a tenant with a new key")
-    rotate.add_argument("tenant", nargs="?", help="its name (all of them)")
+    rotate = of_tenant.add_parser("rotate", help="seal everything that is stored for a tenant with a new key")
+    rotate.add_argument("tenant", nargs="?", help="name of the tenant (default: all tenants)")
     _add_conf(rotate, _rotate)
-    state = commands.add_parser("state", help="tend what is remembered")
+    state = commands.add_parser("state", help="operate on stored conversations")
     of_state = state.add_subparsers(required=True, metavar="command")
     master = of_state.add_parser(
         "rotate-master-key",
         help="wrap the keys of all tenants with a new master key",
-        description="A master key in a file is made anew, and the last one is kept behind it until the next rotation. "
-        f"One in {MASTER_KEY_VARIABLE} is the operator's: put a new one in front of it, with a comma, in the "
-        "environment of every ingress and of this command, and take the old one away when this command is done.",
+        description="If the master key is in a file, the command makes a new key and keeps the old one until the "
+        f"next rotation. If it is in {MASTER_KEY_VARIABLE}, the operator makes the new key: put it in front of the "
+        "old key, separated by a comma, in the environment of every ingress and of this command. Remove the old key "
+        "when the command is done.",
     )
     _add_conf(master, _rotate_master_key)
 
 
 def _add_conf(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    parser.add_argument("--conf", type=Path, default=Path("conf/local.yaml"), help="Serve config (%(default)s)")
+    parser.add_argument(
+        "--conf", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 
 def _name(_: argparse.Namespace) -> int:
+    """Print the tenant of the API key on standard input."""
     key = sys.stdin.readline().strip()
     if not key:
         print("baton: there is no API key on standard input", file=sys.stderr)
@@ -71,9 +75,12 @@ def _name(_: argparse.Namespace) -> int:
 def _erase(arguments: argparse.Namespace) -> int:
     tenant = arguments.tenant
     if not arguments.yes:
-        print(f"All that is stored for tenant {tenant} will be gone for ever. Its name again, to go on: ", end="")
+        print(
+            f"Everything that is stored for tenant {tenant} will be deleted forever. Type its name to continue: ",
+            end="",
+        )
         if sys.stdin.readline().strip() != tenant:
-            print("baton: nothing is erased", file=sys.stderr)
+            print("baton: the names differ, nothing is erased", file=sys.stderr)
             return 1
 
     async def work(administration: Administration) -> None:
@@ -88,7 +95,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
         tenants = await administration.tenants() if arguments.tenant is None else [arguments.tenant]
         for tenant in tenants:
             destroyed = await administration.rotate(tenant)
-            print(f"Tenant {tenant} has a new key; destroyed are the versions {destroyed}")
+            print(f"Tenant {tenant} has a new key; destroyed versions: {destroyed}")
 
     return _done(arguments, work)
 

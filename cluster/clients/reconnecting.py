@@ -1,4 +1,4 @@
-"""What is opened when it is first needed, and anew once it is closed."""
+"""A resource that is opened when it is first needed, and again after it was closed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,9 @@ R = TypeVar("R")
 
 
 class Reconnecting(Generic[R]):
-    """Something that is opened when it is first needed, by one attempt for all who wait, and anew once it is closed."""
+    """A resource that is opened when it is first needed, and again after it was closed. All callers share one
+    attempt.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[R]], is_open: Callable[[R], bool]) -> None:
         self._connect = connect

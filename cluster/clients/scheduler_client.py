@@ -1,7 +1,4 @@
-"""The Scheduler over a connection.
-
-Translates what can go wrong with a connection into cluster/errors.py.
-"""
+"""The client of the Scheduler, over one connection. It translates the errors of a connection into cluster/errors.py."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,31 +27,42 @@ from cluster.rpc.protocol import (
 A = TypeVar("A")
 R = TypeVar("R")
 SCHEDULER_TIMEOUT_S = 5.0
-"""A call to a Scheduler that is away would wait for its successor."""
+"""Time for one call to the Scheduler, attempts after a lost connection included, in seconds. Then the call raises
+WorkerUnreachable. Longer keeps callers waiting while the Scheduler is replaced; shorter fails calls that its successor
+would answer.
+"""
 _LEAVING_TIMEOUT_S = 0.5
-"""How long a worker that leaves tries to say so, in seconds. Its reports end, so the Scheduler finds out anyway."""
+"""Time that a leaving worker has to tell the Scheduler, in seconds. Then the worker leaves without it, and the
+Scheduler notices the end of its reports. Longer delays the end of the worker; shorter has the Scheduler place requests
+on it longer.
+"""
 _SCHEDULER_RETRY_S = 0.1
+"""Wait before a call is sent again after a lost connection, in seconds. Longer delays calls after the Scheduler was
+replaced; shorter looks for the Scheduler more often.
+"""
 
 
 class SchedulerClient:
     def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
-        """`locate` finds the living Scheduler; it may take as long as Serve needs to replace a dead one."""
+        """`locate` finds the live Scheduler. It may take as long as Serve needs to replace a dead one."""
         self._locate = locate
         self._link = Reconnecting(self._connect, lambda connection: connection.is_open)
         self.service = Service()
-        """What the Scheduler may say on a connection that it was found by."""
+        """What the Scheduler may send on a connection that this client opened."""
         self.on_connected: Callable[[Connection, Address], None] = _ignore
         """Called with each new connection before anything else is sent on it."""
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
-        """Takes as long as the Scheduler has the request queue. Raises ConnectionLost where none is connected to."""
+        """Ask for a placement. The answer may take as long as the request waits in the Scheduler's queue. Raises
+        ConnectionLost if there is no open connection.
+        """
         connection = self._link.opened
         if connection is None:
             raise ConnectionLost("the Scheduler is away")
         return await connection.call(PLACE, request)
 
     async def say_leaving(self, event: WorkerLeft) -> None:
-        """Raises WorkerUnreachable."""
+        """Tell the Scheduler that a worker leaves. Raises WorkerUnreachable."""
         try:
             async with asyncio.timeout(_LEAVING_TIMEOUT_S):
                 await (await self._link.open()).call(LEAVING, event)
@@ -65,7 +73,7 @@ class SchedulerClient:
         return await self._ask(REPORT, report)
 
     async def send_kv_events(self, messages: list[KvEvents]) -> None:
-        """Raises WorkerUnreachable; some of them may have been heard then."""
+        """Send KV events. Raises WorkerUnreachable; the Scheduler may have received some of them."""
         connection = await self._opened()
         if not connection.is_writable:
             raise WorkerUnreachable("the Scheduler does not read", "scheduler")
@@ -85,7 +93,7 @@ class SchedulerClient:
         return await self._ask(LOCATE, worker)
 
     async def _opened(self) -> Connection:
-        """Raises WorkerUnreachable."""
+        """The connection. Raises WorkerUnreachable."""
         try:
             async with asyncio.timeout(SCHEDULER_TIMEOUT_S):
                 return await self._link.open()
@@ -95,7 +103,7 @@ class SchedulerClient:
     async def _ask(self, method: Method[A, R], argument: A) -> R:
         try:
             async with asyncio.timeout(SCHEDULER_TIMEOUT_S):
-                while True:  # all of its messages may be said twice
+                while True:  # every message of `_ask` may be sent twice
                     try:
                         return await (await self._link.open()).call(method, argument)
                     except ConnectionLost:

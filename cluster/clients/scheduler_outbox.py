@@ -1,12 +1,12 @@
-"""What an ingress process has to tell the Scheduler, kept until the Scheduler has it. Pure.
+"""Events of an ingress process for the Scheduler, kept until the Scheduler has them. Pure.
 
 Events are numbered and posted at once, and kept until their numbers are acknowledged. On a new connection to the same
-Scheduler process the open requests are listed first, then the kept events are sent again; the Scheduler takes each once
-(router/ingresses.py). Requests whose end is among the kept events are listed as open, so that the Scheduler learns from
-their end.
+Scheduler process, the open requests are listed first, and then the kept events are sent again; the Scheduler takes each
+event once (router/ingresses.py). A closed request whose end is among the kept events is listed as open, so that the
+Scheduler learns from its end.
 
-Another Scheduler process begins without our requests, so no kept event about one of them concerns it. What outlasts
-requests is told to it again: lost engines, and wrong handoffs.
+A new Scheduler process does not know the requests of this ingress, so kept events about them are dropped. Lost engines
+and wrong handoffs outlast requests, and are sent to it again.
 """
 
 from collections import deque
@@ -26,17 +26,17 @@ from cluster.messages.scheduler_events import (
 )
 
 MAX_KEPT = 10_000
-"""Events that are kept for a Scheduler that does not answer, in number; an event has about a hundred bytes. Beyond it
-the oldest are dropped: the list of open requests still ends their charges, and what the Scheduler would have learned
-from them is lost.
+"""Most events that are kept for a Scheduler that does not answer. An event has about a hundred bytes. Beyond the limit
+the oldest events are dropped: the list of open requests still ends their charges, but the Scheduler does not learn from
+them. More takes more memory; fewer loses more of what the Scheduler would learn.
 """
 LASTING_S = 600.0
-"""How long a lost engine or a wrong handoff is told to each new Scheduler process, in seconds. Longer has the
-Scheduler act on old ones, shorter lets a new process forget them.
+"""Age up to which a lost engine or a wrong handoff is sent to a new Scheduler process, in seconds. Longer makes the
+Scheduler act on old events; shorter lets a new process forget them.
 """
 MAX_LASTING = 1024
-"""Lost engines and wrong handoffs that are remembered for a new Scheduler process, in number. More costs memory, some
-200 bytes each, fewer are forgotten when the Scheduler is replaced.
+"""Most lost engines and wrong handoffs that are kept for a new Scheduler process. More takes more memory, some 200
+bytes each; fewer are forgotten when the Scheduler is replaced.
 """
 
 
@@ -47,10 +47,10 @@ class SchedulerOutbox:
         self._kept: deque[tuple[int, SchedulerEvent]] = deque(maxlen=max_kept)
         self._last_number = self._num_connections = 0
         self._scheduler: str | None = None
-        """The process that the kept events are for."""
+        """The Scheduler process that the kept events are for."""
         self._lasting: dict[bytes | tuple[WorkerId, WorkerId], tuple[float, SchedulerEvent]] = {}
-        """What outlasts requests, and when it was told; the highest count by digest, and the latest by pair of
-        workers.
+        """Events that outlast requests, with their times. The key is a digest (the event with the highest count is
+        kept) or a pair of workers (the latest event is kept).
         """
 
     @property
@@ -65,11 +65,11 @@ class SchedulerOutbox:
         return OpenRequests(self._ingress, self._num_connections, list(self._open))
 
     def asks(self, request: PlacementRequest) -> None:
-        """A placement is about to be asked for."""
+        """The ingress is about to ask for a placement."""
         self._open[request.request_id] = None
 
     def put(self, event: SchedulerEvent, now: float) -> Events:
-        """Returns the message to post now, if there is a connection."""
+        """Keep an event. Returns the message to post now, if there is a connection."""
         match event:
             case RequestClosed():
                 self._open.pop(event.request_id, None)
@@ -83,14 +83,14 @@ class SchedulerOutbox:
         return Events(self._keep(event), [event])
 
     def heard(self, through: int) -> None:
-        """The Scheduler has all events up to this number."""
+        """The Scheduler has all events up to the number `through`."""
         while self._kept and self._kept[0][0] <= through:
             self._kept.popleft()
 
     def connected(self, scheduler: str, now: float) -> tuple[OpenRequests, list[Events]]:
-        """The messages to post first on a new connection. `scheduler`: the process at its other end.
+        """The first messages to post on a new connection. `scheduler` is the process at its other end.
 
-        The loss of a worker is not repeated: the worker's reports have shown since whether it lives.
+        The loss of a worker is not sent again: the worker's later reports show whether it lives.
         """
         self._num_connections += 1
         if scheduler != self._scheduler:

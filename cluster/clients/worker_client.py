@@ -1,7 +1,7 @@
-"""The workers over connections, as ports of a session (router/session/ports.py) and otherwise.
+"""Clients of the workers, as ports of a session (router/session/ports.py) and for other uses.
 
-Workers are found through the Scheduler and connected to when they are first needed; a connection stays until one side
-ends. Translates what can go wrong with a connection into cluster/errors.py.
+The Scheduler knows where workers listen. A worker is connected to when it is first needed, and the connection stays
+until one side ends. The clients translate the errors of a connection into cluster/errors.py.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from kvtransfer.lease import Promise, Refusal
 A = TypeVar("A")
 R = TypeVar("R")
 _GONE_TIMEOUT_S = 0.5
-"""How long a worker whose connection was lost has to show that it lives, in seconds. The port of a dead process refuses
-at once. Longer keeps the requests of a machine that is gone from their next worker, shorter takes no process for dead
-that is on a slow network.
+"""Time in which a worker whose connection was lost must be reached again, in seconds. The port of a dead process
+refuses at once: the worker is dead. After the timeout, the worker counts as unreachable, not as dead. Longer delays the
+requests of a machine that is gone; shorter misses dead workers on a slow network.
 """
 
 
@@ -49,7 +49,7 @@ class WorkerConnection:
         self.connection = connection
 
     async def call(self, method: Method[A, R], argument: A) -> R:
-        """Raises ServingError."""
+        """Call a method of the worker. Raises ServingError."""
         try:
             return await self.connection.call(method, argument)
         except ConnectionLost as error:
@@ -60,19 +60,19 @@ class WorkerConnection:
 
 
 class WorkerConnections:
-    """Connections to the workers."""
+    """The connections to all workers."""
 
     def __init__(self, scheduler: SchedulerClient, max_unread_tokens: int | None = None) -> None:
-        """`max_unread_tokens`: how far the reader of a stream may lag (cluster/step_stream/buffer.py)."""
+        """`max_unread_tokens` is how far the reader of a stream may lag (cluster/step_stream/buffer.py)."""
         self._scheduler = scheduler
         self._max_unread_tokens = max_unread_tokens
         self._links: dict[WorkerId, Reconnecting[WorkerConnection]] = {}
         self._addresses: dict[WorkerId, Address] = {}
-        """Of workers that may live. A worker keeps its address for life."""
+        """Addresses of workers that may live. A worker keeps its address for life."""
 
     async def learn(self, workers: Sequence[WorkerId]) -> None:
-        """Know where these workers are, and forget the others: they can then be found while the Scheduler is away.
-        Raises WorkerUnreachable when it is now.
+        """Learn the addresses of these workers, and forget all others, so that the workers can be reached while the
+        Scheduler is away. Raises WorkerUnreachable if the Scheduler is away now.
         """
         live = frozenset(workers)
         self._addresses = {worker: address for worker, address in self._addresses.items() if worker in live}
@@ -81,12 +81,14 @@ class WorkerConnections:
                 await self._address_of(worker)
 
     def connected(self, worker: WorkerId) -> WorkerConnection | None:
-        """The worker, if its connection is open: what needs it per token is then spared a layer."""
+        """The connection to a worker if it is open. A caller that needs the connection per token saves a coroutine."""
         link = self._links.get(worker)
         return link.opened if link else None
 
     async def to(self, worker: WorkerId) -> WorkerConnection:
-        """Raises WorkerUnreachable; Overloaded when nobody knows where the worker is."""
+        """The connection to a worker. Raises WorkerUnreachable, and Overloaded if the Scheduler is away and the address
+        is unknown.
+        """
         link = self._links.get(worker)
         if link is None:
             self._links = {known: link for known, link in self._links.items() if link.opened or link.is_opening}
@@ -100,15 +102,17 @@ class WorkerConnections:
             raise WorkerUnreachable(str(error), worker) from error
 
     async def ready_for(self, request: GenerateRequest, worker: WorkerId) -> WorkerConnection:
-        """The worker; for a suspect, once its engine has answered. Raises ServingError."""
+        """The connection to a worker. For a suspect request, returns after the worker's engine has answered. Raises
+        ServingError.
+        """
         peer = await self.to(worker)
         if request.is_suspect:
             await peer.call(ANSWER, None)
         return peer
 
     async def lost_with(self, worker: WorkerId) -> WorkerUnreachable:
-        """For a request that a worker had when its connection was lost: EngineLost where the worker has ended, and not
-        where this process, or the network, stood still for too long.
+        """The error of a request whose worker's connection was lost: EngineLost if the worker has ended, and
+        WorkerUnreachable if only this process or the network stopped for too long.
         """
         try:
             async with asyncio.timeout(_GONE_TIMEOUT_S):
@@ -123,7 +127,7 @@ class WorkerConnections:
     async def _connect(self, worker: WorkerId) -> WorkerConnection:
         try:
             address = self._addresses.get(worker) or await self._address_of(worker)
-        except WorkerFailed as error:  # of no worker's making
+        except WorkerFailed as error:  # the Scheduler failed, not the worker
             raise Overloaded("the Scheduler is away", SCHEDULER_TIMEOUT_S) from error
         if address is None:
             raise ConnectionLost(f"worker {worker} is not known to the Scheduler")
@@ -142,6 +146,8 @@ class WorkerConnections:
 
 
 class PrefillClient:
+    """Calls prefill workers."""
+
     def __init__(self, peers: WorkerConnections) -> None:
         self._peers = peers
 
@@ -153,7 +159,9 @@ class PrefillClient:
             raise await self._peers.lost_with(worker) from error
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
-        """Without a connection there is nothing to withdraw: its end has withdrawn everything."""
+        """Withdraw a prefill. Without an open connection this does nothing: the end of the connection has withdrawn
+        everything.
+        """
         if peer := self._peers.connected(worker):
             peer.connection.post(WITHDRAW, request_id)
 
@@ -169,6 +177,8 @@ class PrefillClient:
 
 
 class DecodeClient:
+    """Calls workers that generate."""
+
     def __init__(self, peers: WorkerConnections) -> None:
         self._peers = peers
 

@@ -1,7 +1,7 @@
-"""What the `args:` of a Serve config may say. Parsed once, strictly, when the application is built.
+"""The `args:` of a Serve config: what they may contain, and how they are parsed.
 
-An unknown key or a value out of range fails there, with its path. Each deployment receives its own part and nothing
-else.
+The arguments are parsed once and strictly, when the application is built. An unknown key or a value out of range is an
+error with its path. Each deployment receives its own section only.
 """
 
 from pathlib import Path
@@ -21,23 +21,26 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 _BATON_SETS = frozenset(
     {"model", "kv_transfer_config", "served_model_name", "kv_events_config", "prefix_caching_hash_algo"}
 )
+"""vLLM engine arguments that Baton sets itself. A config that contains one of them is refused."""
 _HASHED_ALIKE = frozenset({"block_size", "prefix_match_unit"})
-"""What the ingress and all engines must agree on to know a prompt's KV blocks by the same hashes."""
+"""vLLM engine arguments on which the hashes of KV blocks depend. The ingress and all engines must have the same values,
+so a pool cannot set them.
+"""
 
 
 class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole application."""
+    """All `args:` of the application."""
 
     model: str
-    """A Hugging Face model folder (relative ones are looked up in the repository first) or hub name."""
+    """The model: a Hugging Face model folder or a hub name. A relative folder is looked up in the repository first."""
     served_model_name: str | None = None
-    """The name that clients use. None: the last part of `model`."""
+    """The model name that clients use. If it is missing, clients use the last part of `model`."""
     log_level: LogLevel = "WARNING"
-    """vLLM's log level in every process, and the level of Baton's own records, whose warnings are logged at any level.
-    Lower writes more lines per request; higher hides what vLLM warns of at each start.
+    """vLLM's log level in every process, and the level of Baton's own loggers. Baton's warnings are logged at any
+    level. A lower level writes more lines per request; a higher level hides what vLLM warns about at each start.
     """
     engine: dict[str, Any] = {}
-    """vLLM engine arguments shared by both pools and the ingress: max_model_len, dtype, block_size, ..."""
+    """vLLM engine arguments that both pools and the ingress share: max_model_len, dtype, block_size, ..."""
     prefill: PoolConfig = PoolConfig()
     decode: PoolConfig = PoolConfig()
     ingress: IngressConfig = IngressConfig()
@@ -45,19 +48,21 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
     slo: SloConfig = SloConfig()
-    """This model's objectives, by SLO class (docs/slo.md)."""
+    """The objectives of the served model, by SLO class (docs/slo.md)."""
 
     def __post_init__(self) -> None:
         for name, engine in (("engine", self.engine), ("prefill", self.prefill.engine), ("decode", self.decode.engine)):
             if owned := engine.keys() & _BATON_SETS:
-                raise ValueError(f"{name}: {', '.join(sorted(owned))} cannot be set here, Baton sets it")
+                raise ValueError(f"{name}: {', '.join(sorted(owned))} cannot be set here: Baton sets it")
             if engine.get("nnodes", 1) != 1:
                 raise ValueError(f"{name}: nnodes: an engine must be on one machine, whose clock its handoffs need")
         for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
             if shared := pool.engine.keys() & _HASHED_ALIKE:
                 raise ValueError(f"{name}: {', '.join(sorted(shared))} must be the same everywhere: set it in `engine`")
             if "PYTHONHASHSEED" in pool.env:
-                raise ValueError(f"{name}: env: with PYTHONHASHSEED nobody else knows a KV block by the same hash")
+                raise ValueError(
+                    f"{name}: env: with PYTHONHASHSEED, engines and the ingress hash the same KV block differently"
+                )
         if "prefix_match_unit" in self.engine:
             raise ValueError("engine: prefix_match_unit: the ingress knows KV blocks of block_size tokens only")
 
@@ -67,30 +72,32 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def shared_engine(self) -> dict[str, Any]:
-        """What the engine arguments of both pools and the ingress have in common."""
+        """The engine arguments that both pools and the ingress have in common."""
         return {**self.engine, "model": self.model, "prefix_caching_hash_algo": BLOCK_HASH_ALGORITHM}
 
     @property
     def block_size(self) -> int:
-        """Tokens per KV block, as the ingress hashes prompts. A worker whose engine has chosen another size says so."""
+        """Tokens per KV block, as the ingress hashes prompts. A worker reports the block size that its engine uses."""
         return int(self.engine.get("block_size", DEFAULT_BLOCK_SIZE))
 
     @property
     def internal_host(self) -> str | None:
-        """Where the processes listen for each other: an address, an interface, or None for each node's own address."""
+        """The host on which Baton's processes listen for each other: an address, the name of an interface, or None for
+        each node's own address.
+        """
         if self.network.host is None and is_loopback(self.ingress.host):
             return LOOPBACK
         return self.network.host
 
     def pool(self, pool: PoolConfig) -> PoolConfig:
-        """The pool's part with the shared engine arguments filled in."""
+        """Return the pool's section with the shared engine arguments filled in."""
         parser = {"reasoning_parser": self.ingress.reasoning_parser} if self.ingress.reasoning_parser else {}
         served = {"served_model_name": [self.model_name]}
         return msgspec.structs.replace(pool, engine={**self.shared_engine, **served, **parser, **pool.engine})
 
 
 def parse(args: dict[str, Any]) -> AppConfig:
-    """Raises ValueError with the path of the offending key."""
+    """Parse the `args:` of a Serve config. Raises ValueError with the path of the wrong key."""
     try:
         return msgspec.convert(args, AppConfig)
     except msgspec.ValidationError as error:

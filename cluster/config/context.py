@@ -1,4 +1,4 @@
-"""The section `context:`."""
+"""The config section `context:`."""
 
 from typing import Annotated, Literal
 
@@ -12,38 +12,46 @@ class ContextConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How a conversation is fitted into the model's window when `truncation` is "auto". See docs/state.md."""
 
     default_truncation: Literal["disabled", "auto"] = "disabled"
-    """For requests that do not say. "disabled", as OpenAI has it, refuses what does not fit."""
+    """The `truncation` of requests that set none. "disabled" is OpenAI's default: a conversation that does not fit is
+    refused.
+    """
     answer_share: Share = 0.25
-    """Of the window, kept free for the answer; for a longer `max_output_tokens` more is, up to half. More makes room
-    for long answers, less for the conversation. What is left is the prompt's, and the shares below are of that.
+    """Share of the model's window that is kept free for the answer. If `max_output_tokens` is more than this share, as
+    much as that is kept free, up to half of the window. A larger share leaves room for longer answers; a smaller share
+    leaves more room for the conversation. The rest of the window is the prompt's part, and the shares below are shares
+    of the prompt's part.
     """
     system_share: Share = 0.5
-    """The most that instructions, leading system messages and tools may take; more of them is refused, so that there is
-    room for a conversation.
+    """Largest share for instructions, leading system messages and tools together, of the window without the answer
+    (without `max_output_tokens` if that is less than `answer_share`). A request with more of them is refused. A larger
+    share accepts longer instructions; a smaller share leaves more room for the conversation.
     """
     summary_share: Annotated[float, Meta(ge=0, le=0.4)] = 0.1
-    """For the summary of what is too old to be sent as it is. More keeps more detail; 0 makes no summaries."""
+    """Share of the prompt's part for the summary of turns that are too old to be sent unchanged. A larger share keeps
+    more detail; a smaller share leaves more room for turns. 0 makes no summaries.
+    """
     memory_share: Annotated[float, Meta(ge=0, le=0.4)] = 0.1
-    """For what a turn is reminded of: older messages that have to do with its question. More finds more, and stays with
-    its turn for as long as that is sent; 0 looks for nothing.
+    """Share of the prompt's part for older messages that are relevant to a turn's question. A larger share recalls more
+    messages; they stay in the prompt as long as their turn does. 0 turns recall off.
     """
     history_share: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """The most that the turns which are sent as they are may take, where the others leave as much. Less makes prompts
-    short and prefills fast, and leaves more to the summary.
+    """Largest share of the prompt's part for turns that are sent unchanged, if the other parts leave as much. A smaller
+    share makes prompts shorter and prefills faster; a larger share leaves less to the summary.
     """
     low_water: Share = 0.5
-    """When the turns have outgrown their part, the oldest are left out until this share of it is left, and then none
-    for many turns, which find the same KV prefix. Less moves the beginning more seldom, and leaves more out each time.
+    """Share of the turns' part that is left after the oldest turns are dropped. Turns are dropped when they no longer
+    fit into their part. After that, many turns find the same KV prefix until the part is full again. A smaller share
+    drops turns less often, and more of them each time.
     """
     summary_step: Share = 0.2
-    """The summary is extended when so much has been said, as a share of the turns' part, that it does not cover. Less
-    is more often and more up to date, more is cheaper.
+    """Share of the turns' part that must be missing from the summary before the summary is extended. A smaller share
+    keeps the summary more up to date; a larger share costs fewer requests.
     """
     summary_model: str | None = None
-    """A served model that writes the summaries. None: the one that answers."""
+    """The served model that writes summaries. If it is missing, the model that answers writes them."""
 
     def __post_init__(self) -> None:
         if self.low_water + self.summary_step >= 1:
             raise ValueError(
-                "low_water and summary_step must be less than 1 together: the beginning would move at once"
+                "low_water + summary_step must be less than 1: the first turn that is sent would move again at once"
             )

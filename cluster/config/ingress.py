@@ -1,4 +1,4 @@
-"""The section `ingress:`."""
+"""The config section `ingress:`."""
 
 import re
 from typing import Annotated
@@ -14,117 +14,144 @@ _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", re.IGNORECASE)
 
 
 class IngressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ingress replicas: where they listen, and what they accept."""
+
     replicas: Count = 1
+    """Ingress replicas. More replicas serve more connections and tokens per second, and each takes `cpus` and the
+    memory of a tokenizer.
+    """
     cpus: Annotated[float, Meta(ge=0)] = 0.5
+    """CPUs that Ray reserves for each replica. A reservation does not limit what the replica uses."""
     host: str = "127.0.0.1"
-    """IPv4 address to listen on; "0.0.0.0" for all of the node's."""
+    """IPv4 address to listen on. "0.0.0.0" stands for all addresses of the node."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
-    """The same for all replicas: those on one node share it."""
+    """Port to listen on. Replicas on one node share the port."""
     allowed_hosts: list[str] = []
-    """Names by which clients reach this service, beside IP addresses and names that strangers cannot register: this
-    machine's, `localhost`, those without a dot, and those below `internal`, `local`, `svc`, `cluster.local`,
-    `home.arpa` and `test`. With a loopback `host` only `localhost` and loopback addresses go without. "*.example.com"
-    stands for all names below, "*" for all. A name that is missing is refused with 421. With "*" any web page that a
-    user of this network visits can use the service and read its answers (DNS rebinding).
+    """Host names by which clients reach this service. Always allowed are IP addresses and names that an attacker cannot
+    register: the machine's name, `localhost`, names without a dot, and names below `internal`, `local`, `svc`,
+    `cluster.local`, `home.arpa` and `test`. With a loopback `host`, only `localhost` and loopback addresses are always
+    allowed. "*.example.com" allows all names below example.com; "*" allows all names. A request for another host is
+    refused with 421. With "*", any web page that a user of this network visits can use the service and read its answers
+    (DNS rebinding).
     """
     cors_origins: list[str] = []
-    """Origins of the web pages that may use this service from a browser, e.g. "https://chat.example.com"; "*" for all.
-    Others are refused with 403. Each one that is listed can do what its visitors could.
+    """Origins of web pages that may use this service from a browser, e.g. "https://chat.example.com". "*" allows all
+    origins. Requests from other origins are refused with 403. A page of a listed origin can do everything that its
+    visitor could do.
     """
     max_ongoing_requests: Count = 1024
-    """Sequences that requests of an ingress replica may have open, and streams that are read again; it refuses more.
-    One request with n=4 and two prompts has eight. More needs more memory; fewer refuses what workers could take.
+    """Most open sequences per ingress replica; a resumed stream counts as one sequence. More are refused. One request
+    with n=4 and two prompts has eight sequences. A higher limit takes more memory; a lower limit refuses requests that
+    workers could take.
     """
     max_sequences_per_request: Count = 128
-    """Of one request: `n` of each of its prompts. OpenAI's limit on `n` is 128. More lets one client take more of
-    `max_ongoing_requests` at once; fewer refuses evaluations that send many prompts together.
+    """Most sequences of one request: `n` times the number of its prompts. OpenAI limits `n` to 128. A higher limit lets
+    one client take more of `max_ongoing_requests` at once; a lower limit refuses evaluations that send many prompts
+    together.
     """
     max_background_responses: Count = 256
-    """Responses with `background: true` that an ingress replica runs at once; it refuses more with 429. Each keeps its
-    conversation and what it has said in memory, and waits for workers for an hour.
+    """Most responses with `background: true` that an ingress replica runs at once. More are refused with 429. Each
+    keeps its conversation and its output in memory, and waits up to one hour for workers. A higher limit takes more
+    memory; a lower limit refuses sooner.
     """
     max_background_responses_per_tenant: Count = 64
-    """Of one tenant. As many as above let one tenant take all of them."""
+    """Most background responses of one tenant per ingress replica. A limit as high as `max_background_responses` lets
+    one tenant take all of them; a lower limit refuses a tenant's batches sooner.
+    """
     max_body_bytes: Count = 32 << 20
-    """Of a request. A prompt of a million tokens has about 5 MB. More costs memory: see `max_bodies_bytes`."""
+    """Most bytes of one request body. A prompt of a million tokens has about 5 MB. A higher limit takes more memory
+    (see `max_bodies_bytes`); a lower limit refuses long prompts and images.
+    """
     max_bodies_bytes: Count = 512 << 20
-    """Of all requests in progress together, beyond 64 KiB for each, with 64 for each JSON value: what they take in the
-    memory of an ingress replica. Requests over it are refused with 503. Too much is an out-of-memory kill of the
-    replica and its streams; too little refuses long prompts while others of them are answered.
+    """Most memory for the bodies of all requests in progress of an ingress replica, in bytes: 64 bytes for each JSON
+    value included, the first 64 KiB of each request excluded. Requests above the limit are refused with 503. If the
+    limit is too high, the replica can run out of memory and all its streams break; if it is too low, long prompts are
+    refused while other long prompts are answered.
     """
     min_body_bytes_per_s: Count = 4096
-    """A request whose body comes more slowly, on average since its headers and beside `body_grace_s`, is ended with a
-    408. More ends uploads over bad connections; less lets senders that hardly send keep their connections longer.
+    """Least average rate of a request body, in bytes per second, measured from the end of the headers and after
+    `body_grace_s`. A slower request is ended with 408. A higher rate ends uploads over bad connections; a lower rate
+    lets slow senders keep their connections longer.
     """
     body_grace_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
-    """What a body has beside the time that its bytes may take: a lost packet is sent again within seconds. Longer lets
-    silent senders keep their connections longer, shorter ends uploads over bad connections.
+    """Time that each body has beside the time of `min_body_bytes_per_s`, in seconds. A lost packet is sent again within
+    seconds. A body that is later is refused with 408. A longer time lets silent senders keep their connections longer;
+    a shorter time ends uploads over bad connections.
     """
     unread_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 60.0
-    """A connection whose client reads nothing of its answer for so long is reset. Longer lets clients that do not read
-    keep what their requests hold; shorter resets those whose network is gone for a while.
+    """Time that a client may read nothing of its answer once the socket's buffers are full, in seconds. Then the
+    connection is reset. A longer time lets clients that do not read hold the resources of their requests; a shorter
+    time resets clients whose network fails for a moment.
     """
     header_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
-    """From the first byte of a request to the end of its headers. Longer lets connections that send nothing useful live
-    longer; shorter ends requests over bad connections.
+    """Time from the first byte of a request to the end of its headers, in seconds. Then the request is refused with
+    408. A longer time keeps useless connections open longer; a shorter time ends requests over bad connections.
     """
     idle_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 75.0
-    """How long a connection stays open between requests, and before its first. Shorter than that of a load balancer
-    (60 s is common) makes it send into closing connections; longer keeps more connections that nobody uses.
+    """Time that a connection stays open between requests, and before its first request, in seconds. Then the connection
+    is closed. If it is shorter than the idle time of a load balancer (60 s is common), the load balancer sends requests
+    into closing connections; a longer time keeps more unused connections.
     """
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1 << 20)] = 32 << 10
-    """Of a request: its URL and headers. More costs memory before anything is known of the client; less refuses large
-    tokens and cookies.
+    """Most bytes of a request's URL and headers together. A higher limit takes memory before the client is known; a
+    lower limit refuses large tokens and cookies.
     """
     max_connections: Annotated[int, Meta(ge=8)] = 4096
-    """Open connections per ingress replica. At the limit the one that has been idle longest is closed for a new one;
-    where none is idle, the new one is refused with 503. More needs more file descriptors and memory; fewer than
-    `max_ongoing_requests` refuses requests that could be answered.
+    """Most open connections per ingress replica. At the limit, the connection that has been idle longest is closed for
+    a new one; if none is idle, the new connection is refused with 503. A higher limit takes more file descriptors and
+    memory; a limit below `max_ongoing_requests` refuses requests that could be answered.
     """
     max_connections_per_address: Count = 2048
-    """Of one client address. A load balancer or proxy is one address for many users, so the default is half of all.
-    Without one, 100 is plenty for a client. As many as `max_connections` let one address take all of them.
+    """Most open connections of one client address per ingress replica. A load balancer or proxy is one address for many
+    users, so the default is half of `max_connections`. Without a proxy, 100 is enough for a client. A limit as high as
+    `max_connections` lets one address take all connections; a lower limit refuses users behind one proxy.
     """
     max_unread_tokens: Count = 4096
-    """How many tokens a client may lag behind its stream, beyond what the network's buffers hold, before its request is
-    ended. More lets slow clients keep their decode slots longer.
+    """Most tokens that a client may lag behind its stream, beyond what the network's buffers hold. Then its request is
+    ended. A higher limit lets slow clients keep their decode slots longer; a lower limit ends streams that pause for a
+    moment.
     """
     tool_call_parser: str | None = None
-    """vLLM's parser for the tool calls of this model, e.g. "hermes". None: `tools` cannot be called automatically."""
+    """vLLM's parser for the tool calls of this model, e.g. "hermes". Without one, the model cannot choose to call
+    `tools`.
+    """
     reasoning_parser: str | None = None
     """vLLM's parser for the reasoning of this model, e.g. "qwen3"."""
     chat_template: str | None = None
-    """Path of a chat template that replaces the model's own."""
+    """Path of a chat template that replaces the model's own template."""
     structured_output: StructuredOutputConfig = StructuredOutputConfig()
     allow_path_header: bool = False
-    """Let requests choose their path by the header `x-baton-path: D` or `P->D`. For debugging and tests."""
+    """Whether a request may choose its path by the header `x-baton-path: D` or `P->D`, for debugging and tests."""
     first_token_timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
-    """A request that has no token by then, after all retries, is refused with Retry-After. The longest prompt must be
-    computed in it.
+    """Time from the start of a request to its first token, over all attempts, in seconds. Then the request is refused
+    with 503 and Retry-After. It must be longer than the prefill of the longest prompt. A longer time keeps clients
+    waiting when the cluster cannot serve them; a shorter time refuses requests that a full cluster would still serve.
     """
     verified_share: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    """Share of the handoffs that are checked before their first token is released: the decode engine's most likely
-    first tokens against the prefill engine's. More finds wrong KV blocks sooner and delays more first tokens.
+    """Share of handoffs that are verified before their first token is released: the decode engine's most likely first
+    tokens are compared with the prefill engine's. A higher share finds wrong KV blocks sooner; a lower share delays
+    fewer first tokens.
     """
     keep_receipts: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Route receipts that each replica keeps for GET /baton/receipts: of the last requests, where they ran, what was
-    predicted and how it came out. They say nothing of what was asked. A few kB each.
+    """Number of route receipts that each replica keeps for GET /baton/receipts, of its latest requests. A route receipt
+    has a few kB, and contains no text of the request or its answer. More receipts take more memory.
     """
     metrics_max_age_s: Annotated[float, Meta(ge=0, le=60)] = 1.0
-    """For how long a replica gives the same page at GET /metrics again. A page asks all replicas of the application:
-    shorter lets whoever may read it cost them more, longer shows older figures.
+    """Most age of a page of GET /metrics that a replica gives again, in seconds. A new page asks all replicas of the
+    application. A shorter time lets frequent scrapers cost all replicas more; a longer time shows older figures.
     """
     keep_alive_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
-    """A stream that has been silent for so long, in a long prefill too, sends an SSE comment. Longer than the idle
-    timeout of a proxy loses the connection; shorter commits to status 200 before slow requests can fail.
+    """Silence of an event stream after which an SSE comment is sent, in seconds, also during a long prefill. If it is
+    longer than the idle time of a proxy, the proxy closes the stream; a shorter time sends status 200 before a slow
+    request can still fail with another status.
     """
 
     def __post_init__(self) -> None:
         for name in self.allowed_hosts:
             if not _HOST.fullmatch(name):
-                raise ValueError(f"allowed_hosts: {name!r} is no host name: without scheme, port and path")
+                raise ValueError(f"allowed_hosts: {name!r} is not a host name: give it without scheme, port and path")
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"cors_origins: {origin!r} is no origin: a scheme and a host, without a path")
+                raise ValueError(f"cors_origins: {origin!r} is not an origin: give a scheme and a host, without a path")
         if self.max_body_bytes > self.max_bodies_bytes:
-            raise ValueError("max_bodies_bytes: is less than max_body_bytes: the largest body could never be read")
+            raise ValueError("max_bodies_bytes is less than max_body_bytes: the largest body could never be read")

@@ -1,4 +1,4 @@
-"""The section `network:`."""
+"""The config section `network:`."""
 
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -8,7 +8,7 @@ import msgspec
 LOOPBACK = "127.0.0.1"
 
 _INTERFACE = re.compile(r"[^\s/:]{1,15}")
-"""What Linux allows."""
+"""Names of network interfaces as Linux allows them."""
 
 
 class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,8 +16,9 @@ class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     host: str | None = None
     """An IPv4 address of the node, or the name of a network interface, e.g. "eth1", which each node resolves for
-    itself. None: 127.0.0.1 where `ingress.host` is a loopback address, else the address by which Ray knows the node. An
-    interface that more machines reach lets more strangers try; with a loopback address all workers must be on one node.
+    itself. If it is missing, the processes listen on 127.0.0.1 where `ingress.host` is a loopback address, and else on
+    the address by which Ray knows the node. An interface that more machines reach lets more strangers try to connect;
+    with a loopback address, all workers must be on one node.
     """
 
     def __post_init__(self) -> None:
@@ -27,7 +28,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if isinstance(address, IPv6Address) or (address is None and not _INTERFACE.fullmatch(self.host)):
             raise ValueError(f"host: {self.host!r} is neither an IPv4 address nor the name of a network interface")
         if address is not None and address.is_unspecified:
-            raise ValueError(f"host: {self.host!r} is no address at which other processes can connect")
+            raise ValueError(f"host: {self.host!r} is not an address at which other processes can connect")
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""The sections `prefill:` and `decode:`: one pool of workers each."""
+"""The config sections `prefill:` and `decode:`, each of one pool of workers."""
 
 from typing import Annotated, Any
 
@@ -11,101 +11,109 @@ from cluster.config.units import Count
 from cluster.messages.transport import Transport
 
 BLOCK_HASH_ALGORITHM = "sha256"
-"""vLLM's `prefix_caching_hash_algo`, of the engines and of the ingress. Gives the same in all processes of one version
-of Python and of vLLM, as those of a Ray cluster must be. Nobody can make collisions, as with vLLM's xxhash; takes a
-third of the time of its sha256_cbor.
+"""vLLM's `prefix_caching_hash_algo`, of the engines and of the ingress. It gives the same hash in all processes with
+one version of Python and of vLLM, which the processes of a Ray cluster have. An attacker can make collisions of vLLM's
+xxhash, but not of sha256. sha256 takes a third of the time of vLLM's sha256_cbor.
 """
 DEFAULT_BLOCK_SIZE = 16
-"""vLLM's own for most models on GPUs."""
+"""Tokens per KV block where `engine.block_size` is not set: vLLM's own value for most models on GPUs."""
 
 SIDE_CHANNEL_VARIABLES = frozenset({"VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"})
-"""Environment variables of vLLM's, of which each engine has values of its own."""
+"""vLLM's environment variables for the side channel. Each engine has its own values, so the config must not set them.
+"""
 
 
 class DiskTierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A folder for KV blocks, for prompts that come back after the DRAM tier has dropped them or the worker has
-    restarted. Workers whose engine arguments and weights are the same share what they find there.
+    """A folder for KV blocks, for prompts that come back after the DRAM tier has dropped their blocks or the worker has
+    restarted. Workers with the same engine arguments and weights share the blocks.
     """
 
     path: str
-    """Absolute, on every node that the pool runs on; Baton makes a subfolder. A disk that reads slower than the engine
-    computes makes every hit a loss.
+    """Absolute path of the folder, on every node that the pool runs on. Baton makes a subfolder. On a disk that reads
+    slower than the engine computes, every hit is a loss.
     """
     gib: Annotated[float, Meta(ge=1, le=1 << 20)]
-    """What the folder may hold, of all workers that write to it. More keeps prompts longer; less than a day's prompts
-    wears the disk for blocks that are gone when they are asked for.
+    """Most GiB in the folder, of all workers that write to it. More keeps prompts longer; less than a day's prompts
+    wears the disk for blocks that are gone before they are used again.
     """
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
-            raise ValueError(f"path must be absolute, {self.path!r} would depend on where a worker runs")
+            raise ValueError(f"path: {self.path!r} must be absolute: a relative path depends on where a worker runs")
 
 
 class TiersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a worker keeps the KV blocks that its engine's memory drops. See docs/tiers.md."""
+    """Where a worker keeps the KV blocks that its engine's memory drops (docs/tiers.md)."""
 
     dram_gib: Annotated[float, Meta(ge=1 / 16, le=1 << 14)] | None = None
-    """Host memory per worker, in /dev/shm, taken when it starts. More brings back more prompts without computing them;
-    what the node cannot spare is swapped or kills the worker.
+    """Host memory of the DRAM tier per worker, in GiB, in /dev/shm. The worker takes it when it starts. More saves more
+    prefills; more than the node can spare swaps or kills the worker.
     """
     disk: DiskTierConfig | None = None
-    """A disk behind the DRAM tier."""
+    """The disk tier, behind the DRAM tier."""
 
     def __post_init__(self) -> None:
         if self.disk and self.dram_gib is None:
             raise ValueError(
-                "disk needs dram_gib: vLLM moves blocks between an engine and a disk through its DRAM tier"
+                "disk needs dram_gib: vLLM moves KV blocks between an engine and a disk through the DRAM tier"
             )
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One pool of workers."""
+    """A pool of workers."""
 
     replicas: Count = 1
-    """Workers in the pool. More raises capacity, and takes `cpus`, `gpus` and an engine's memory each."""
+    """Workers in the pool. More workers raise the capacity, and each takes `cpus`, `gpus` and an engine's memory."""
     engine: dict[str, Any] = {}
-    """vLLM engine arguments for this pool alone, on top of the shared ones."""
+    """vLLM engine arguments for this pool only, in addition to the shared ones."""
     cpus: Annotated[float, Meta(ge=0)] = 1.0
-    """CPUs that Ray reserves per worker. Reservation only; `cpu_cores` binds."""
+    """CPUs that Ray reserves per worker. A reservation does not bind threads to cores; `cpu_cores` does."""
     gpus: Annotated[float, Meta(ge=0)] = 0.0
-    """GPUs per worker: tensor_parallel_size x pipeline_parallel_size. 0 on CPU."""
+    """GPUs per worker: tensor_parallel_size x pipeline_parallel_size. 0 on a CPU."""
     cpu_cores: list[str] = []
-    """Cores that the engine's compute threads are bound to, one entry per worker of the pool in turn, e.g. ["0-3",
-    "4-7"]. Empty: not bound, which is right where workers share cores.
+    """Cores that the engine's compute threads are bound to, e.g. ["0-3", "4-7"]. Worker number i takes entry i, and the
+    entries repeat if there are more workers. An empty list binds no threads, which is right where workers share cores.
     """
     cpu_threads: Count = 1
-    """Compute threads of the engine when it is not bound (CPU only). More than the free cores makes every step
-    slower.
+    """Compute threads of an engine whose threads are not bound to cores (CPU only). More threads than free cores make
+    every step slower; fewer leave cores unused.
     """
     accelerator_type: str | None = None
-    """Only on nodes with this accelerator, e.g. "H100" (Ray's names)."""
+    """Accelerator that a worker's node must have, by Ray's name, e.g. "H100"."""
     resources: dict[str, float] = {}
-    """Custom Ray resources that a worker takes, to pin the pool to nodes that offer them."""
+    """Custom Ray resources that each worker takes. They pin the pool to nodes that offer them."""
     label_selector: dict[str, str] = {}
-    """Only on nodes with these labels (`ray start --labels`), e.g. {"pool": "decode"}."""
+    """Labels that a worker's node must have (`ray start --labels`), e.g. {"pool": "decode"}."""
     transport: Transport | None = None
-    """The only transport that may carry KV blocks: "tcp", "shared_memory", "rdma" or "nvlink". None: the fastest that
-    the node has. The same in both pools, or they have none in common.
+    """The only transport that may carry KV blocks: "tcp", "shared_memory", "rdma" or "nvlink". If it is missing, the
+    fastest transport of the node is used. Both pools need the same value, or they have no transport in common.
     """
     env: dict[str, str] = {}
-    """Environment of the worker and its engine, e.g. UCX_IB_GID_INDEX. Wins over what Baton sets."""
+    """Environment variables of the worker and its engine, e.g. UCX_IB_GID_INDEX. They replace the values that Baton
+    sets.
+    """
     kv_lease_s: Annotated[int, Meta(ge=5, le=600)] = 30
-    """How long a prefill worker keeps KV blocks that nobody asks for. Shorter loses the handoffs of slow decode
-    queues, longer keeps memory after a lost one.
+    """Prefill workers: the time for which KV blocks are kept for a decode worker to redeem their lease, in seconds.
+    Then the blocks are freed, and a decode worker that comes later computes the prompt. A shorter time loses the
+    handoffs of slow decode queues; a longer time keeps the memory of lost handoffs longer.
     """
     pull_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 10.0
-    """Decode workers: how long reading a prompt's KV blocks may take before the prompt is computed instead. Shorter
-    gives up on slow links, longer leaves a request waiting for a network that is cut.
+    """Decode workers: the time in which a prompt's KV blocks must be read, in seconds. Then the decode worker computes
+    the prompt instead. A shorter time gives up slow links; a longer time keeps a request waiting on a broken network.
     """
     stall_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 15.0
-    """An engine that does not answer for so long hangs: its requests go elsewhere, and if it stays so its worker is
-    replaced. Must be longer than an engine's longest step.
+    """Time in which an engine must answer, in seconds. Then the requests of the engine fail and run on other workers;
+    after four times this time, the worker is replaced. It must be longer than the engine's longest step. A longer time
+    leaves requests on an engine that hangs; a shorter time takes requests from an engine that is only slow.
     """
     max_ongoing_requests: Count = 512
-    """Requests that a worker takes before it refuses; the engine queues what does not fit its batch."""
+    """Most requests that a worker takes; it refuses more. The engine queues requests that do not fit into its batch. A
+    higher limit makes longer queues in the engine; a lower limit refuses requests that the engine could batch.
+    """
     drain_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
-    """How long a worker that is to go may finish what runs on it. Shorter cuts long answers off at each update (they
-    go on elsewhere where they can), longer makes updates slow.
+    """Time that a worker has to finish its requests when Serve stops it, in seconds. Two seconds before the end, the
+    requests that still run go to other workers where they can. A shorter time interrupts long answers at each update; a
+    longer time makes updates slow.
     """
     tiers: TiersConfig = TiersConfig()
     grammars: GrammarBudgetConfig = GrammarBudgetConfig()
@@ -113,14 +121,14 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         if SECRET_VARIABLE in self.env:
             raise ValueError(
-                f"{SECRET_VARIABLE} would be readable in Ray's dashboard here, and unknown to the other processes: set "
-                "it in the environment of every node, before Ray starts there"
+                f"{SECRET_VARIABLE} must not be set here: Ray's dashboard would show it, and processes outside this "
+                "pool would not know it. Set it in the environment of every node before Ray starts there"
             )
         for name in SIDE_CHANNEL_VARIABLES & self.env.keys():
-            raise ValueError(f"{name} is set by Baton: `network.host` says where the side channel listens")
+            raise ValueError(f"{name} is set by Baton: `network.host` is the host on which the side channel listens")
         if self.grammars.longest_step_s >= self.stall_timeout_s:
             raise ValueError(
                 f"grammars.burst_ms lets the grammars of one step take {self.grammars.longest_step_s:g} s, and an "
-                f"engine that does not answer for stall_timeout_s, {self.stall_timeout_s:g} s, is taken to hang: lower "
-                "the one or raise the other"
+                f"engine that does not answer for stall_timeout_s, {self.stall_timeout_s:g} s, counts as hanging: "
+                "lower grammars.burst_ms or raise stall_timeout_s"
             )

@@ -1,4 +1,4 @@
-"""Where this repository lies on a node, and what is looked up in it."""
+"""Where this repository is on a node, and the files that are looked up in it."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ REPO_ROOT = Path(__file__).resolve().parents[2]
 
 
 def resolve_model(model: str) -> str:
-    """A model folder of the repository as an absolute path, wherever this node has the repository; else `model` as it
-    is.
+    """Return the absolute path of a model folder of the repository. Return `model` unchanged if the repository has no
+    such folder.
     """
     local = REPO_ROOT / model
     return str(local) if local.is_dir() else model

@@ -1,4 +1,4 @@
-"""Ranges that several sections of the configuration share."""
+"""Ranges of values that several config sections share."""
 
 from typing import Annotated
 

@@ -1,9 +1,9 @@
-"""The hashes by which the engines know the KV blocks of a prompt, computed as they do, by vLLM's own functions.
+"""The hashes by which the engines know the KV blocks of a prompt, computed with vLLM's own functions.
 
-Engines and ingress must agree on all that goes into a hash: the algorithm and the size of a block, which are engine
-arguments (cluster/config/pools.py), the seed of the chain, which is vLLM's fixed one as long as the environment sets no
-other (`use_fixed_seed`), and the salt. A hash is shipped as its last KEY_BYTES, which is what vLLM's events say of a
-block.
+Engines and ingress must agree on all that a hash depends on. The algorithm and the block size are engine arguments
+(cluster/config/pools.py). The seed of the chain is vLLM's fixed one, unless the environment sets another
+(`use_fixed_seed`). The salt comes with the request. Messages carry the last KEY_BYTES of a hash, which vLLM's events
+contain, too.
 """
 
 import asyncio
@@ -14,16 +14,17 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core import kv_cache_utils
 
 from cluster.config.pools import BLOCK_HASH_ALGORITHM
-
-KEY_BYTES = 8
+from cluster.messages.kv_events import KEY_BYTES
 
 BLOCKS_AT_A_TIME = 256
-"""Half a millisecond: longer prompts let the event loop go in between."""
+"""Blocks that are hashed before the event loop may run: half a millisecond. More delays the streams of other requests;
+fewer makes long prompts slower.
+"""
 
 
 def use_fixed_seed() -> None:
-    """Where PYTHONHASHSEED is set, vLLM hashes with it, and where it differs between nodes nobody agrees. For this
-    process and those that it starts from now on.
+    """Remove PYTHONHASHSEED for this process and those that it starts from now on. vLLM would hash with it, and nodes
+    on which it differs would not know each other's blocks.
     """
     os.environ.pop("PYTHONHASHSEED", None)
 
@@ -36,7 +37,7 @@ class BlockHasher:
         kv_cache_utils.init_none_hash(self._hash)
 
     async def of_prompt(self, token_ids: list[int], salt: str | None) -> list[bytes]:
-        """Of the prompt's full blocks, each hash of all tokens up to the block's end."""
+        """The hash of each full block of the prompt, which covers all tokens up to the end of the block."""
         hashes: list[bytes] = []
         for block_hash in self._chain(token_ids, salt):
             if len(hashes) % BLOCKS_AT_A_TIME == BLOCKS_AT_A_TIME - 1:
@@ -49,5 +50,5 @@ class BlockHasher:
         for end in range(self.block_size, len(token_ids) + 1, self.block_size):
             tokens = token_ids[end - self.block_size : end]
             block_hash = kv_cache_utils.hash_block_tokens(self._hash, block_hash, tokens, extra_keys)
-            extra_keys = None  # of the first block alone; the others have it through the chain
+            extra_keys = None  # the first block alone has the salt; later blocks get it through the chain
             yield block_hash[-KEY_BYTES:]

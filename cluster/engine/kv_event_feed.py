@@ -1,8 +1,8 @@
 """A worker's KV events: read from its engine over ZeroMQ, kept as a mirror, sent on to the Scheduler.
 
-The engine publishes on sockets in a private folder. It numbers its batches and keeps the last ones, from which those
-that were lost on the way are replayed. The sockets' names are removed once they are connected: nothing is left behind
-by whatever way the processes end.
+The engine publishes on sockets in a private folder. It numbers its batches and keeps the last ones, so that it can
+replay batches that were lost on the way. The names of the sockets are removed once they are connected, so processes
+leave nothing behind, however they end.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import msgspec
 import zmq
 
 from cluster.engine.kv_mirror import EventBatch, EventOrder, KvMirror
+from cluster.engine.port import KvEventSource
 from cluster.errors import ServingError
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvEvents
@@ -25,19 +26,27 @@ from cluster.messages.kv_events import KvEvents
 logger = logging.getLogger("baton.kv_events")
 
 INTERVAL_S = 0.03
-"""Between two looks at the engine's events. Longer tells the Scheduler later of what changed, shorter sends more
-messages.
+"""Seconds between two looks at the engine's events. Longer makes the Scheduler's picture of the caches older; shorter
+sends more messages.
 """
 RETRY_S = 1.0
-"""A Scheduler that cannot be told is told everything then."""
+"""Seconds until a snapshot is sent to a Scheduler that could not be reached. Longer leaves its picture of the caches
+old; shorter sends snapshots that are lost.
+"""
 REPLAY_TIMEOUT_S = 5.0
-"""The engine looks for requests ten times a second."""
+"""Seconds to wait for a replay, which the engine looks for ten times a second. Longer keeps later batches waiting for a
+replay that never comes; shorter gives up batches of an engine in a long step.
+"""
 SUBSCRIBED_WITHIN_S = 1.0
-"""After connecting. What an engine publishes before is not heard, and the first replay may end before it is published.
+"""Seconds after connecting in which a batch may be missed: ZeroMQ may not have subscribed yet, and the first replay may
+have ended before the batch was published. Shorter may miss batches; longer only delays the replay that finds them.
 """
 REPLAYED_BATCHES = 10_000
-"""That the engine keeps. Some minutes of steps."""
+"""Batches that the engine keeps for replays: some minutes of steps. Fewer loses batches when the worker is slow; more
+takes memory of the engine.
+"""
 MAX_BATCHES_AT_ONCE = 1000
+"""Batches that are read before the event loop may run. More delays tokens; fewer lets a burst of events wait."""
 
 _END_OF_REPLAY = -1
 
@@ -45,12 +54,12 @@ _decode = msgspec.msgpack.Decoder(EventBatch).decode
 
 
 class KvEventSockets:
-    """Where an engine publishes, and the worker's end of it."""
+    """The sockets on which an engine publishes, and the worker's end of them."""
 
     def __init__(self) -> None:
         folder = tempfile.mkdtemp(prefix="baton-kv-")
         self.remove_names = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        """Once all are connected, nobody needs them any more."""
+        """Removes the names of the sockets, which connected sockets do not need."""
         self.arguments: dict[str, Any] = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -58,11 +67,11 @@ class KvEventSockets:
             "replay_endpoint": f"ipc://{folder}/replay",
             "buffer_steps": REPLAYED_BATCHES,
         }
-        """Of vLLM's KVEventsConfig."""
+        """Arguments of vLLM's KVEventsConfig."""
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
 
     def connect(self) -> None:
-        """To the engine, which has started."""
+        """Connect to the engine, which has started."""
         self._context = zmq.Context()
         self._events = self._context.socket(zmq.SUB)
         self._replay = self._context.socket(zmq.DEALER)
@@ -74,14 +83,14 @@ class KvEventSockets:
         self._replay.send_multipart([b"", first.to_bytes(8, "big")])
 
     def event(self) -> tuple[int, bytes] | None:
-        """The next batch and its number, if one has come."""
+        """The next batch and its number. None if no batch waits."""
         with suppress(zmq.Again):
             _, number, batch = self._events.recv_multipart(zmq.NOBLOCK)
             return int.from_bytes(number, "big"), batch
         return None
 
     def replayed(self) -> tuple[int, bytes] | None:
-        """As `event`, of a replay, which ends with the number -1."""
+        """The next batch of a replay, which ends with the number -1. None if no batch waits."""
         with suppress(zmq.Again):
             _, _, number, batch = self._replay.recv_multipart(zmq.NOBLOCK)
             return int.from_bytes(number, "big", signed=True), batch
@@ -94,43 +103,45 @@ class KvEventSockets:
 
 
 class KvEventFeed:
-    """One worker's events on their way from its engine to the Scheduler."""
+    """Carries one worker's events from its engine to the Scheduler."""
 
     def __init__(
-        self, worker: WorkerId, sockets: KvEventSockets, send: Callable[[list[KvEvents]], Awaitable[None]]
+        self, worker: WorkerId, source: KvEventSource, send: Callable[[list[KvEvents]], Awaitable[None]]
     ) -> None:
-        """`send` raises ServingError where the Scheduler cannot be told."""
+        """`send` raises ServingError if the Scheduler cannot be reached."""
         self._worker = worker
-        self._sockets = sockets
+        self._source = source
         self._send = send
         self.mirror = KvMirror(worker)
         self._order: EventOrder[bytes] = EventOrder()
         self._replay_until: float | None = None
-        """A replay has been asked for, and is waited for until then."""
+        """Time until which a replay is waited for. None if no replay has been asked for."""
         self._replay_from: int | None = None
-        """The gap that it is to fill. None: no gap was known when it was asked for."""
+        """First batch of the gap that the replay must fill. None if no gap was known when the replay was asked for."""
         self._subscribed_at: float | None = None
-        """What was published before then may not have been heard. None: all of it has been asked for."""
+        """Time before which batches may have been missed. None once a replay of them has been asked for."""
 
     async def run(self) -> None:
-        self._sockets.connect()
+        self._source.connect()
         self._subscribed_at = asyncio.get_running_loop().time() + SUBSCRIBED_WITHIN_S
-        self._ask_for_replay(0, None)  # whatever was published before we were there; and its end says that we are
+        self._ask_for_replay(
+            0, None
+        )  # for all that was published before we connected; the end of the replay proves that we have connected
         while True:
             self.read()
             if messages := self.mirror.take():
                 try:
                     await self._send(messages)
                 except ServingError as error:
-                    logger.info("the Scheduler has not heard of KV events: %s", error)
+                    logger.info("KV events did not reach the Scheduler: %s", error)
                     self.mirror.want_snapshot()
                     await asyncio.sleep(RETRY_S)
             await asyncio.sleep(INTERVAL_S)
 
     def read(self) -> None:
-        """Take what has come from the engine."""
+        """Take all batches that have come from the engine."""
         for _ in range(MAX_BATCHES_AT_ONCE):
-            if (event := self._sockets.event()) is None:
+            if (event := self._source.event()) is None:
                 break
             self._apply(self._order.take(*event))
         self._read_replay()
@@ -146,25 +157,27 @@ class KvEventFeed:
             self._lose()
 
     def _ask_for_replay(self, first: int, gap: int | None) -> None:
-        self._sockets.ask_for_replay(first)
+        self._source.ask_for_replay(first)
         self._replay_from = gap
         self._replay_until = asyncio.get_running_loop().time() + REPLAY_TIMEOUT_S
 
     def _read_replay(self) -> None:
-        while (event := self._sockets.replayed()) is not None:
+        while (event := self._source.replayed()) is not None:
             number, batch = event
             if number == _END_OF_REPLAY:
-                self._sockets.remove_names()
+                self._source.remove_names()
                 self._replay_until = None
                 if self._replay_from is not None and self._order.missing_from == self._replay_from:
-                    self._lose()  # the engine does not have it any more
+                    self._lose()  # the engine no longer keeps these batches
             else:
                 self._apply(self._order.take(number, batch))
 
     def _lose(self) -> None:
         if (first := self._order.missing_from) is not None:
             logger.warning(
-                "KV events of worker %s are lost from number %d on: a guess from now on", self._worker, first
+                "KV events of worker %s are lost from number %d on: what is known of its caches is a guess from now on",
+                self._worker,
+                first,
             )
             self._apply(self._order.give_up())
             self.mirror.lose()

@@ -1,12 +1,12 @@
-"""What an engine caches, from its KV events, and what the Scheduler is to be told of it.
+"""What an engine caches, by its KV events, and the messages about it to the Scheduler.
 
-`EventOrder` puts the engine's numbered batches in order and says what must be replayed; `KvMirror` keeps the set of
-blocks per tier, so that it can tell the Scheduler all of it at any time, and collects the changes in between. A batch
-that cannot be had any more makes the mirror unsure, which it says in every message, until the engine's caches are
-emptied.
+`EventOrder` puts the engine's numbered batches in order and knows what must be replayed. `KvMirror` keeps the set of
+blocks per tier, so that it can send the Scheduler a snapshot at any time, and collects the changes between two
+messages. A batch that is lost for good makes the mirror unsure until the engine's caches are emptied. Every message
+states whether the mirror is exact.
 
-vLLM may keep one block twice in its own memory, computed by two requests at once, and then says twice that it is stored
-and twice that it is removed.
+vLLM may keep one block twice in its own memory, because two requests computed it at once. Then vLLM reports twice that
+the block is stored and twice that it is removed.
 """
 
 from typing import Generic, TypeVar
@@ -14,17 +14,22 @@ from typing import Generic, TypeVar
 import msgspec
 
 from cluster.messages.ids import WorkerId
-from cluster.messages.kv_events import KvChange, KvEvents, KvTier
+from cluster.messages.kv_events import KEY_BYTES, KvChange, KvEvents, KvTier
 
 T = TypeVar("T")
 
-KEY_BYTES = 8
 MAX_EARLY_BATCHES = 10_000
-"""That wait for a replay."""
+"""Batches that may wait for a replay. More takes memory of the worker; fewer gives up batches that a slow replay would
+still bring.
+"""
 MAX_BLOCKS_PER_MESSAGE = 4096
-"""The Scheduler takes some milliseconds for so many. A snapshot of more goes on in the messages after it."""
+"""KV blocks in one message; larger snapshots go on in the messages after it. The Scheduler takes some milliseconds for
+4096. More delays its placements; fewer sends more messages.
+"""
 MAX_UNSENT_BLOCKS = 65_536
-"""Where more change before the Scheduler can be told, it is told everything instead."""
+"""Changed KV blocks that are kept for the next message. With more changes, a snapshot is sent instead. More takes
+memory of the worker; fewer sends snapshots to a Scheduler that was away for a moment.
+"""
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
@@ -38,11 +43,11 @@ class BlockRemoved(msgspec.Struct, frozen=True, tag="BlockRemoved", gc=False):
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True, tag="AllBlocksCleared", gc=False):
-    """The engine's own memory caches nothing any more."""
+    """The engine's own memory no longer caches any block."""
 
 
 class EventBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one step of vLLM's engine changed in its caches: the part of its message that is needed here."""
+    """What one step of vLLM's engine changed in its caches: the part of vLLM's message that is needed here."""
 
     ts: float
     events: list[BlockStored | BlockRemoved | AllBlocksCleared]
@@ -52,26 +57,26 @@ _TIERS = {"GPU": KvTier.GPU, None: KvTier.GPU, "CPU": KvTier.HOST, "STORAGE": Kv
 
 
 class EventOrder(Generic[T]):
-    """Batches leave it in the order of their numbers, from 0 on, each once."""
+    """Puts batches in the order of their numbers, from 0 on, each once."""
 
     def __init__(self) -> None:
         self.next = 0
-        """The number of the batch whose turn it is."""
+        """The number of the next batch."""
         self._early: dict[int, T] = {}
 
     @property
     def missing_from(self) -> int | None:
-        """The first batch that is missing, when later ones have come."""
+        """The first batch that is missing. None if no later batch has come."""
         return self.next if self._early else None
 
     def take(self, number: int, batch: T) -> list[T]:
-        """Returns the batches whose turn it is."""
+        """Add a batch; return all batches that are next in order."""
         if number >= self.next:
             self._early[number] = batch
         return self._due()
 
     def give_up(self) -> list[T]:
-        """What is missing cannot be had any more: go on without it."""
+        """Go on without the missing batches; return those that waited for them."""
         batches: list[T] = []
         while self._early:
             self.next = min(self._early)
@@ -80,7 +85,7 @@ class EventOrder(Generic[T]):
 
     @property
     def is_hopeless(self) -> bool:
-        """Too much waits for what is missing."""
+        """True if too many batches wait for a missing one."""
         return len(self._early) > MAX_EARLY_BATCHES
 
     def _due(self) -> list[T]:
@@ -95,18 +100,18 @@ class KvMirror:
     def __init__(self, worker: WorkerId) -> None:
         self._worker = worker
         self._in_memory: dict[bytes, int] = {}
-        """How many times."""
+        """How many times the engine's own memory keeps each block."""
         self._below: dict[KvTier, set[bytes]] = {KvTier.HOST: set(), KvTier.DISK: set()}
         self._unsent: list[KvChange] = []
         self._num_unsent = 0
         self._is_snapshot_due = True
         self._is_unsure = False
         self._is_clearing = False
-        """All tiers are being emptied: the engine's next word of it is of all of them."""
+        """All tiers are being emptied. The engine's next AllBlocksCleared stands for all of them."""
         self._is_cleared = False
-        """They have been emptied, and what the engine says until it says so is older."""
+        """All tiers have been emptied. Events that come before the engine's AllBlocksCleared are older."""
         self.sent_through = 0
-        """The number of the last message that was taken."""
+        """The number of the last message that `take` gave."""
 
     def blocks(self, tier: KvTier) -> frozenset[bytes]:
         return frozenset(self._in_memory if tier is KvTier.GPU else self._below[tier])
@@ -131,7 +136,7 @@ class KvMirror:
                     self._change(tier, isinstance(event, BlockStored), keys)
 
     def lose(self) -> None:
-        """Some of the engine's changes cannot be had."""
+        """Some of the engine's changes are lost: the mirror is unsure from now on."""
         self._is_unsure = True
         self._is_clearing = self._is_cleared = False
         self.want_snapshot()
@@ -141,18 +146,18 @@ class KvMirror:
         self._is_clearing = True
 
     def clear(self) -> None:
-        """They have been emptied. An engine that does nothing does not say so before its next step."""
+        """All tiers have been emptied. An idle engine reports it only with its next step."""
         if self._is_clearing:
             self._is_cleared = True
             self._empty()
 
     def want_snapshot(self) -> None:
-        """The Scheduler does not know what this worker caches."""
+        """Make the next message a snapshot: the Scheduler does not know what this worker caches."""
         self._is_snapshot_due = True
         self._unsent, self._num_unsent = [], 0
 
     def take(self) -> list[KvEvents]:
-        """What the Scheduler is to be told now."""
+        """The messages for the Scheduler since the last call."""
         is_snapshot, changes = self._is_snapshot_due, self._unsent
         if is_snapshot:
             tiers = {KvTier.GPU: list(self._in_memory), **{tier: list(keys) for tier, keys in self._below.items()}}
@@ -194,13 +199,13 @@ class KvMirror:
             self._note(tier, is_stored, changed)
 
     def _added(self, key: bytes) -> bool:
-        """Whether it was not there before."""
+        """Count a block of the engine's own memory. True if the block is new there."""
         count = self._in_memory.get(key, 0)
         self._in_memory[key] = count + 1
         return not count
 
     def _dropped(self, key: bytes) -> bool:
-        """Whether it is not there any more."""
+        """Count a block of the engine's own memory down. True if the block is gone from there."""
         count = self._in_memory.pop(key, 0)
         if count > 1:
             self._in_memory[key] = count - 1
@@ -239,5 +244,7 @@ def _parts(changes: list[KvChange]) -> list[list[KvChange]]:
 
 
 def _key(block_hash: int | bytes) -> bytes:
-    """vLLM gives the last 8 bytes of a hash as a number, or where the environment says so all of it."""
+    """vLLM gives the last KEY_BYTES of a hash as a number, or all of the hash as bytes if its environment asks for
+    that.
+    """
     return block_hash.to_bytes(KEY_BYTES, "big") if isinstance(block_hash, int) else block_hash[-KEY_BYTES:]

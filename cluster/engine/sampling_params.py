@@ -13,26 +13,26 @@ _DECODER = MsgpackDecoder(SamplingParams)  # kept: making one costs more than a 
 
 
 class Fact(NamedTuple):
-    """What a field allows. None: it allows it with any value."""
+    """What a field allows. None if it allows it with any value."""
 
     resumes_with: tuple[Any, ...] | None = None
     """The values with which another engine can go on with the request. Each token must depend on the tokens before it
-    and on nothing else: not on which of them are output (penalties, min_tokens, bad words, grammars, stop strings), nor
-    on the state of a random generator; and nothing may be told of the prompt or of the step.
+    and on nothing else: not on which of them are output (penalties, min_tokens, bad words, grammars, stop strings), and
+    not on the state of a random generator. The client must get nothing else of the prompt or of the step.
     """
     verifies_with: tuple[Any, ...] | None = None
-    """The values with which an engine may report its most likely tokens to us, and they say what the model says: no
-    client gets others from the same step, and no grammar, which only the decode engine applies, hides most of them.
+    """The values with which Baton may ask an engine for its most likely tokens, and these are the model's own: a client
+    does not ask for others from the same step, and a grammar, which only the decode engine applies, does not hide them.
     """
     is_plain: bool = False
-    """Chunks of a stream say nothing of the field: they may be prepared once per request."""
+    """Chunks of a stream do not depend on the field, so they may be prepared once per request."""
 
 
 _PLAIN = Fact(is_plain=True)
 _ANY = Fact()
 
 FACTS: dict[str, Fact] = {
-    # Of one step, whatever was before it
+    # Used in one step, without regard to earlier steps
     "temperature": _PLAIN,
     "top_p": _PLAIN,
     "top_k": _PLAIN,
@@ -43,12 +43,12 @@ FACTS: dict[str, Fact] = {
     "ignore_eos": _PLAIN,
     # Counted by the engine adapter
     "max_tokens": _PLAIN,
-    # Of the text, which the ingress makes
+    # Used for the text, which the ingress makes
     "detokenize": _ANY,
     "skip_special_tokens": _PLAIN,
     "spaces_between_special_tokens": _PLAIN,
     "include_stop_str_in_output": _PLAIN,
-    # Of the tokens before
+    # Dependent on the tokens before
     "stop": Fact(resumes_with=(None, []), is_plain=True),
     "presence_penalty": Fact(resumes_with=(0.0,), is_plain=True),
     "frequency_penalty": Fact(resumes_with=(0.0,), is_plain=True),
@@ -62,13 +62,13 @@ FACTS: dict[str, Fact] = {
     "extra_args": Fact(resumes_with=(None, {})),
     # A seed matters only where tokens are drawn (`is_resumable`)
     "seed": _PLAIN,
-    # Told to the client, or applied by the decode engine alone
+    # Shown to the client, or applied by the decode engine alone
     "n": Fact(resumes_with=(1,), verifies_with=(1,)),
     "logprobs": Fact(resumes_with=(None,), verifies_with=(None,)),
     "prompt_logprobs": Fact(resumes_with=(None,), verifies_with=(None,)),
     "logprob_token_ids": Fact(resumes_with=(None, []), verifies_with=(None, [])),
     "structured_outputs": Fact(resumes_with=(None,), verifies_with=(None,), is_plain=True),
-    # Of how outputs are handed out, or nothing without the fields above
+    # Used for how outputs are delivered, or without effect unless fields above are set
     "output_kind": _ANY,
     "stream_interval": _ANY,
     "skip_clone": _ANY,
@@ -88,7 +88,9 @@ PLAIN_FIELDS = frozenset(name for name, fact in FACTS.items() if fact.is_plain)
 
 
 def checks_of(facts: dict[str, Fact]) -> tuple[list[tuple[str, tuple[Any, ...]]], list[tuple[str, tuple[Any, ...]]]]:
-    """What must hold for a request to be resumed, and to be verified: fields, and the values that each may have."""
+    """What must hold for a request to be resumed, and to be verified: fields, and the values that each field may
+    have.
+    """
     default = SamplingParams()
     resumes: list[tuple[str, tuple[Any, ...]]] = []
     verifies: list[tuple[str, tuple[Any, ...]]] = []

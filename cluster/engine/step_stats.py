@@ -1,5 +1,5 @@
-"""What an engine says of itself after each step: its load, how long steps took, the transfers that have ended, the
-leases that are over.
+"""What vLLM's engine reports after each step: its load, the duration of steps, the transfers and leases that have
+ended.
 """
 
 from collections import deque
@@ -17,18 +17,18 @@ from kvtransfer.telemetry import PullLog, TransferLog
 
 
 class EngineSteps(StatLoggerBase):
-    """One of vLLM's statistics loggers."""
+    """A statistics logger of vLLM, which calls `record` once per step."""
 
     def __init__(self, on_ended_leases: Callable[[list[tuple[LeaseId, LeaseEnd]]], None]) -> None:
         self._on_ended_leases = on_ended_leases
         self.load = WorkerLoad()
-        """After the last step."""
+        """The load after the last step."""
         self.transfers = TransferLog()
         self.pulls = PullLog()
         self._samples: deque[StepSample] = deque(maxlen=MAX_SAMPLES)
 
     def take_samples(self) -> list[StepSample]:
-        """Of the steps since the last time; the latest, where there were many."""
+        """Samples of the steps since the last call, at most the latest MAX_SAMPLES."""
         samples = list(self._samples)
         self._samples.clear()
         return samples
@@ -46,10 +46,9 @@ class EngineSteps(StatLoggerBase):
             num_running=scheduler_stats.num_running_reqs,
             num_waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
             kv_cache_usage=scheduler_stats.kv_cache_usage,
-            num_steps=self.load.num_steps + (iteration_stats is not None),  # absent where a step gave no token
         )
         stats = scheduler_stats.kv_connector_stats or {}
-        nixl = stats.get("NixlConnector", stats)  # one entry per connector where there are tiers beside it
+        nixl = stats.get("NixlConnector", stats)  # with tiers, one entry per connector
         self.transfers.record(nixl)
         self.pulls.record(nixl)
         self._samples.extend(samples_in(nixl))

@@ -1,4 +1,6 @@
-"""The engine's raw outputs, request by request: a tap between vLLM's engine core and its output processor."""
+"""TokenTap: passes the raw outputs of vLLM's engine core to the sinks of their requests, before vLLM's own output
+processor sees them.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -20,19 +22,19 @@ from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.lease import LeaseId
 
 ITL_STEPS = 16
-"""One engine step in so many is observed for the engine's inter-token latency."""
-
-
+"""Of this many engine steps, vLLM observes one for its inter-token latency. Fewer cost CPU time per token; more make
+the latency that vLLM reports a smaller sample.
+"""
 GRAMMAR_ENDS: dict[object, str] = {
     GrammarEnd.TOO_SLOW.value: "the answer was ended: following its schema or grammar takes too long per token",
     GrammarEnd.TOO_COMPLEX.value: "the answer was ended: its schema or grammar allows too many things at once",
     GrammarEnd.NOT_COMPILED.value: "the schema or grammar of the answer could not be compiled",
     GrammarEnd.COMPILED_TOO_LATE.value: "the schema or grammar of the answer could not be compiled in time",
 }
-"""What a client is told, by the stop reason of the engine's last output."""
+"""Error messages for the client, by the stop reason of the engine's last output."""
 CROWDED_RETRY_S = 2.0
-"""When a request comes again that others' schemas left no time for. Those end within a few tokens: sooner may meet the
-last of them, later only waits.
+"""Retry-After of a request that found no time left by other requests' schemas, in seconds. Those schemas end within a
+few tokens. Sooner may still meet the last of them; later only waits.
 """
 
 
@@ -42,17 +44,19 @@ class RunningRequest:
     def __init__(self, request_id: str, params: SamplingParams, sink: DeltaSink, is_verified: bool) -> None:
         self.request_id = request_id
         self.reports_top = is_verified
-        """Its first delta is to carry the most likely tokens; their logprobs were asked for by us, not by a client."""
+        """True if the first delta must carry the most likely tokens. Then Baton asked for log-probabilities, not a
+        client.
+        """
         self.ends_by_text = params.detokenize
         self.takes_handoff = bool(((params.extra_args or {}).get("kv_transfer_params") or {}).get("do_remote_prefill"))
-        """Its prompt's KV comes from another engine, or is computed: never from this engine's tiers."""
+        """True if the prompt's KV is pulled or computed, and never comes from this engine's tiers."""
         self.engine_request_id = ""
         """vLLM's internal id, set when the request is added."""
         self.sequence_ids: list[str] = []
         """vLLM's internal ids of the sequences, by index."""
         self.kv_transfer_params: dict[str, Any] | None = None
         self.finished_at = 0.0
-        """Of its last output: seconds of `time.monotonic` in the engine."""
+        """Time of the last output, in seconds of `time.monotonic` in the engine."""
         self.num_open = params.n
         self.sink = sink
 
@@ -66,11 +70,11 @@ class TokenEngine(AsyncLLM):
 
 
 class TokenTap(OutputProcessor):
-    """vLLM's output processor, that also passes each raw output of the engine on to the request's sink.
+    """vLLM's output processor, which also passes each raw output of the engine to the sink of its request.
 
-    vLLM's part keeps the engine's statistics and ends sequences at stop strings, for ten microseconds a token. So it
-    gets what those need: every output of a request with stop strings, each request's first and last, and one step in
-    ITL_STEPS whole. The tokens in between are only counted; the engine's inter-token latency is thus a sample.
+    vLLM's part keeps the engine's statistics and ends sequences at stop strings, which costs ten microseconds a token.
+    So vLLM's part gets only what it needs for that: every output of a request with stop strings, the first and the last
+    output of each request, and all outputs of one step in ITL_STEPS. All other tokens are only counted.
     """
 
     def __init__(self, replaced: OutputProcessor) -> None:
@@ -92,11 +96,8 @@ class TokenTap(OutputProcessor):
             llm.output_processor = cls(llm.output_processor)
         return llm.output_processor
 
-    @classmethod
-    def install(cls, llm: AsyncLLM, hooks: "TapHooks") -> "TokenTap":
-        tap = cls.adopt(llm)
-        tap._hooks = hooks
-        return tap
+    def attach(self, hooks: "TapHooks") -> None:
+        self._hooks = hooks
 
     @property
     def num_running(self) -> int:
@@ -125,7 +126,7 @@ class TokenTap(OutputProcessor):
         return self._running.get(request_id)
 
     def close(self, running: RunningRequest) -> None:
-        """Forget a request; what the engine still produces for it goes nowhere."""
+        """Forget a request. What the engine still produces for it is dropped."""
         self._running.pop(running.request_id, None)
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -167,7 +168,7 @@ class TokenTap(OutputProcessor):
                 if delta.prompt_sources is not None and self._hooks is not None:
                     self._hooks.on_prompt(delta.prompt_sources)
                 if (ended := _ended_by_grammar(delta)) is not None:
-                    running.sink.fail(ended)  # its reader stops the other sequences
+                    running.sink.fail(ended)  # the reader of the sink stops the request's other sequences
                 else:
                     self._put(running, delta)
             elif output.kv_transfer_params is not None and self._hooks is not None:
@@ -199,7 +200,9 @@ class TokenTap(OutputProcessor):
     def _is_counted(
         self, output: EngineCoreOutput, timestamp: float | None, iteration_stats: IterationStats | None
     ) -> bool:
-        """Count the tokens of an output that says nothing else; False for one that does."""
+        """Count the tokens of an output that contains nothing else, and return True. Return False for any other
+        output.
+        """
         state = self.request_states.get(output.request_id)
         if (
             state is None
@@ -224,7 +227,7 @@ class TokenTap(OutputProcessor):
                 self.close(running)
 
     def _end(self, internal_ids: list[str], reason: FinishReason) -> None:
-        """End sequences that the engine core itself has not ended."""
+        """End sequences that the engine core has not ended."""
         for internal_id in internal_ids:
             if sequence := self._sequences.pop(internal_id, None):
                 running, index = sequence
@@ -232,20 +235,20 @@ class TokenTap(OutputProcessor):
 
 
 class TapHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tap tells the adapter."""
+    """What the tap calls."""
 
     on_prompt: Callable[[PromptTokenSources], None]
-    """An engine has processed a prompt that is still waited for."""
+    """The engine has processed the prompt of a request that still runs."""
     on_step: Callable[[], None]
     """All outputs of a step have been put into their sinks."""
     on_orphan: Callable[[LeaseId], None]
     """A prefill has ended with a handoff after its request was closed."""
     translated: Callable[[BaseException], BaseException]
-    """The engine's error, in our terms."""
+    """Translates an error of vLLM for a request that runs."""
 
 
 def _ended_by_grammar(delta: TokenDelta) -> ServingError | None:
-    """Why, if the engine's guard of grammars has ended the request."""
+    """The error of a request that the engine's grammar guard has ended. None if the guard has not ended it."""
     if delta.stop_reason is None:
         return None
     if delta.stop_reason == GrammarEnd.CROWDED.value:
@@ -272,7 +275,7 @@ def _to_delta(sequence: int, output: EngineCoreOutput, running: RunningRequest) 
 
 
 def _top_logprobs(output: EngineCoreOutput) -> list[TokenLogprob] | None:
-    """The most likely tokens of a step's first position. vLLM lists the sampled token first, and then those."""
+    """The most likely tokens of a step's first position. vLLM lists the sampled token before them."""
     if output.prefill_stats is None or output.new_logprobs is None:
         return None
     token_ids, logprobs = output.new_logprobs.logprob_token_ids[0], output.new_logprobs.logprobs[0]
@@ -287,7 +290,9 @@ def _logprobs_only(output: EngineCoreOutput) -> EngineCoreOutput:
 
 
 def _to_sources(stats: PrefillStats, takes_handoff: bool) -> PromptTokenSources:
-    """vLLM counts what any connector loads as external; a handoff is loaded by NIXL alone, all else by the tiers."""
+    """vLLM counts as external what any connector loads. NIXL loads handoffs and nothing else; the tiers load the
+    rest.
+    """
     external = stats.num_external_cached_tokens
     return PromptTokenSources(
         computed=stats.num_computed_tokens,

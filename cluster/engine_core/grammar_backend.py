@@ -1,9 +1,9 @@
-"""The library behind each kind of constraint, in an engine.
+"""The library for each kind of constraint, in an engine.
 
-JSON schemas, regular expressions, choices and grammars are llguidance's: it compiles little in advance, and has limits
-for what one step may compute and for what it remembers (cluster/engine_core/guidance.py). xgrammar has none:
-nine bytes of a regular expression make it take seconds per token. It is kept for structural tags, which llguidance does
-not know: vLLM's tool parsers make them from the schemas of tools, and what is costly in those is dropped before
+llguidance handles JSON schemas, regular expressions, choices and grammars. It compiles little in advance, and has
+limits for what one step may compute and for what it remembers (cluster/engine_core/guidance.py). xgrammar has no such
+limits: with nine bytes of a regular expression it takes seconds per token. xgrammar handles structural tags, which
+llguidance does not support. vLLM's tool parsers make them from the schemas of tools; costly keywords are dropped before
 (cluster/engine_core/tag_schemas.py).
 """
 
@@ -30,12 +30,12 @@ from cluster.engine_core.tag_schemas import bounded_tag
 
 
 class GrammarBackend(StructuredOutputBackend):
-    """llguidance with limits; xgrammar for structural tags. Each is made when it is first needed, by the thread that
-    compiles: it takes a second for a large vocabulary.
+    """llguidance with limits, and xgrammar for structural tags. The thread that compiles makes each library's backend
+    when it is first needed, which takes a second for a large vocabulary.
     """
 
     def __init__(self, vllm_config: VllmConfig, tokenizer: Any, vocab_size: int) -> None:
-        # What vLLM's class does for itself would make the tokenizer of llguidance at once.
+        # vLLM's StructuredOutputBackend.__init__ is not called: it would make the tokenizer of llguidance at once.
         self.vllm_config, self.tokenizer, self.vocab_size = vllm_config, tokenizer, vocab_size
         self._width = max(vocab_size, len(tokenizer))
         self._guidance: Any = None
@@ -45,7 +45,7 @@ class GrammarBackend(StructuredOutputBackend):
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: set[int] | None = None
     ) -> StructuredOutputGrammar:
-        """Raises an Exception that says what is wrong with the constraint."""
+        """Raises an Exception whose text describes the fault of the constraint."""
         if request_type is StructuredOutputOptions.STRUCTURAL_TAG:
             return self._for_tags().compile_grammar(request_type, bounded_tag(grammar_spec), stop_token_ids)
         guidance = self._for_others()
@@ -77,11 +77,13 @@ class GrammarBackend(StructuredOutputBackend):
 
 
 class BoundedGrammar(GuidanceGrammar):
-    """One that can have passed a limit: it then allows the end token alone, as if the answer were complete."""
+    """A grammar with limits. Once it has passed a limit, it allows the end token alone, as if the answer were
+    complete.
+    """
 
     @property
     def is_broken(self) -> bool:
         return bool(self.ll_matcher.is_error())
 
     def check_error(self) -> None:
-        """The request ends with an error of its own: nothing is logged."""
+        """Log nothing, unlike vLLM's class: the request ends with an error of its own."""

@@ -1,13 +1,13 @@
-"""What a request's grammar may cost its engine, and how it ends where it costs more. Pure.
+"""What the grammar of a request may cost its engine, and how the request ends if it costs more. Pure.
 
-All requests of an engine wait for each other's grammars: they are followed between the steps, in the engine's only
-thread. So each request has an allowance of CPU time. It begins with a burst. With each token it grows, up to the burst
-again, by an equal share of what grammars may add to a step. A request that has overdrawn it is ended. Requests with the
-same constraint have a few bursts together: many of them in one step would each have their own otherwise.
+All requests of an engine wait for each other's grammars, which the engine's only thread follows between the steps. So
+each request has an allowance of CPU time. It begins with a burst. With each token it grows by an equal share of what
+grammars may add to a step, up to the burst again. A request that has overdrawn its allowance is ended. Requests with
+the same constraint also have an allowance of some bursts together, because in one step each could spend its own.
 
-A step has some bursts, too, for all that are followed in it. Once they are spent, what is not known to be cheap is
-ended before it is looked at, and at LONGEST_STEP_BURSTS whatever is left: a step of half a minute would be taken for
-an engine that hangs.
+A step has some bursts, too, for all grammars that are followed in it. Once these are spent, a grammar that is not known
+to be cheap is ended before its next mask, and at LONGEST_STEP_BURSTS every other grammar is: a step of half a minute
+would look like an engine that hangs.
 """
 
 from enum import StrEnum
@@ -17,32 +17,34 @@ import msgspec
 from cluster.config.structured_output import LONGEST_STEP_BURSTS, GrammarBudgetConfig
 
 MIN_SHARERS = 8
-"""Requests that a step's budget is divided by at least: one alone may not take all of it."""
+"""Lowest number of requests by which a step's budget is divided. Fewer lets one request take more of a step; more ends
+single requests with costly grammars.
+"""
 BURSTS_PER_STEP = 15
-"""That may be spent in one step before what is not known to be cheap is ended. More lets many different costly
-constraints that begin together hold up a step for longer; fewer refuses honest ones, whose first masks are costly, when
-many of them begin at once. More than BURSTS_TOGETHER, so that one constraint leaves something to the others.
+"""Bursts that may be spent in one step before grammars that are not known to be cheap are ended. More lets many
+different costly constraints that begin together delay a step for longer; fewer ends honest ones, whose first masks are
+costly, when many begin at once. Must exceed BURSTS_TOGETHER, so that one constraint leaves time for other ones.
 """
 BURSTS_TOGETHER = 10
-"""That the requests with one constraint may take together. More lets many sequences of one costly constraint hold up a
-step for longer; fewer ends those of an honest one, whose first masks are costly, when many of them begin at once.
+"""Bursts that the requests with one constraint may spend together. More lets many sequences of one costly constraint
+delay a step for longer; fewer ends those of an honest one, whose first masks are costly, when many begin at once.
 """
 
 
 class GrammarEnd(StrEnum):
-    """Why a grammar has ended its request. Travels as the stop reason of the engine's output."""
+    """Why a grammar has ended its request. The stop reason of the engine's output carries it."""
 
     TOO_SLOW = "baton: grammar too slow"
     TOO_COMPLEX = "baton: grammar too complex"
-    """It has passed a limit of the parser, which no longer knows what may follow."""
+    """The grammar has passed a limit of the parser, which no longer knows what may follow."""
     CROWDED = "baton: the step's grammars too slow"
-    """Others took what a step has. Its own may be as cheap as any."""
+    """Grammars of other requests took the time of a step. The ended grammar itself may be cheap."""
     NOT_COMPILED = "baton: grammar not compiled"
     COMPILED_TOO_LATE = "baton: grammar compiled too late"
 
 
 class GrammarBudget(msgspec.Struct, frozen=True):
-    """Of one engine, in seconds of CPU time."""
+    """What grammars may cost one engine, in seconds of CPU time."""
 
     step_s: float
     burst_s: float
@@ -53,7 +55,7 @@ class GrammarBudget(msgspec.Struct, frozen=True):
         return cls(config.step_ms / 1000, config.burst_ms / 1000, config.compile_timeout_s)
 
     def share_s(self, num_requests: int) -> float:
-        """What one of so many requests with grammars may take per token."""
+        """What one of `num_requests` requests with grammars may take per token."""
         return self.step_s / max(num_requests, MIN_SHARERS)
 
 
@@ -68,19 +70,19 @@ class StepPurse:
         self._spent_s = 0.0
 
     def begin(self) -> None:
-        """Another step."""
+        """Begin the next step."""
         self._spent_s = 0.0
 
     def spend(self, seconds: float) -> None:
         self._spent_s += seconds
 
     def has_room(self, *, is_cheap: bool) -> bool:
-        """For one more mask. `is_cheap`: of a grammar whose last one took no more than its share."""
+        """Whether one more mask may be made. `is_cheap`: the grammar's last mask took no more than its share."""
         return self._spent_s < (self._most_s if is_cheap else self._most_unknown_s)
 
 
 class Allowance:
-    """Of one request, or of all with one constraint, in seconds of CPU time."""
+    """CPU time that one request, or all with one constraint, may spend, in seconds."""
 
     __slots__ = ("__weakref__", "_burst_s", "_left_s")
 
@@ -95,6 +97,6 @@ class Allowance:
         self._left_s -= seconds
 
     def earn(self, seconds: float) -> None:
-        """What is overdrawn stays so."""
+        """Add time, up to the burst. An overdrawn allowance stays overdrawn."""
         if not self.is_overdrawn:
             self._left_s = min(self._burst_s, self._left_s + seconds)

@@ -1,9 +1,9 @@
-"""What the engine's core does for constraints, so that one that is slow ends its own request and holds up no other.
+"""The grammar guard of the engine's core: a slow constraint ends its own request and delays no other one.
 
-Installed in vLLM's structured output manager when the connector is made (kvtransfer/connector.py). A constraint that is
-not compiled in time, does not compile, passes a limit of its parser or takes more CPU time than its request has, ends
-the request after the token of the current step: vLLM ends a request whose grammar refuses a token, and the reason
-travels as the stop reason of that output (cluster/engine/token_tap.py makes an error of it).
+The guard is installed in vLLM's structured output manager when the connector is made (kvtransfer/connector.py). It ends
+a request whose constraint is not compiled in time, does not compile, passes a limit of its parser, or takes more CPU
+time than the request has. The request ends after the token of the current step: vLLM ends a request whose grammar
+refuses a token. The stop reason of that output carries the cause, and cluster/engine/token_tap.py makes an error of it.
 """
 
 import logging
@@ -22,14 +22,14 @@ from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, Gramm
 logger = logging.getLogger("baton.grammars")
 
 _FULL_MASK = -1
-"""All bits of a word of the mask: every token is allowed."""
+"""A word of the mask with all bits set, which allows every token."""
 
 _accept_tokens = StructuredOutputManager.accept_tokens
 _grammar_bitmask = StructuredOutputManager.grammar_bitmask
 
 
 def install(budget: GrammarBudget) -> None:
-    """For all managers of this process: an engine's core has one. May be called again."""
+    """Install a guard in all managers of this process. An engine's core has one manager. May be called again."""
     guard = GrammarGuard(budget)
 
     def accept_tokens(manager: Any, request: Request, new_token_ids: list[int]) -> bool:
@@ -49,22 +49,24 @@ def install(budget: GrammarBudget) -> None:
 
 
 class GrammarGuard:
+    """Compiles and meters the grammars of one engine."""
+
     def __init__(self, budget: GrammarBudget) -> None:
         self.budget = budget
         self.num_requests = 1
-        """With a constraint, in the step that is being prepared."""
+        """Requests with a constraint in the step that is being prepared."""
         self.purse = StepPurse(budget.burst_s)
-        """Of that step."""
+        """What grammars have taken in that step."""
         self._together: WeakValueDictionary[tuple[Any, str], Allowance] = WeakValueDictionary()
-        """By constraint, as long as a request has it."""
+        """Allowances by constraint, for as long as a request has the constraint."""
 
     def together(self, key: tuple[Any, str]) -> Allowance:
-        """Of all requests with this constraint: its kind, and its text."""
+        """The allowance of all requests with this constraint. `key`: its kind and its text."""
         return self._together.setdefault(key, Allowance(BURSTS_TOGETHER * self.budget.burst_s))
 
     @property
     def begin(self) -> Any:
-        """What vLLM's manager does for a new request. It runs in the thread that reads requests."""
+        """A replacement of `StructuredOutputManager.grammar_init`, which runs in the thread that reads requests."""
 
         def grammar_init(manager: Any, request: Request) -> None:
             if request.structured_output_request is None:
@@ -79,7 +81,9 @@ class GrammarGuard:
         return grammar_init
 
     def why_ended(self, request: Request) -> str | None:
-        """None: the grammar has refused a token that it had allowed, which is a fault of the engine's."""
+        """Why the guard has ended a request. None if the grammar has refused a token that it had allowed, which is a
+        fault of the engine.
+        """
         grammar = request.structured_output_request.grammar
         end = grammar.end if isinstance(grammar, MeteredGrammar | FailedGrammar) else None
         if end is not None:
@@ -103,7 +107,7 @@ class GrammarGuard:
 
 
 class Compiling(Future[StructuredOutputGrammar]):
-    """A grammar that is awaited until a deadline. One that is late has failed, even if it comes."""
+    """A grammar that is being compiled, until a deadline. A grammar that is late has failed, even if it comes."""
 
     def __init__(self, due: float) -> None:
         super().__init__()
@@ -123,7 +127,7 @@ class Compiling(Future[StructuredOutputGrammar]):
 
 
 class MeteredGrammar(StructuredOutputGrammar):
-    """A grammar whose CPU time is counted, and that refuses the next token once it has taken too much."""
+    """A grammar whose CPU time is counted. Once it has taken too much, it refuses the next token."""
 
     def __init__(self, grammar: StructuredOutputGrammar, guard: GrammarGuard, together: Allowance) -> None:
         self.end: GrammarEnd | None = None
@@ -131,7 +135,7 @@ class MeteredGrammar(StructuredOutputGrammar):
         self._guard = guard
         self._allowances = Allowance(guard.budget.burst_s), together
         self._last_mask_s = float("inf")
-        """What its last mask took; that of its first one is not known."""
+        """CPU time of the last mask. Infinite before the first mask, whose cost is not known."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         began_at = time.thread_time()
@@ -155,7 +159,7 @@ class MeteredGrammar(StructuredOutputGrammar):
         self._spend(began_at)
 
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
-        if self._is_overdrawn:  # by others with the same constraint: one more mask may take as long as theirs
+        if self._is_overdrawn:  # by requests with the same constraint: one more mask may take as long as theirs
             self.end = self.end or GrammarEnd.TOO_SLOW
         elif not self._guard.purse.has_room(is_cheap=self._last_mask_s <= self._share_s):
             self.end = self.end or GrammarEnd.CROWDED
@@ -191,7 +195,7 @@ class MeteredGrammar(StructuredOutputGrammar):
 
 
 class FailedGrammar(StructuredOutputGrammar):
-    """Of a request that is to end: allows every token, and refuses the one that is chosen."""
+    """The grammar of a request that must end: it allows every token, and refuses the one that is chosen."""
 
     def __init__(self, end: GrammarEnd) -> None:
         self.end = end

@@ -1,5 +1,5 @@
-"""How constraints are given to llguidance, and its limits: in the engines, and where constraints are tried before they
-reach them (api/structured/trial.py).
+"""How constraints are passed to llguidance, and its limits. The engines use it, and so does the ingress, which tries
+each constraint before it reaches an engine (api/structured/trial.py).
 """
 
 from typing import Any
@@ -7,16 +7,16 @@ from typing import Any
 import llguidance
 
 STEP_MAX_ITEMS = 10_000
-"""Of the parser, while it finds the tokens that a step allows. More lets ambiguous grammars make steps slower, fewer
-ends the requests of schemas with more than some 500 optional properties in one object.
+"""Items of the parser while it finds the tokens that a step allows. More lets ambiguous grammars make steps slower;
+fewer ends the requests of schemas with more than some 500 optional properties in one object.
 """
 STEP_LEXER_FUEL = 100_000
-"""Of the lexer, in a step: about 7 ms. More makes the slowest step slower, less ends the requests of regular
-expressions with many repetitions within each other.
+"""Fuel of the lexer in a step: about 7 ms. More makes the slowest step slower; less ends the requests of regular
+expressions with many nested repetitions.
 """
 MAX_LEXER_STATES = 30_000
-"""Of one request, about 0.5 kB each. More lets a request take more of the engine's memory, fewer ends the requests of
-regular expressions whose answers are long and whose parts can be told apart late.
+"""Lexer states of one request, about 0.5 kB each. More lets a request take more of the engine's memory; fewer ends the
+requests of regular expressions with long answers whose parts can only be distinguished late.
 """
 
 
@@ -30,11 +30,11 @@ def limits() -> llguidance.LLParserLimits:
 
 
 def serialized(kind: str, spec: str, is_spaced: bool = True) -> str:
-    """A constraint in the form of llguidance. `kind`: as vLLM names it in lower case.
+    """A constraint in the form of llguidance. `kind`: vLLM's name of the kind, in lower case.
 
-    JSON is on one line, `is_spaced`: with a space after each comma and colon. Where whitespace is free, a small model
+    JSON is on one line; with `is_spaced`, a space follows each comma and colon. With free whitespace, a small model
     writes spaces until its tokens are used up. Keywords of schemas that llguidance does not know are not enforced, and
-    `oneOf` is as `anyOf`: both are what clients have of other servers.
+    `oneOf` means `anyOf`: clients know both from other servers.
 
     Raises ValueError.
     """
@@ -54,7 +54,7 @@ def serialized(kind: str, spec: str, is_spaced: bool = True) -> str:
 
 
 def matcher(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
-    """Raises ValueError that says what is wrong with the constraint."""
+    """Raises ValueError whose text describes the fault of the constraint."""
     made = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
     if error := made.get_error():
         raise ValueError(error.split("\n")[0])

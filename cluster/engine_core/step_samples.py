@@ -1,14 +1,14 @@
 """How long an engine's steps take, and what they compute: samples for the latency models. Pure.
 
-Runs in the engine core's process, which alone knows both (kvtransfer/connector.py). A step begins when it is scheduled,
-or when the step before it is done if that is later or if it goes on with requests of that step: so the samples of a
-busy engine add up to its time, whether it schedules ahead of its outputs (asynchronously, as on GPUs) or not (as on
-CPUs), and what it does between two steps is in them. Requests that get one token count as decoding, their cost is the
-same whether that token is the prompt's last or the answer's; those that get more, unless they are guesses of
-speculative decoding, are prompts.
+The sampler runs in the engine core's process, which alone knows both (kvtransfer/connector.py). A step begins when it
+is scheduled, or when the step before it is done, if that is later or if the step goes on with requests of the one
+before. So the samples of a busy engine add up to its time, including the time between two steps, whether the engine
+schedules ahead of its outputs (asynchronously, as on GPUs) or not (as on CPUs). A request that gets one token counts as
+decoding: the cost is the same whether that token is the prompt's last or the answer's. A request that gets more tokens
+is a prompt, unless the tokens are guesses of speculative decoding.
 
-Looking at a step costs time in proportion to its requests. So every step that computes prompts is looked at, of those
-that only decode one in DECODE_INTERVAL_S, which resemble each other. All others cost two reads of a clock.
+Sampling a step costs time in proportion to its requests. So every step that computes prompts is sampled, and one in
+DECODE_INTERVAL_S of the steps that only decode, which resemble each other. All other steps cost two reads of a clock.
 """
 
 from collections import deque
@@ -18,10 +18,15 @@ from typing import Any, NamedTuple, Protocol
 from cluster.messages.reports import StepSample
 
 DECODE_INTERVAL_S = 0.03
+"""Seconds between two samples of steps that only decode. Longer makes the Scheduler learn more slowly; shorter costs
+the engine time.
+"""
 TAKE_INTERVAL_S = 0.1
-"""Samples leave together: each message costs the engine's front some time."""
+"""Seconds between two messages with samples. Longer makes what the Scheduler learns older; shorter costs the engine's
+front more time.
+"""
 MAX_SAMPLES = 16
-"""Per interval."""
+"""Samples per interval. More costs the engine time; fewer makes the Scheduler learn more slowly."""
 
 
 class NewRequest(Protocol):
@@ -35,7 +40,7 @@ class CachedRequests(Protocol):
 
 
 class Step(Protocol):
-    """What is read of vLLM's SchedulerOutput."""
+    """The fields of vLLM's SchedulerOutput that are read here."""
 
     scheduled_new_reqs: Sequence[NewRequest]
     scheduled_cached_reqs: CachedRequests
@@ -56,12 +61,14 @@ class _Pending(NamedTuple):
 
     at: float
     goes_on: bool
-    """It has requests of the step before."""
+    """True if the step has requests of the step before."""
     work: _Work | None
-    """None: not sampled."""
+    """None if the step is not sampled."""
 
 
 class StepSampler:
+    """Takes the time of steps, of which several may be scheduled ahead."""
+
     __slots__ = ("_decode_sampled_at", "_done_at", "_pending", "_samples", "_taken_at")
 
     def __init__(self) -> None:
@@ -78,7 +85,7 @@ class StepSampler:
         self._pending.append(_Pending(now, goes_on, work))
 
     def done(self, now: float) -> None:
-        """The output of the oldest step that is not done has come."""
+        """The output of the oldest step under way has come."""
         if not self._pending:
             return
         step = self._pending.popleft()
@@ -88,7 +95,9 @@ class StepSampler:
         self._done_at = now
 
     def take(self, now: float) -> list[tuple[int, int, int, int, float]] | None:
-        """The samples since the last time; None while there are none or it is too soon."""
+        """The samples since the last call. None if there are none, or if the last call was less than TAKE_INTERVAL_S
+        ago.
+        """
         if not self._samples or now - self._taken_at < TAKE_INTERVAL_S:
             return None
         taken, self._samples, self._taken_at = self._samples, [], now
@@ -107,12 +116,12 @@ class StepSampler:
 
 
 def samples_in(stats: Mapping[str, Any]) -> list[StepSample]:
-    """Those in the connector's statistics of one step, which have gone through a serializer."""
+    """The samples in the connector's statistics of one step, which have gone through a serializer."""
     return [StepSample(*values) for values in stats.get(STATS_KEY, ())]
 
 
 STATS_KEY = "steps"
-"""Of the samples in an engine's connector statistics."""
+"""Key of the samples in the statistics of an engine's connector."""
 
 
 def _work_of(step: Step) -> _Work:

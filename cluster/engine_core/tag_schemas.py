@@ -1,18 +1,20 @@
 """Structural tags without the keywords that xgrammar has no bounds for. Pure.
 
-A tag is what vLLM's tool parsers make of the tools of a request: the syntax of a model's calls around the schemas of
-their arguments. A keyword that is dropped is not enforced in arguments; everything else of the schema is.
+vLLM's tool parsers make a tag of the tools of a request: the syntax of the model's calls around the schemas of their
+arguments. A keyword that is dropped is not enforced in arguments; the rest of the schema is.
 """
 
 import json
 from typing import Any
 
 MAX_MIN_LENGTH = 1
-"""Of strings: that they are not empty. With 131,072 tokens in its vocabulary, xgrammar compiles 20 ms longer for each
-character that it must count.
+"""Largest enforced `minLength` of strings: they are not empty. With a vocabulary of 131,072 tokens, xgrammar compiles
+20 ms longer for each character that it must count. More makes compiling slower; 0 would allow empty strings.
 """
 MAX_ITEMS = 1_000
-"""Of arrays and objects, so far as their number is enforced. More makes compiling slower, fewer enforces less."""
+"""Largest enforced number of items in arrays and of properties in objects. More makes compiling slower; fewer enforces
+less.
+"""
 
 _DROPPED = ("pattern", "patternProperties", "maxLength")
 _MOST = {"minLength": MAX_MIN_LENGTH} | dict.fromkeys(
@@ -21,12 +23,12 @@ _MOST = {"minLength": MAX_MIN_LENGTH} | dict.fromkeys(
 
 
 def bounded_tag(tag: str) -> str:
-    """Raises ValueError for what is not JSON."""
+    """The tag with bounded schemas. Raises ValueError if the tag is not JSON."""
     return json.dumps(_without_schemas(json.loads(tag)))
 
 
 def _without_schemas(value: Any) -> Any:
-    """The tag's own fields may be named as keywords are: only what is within a schema is changed."""
+    """Change only what is within a schema: fields of the tag itself may have names of keywords."""
     if isinstance(value, dict):
         return {
             name: _bounded(inner) if name in ("json_schema", "schema") else _without_schemas(inner)
@@ -42,7 +44,7 @@ def _bounded(schema: Any) -> Any:
 
 
 def _bounded_value(name: str, value: Any) -> Any:
-    if name == "properties" and isinstance(value, dict):  # whose names are no keywords
+    if name == "properties" and isinstance(value, dict):  # names of properties are no keywords
         return {inner: _bounded(schema) for inner, schema in value.items()}
     return value if name in ("enum", "const", "default", "examples") else _bounded(value)
 

@@ -1,7 +1,7 @@
-"""What is asked of an engine, and what it gives: rendered requests and token deltas.
+"""What an engine is asked for and what it gives: rendered requests and token deltas.
 
-One frozen struct per message, no behaviour beyond derived properties. Units are in the names. Token ids are those of
-the served model's tokenizer.
+Each message is one frozen struct without behaviour, except for derived properties. Units are in the names. Token ids
+are ids of the served model's tokenizer.
 """
 
 from enum import StrEnum
@@ -23,39 +23,44 @@ class FinishReason(StrEnum):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A rendered request: what an engine needs to generate, with the engine's own types left opaque."""
+    """A rendered request: what an engine needs to generate. The engine's own types are opaque."""
 
     request_id: RequestId
     prompt_token_ids: list[int]
     sampling_params: bytes
-    """vLLM's SamplingParams, encoded by its own serializer (cluster/engine/engine.py)."""
+    """vLLM's SamplingParams, encoded by vLLM's serializer (cluster/engine/engine.py)."""
     cache_salt: str | None = None
-    """KV blocks are found again by requests of the same salt alone. None: by all that have none."""
+    """Only requests with the same salt find each other's KV blocks. Requests without a salt share their blocks."""
     num_sequences: int = 1
-    """`n` of the API: sequences that share this prompt."""
+    """Sequences that share this prompt: `n` of the API."""
     max_output_tokens: int | None = None
-    """Of each sequence."""
+    """Most output tokens of each sequence. None if the client set no limit."""
     needs_prompt_logprobs: bool = False
+    """Whether the client wants log probabilities of the prompt's tokens."""
     is_resumable: bool = False
-    """Another engine may go on with what one engine has generated, as if it were part of the prompt, and nobody can
-    tell (cluster/engine/sampling_params.py).
+    """Whether another engine may continue from what one engine has generated, as if it were part of the prompt, and the
+    client cannot tell (cluster/engine/sampling_params.py).
     """
     num_generated: int = 0
-    """So many tokens at the end of `prompt_token_ids` were generated for this request before."""
+    """Number of tokens at the end of `prompt_token_ids` that were generated for this request by earlier attempts."""
     is_verifiable: bool = False
-    """The engine may be asked for its most likely tokens: no client has asked it for others."""
+    """Whether the engine may be asked for its most likely tokens. False if the client has asked for log probabilities
+    itself.
+    """
     is_verified: bool = False
-    """The engine is to report its most likely first tokens, to be compared with another engine's."""
+    """Whether the engine reports its most likely first tokens, which are compared with another engine's."""
     is_suspect: bool = False
-    """An engine was lost with it. It is given only to an engine that has just answered, so that the loss of that one,
-    too, is told from the loss of many engines at once.
+    """Whether an engine was lost with this request. A suspect request is given only to an engine that has just
+    answered, so that its loss can be told from the loss of many engines at once.
     """
     reasoning_ended: bool | None = None
-    """Whether the prompt already closed its reasoning block: gates structured output (None: no reasoning parser)."""
+    """Whether the prompt already closed its reasoning block, before which structured output does not apply. None
+    without a reasoning parser.
+    """
     reasoning_parser_kwargs: dict[str, object] | None = None
 
     def after(self, token_ids: list[int]) -> Self:
-        """The same request for an engine that goes on after these tokens."""
+        """The same request for an engine that continues after these tokens."""
         return msgspec.structs.replace(
             self,
             prompt_token_ids=self.prompt_token_ids + token_ids,
@@ -64,19 +69,20 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptTokenSources(msgspec.Struct, frozen=True, array_like=True):
-    """Where the KV of a prompt's tokens came from on one engine; they add up to the prompt."""
+    """The number of a prompt's tokens by the source of their KV on one engine. The numbers add up to the prompt."""
 
     computed: int
+    """Tokens that the engine computed."""
     local: int
-    """Hits in this engine's prefix cache."""
+    """Hits in the engine's prefix cache."""
     pulled: int
-    """Handed over by another engine."""
+    """Tokens that another engine handed over."""
     offloaded: int = 0
-    """Brought back from this engine's DRAM or disk tier."""
+    """Tokens from the worker's DRAM or disk tier."""
 
     @property
     def cached(self) -> int:
-        """Tokens that this engine did not compute."""
+        """Tokens that the engine did not compute."""
         return self.local + self.pulled + self.offloaded
 
 
@@ -90,14 +96,14 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     """What one engine step produced for one sequence of a request."""
 
     sequence: int
-    """Index in [0, num_sequences)."""
+    """Index of the sequence, in [0, num_sequences)."""
     token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token or stop string that ended the sequence."""
     prompt_sources: PromptTokenSources | None = None
-    """On the first delta of a sequence."""
+    """The sources of the prompt's KV, on the first delta of a sequence."""
     logprobs: tuple[bytes, ...] | None = None
-    """vLLM's sample and prompt logprobs of this step, opaque, when the request asked for them."""
+    """vLLM's sample and prompt logprobs of this step, opaque, if the request asked for them."""
     top_logprobs: list[TokenLogprob] | None = None
     """The most likely tokens of this step, on the first delta of a request whose handoff is verified."""

@@ -1,4 +1,4 @@
-"""The ids and the closed sets that messages are made of."""
+"""Ids and enumerations that the messages use."""
 
 from enum import StrEnum
 from typing import NewType
@@ -7,9 +7,9 @@ import msgspec
 
 RequestId = NewType("RequestId", str)
 IngressId = NewType("IngressId", str)
-"""Of one ingress process, made by it when it starts: a restarted ingress is another one."""
+"""Id of one ingress process, which the process makes at its start. A restarted ingress has another id."""
 WorkerId = NewType("WorkerId", str)
-"""Serve's unique id of a replica: never reused, so a restarted worker is another worker."""
+"""Serve's unique id of a replica. It is never used again: a restarted worker has another id."""
 
 
 class Pool(StrEnum):
@@ -21,16 +21,17 @@ class Path(StrEnum):
     """Where a request runs."""
 
     PREFILL_DECODE = "P->D"
-    """Prefill on a prefill worker, KV blocks handed over, decode on a decode worker."""
+    """The prefill runs on a prefill worker, the KV blocks are handed over, and the decode runs on a decode worker."""
     DECODE = "D"
-    """The whole request on a decode worker."""
+    """The whole request runs on a decode worker."""
     PREFILL = "P"
-    """The whole request on a prefill worker."""
+    """The whole request runs on a prefill worker."""
 
 
 class SloClass(StrEnum):
-    """How long a request may take, and who waits for whom (cluster/slo.py). The class that is served first comes first:
-    another class needs a line here, an objective in cluster/slo.py, and a service tier in api/wire/slo.py.
+    """The SLO class of a request: its objectives, and its place in the order of service (cluster/slo.py). The members
+    are in this order: the first one is served first. A new class needs a line here, an objective in cluster/slo.py, and
+    a service tier in api/wire/slo.py.
     """
 
     INTERACTIVE = "interactive"
@@ -39,7 +40,7 @@ class SloClass(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The place of the class in the order of service. 0 is served first."""
+        """The place of the class in the order of service. Rank 0 is served first."""
         return _RANKS[self]
 
 
@@ -53,16 +54,16 @@ class Outcome(StrEnum):
     ABORTED = "aborted"
     """The client left, or read too slowly."""
     REJECTED = "rejected"
-    """No worker could take it."""
+    """No worker could take the request."""
     FAILED = "failed"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a process of the cluster listens for the others (cluster/rpc/connection.py)."""
+    """Where a process of the cluster listens for other processes (cluster/rpc/connection.py)."""
 
     host: str
     port: int
     process: str
-    """The random id of the process, in hexadecimal and public: another process that has taken the port since is refused
-    by it.
+    """The random id of the process, in hexadecimal. It is public. A connection to another process that has taken the
+    port since is refused by this id.
     """

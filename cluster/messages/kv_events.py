@@ -1,23 +1,33 @@
-"""What the caches of a worker have gained and lost, as the worker tells the Scheduler."""
+"""KV blocks that a worker's caches have gained and lost, as the worker reports them to the Scheduler."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from cluster.messages.ids import WorkerId
 
+KEY_BYTES: Final = 8
+"""Length of the key of a KV block: the last bytes of vLLM's hash of the block, which vLLM's own KV events carry. Longer
+keys cost memory per indexed block; shorter ones have different blocks share a key.
+"""
+
 
 class KvTier(StrEnum):
-    """Where a worker keeps KV blocks, fastest first."""
+    """Where a worker keeps KV blocks. The fastest tier is first."""
 
     GPU = "gpu"
-    """The engine's own memory, whatever its device is."""
+    """The engine's own memory, on any device."""
     HOST = "host"
+    """The DRAM tier."""
     DISK = "disk"
+    """The disk tier."""
 
 
 class KvChange(msgspec.Struct, frozen=True, array_like=True):
-    """KV blocks that have come to a tier of a worker (`is_stored`) or have left it. None: all have left all tiers."""
+    """KV blocks that were stored in a tier of a worker (`is_stored`) or removed from it. `block_hashes` is None if all
+    blocks were removed from all tiers.
+    """
 
     tier: KvTier
     is_stored: bool
@@ -25,13 +35,13 @@ class KvChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KvEvents(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker's caches have gained and lost, in order."""
+    """Changes of a worker's caches, in order."""
 
     worker: WorkerId
     number: int
-    """One more than that of the worker's message before."""
+    """Number of the message. It is one more than the number of the worker's last message."""
     is_snapshot: bool
-    """The changes are all that the worker caches: what came before does not count."""
+    """Whether the changes are everything that the worker caches. Earlier changes do not count then."""
     is_exact: bool
-    """False: the worker itself has missed changes of its engine and cannot know them."""
+    """False if the worker itself has missed changes of its engine and cannot know them."""
     changes: list[KvChange]

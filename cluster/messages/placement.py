@@ -1,4 +1,4 @@
-"""What an ingress asks the Scheduler, and what the Scheduler answers."""
+"""What an ingress asks the Scheduler about a placement, and what the Scheduler answers."""
 
 import msgspec
 
@@ -9,7 +9,9 @@ class Slo(msgspec.Struct, frozen=True, array_like=True):
     """What one request must meet to count as goodput."""
 
     ttft_s: float
+    """TTFT objective, in seconds."""
     tpot_s: float
+    """TPOT objective, in seconds."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,38 +20,41 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: RequestId
     num_prompt_tokens: int
     block_hashes: list[bytes] = []
-    """Of the prompt's full KV blocks, chained from its start, as the engines hash them."""
+    """Hashes of the prompt's full KV blocks, chained from its start, as the engines compute them."""
     has_early_token: bool = False
-    """On path P->D its client gets the first token from the prefill worker."""
+    """Whether the client gets the first token from the prefill worker on path P->D."""
     num_output_tokens: int = 0
-    """That it has generated before, on workers that failed; part of the prompt."""
+    """Tokens that the request has generated on workers that failed. They are part of the prompt."""
     max_output_tokens: int | None = None
-    """Of each sequence, with those."""
+    """Most output tokens of each sequence, `num_output_tokens` included. None if the client set no limit."""
     num_sequences: int = 1
+    """Sequences of the request, `n` of the API."""
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
     ttft_s: float | None = None
-    """A tighter TTFT objective than the class's."""
+    """The client's own TTFT objective, which counts only if it is tighter than that of its class."""
     tpot_s: float | None = None
-    """A tighter TPOT objective than the class's."""
+    """The client's own TPOT objective, which counts only if it is tighter than that of its class."""
     age_s: float = 0.0
-    """Since it arrived at the ingress."""
+    """Seconds since the request reached the ingress."""
     can_hand_over: bool = True
-    """False where vLLM cannot take the prompt's KV from another engine (n > 1, prompt logprobs)."""
+    """False if vLLM cannot take the prompt's KV from another engine (n > 1, prompt logprobs)."""
     excluded: frozenset[WorkerId] = frozenset()
-    """Workers that this request already failed on."""
+    """Workers on which this request has failed."""
     lost: frozenset[WorkerId] = frozenset()
-    """Of these, the ones that died, hung or could not be reached."""
+    """Those of the `excluded` workers that died, hung or could not be reached."""
     num_engines_lost: int = 0
-    """Engines that died or hung one after another while they had the request, or one of the same digest."""
+    """Engines that died or hung one after another while they had this request, or a request with the same digest."""
     digest: bytes = b""
-    """Of what an engine computes for the request, its tenant included. Equal for one that is sent again."""
+    """Digest of what an engine computes for the request, its tenant included. A request that is sent again has the same
+    digest.
+    """
     path: Path | None = None
-    """Forces a path (operator's debugging header)."""
+    """The path that the request must take, from the operator's debugging header. None if placement chooses."""
 
 
 class Prediction(msgspec.Struct, frozen=True, array_like=True):
-    """What one way to run a request is expected to bring (router/placement/cost.py)."""
+    """The expected effects of one option (router/placement/cost.py)."""
 
     path: Path
     prefill: WorkerId | None
@@ -57,48 +62,53 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
     ttft_s: float
     tpot_s: float
     risk: float
-    """That the request misses its own SLO, in [0, 1]."""
+    """Probability that the request misses its own SLO, in [0, 1]."""
     victims: float
-    """Requests there that would miss theirs because of it."""
+    """Running requests on these workers that would miss their SLO because of this request."""
     gpu_s: float
-    """Engine time that it takes."""
+    """Engine time that the request takes, in seconds."""
     cost: float
-    """What placement minimizes: risk, victims and the smaller terms."""
+    """What placement minimizes: risk, victims and smaller terms."""
     engine_ttft_s: float = 0.0
-    """By the engine models alone, before the path's bias is corrected (router/prediction/path_bias.py). 0: not by
-    prediction.
+    """TTFT by the engine models alone, before the correction of the path's bias (router/prediction/path_bias.py). 0 if
+    the placement was not chosen by prediction.
     """
     engine_tpot_s: float = 0.0
-    """Likewise, of an answer of median length."""
+    """TPOT by the engine models alone, for an answer of median length."""
     engine_gap_s: float = 0.0
-    """Likewise: from the first token to the second, more than between others."""
+    """Seconds by which the gap between the first and the second token is longer than later gaps, by the engine models
+    alone.
+    """
     future_victims: float = 0.0
-    """Requests yet to come that would miss their SLO because of it."""
+    """Requests that have not arrived yet and would miss their SLO because of this request."""
     holds_first: bool = False
-    """The first token, which the prefill worker has, is released with the decode worker's first one."""
+    """Whether the first token, which the prefill worker has, is released with the decode worker's first token."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The Scheduler's answer."""
+    """The Scheduler's answer: where a request runs."""
 
     path: Path
     prefill: WorkerId | None
-    """None on path D."""
+    """The prefill worker. None on path D."""
     decode: WorkerId | None
-    """None on path P."""
+    """The decode worker. None on path P."""
     why: str
+    """Why placement chose this option, for route receipts."""
     slo: Slo | None = None
-    """What it is to meet."""
+    """The SLO of the request. None if the request has none."""
     num_hit_tokens: int = 0
-    """Of the prompt, that the worker which prefills should find in its caches."""
+    """Tokens of the prompt that the worker which prefills should find in its caches."""
     predicted: Prediction | None = None
-    """None where it was not chosen by prediction."""
+    """The prediction of the chosen option. None if it was not chosen by prediction."""
     considered: tuple[Prediction, ...] = ()
-    """The best candidate of each path, the chosen one first."""
+    """The best option of each path, the chosen option first."""
     holds_first_until_s: float = 0.0
-    """Age of the request at which the prefill worker's token is released although decoding has not begun."""
+    """Age of the request, in seconds, at which the prefill worker's token is released even if decoding has
+    not begun.
+    """
     num_engines_lost: int = 0
-    """Engines that were lost with requests of its digest before."""
+    """Engines that were lost with earlier requests of the same digest."""
 
     @property
     def generating(self) -> WorkerId:
@@ -109,11 +119,13 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """No worker can take the request now."""
+    """The Scheduler's answer that no worker can take the request now."""
 
     retry_after_s: float
+    """Seconds after which the client should try again."""
     why: str
+    """Why no worker can take the request, in words for the client."""
     is_overload: bool = False
-    """The load is the reason. Otherwise there is no worker that could take it."""
+    """True if the load is the reason. False if there is no worker that could take the request."""
     is_quarantined: bool = False
-    """Engines were lost with the same request before. It is not to be sent again."""
+    """Whether engines were lost with the same request before. The client should not send it again."""

@@ -1,4 +1,4 @@
-"""A worker's reports to the Scheduler, and the replies to them."""
+"""A worker's reports to the Scheduler, and the replies."""
 
 import msgspec
 
@@ -10,49 +10,55 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's queue and memory after its last step."""
 
     num_running: int = 0
+    """Requests in the engine's batch."""
     num_waiting: int = 0
+    """Requests that wait for a place in the engine's batch."""
     kv_cache_usage: float = 0.0
     """Share of KV blocks in use, in [0, 1]."""
-    num_steps: int = 0
-    """That the engine has run since it started: each gives every request that decodes one token."""
     num_open: int | None = None
-    """Requests that the worker has taken and not ended, as of now. None: the worker does not count them."""
+    """Requests that the worker has now. None if the worker does not count them."""
 
 
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """What does not change about an engine while it lives."""
 
     kind: str = ""
-    """Engines of one kind take the same time for the same work: model, device, parallelism, engine version, pool."""
+    """Engines of one kind take the same time for the same work: same model, device, parallelism, engine version and
+    pool.
+    """
     kv_capacity_tokens: int = 0
-    """Of its KV cache; 0: not known."""
+    """Size of the engine's KV cache in tokens. 0 if unknown."""
     block_size: int = 16
     """Tokens per KV block."""
     max_step_tokens: int = 2048
-    """vLLM's max_num_batched_tokens: longer prompts are computed in several steps, beside the decodes."""
-    max_decoding: int = 256
-    """vLLM's max_num_seqs."""
+    """Most tokens of one step: vLLM's max_num_batched_tokens. A longer prompt is computed in several steps, together
+    with decodes.
+    """
     kv_bytes_per_token: int = 0
     leaves_tokens: bool = False
-    """As a prefill engine it leaves the last prompt tokens to the decode engine: it gives no first token."""
+    """Whether the engine, as a prefill engine, leaves the last prompt tokens to the decode engine. Then it gives no
+    first token.
+    """
 
 
 class StepSample(msgspec.Struct, frozen=True, array_like=True):
     """One step of an engine, for the latency models."""
 
     num_prefill: int
-    """Prompt tokens that it computed."""
+    """Prompt tokens that the step computed."""
     attended: int
-    """Sum over its prompts of new * past + new * (new + 1) / 2 tokens: the work of their attention."""
+    """Work of the prompts' attention, in pairs of tokens: the sum of `prompt_attention`
+    (router/prediction/step_model.py) over the step's prompts.
+    """
     num_decoding: int
-    """Requests that it gave a token to."""
+    """Requests that the step gave a token to."""
     context_tokens: int
-    """Of those requests, all together."""
+    """Context tokens of the requests that decode, all together."""
     seconds: float
 
 
 class TransferSample(msgspec.Struct, frozen=True, array_like=True):
-    """One handoff as its decode worker saw it."""
+    """One handoff, as its decode worker measured it."""
 
     prefill: WorkerId
     num_tokens: int
@@ -60,34 +66,40 @@ class TransferSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's periodic word to the Scheduler: it exists, it is healthy, this is its load."""
+    """A worker's periodic report to the Scheduler: the worker lives, and this is its load."""
 
     worker: WorkerId
     pool: Pool
     address: Address
     load: WorkerLoad
     max_requests: int
-    """It takes no more than so many at a time."""
+    """Most requests that the worker takes at a time."""
     shape: EngineShape = EngineShape()
     steps: list[StepSample] = []
-    """Some of the steps since the last report."""
+    """Samples of the steps since the last report."""
     transfers: list[TransferSample] = []
-    """Decode workers only: handoffs since the last report."""
+    """Handoffs since the last report. Decode workers only."""
     kv_events_through: int | None = None
-    """Sequence number of the last KV events that it has sent (cluster/engine/kv_event_feed.py). None: it sends none."""
+    """Number of the last KV events that the worker has sent (cluster/engine/kv_event_feed.py). None if it
+    sends none.
+    """
     transport: WorkerTransport = WorkerTransport()
     links: dict[WorkerId, LinkSpeed | None] = {}
-    """Decode workers only: the prefill workers that a real handoff has worked from. None: not measured yet."""
+    """Prefill workers from which a real handoff has worked, with the speed of each link. None stands for a speed that
+    is not measured yet. Decode workers only.
+    """
     requests: list[RequestId] | None = None
-    """The ids of what it has taken and not ended, where the reply to an earlier report asked for them."""
+    """Ids of the requests that the worker has, if the reply to an earlier report asked for them."""
 
 
 class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Scheduler wants a worker to know."""
+    """The Scheduler's reply to a report."""
 
     prefill_workers: frozenset[WorkerId]
-    """Live prefill workers, so that a decode worker can connect to those that it does not know."""
+    """Live prefill workers, so that a decode worker can prove links to new ones."""
     wants_kv_snapshot: bool = False
-    """The Scheduler does not know what this worker caches: it is to send all of it."""
+    """Whether the worker must send all that it caches, because the Scheduler does not know it."""
     wants_requests: bool = False
-    """More is charged to this worker than it counts: its next report is to name the requests that it has."""
+    """Whether the next report must name the worker's requests, because more requests are charged to the worker than it
+    counts.
+    """

@@ -1,4 +1,4 @@
-"""What becomes of placed requests and of workers, as ingresses and workers tell the Scheduler."""
+"""What happens to placed requests and to workers, as ingresses and workers tell the Scheduler."""
 
 import msgspec
 
@@ -6,35 +6,35 @@ from cluster.messages.ids import IngressId, RequestId, WorkerId
 
 
 class PrefillDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """On path P->D: the prompt has been computed; the decode worker is next."""
+    """The prompt of a request on path P->D has been computed. The decode worker is next."""
 
     request_id: RequestId
 
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The generating worker has given its first token: from here on the request decodes."""
+    """The generating worker has given its first token. The request decodes from now on."""
 
     request_id: RequestId
 
 
 class RequestClosed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A placed request has ended, whatever the outcome; releases what placement charged."""
+    """A placed request has ended, with any outcome. What placement charged is released."""
 
     request_id: RequestId
     digest: bytes = b""
-    """As in its `PlacementRequest`."""
+    """The digest of the request's `PlacementRequest`."""
     num_output_tokens: int | None = None
-    """When it finished by itself; of all its sequences."""
+    """Output tokens of all sequences, if the request finished by itself. None otherwise."""
     num_engines_lost: int = 0
-    """Engines that were lost while they ran it."""
+    """Engines that were lost while they ran the request."""
     ttft_s: float | None = None
-    """Since its arrival at the ingress, when it had a token."""
+    """Seconds from the arrival at the ingress to the first token. None if there was no token."""
     tpot_s: float | None = None
-    """When it had two."""
+    """Mean seconds between tokens. None if there were fewer than two tokens."""
 
     @property
     def is_harmless(self) -> bool:
-        """It has run from beginning to end, and no engine was lost with it."""
+        """Whether the request has run from beginning to end, and no engine was lost with it."""
         return self.num_output_tokens is not None and not self.num_engines_lost
 
 
@@ -45,11 +45,11 @@ class WorkerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker says that it takes no more requests, or none until it reports again."""
+    """A worker takes no more requests, or none until its next report."""
 
     worker: WorkerId
     engine_silent_s: float | None = None
-    """Seconds since its engine, which is dead or hangs, last answered. None: the engine is well."""
+    """Seconds since the last answer of the worker's engine, which is dead or hangs. None if the engine is healthy."""
 
 
 class EngineLostWith(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -58,13 +58,13 @@ class EngineLostWith(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     digest: bytes
     worker: WorkerId
     num_engines_lost: int
-    """Engines that were lost one after another with requests of this digest, with this one."""
+    """Engines that were lost one after another with requests of this digest, this engine included."""
     age_s: float = 0.0
-    """Seconds since then, where another Scheduler process is told."""
+    """Seconds since the loss, if the event is sent to a new Scheduler process."""
 
 
 class PairSuspected(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A handoff between two workers was wrong: no more of them for a while."""
+    """A handoff between two workers was wrong. The pair hands nothing over for a while."""
 
     prefill: WorkerId
     decode: WorkerId
@@ -75,11 +75,13 @@ SchedulerEvent = PrefillDone | FirstToken | RequestClosed | WorkerLost | PairSus
 
 
 class OpenRequests(msgspec.Struct, frozen=True, array_like=True):
-    """All requests of an ingress process that are open, or about to be placed. The first message on its connection."""
+    """All requests of an ingress process that are open, or about to be placed. The first message on its connection,
+    sent again at intervals.
+    """
 
     ingress: IngressId
     connection: int
-    """Number of the connection: the process counts those that it has made."""
+    """Number of the connection, counted by the ingress process."""
     requests: list[RequestId]
 
 
@@ -87,5 +89,5 @@ class Events(msgspec.Struct, frozen=True, array_like=True):
     """Events of an ingress process, in order."""
 
     first: int
-    """Number of the first one. The process numbers all its events from 1 on."""
+    """Number of the first event. The process numbers all its events, beginning with 1."""
     events: list[SchedulerEvent]

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Transport(StrEnum):
-    """What can carry KV blocks from one engine to another, fastest first."""
+    """What can carry KV blocks from one engine to another. The fastest transport is first."""
 
     NVLINK = "nvlink"
     SHARED_MEMORY = "shared_memory"
@@ -19,20 +19,21 @@ class EngineVariable(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     value: str | None
-    """None: left to its default."""
+    """The value. None if the variable is not set."""
     why: str
+    """Why the variable has this value."""
 
 
 class WorkerTransport(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker's engine may move KV blocks, chosen when it starts (kvtransfer/transport/topology.py)."""
 
     transports: tuple[Transport, ...] = ()
-    """What its settings allow, fastest first. Empty: the operator has set UCX_TLS."""
+    """Transports that the settings allow, the fastest first. Empty if the operator has set UCX_TLS."""
     settings: tuple[EngineVariable, ...] = ()
 
 
 class LinkSpeed(msgspec.Struct, frozen=True, array_like=True):
-    """What a link takes to carry KV blocks: `latency_s + num_bytes / bytes_per_s`, measured when it was proved."""
+    """The speed of a link: a handoff takes `latency_s + num_bytes / bytes_per_s`. Measured when the link was proved."""
 
     latency_s: float
     bytes_per_s: float

@@ -8,36 +8,43 @@ from cluster.messages.transport import LinkSpeed, WorkerTransport
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as the Scheduler sees it."""
+
     worker: WorkerId
     pool: Pool
     load: WorkerLoad
     num_placed: int
-    """Open requests that placement has charged to it."""
+    """Open requests that placement has charged to the worker."""
     max_requests: int
+    """Most requests that the worker takes at a time."""
     host: str
-    """Address of its node."""
+    """Address of the worker's node."""
     transport: WorkerTransport
     links: dict[WorkerId, LinkSpeed | None]
-    """Decode workers only: live prefill workers that it can pull from. None: not measured yet."""
+    """Live prefill workers that a decode worker can pull from, with the speed of each link. None stands for a speed
+    that is not measured yet.
+    """
     report_age_s: float
+    """Seconds since the worker's last report."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One that waits in the Scheduler for a placement."""
+    """A request that waits in the Scheduler for a placement."""
 
     request_id: RequestId
     slo_class: SloClass
     num_before: int
-    """Requests that are served before it."""
+    """Requests that are served before this one."""
     waited_s: float
+    """Seconds that the request has waited."""
     wait_s: float
-    """That it is expected to wait yet."""
+    """Seconds that the request is expected to wait from now on."""
     gives_up_s: float
-    """Until it is refused, if it still waits then."""
+    """Seconds until the request is refused if it still waits."""
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of the Scheduler's state, for readiness, metrics and debugging."""
+    """The Scheduler's view of all live workers."""
 
     workers: list[WorkerView]
 
@@ -51,10 +58,10 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_links(self) -> int:
-        """Proved prefill-decode pairs."""
+        """Proved pairs of a prefill and a decode worker."""
         return sum(len(w.links) for w in self.workers)
 
     @property
     def is_ready(self) -> bool:
-        """Both pools can serve: some prefill worker can hand over to some decode worker."""
+        """Whether both pools can serve: some prefill worker can hand over to some decode worker."""
         return self.num_links > 0

@@ -1,16 +1,16 @@
-"""How the two sides of a new connection prove that they belong to one cluster. Pure: bytes in, bytes out.
+"""The handshake by which both sides of a new connection prove that they know the secret of the application. Pure: bytes
+in, bytes out.
 
-The listener greets with its process id and a nonce. The connector answers with a nonce of its own and an HMAC over both
-nonces, and the listener returns an HMAC over the same with another label. The key is the secret of the application,
-which is never sent. The messages have fixed lengths and nothing in them is parsed, so that a stranger's bytes reach no
-decoder.
+The listener greets with its process id and a nonce. The connecting side answers with its own nonce and an HMAC over
+both nonces. The listener returns an HMAC over the same with another label. The key is the secret, which is never sent.
+All messages have fixed lengths and are not parsed, so the bytes of a stranger reach no decoder.
 
-    listener -> connector: MAGIC, version, process id, nonce
-    connector -> listener: MAGIC, version, nonce, proof
-    listener -> connector: proof
+    listener -> connecting side: MAGIC, version, process id, nonce
+    connecting side -> listener: MAGIC, version, nonce, proof
+    listener -> connecting side: proof
 
-A proof is of use for one connection only, because each side has chosen one of the nonces. It is of no use in the other
-direction, because the labels differ, nor at another listener, because it covers the process id.
+A proof is valid for one connection only, because each side has chosen one of the nonces. It is not valid in the
+opposite direction, because the labels differ. It is not valid at another listener, because it covers the process id.
 """
 
 import hashlib
@@ -18,16 +18,17 @@ import hmac
 
 MAGIC = b"BATON"
 VERSION = 1
-"""Of the handshake and of all that is said after it: processes of different versions refuse each other."""
+"""Version of the handshake and of all messages after it. Processes of different versions refuse each other."""
 
 PROCESS_BYTES, NONCE_BYTES, PROOF_BYTES = 16, 32, 32
+"""Lengths of a process id, a nonce and a proof, in bytes."""
 _HEAD = MAGIC + bytes([VERSION])
 GREETING_BYTES = len(_HEAD) + PROCESS_BYTES + NONCE_BYTES
 ANSWER_BYTES = len(_HEAD) + NONCE_BYTES + PROOF_BYTES
 
 
 class Refused(Exception):
-    """The other side does not belong here. `reason` is one of a few words, to be counted by."""
+    """The peer does not belong to this cluster. `reason` is one of a few words, for counting."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -35,10 +36,10 @@ class Refused(Exception):
 
 
 class ListenerHandshake:
-    """The side that was connected to."""
+    """The side that listens."""
 
     def __init__(self, secret: bytes, process: str, nonce: bytes) -> None:
-        """`process`: the id of this process, in hexadecimal. `nonce`: random, new for each connection."""
+        """`process` is the id of this process, in hexadecimal. `nonce` is random and new for each connection."""
         self._secret = secret
         self._process = bytes.fromhex(process)
         self._nonce = nonce
@@ -48,19 +49,20 @@ class ListenerHandshake:
         return _HEAD + self._process + self._nonce
 
     def take(self, data: bytes) -> bytes | None:
-        """Returns this side's proof once the other side has given its own, None while bytes are missing.
+        """Take received bytes. Returns this side's proof when the peer has proved itself, and None while bytes are
+        missing.
 
         Raises Refused.
         """
         self._received += data
         _check_head(self._received)
         if len(self._received) > ANSWER_BYTES:
-            raise Refused("not_the_protocol", "more was sent than an answer to the greeting")
+            raise Refused("not_the_protocol", "the peer sent more than an answer to the greeting")
         if len(self._received) < ANSWER_BYTES:
             return None
         nonce, proof = _split(self._received[len(_HEAD) :], NONCE_BYTES)
         if not hmac.compare_digest(proof, self._proof(b"connector", nonce)):
-            raise Refused("wrong_proof", "the other side does not know the secret of this application")
+            raise Refused("wrong_proof", "the peer does not know the secret of this application")
         return self._proof(b"listener", nonce)
 
     def _proof(self, role: bytes, nonce: bytes) -> bytes:
@@ -71,18 +73,18 @@ class ConnectorHandshake:
     """The side that connects."""
 
     def __init__(self, secret: bytes, process: str, nonce: bytes) -> None:
-        """`process`: the id of the process that must be listening. `nonce`: random, new for each connection."""
+        """`process` is the id of the process that must be listening. `nonce` is random and new for each connection."""
         self._secret = secret
         self._process = bytes.fromhex(process)
         self._nonce = nonce
         self._received = b""
         self._nonces: bytes | None = None
-        """The listener's and ours, once it has greeted."""
+        """The listener's nonce and this side's nonce. None until the greeting was received."""
         self.rest: bytes | None = None
-        """What followed the listener's proof. None: the listener has not proved itself yet."""
+        """The bytes after the listener's proof. None until the listener has proved itself."""
 
     def take(self, data: bytes) -> bytes:
-        """Returns what to send, which may be nothing. Raises Refused."""
+        """Take received bytes. Returns the bytes to send, which may be empty. Raises Refused."""
         self._received += data
         answer = b""
         if self._nonces is None:
@@ -97,7 +99,7 @@ class ConnectorHandshake:
     def _answer(self, greeting: bytes) -> bytes:
         process, nonce = _split(greeting[len(_HEAD) :], PROCESS_BYTES)
         if process != self._process:
-            raise Refused("other_process", "another process listens there now")
+            raise Refused("other_process", "another process listens on this address now")
         self._nonces = nonce + self._nonce
         return _HEAD + self._nonce + _proof(self._secret, b"connector", self._process, self._nonces)
 
@@ -106,17 +108,18 @@ class ConnectorHandshake:
             return
         proof, rest = _split(self._received, PROOF_BYTES)
         if not hmac.compare_digest(proof, _proof(self._secret, b"listener", self._process, self._nonces)):
-            raise Refused("wrong_proof", "who listens there does not know the secret of this application")
+            raise Refused("wrong_proof", "the listener does not know the secret of this application")
         self.rest = rest
 
 
 def _check_head(received: bytes) -> None:
-    """As early as the first byte that is wrong."""
+    """Raises Refused at the first byte that is wrong."""
     if received[: len(MAGIC)] != MAGIC[: len(received)]:
-        raise Refused("not_the_protocol", "what was sent is not Baton's protocol")
+        raise Refused("not_the_protocol", "the peer does not speak Baton's protocol")
     if len(received) > len(MAGIC) and received[len(MAGIC)] != VERSION:
         raise Refused(
-            "other_version", f"the other side speaks version {received[len(MAGIC)]} of the protocol, this one {VERSION}"
+            "other_version",
+            f"the peer speaks version {received[len(MAGIC)]} of the protocol, this process version {VERSION}",
         )
 
 

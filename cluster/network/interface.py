@@ -1,4 +1,4 @@
-"""Which network interface of this node the processes of the cluster use."""
+"""The network interface of this node that Baton's processes use."""
 
 import socket
 
@@ -9,16 +9,19 @@ from cluster.config.network import LOOPBACK, is_loopback
 
 
 class Interface(msgspec.Struct, frozen=True):
+    """A network interface of this node."""
+
     host: str
-    """The address to listen on."""
+    """IPv4 address to listen on."""
     name: str | None
-    """As Linux has it, e.g. "eth1". None where no interface of this node has the address."""
+    """Linux's name of the interface, e.g. "eth1". None if no interface of this node has the address."""
 
 
 def own_interface(host: str | None, node_ip: str) -> Interface:
-    """`host` is what `network.host` says, None for `node_ip`, the address by which Ray knows this node.
+    """The interface for `host`, the value of `network.host`. None stands for `node_ip`, the address by which Ray knows
+    this node.
 
-    Raises ValueError, naming the key, for an address or an interface that this node does not have.
+    Raises ValueError with the name of the key if this node does not have the address or the interface.
     """
     addresses = {
         name: [address.address for address in of_interface if address.family == socket.AF_INET]

@@ -1,8 +1,8 @@
 """The start of a connection, until both sides have proved themselves (cluster/network/handshake.py). Then the
-connection's own protocol takes the transport over.
+connection's own protocol takes over the transport.
 
-Strangers get little: a connection that has not proved itself holds some hundred bytes for UNPROVED_TIMEOUT_S at most,
-and a listener has MAX_UNPROVED of them. What ends here is counted.
+Strangers cost little: a connection that has not proved itself takes some hundred bytes for UNPROVED_TIMEOUT_S at most,
+and a listener has at most MAX_UNPROVED of them. Connections that end here are counted.
 """
 
 import asyncio
@@ -15,44 +15,48 @@ from cluster.network.handshake import NONCE_BYTES, ConnectorHandshake, ListenerH
 from cluster.network.strangers import STRANGERS
 
 CONNECT_TIMEOUT_S = 3.0
-"""For connecting to another node, in seconds. Longer makes requests wait for a node that is gone, shorter gives up one
-that is slow.
+"""Time for the TCP connect to another process, in seconds. Then the connect fails. Longer makes requests wait for a
+node that is gone; shorter gives up a node that is slow.
 """
 PROOF_TIMEOUT_S = 5.0
-"""How long a process that has connected waits for the proof of the listener, in seconds. Longer makes requests wait for
-a process that hangs, shorter gives up one that stands still for a moment.
+"""Time that a connecting process waits for the listener's proof, in seconds. Then the connection is aborted. Longer
+makes requests wait for a process that hangs; shorter gives up a process that stops for a moment.
 """
 UNPROVED_TIMEOUT_S = 3.0
-"""How long a listener waits for the proof of who has connected, in seconds. Longer lets strangers hold connections for
-longer, shorter refuses peers that are slow for a moment.
+"""Time that a listener waits for the proof of a connecting process, in seconds. Then the connection is aborted and
+counted. Longer lets strangers hold connections longer; shorter refuses peers that are slow for a moment.
 """
 MAX_UNPROVED = 256
-"""Connections of one listener that have not proved themselves. More costs file descriptors, of which processes often
-have 1,024. Fewer lets a flood of strangers push peers out before they could answer: it must exceed
+"""Most connections of one listener that have not proved themselves. More takes file descriptors, of which processes
+often have 1,024. Fewer lets a flood of strangers push out peers before they can answer. It must exceed
 ACCEPTED_PER_ROUND.
 """
 ACCEPTED_PER_ROUND = 100
-"""Connections that a listener accepts in one round of the event loop. More delays what else the process does, fewer
-lets a flood fill the queue below.
+"""Connections that a listener accepts in one round of the event loop. More delays the other work of the process; fewer
+lets a flood fill the kernel's queue (MAX_QUEUED).
 """
 MAX_QUEUED = 4096
-"""Connections that the kernel keeps until they are accepted, of which it allows as many by default. Where the queue is
-full, who connects tries again after a second. More makes peers wait behind more strangers.
+"""Connections that the kernel keeps until the listener accepts them; the kernel's default limit is the same. If the
+queue is full, the connecting side tries again after a second. More makes peers wait behind more strangers; fewer makes
+more peers try again.
 """
 
 SOCKET, PEER = "channel", "peer"
-"""Names for what strangers are counted at: who connects to this process, and who listens where it connects to."""
+"""Names of the two places where strangers are counted: this process's listener, and a listener that this process
+connects to.
+"""
 _NO_STRANGERS = {"other_process", "ended"}
-"""What is found where a process has been replaced."""
+"""Reasons that occur when a process was replaced. They are not counted as strangers."""
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class UnprovedConnections:
-    """Of one listener.
+    """The connections of one listener that have not proved themselves.
 
-    Where there are too many, the oldest one of the host with the most of them is closed. A peer answers the greeting
-    within one round trip, so what is oldest is hardly a peer; and a host that floods pushes out only its own.
+    If there are more than MAX_UNPROVED, the oldest connection of the host with the most connections is closed. A peer
+    answers the greeting within one round trip, so the oldest connection is hardly a peer. A host that floods the
+    listener pushes out its own connections only.
     """
 
     def __init__(self) -> None:
@@ -84,7 +88,7 @@ class UnprovedConnections:
 
 
 class _Unproved(asyncio.Protocol):
-    """The listener's side."""
+    """The listener's side of a connection that has not proved itself."""
 
     def __init__(
         self, handshake: ListenerHandshake, others: UnprovedConnections, proved: Callable[[], asyncio.Protocol]
@@ -115,7 +119,7 @@ class _Unproved(asyncio.Protocol):
         if proof is not None:
             self._transport.write(proof)
             self._leave()
-            _hand_over(self._transport, self._proved())
+            _pass_transport(self._transport, self._proved())
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._is_over:
@@ -137,7 +141,7 @@ class _Unproved(asyncio.Protocol):
 
 
 class _Proving(asyncio.Protocol, Generic[P]):
-    """The connector's side. `outcome` is set when the listener has proved itself, or has not."""
+    """The connecting side of a connection. `outcome` is set when the listener has proved itself, or has failed to."""
 
     def __init__(self, handshake: ConnectorHandshake, proved: Callable[[], P]) -> None:
         self._handshake = handshake
@@ -161,7 +165,7 @@ class _Proving(asyncio.Protocol, Generic[P]):
             self._transport.write(reply)
         if (rest := self._handshake.rest) is not None:
             protocol = self._proved()
-            _hand_over(self._transport, protocol)
+            _pass_transport(self._transport, protocol)
             self.outcome.set_result(protocol)
             if rest:
                 protocol.data_received(rest)
@@ -170,23 +174,26 @@ class _Proving(asyncio.Protocol, Generic[P]):
         if self.outcome.done():
             return
         if self._has_answered:
-            error = Refused("refused", "the other side refused our proof, or ended: do both know the same secret?")
+            error = Refused(
+                "refused",
+                "the listener refused this process's proof, or ended: do both processes have the same secret?",
+            )
         else:
-            error = Refused("ended", "the other side ended")
+            error = Refused("ended", "the listener ended")
         self.outcome.set_exception(error)
 
 
 async def listen(
     host: str, secret: bytes, process: str, unproved: UnprovedConnections, proved: Callable[[], asyncio.Protocol]
 ) -> asyncio.Server:
-    """On a free port of `host`. `proved` makes the protocol that takes over."""
+    """Listen on a free port of `host`. `proved` makes the protocol that takes over."""
     listening = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     server = await asyncio.get_running_loop().create_server(
         lambda: _Unproved(ListenerHandshake(secret, process, secrets.token_bytes(NONCE_BYTES)), unproved, proved),
         sock=listening,
         backlog=ACCEPTED_PER_ROUND,
     )
-    listening.listen(MAX_QUEUED)  # asyncio takes its `backlog` for both
+    listening.listen(MAX_QUEUED)  # asyncio uses `backlog` for the queue and for the accepts per round
     return server
 
 
@@ -207,6 +214,6 @@ async def prove(host: str, port: int, secret: bytes, process: str, proved: Calla
         raise
 
 
-def _hand_over(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+def _pass_transport(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
     transport.set_protocol(protocol)
     protocol.connection_made(transport)

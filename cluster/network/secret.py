@@ -1,8 +1,8 @@
-"""The secret of the application. Whoever knows it belongs to the cluster; it proves connections and is never sent on
-one.
+"""The secret of the application. A process that knows the secret belongs to the cluster. The secret proves connections
+and is never sent on one.
 
-The operator sets it as BATON_CLUSTER_SECRET in the environment of every node. Otherwise the first process of the
-application makes one and keeps it where the others find it.
+The operator sets BATON_CLUSTER_SECRET in the environment of every node. Otherwise the first process of the application
+makes a secret and stores it where all its processes find it.
 """
 
 import os
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from cluster.config.environment import SECRET_VARIABLE
 
 MIN_SECRET_CHARS = 32
-"""A proof that is seen on the network lets secrets be guessed without asking anybody. A shorter secret may be guessed;
-a longer minimum refuses secrets that are strong enough.
+"""Least number of characters of a secret. From a proof that an attacker sees on the network, the attacker can try
+guesses offline. Fewer characters can be guessed; more refuses secrets that are strong enough.
 """
 
 
 def establish_secret(keep_first: Callable[[str], str]) -> None:
-    """Give this process, and the children that it starts from now on, the secret of the application.
+    """Give this process, and its later child processes, the secret of the application.
 
-    `keep_first` keeps its argument if nothing is kept yet, and returns what is kept. It is not called where the
-    operator has set the secret. Raises ValueError for a secret that is too short.
+    `keep_first` stores its argument if nothing is stored yet, and returns the stored value. It is not called if the
+    operator has set the secret. Raises ValueError if the secret is too short.
     """
     if not os.environ.get(SECRET_VARIABLE):
         os.environ[SECRET_VARIABLE] = keep_first(secrets.token_hex(32))
@@ -29,7 +29,9 @@ def establish_secret(keep_first: Callable[[str], str]) -> None:
 
 
 def cluster_secret() -> bytes:
-    """Raises RuntimeError where the process has not been given the secret, ValueError where it is too short."""
+    """The secret of this process. Raises RuntimeError if the process has none, and ValueError if the secret is too
+    short.
+    """
     secret = os.environ.get(SECRET_VARIABLE, "")
     if not secret:
         raise RuntimeError(
@@ -37,5 +39,5 @@ def cluster_secret() -> bytes:
             "establish_secret was not called"
         )
     if len(secret) < MIN_SECRET_CHARS:
-        raise ValueError(f"{SECRET_VARIABLE} has {len(secret)} characters, and must have {MIN_SECRET_CHARS} or more")
+        raise ValueError(f"{SECRET_VARIABLE} has {len(secret)} characters; it must have {MIN_SECRET_CHARS} or more")
     return secret.encode()

@@ -1,6 +1,6 @@
-"""What strangers did at this process's sockets: counted by socket and reason, and logged now and then.
+"""Counts what strangers do at this process's sockets, by socket and reason, and logs it at intervals.
 
-A stranger may connect a thousand times a second, so it must not cost a line in the log each time.
+A stranger may connect a thousand times a second, so not every attempt may write a line to the log.
 """
 
 import logging
@@ -12,13 +12,12 @@ from time import monotonic
 logger = logging.getLogger("baton.strangers")
 
 LOG_INTERVAL_S = 60.0
-"""At most one line is logged in so long, in seconds. Longer tells the operator later how many there were, shorter lets
-strangers fill the log.
+"""Least time between two log lines, in seconds. Longer informs the operator later; shorter lets strangers fill the log.
 """
 
 
 class Strangers:
-    """May be told from any thread."""
+    """The counts of one process. All methods may be called from any thread."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -28,8 +27,8 @@ class Strangers:
         self._logged_at: float | None = None
 
     def count(self, socket: str, reason: str, peer: object = "unknown") -> None:
-        """`socket`: which of the process's sockets. `reason`: one of a few words. Neither may come from a stranger.
-        `peer`: whatever is known of the stranger, for the log.
+        """Count one event. `socket` is the name of the process's socket, and `reason` one of a few words. Neither may
+        come from a stranger. `peer` is what is known of the stranger, for the log.
         """
         with self._lock:
             self._counts[socket, reason] += 1
@@ -39,12 +38,12 @@ class Strangers:
                 return
             num, self._num_unlogged, self._logged_at = self._num_unlogged, 0, now
         logger.warning(
-            "%d connections of strangers were dropped, the last at the %s: %s, %s", num, socket, reason, peer
+            "%d connections of strangers were dropped, the last one at the %s: %s, %s", num, socket, reason, peer
         )
 
     def take(self) -> list[tuple[str, str, int]]:
-        """Socket, reason and number, of all that has been counted since they were last taken: for another process of
-        the same worker, which exports them.
+        """Return and clear all counts: socket, reason and number. For a process that has no metrics page: another
+        process of the same worker adds and exports the counts.
         """
         with self._lock:
             taken = [(socket, reason, number) for (socket, reason), number in self._counts.items()]
@@ -52,19 +51,19 @@ class Strangers:
         return taken
 
     def add(self, taken: Iterable[tuple[str, str, int]]) -> None:
-        """What another process has counted, and logged."""
+        """Add the counts of another process, which has logged them."""
         with self._lock:
             for socket, reason, number in taken:
                 self._counts[socket, reason] += number
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """By socket and reason."""
+        """The number of events by socket and reason."""
         with self._lock:
             return dict(self._counts)
 
 
 STRANGERS = Strangers()
-"""Those of this process."""
+"""The counts of this process."""
 
 STATS_KEY = "strangers"
-"""Of those at an engine's sockets, in its connector statistics."""
+"""Key of an engine's connector statistics for the counts at the engine's sockets."""

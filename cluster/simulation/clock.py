@@ -1,8 +1,8 @@
-"""An event loop whose time is virtual: it does not wait for the next timer, it moves the clock to it.
+"""An event loop whose time is virtual: the loop does not wait for its next timer, but moves the clock to that timer.
 
-Runs what is ready in order of its scheduling and timers in order of their times, equal ones in order of their
-scheduling: the same program gives the same run. There is no I/O and there are no threads; a loop that has neither a
-ready callback nor a timer waits for nothing, which is an error.
+Ready callbacks run in the order in which they were scheduled. Timers run in order of their times, and timers of the
+same time in the order in which they were set. So the same program gives the same run. The loop has no I/O and no
+threads. A loop that has neither a ready callback nor a timer can never go on, which is an error.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class Deadlock(RuntimeError):
-    """The program waits for something that will never happen."""
+    """The program waits, but the loop has nothing ready and no timer, so the wait never ends."""
 
 
 class _Timer(asyncio.TimerHandle):
-    """asyncio's own, without what a loop with threads and a debug mode needs: most of a run's objects are these."""
+    """A handle without asyncio's support for threads and debug mode, because most objects of a run are handles."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An error of a callback that is no task's ends the run."""
+    """A single-threaded event loop on virtual time, in seconds from 0. An error outside a task ends the run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,14 +71,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Of tasks that nobody waits for."""
+        """Raise an error that asyncio would only log, such as that of a task whose result is never read."""
         raise context.get("exception") or RuntimeError(context["message"])
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run `main` to its end. Tasks that it leaves behind are cancelled.
+        """Run `main` to its end, cancel the tasks that `main` leaves behind, and close the loop.
 
         Raises:
-            Deadlock: nothing can happen any more and `main` has not ended.
+            Deadlock: no callback is ready and no timer is set, but `main` has not ended.
         """
         asyncio.events._set_running_loop(self)
         try:

@@ -1,7 +1,7 @@
 """An experiment: a workload, a cluster and objectives, under which any policy, split and rate can be run and compared.
 
-The same experiment, policy, split, rate and seed give the same records. Workers are alike; a policy without a prefill
-pool has all of them prefill and decode.
+The same experiment, policy, split, rate and seed give the same records. All workers have the same hardware. A policy
+without a prefill pool uses all workers as decode workers, which compute prompts too.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,41 +26,53 @@ from router.prediction.step_model import StepModel
 from router.state import RouterState
 
 HOST_BYTES_PER_S = 40e9
-"""From host memory to one device, as PCIe 5 gives it."""
+"""Bandwidth from host memory to one device, in bytes per second, as PCIe 5 gives it. Lower makes hits in the host tier
+slower than on hardware; higher makes them faster.
+"""
 REPORT_INTERVAL_S = 0.25
-"""Of workers in production."""
+"""Time between two reports of a worker, in seconds, as in production. Lower costs simulation time; higher gives the
+Scheduler older reports than in production.
+"""
 DEFAULT_LINK = LinkSpeed(latency_s=0.5e-3, bytes_per_s=90e9)
-"""Two 400 Gb cards, one for each device of a worker."""
+"""Speed of a worker's link: two 400 Gb/s network cards, one for each of the worker's two devices."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers are. Checked when it is built."""
+    """The hardware and the settings of all workers. The constructor checks the names, and that the model fits."""
 
     model: str = "qwen3-32b"
-    """Of router/prediction/hardware.py."""
+    """Name of a model in router/prediction/hardware.py."""
     device: str = "h100"
+    """Name of a device in router/prediction/hardware.py."""
     tensor_parallel: int = 2
     """Devices per worker."""
     num_workers: int = 8
+    """Prefill and decode workers together."""
     link: LinkSpeed = DEFAULT_LINK
-    """Into and out of a worker."""
+    """Speed at which handoffs enter or leave a worker."""
     host_tokens: int = 0
-    """That each worker caches in host memory."""
+    """Size of each worker's host tier, in tokens. 0 is no host tier."""
     prefill_step_tokens: int = 2048
+    """Most tokens of a step on a prefill worker. Lower reads the weights more often for one prompt; higher delays the
+    requests that decode there more by prompts.
+    """
     decode_step_tokens: int = 512
-    """Most tokens of a step: fewer disturb decodes less and make weights be read more often."""
+    """Most tokens of a step on a decode worker. Lower reads the weights more often for one prompt; higher delays the
+    decoding requests more by prompts.
+    """
     max_decoding: int = 256
+    """Most requests that prefill or decode on one worker at the same time."""
     reporting: Reporting = Reporting(interval_s=REPORT_INTERVAL_S)
     faults: tuple[Fault, ...] = ()
     max_tries: int = 1
-    """Times that a client comes, as told by Retry-After."""
+    """Most times that a client sends one request: the first time, and again after each Retry-After."""
 
     def __post_init__(self) -> None:
         for kind, name, known in (("model", self.model, MODELS), ("device", self.device, DEVICES)):
             if name not in known:
-                raise ValueError(f"{name!r} is no {kind} that we have figures for: {', '.join(known)}")
+                raise ValueError(f"unknown {kind} {name!r}; the known ones are {', '.join(known)}")
         if self.kv_capacity_tokens < self.prefill_step_tokens:
-            raise ValueError(f"{self.model} leaves no memory for KV on {self.tensor_parallel} {self.device}")
+            raise ValueError(f"{self.model} leaves no memory for KV blocks on {self.tensor_parallel} {self.device}")
 
     @property
     def step_model(self) -> StepModel:
@@ -72,12 +84,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def isolated_prefill_s(self) -> Callable[[int], float]:
-        """What a prompt takes alone on an idle prefill worker, none of it cached."""
+        """Seconds that a prompt takes alone on an idle prefill worker, by its tokens, if none of them is cached."""
         model, most = self.step_model, self.prefill_step_tokens
         return lambda num_prompt: model.prefill_s(num_prompt, 0, most)
 
     def split(self, num_prefill: int) -> ClusterSetting:
-        """With so many prefill workers."""
+        """The setting with `num_prefill` prefill workers. All further workers are decode workers."""
         return ClusterSetting(
             prefill=self._pool(Pool.PREFILL, num_prefill, self.prefill_step_tokens),
             decode=self._pool(Pool.DECODE, self.num_workers - num_prefill, self.decode_step_tokens),
@@ -102,11 +114,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetMissed(Exception):
-    """So many requests have missed their SLO that the target cannot be attained any more."""
+    """More requests have missed their SLO than the target attainment allows."""
 
 
 class Experiment:
-    """A workload on a cluster."""
+    """A workload on a cluster with objectives."""
 
     def __init__(self, rows: Sequence[Arrival], cluster: Cluster, slos: SloConfig) -> None:
         self.cluster = cluster
@@ -125,10 +137,12 @@ class Experiment:
         target: float | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
     ) -> list[RequestRecord]:
-        """All requests at so many per second on average.
+        """Simulate all requests, with arrivals scaled to `rate` requests per second on average.
+
+        `seed` seeds a policy that chooses at random. `on_record` gets each record when its request has ended.
 
         Raises:
-            OutOfReach: the target attainment is.
+            TargetMissed: more requests have missed their SLO than the attainment `target` allows.
         """
         workload = at_rate(self._rows, rate / self.own_rate_per_s, slo_of(self._slos, self.cluster.isolated_prefill_s))
         num_left_out = round(WARM_UP * len(workload))
@@ -142,7 +156,8 @@ class Experiment:
                 on_record(record)
             if record.arrival_s >= counted_from_s and not record.is_good:
                 num_misses += 1
-                if num_misses == most_misses + 1:  # once: the run is over, but some requests may yet end
+                # Raise once only: further requests may end while the loop cancels what is left of the run.
+                if num_misses == most_misses + 1:
                     raise TargetMissed
 
         baseline = BASELINES[policy]
@@ -161,10 +176,10 @@ class Experiment:
 
 
 def parse_link(text: str) -> LinkSpeed:
-    """A name of the catalogue, or GB/s.
+    """Parse the name of a link in router/prediction/hardware.py, or a bandwidth in GB/s.
 
     Raises:
-        ValueError: neither.
+        ValueError: the text is neither a known name nor a positive number.
     """
     if link := LINKS.get(text):
         return link
@@ -173,5 +188,5 @@ def parse_link(text: str) -> LinkSpeed:
     except ValueError:
         gb_per_s = 0.0
     if gb_per_s <= 0:
-        raise ValueError(f"{text!r} is no link: give GB/s or {', '.join(LINKS)}")
+        raise ValueError(f"{text!r} is not a link: give GB/s or one of {', '.join(LINKS)}")
     return LinkSpeed(latency_s=DEFAULT_LINK.latency_s, bytes_per_s=1e9 * gb_per_s)

@@ -1,10 +1,14 @@
-"""The highest rate at which a share of all requests still meets its objectives. Pure: a trial is a callable.
+"""Search the highest rate at which a given share of all requests meets its objectives. Pure: a trial is a callable.
 
-Rates are powers of RATIO, so that one search finds what another one with another guess would find, and their trials can
-be shared. Attainment falls with the rate, steeply at capacity. So a search first brackets the target from a guess, then
-narrows the bracket: by interpolation between the log odds of both ends, which are nearly straight there, and by halves
-where an end was not measured or the last step shrank the bracket by less than that. A trial need not finish when its
-misses already say that it is above (`None`).
+Rates are powers of RATIO, so that searches from different guesses find the same rate and can share trials. Attainment
+falls as the rate rises, steeply at capacity. A search has two phases:
+
+1. The search brackets the target: it moves away from the guess in growing steps until two rates enclose the target.
+2. The search narrows the bracket by interpolation between the log odds of both ends, because the log odds are nearly
+   a straight line there. The search halves the bracket instead where one end has no measured attainment, or where the
+   last step shrank the bracket by less than half.
+
+A trial may stop early and return None once its misses rule the target out.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,37 +17,47 @@ from math import inf, log
 import msgspec
 
 RATIO = 1.01
-"""Of two neighbouring rates: what a search resolves."""
+"""Ratio of two neighbouring rates, which is the resolution of a search. Closer to 1 needs more trials; further from 1
+gives coarser rates.
+"""
 REACH = 560
-"""The target is not looked for further from the first guess than so many rates: a factor of 263."""
+"""Distance from the first guess at which a search stops to look for a bracket, in steps of RATIO. 560 steps are a
+factor of 263. Lower fails after a bad guess; higher spends trials on a target that no rate attains.
+"""
 FIRST_STEP, WIDER = 22, 1.5
-"""From the guess to the next rate tried (a factor of 1.24), and how much each such step is wider than the last one."""
+"""Distance from the guess to the next rate tried, in steps of RATIO (22 steps are a factor of 1.24), and the factor by
+which each further step is wider. Lower needs more trials after a bad guess; higher leaves a wider bracket to narrow.
+"""
 MARGIN = 0.1
-"""Interpolated steps keep so much of the bracket from its ends."""
+"""Least distance of an interpolated rate from either end of the bracket, as a share of the bracket. Lower may shrink
+the bracket very little; higher ignores what interpolation has found.
+"""
 LEAST_ODDS = 1e-3
-"""An attainment of 1 or 0 counts as so near to it."""
+"""Distance that interpolation keeps from an attainment of 0 or 1, whose log odds are infinite. Lower moves the
+interpolated rate away from a saturated end; higher treats nearly saturated ends alike.
+"""
 
 Trial = Callable[[float], float | None]
-"""Attainment at a rate; None: below the target, by how much was not measured."""
+"""Returns the attainment at a rate, or None if the attainment is below the target and was not measured exactly."""
 
 
 class MaxRate(msgspec.Struct, frozen=True):
     rate: float
-    """0: even the lowest rate tried misses the target."""
+    """Highest rate that attains the target, in requests per second. 0 if every rate tried misses the target."""
     attainment: float
-    """At that rate."""
+    """Share of the requests that met their objectives at `rate`. 0 if `rate` is 0."""
     num_trials: int
 
 
 class BestSplit(msgspec.Struct, frozen=True):
-    """Of a number of workers into prefill and decode workers."""
+    """The division of a number of workers into prefill and decode workers that carries the highest rate."""
 
     num_prefill: int
     found: MaxRate
 
 
 class _Search:
-    """The highest rate known to attain the target, and the lowest known not to, by their numbers."""
+    """The bracket: the highest rate known to attain the target and the lowest known to miss it, as powers of RATIO."""
 
     def __init__(self, trial: Trial, target: float) -> None:
         self._trial = trial
@@ -64,7 +78,7 @@ class _Search:
 
     @property
     def interpolated(self) -> float:
-        """Share of the bracket where the target should be."""
+        """Where interpolation expects the target, as a share of the bracket from its low end."""
         if self._at_high is None:
             return 0.5
         at_low, target, at_high = (_log_odds(a) for a in (self.at_low, self._target, self._at_high))
@@ -76,7 +90,7 @@ class _Search:
 
 
 def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
-    """The highest rate with attainment of at least `target`, starting from `guess`."""
+    """Find the highest rate whose attainment is at least `target`, starting from `guess`."""
     search = _Search(trial, target)
     start = _number(guess)
     number, step = start, float(FIRST_STEP)
@@ -95,9 +109,10 @@ def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
 
 
 def best_split(trial_of: Callable[[int], Trial], splits: Sequence[int], target: float, guess: float) -> BestSplit:
-    """The split with the highest rate, looking first at the one in the middle, then at the others from there outwards.
+    """Find the split with the highest rate. The middle split is searched first, then its neighbours outwards.
 
-    Another split is searched only if it attains the target at the next higher rate: most cost one hopeless trial.
+    Each further split is searched only if it attains the target one rate above the best rate so far. So most splits
+    cost one trial.
     """
     order = sorted(splits, key=lambda split: abs(split - splits[len(splits) // 2]))
     best = BestSplit(order[0], max_rate(trial_of(order[0]), target, guess))

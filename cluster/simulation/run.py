@@ -1,7 +1,7 @@
-"""A whole run: a workload, against simulated workers, through the production session and Scheduler, on a virtual clock.
+"""One run: a workload goes through the production session and Scheduler to simulated workers, on a virtual clock.
 
-Every request is one client: it asks once, or comes again when its Retry-After says so, and has one record. The same
-workload, setting and Scheduler give the same records.
+Every request of the workload has its own client and one record. The client sends the request once, or again after each
+Retry-After up to `max_tries` times. The same workload, setting and Scheduler give the same records.
 """
 
 import asyncio
@@ -24,8 +24,9 @@ from cluster.simulation.pools.reporter import SchedulerUnderTest
 from cluster.simulation.pools.simulated_pools import SimulatedPools
 from cluster.simulation.pools.simulated_worker import Prompt
 from cluster.simulation.traffic.workload import RequestRecord, SimRequest
+from router.session.ports import SessionPorts
 from router.session.receipt import RouteReceipt, Terms
-from router.session.session import Session, SessionPorts
+from router.session.session import Session
 
 Watch = Callable[[RequestRecord], None]
 
@@ -36,8 +37,10 @@ def simulate(
     make_desk: Callable[[], SchedulerUnderTest],
     watch: Watch | None = None,
 ) -> list[RequestRecord]:
-    """The records are in the order of the workload, which is that of its arrivals. `make_desk` is called on the virtual
-    loop. `watch` gets each record when its request has ended; what it raises ends the run.
+    """Simulate the workload, and return the records in its order, which is the order of arrivals.
+
+    `make_desk` makes the Scheduler, and is called on the virtual loop. `watch` gets each record when its request has
+    ended, and an error that `watch` raises ends the run.
     """
 
     async def run() -> list[RequestRecord]:
@@ -49,14 +52,15 @@ def simulate(
 
 
 async def serve(
-    workload: Sequence[SimRequest], fleet: SimulatedPools, desk: SchedulerUnderTest, watch: Watch | None = None
+    workload: Sequence[SimRequest], pools: SimulatedPools, desk: SchedulerUnderTest, watch: Watch | None = None
 ) -> list[RequestRecord]:
+    """Start a client for each request at the time of its arrival, and wait for all records."""
     loop = asyncio.get_running_loop()
     tasks = []
     for number, sim in enumerate(workload):
         if (wait_s := sim.arrival_s - loop.time()) > 0:
             await asyncio.sleep(wait_s)
-        task = loop.create_task(_Client(number, sim, fleet, desk).run())
+        task = loop.create_task(_Client(number, sim, pools, desk).run())
         if watch is not None:
             task.add_done_callback(partial(_show, watch))
         tasks.append(task)
@@ -70,7 +74,9 @@ def _show(watch: Watch, task: "asyncio.Task[RequestRecord]") -> None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """A run has many objects and few cycles: looking for them takes a quarter of its time."""
+    """Switch the garbage collector off. A run has many objects and few cycles, and the collector's search for cycles
+    takes a quarter of the run's time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -81,14 +87,14 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Client:
-    """Of one request; also its sessions' SchedulerPort and observer."""
+    """The client of one request, which is also the SchedulerPort and the RequestObserver of its sessions."""
 
-    def __init__(self, number: int, sim: SimRequest, fleet: SimulatedPools, desk: SchedulerUnderTest) -> None:
+    def __init__(self, number: int, sim: SimRequest, pools: SimulatedPools, desk: SchedulerUnderTest) -> None:
         self._number = number
         self._sim = sim
-        self._setting = fleet.setting
+        self._setting = pools.setting
         self._desk = desk
-        self._ports = SessionPorts(scheduler=self, prefill=fleet, decode=fleet, observer=self)
+        self._ports = SessionPorts(scheduler=self, prefill=pools, decode=pools, observer=self)
         self._receipt: RouteReceipt | None = None
 
     async def run(self) -> RequestRecord:
@@ -98,17 +104,17 @@ class _Client:
             num_tries += 1
             began_at = loop.time()
             try:
-                await self._ask(num_tries)
+                await self._run_session(num_tries)
             except Overloaded as error:
                 retry_after_s = error.retry_after_s
                 if num_tries < self._setting.max_tries:
                     await asyncio.sleep(retry_after_s)
                     continue
             except ServingError:
-                pass  # its receipt says so
+                pass  # The session's receipt has the outcome.
             return self._record(began_at - self._sim.arrival_s, num_tries, retry_after_s)
 
-    async def _ask(self, num_tries: int) -> None:
+    async def _run_session(self, num_tries: int) -> None:
         sim = self._sim
         request = GenerateRequest(
             request_id=RequestId(f"{self._number}.{num_tries}"),
@@ -124,9 +130,9 @@ class _Client:
                 pass
 
     def _record(self, waited_s: float, num_tries: int, retry_after_s: float | None) -> RequestRecord:
-        """`waited_s`: before the last try."""
+        """`waited_s`: seconds from the arrival of the request to its last try."""
         sim, receipt = self._sim, self._receipt
-        assert receipt is not None, "every session is closed"
+        assert receipt is not None, "the session has ended without a receipt"
         assert receipt.outcome is not Outcome.FINISHED or receipt.num_output_tokens == sim.num_output
         predicted = receipt.placement.predicted if receipt.placement else None
         sources = receipt.prefill_sources or receipt.sources
@@ -161,8 +167,8 @@ class _Client:
     # ---- RequestObserver
 
     def closed(self, receipt: RouteReceipt) -> None:
-        assert self._receipt is None, "a session is closed once"
+        assert self._receipt is None, "the session has given a second receipt"
         self._receipt = receipt
 
     def verified(self, prefill: WorkerId, decode: WorkerId, distance: float) -> None:
-        """Simulated handoffs are not checked."""
+        """Do nothing: simulated handoffs are not verified."""

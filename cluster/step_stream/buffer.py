@@ -1,6 +1,7 @@
-"""A request's token deltas between the one who produces them, step by step, and the one who reads them when it can.
+"""A request's token deltas between the engine that produces them step by step and the reader that takes them when it
+can.
 
-A reader that lags gets fewer and larger deltas, not a longer queue; one that lags too far loses its request.
+A reader that lags gets fewer and larger deltas, not a longer queue. A reader that lags too far loses its request.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ class DeltaSink(Protocol):
     def put(self, delta: TokenDelta) -> None: ...
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more will be put: the engine died, or refused the request."""
+        """The engine will put nothing more: it died, or refused the request."""
         ...
 
 
 class DeltaBuffer:
-    """Deltas of many streams, in order per sequence. Those of one sequence are merged while they wait."""
+    """Deltas of many streams, in order per sequence. Deltas of one sequence are merged while they wait."""
 
     __slots__ = ("_deltas", "_last", "num_tokens")
 
@@ -48,7 +49,7 @@ class DeltaBuffer:
         self.num_tokens += len(delta.token_ids)
 
     def take(self) -> list[tuple[int, TokenDelta]]:
-        """All deltas with their streams; the buffer is empty afterwards."""
+        """Return all deltas with their streams, and empty the buffer."""
         deltas, self._deltas = self._deltas, []
         self._last.clear()
         self.num_tokens = 0
@@ -56,7 +57,9 @@ class DeltaBuffer:
 
 
 def merge(first: TokenDelta, second: TokenDelta) -> TokenDelta | None:
-    """Two consecutive deltas of one sequence as one. None where they cannot be: logprobs are opaque per step."""
+    """Merge two consecutive deltas of one sequence. Returns None if one of them has logprobs, which are opaque per
+    step.
+    """
     if first.logprobs is not None or second.logprobs is not None:
         return None
     return msgspec.structs.replace(
@@ -68,7 +71,7 @@ def merge(first: TokenDelta, second: TokenDelta) -> TokenDelta | None:
 
 
 def merged(deltas: Sequence[TokenDelta]) -> TokenDelta:
-    """Deltas of one sequence, in order and without logprobs, as one."""
+    """Merge deltas of one sequence, in order and without logprobs, into one."""
     first, *rest = deltas
     for delta in rest:
         first = merge(first, delta) or delta
@@ -79,7 +82,7 @@ class TokenBuffer:
     """The deltas of one request, for one reader."""
 
     def __init__(self, num_sequences: int, max_unread_tokens: int | None = None) -> None:
-        """`max_unread_tokens`: how far the reader may lag; beyond it, `put` fails the feed with ClientTooSlow."""
+        """`max_unread_tokens` is how far the reader may lag. Beyond it, `put` fails the buffer with ClientTooSlow."""
         self._num_open = num_sequences
         self._max_unread_tokens = max_unread_tokens
         self._buffer = DeltaBuffer()
@@ -89,7 +92,7 @@ class TokenBuffer:
 
     @property
     def is_finished(self) -> bool:
-        """Every sequence has ended, or the feed has failed: nothing more will come."""
+        """Whether every sequence has ended or the buffer has failed. Nothing more will come."""
         return not self._num_open or self._error is not None
 
     def put(self, delta: TokenDelta) -> None:
@@ -102,13 +105,15 @@ class TokenBuffer:
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """The reader gets what has come so far, and then this error. No-op on a finished feed."""
+        """The reader gets what has come so far, and then `error`. Does nothing if the buffer is finished."""
         if not self.is_finished:
             self._error = error
             self._wake()
 
     async def next(self) -> list[TokenDelta]:
-        """Wait, and take all that has come; empty once every sequence has ended. Raises what `fail` was given."""
+        """Wait for deltas, and take all that have come. Returns an empty list once every sequence has ended. Raises the
+        error that `fail` was called with.
+        """
         while not self._buffer:
             if self._error is not None:
                 raise self._error

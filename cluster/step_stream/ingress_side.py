@@ -1,4 +1,4 @@
-"""The ingress's half of the step stream (cluster/step_stream/worker_side.py)."""
+"""The ingress's half of the step stream. The worker's half is cluster/step_stream/worker_side.py."""
 
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -13,7 +13,7 @@ from kvtransfer.handoff import KVHandoff
 
 
 class StepReader:
-    """The ingress's half, for one connection to a worker."""
+    """The ingress's half of the step stream, for one connection to a worker."""
 
     def __init__(
         self,
@@ -21,17 +21,17 @@ class StepReader:
         lost_with: Callable[[WorkerId], Awaitable[WorkerUnreachable]],
         max_unread_tokens: int | None = None,
     ) -> None:
-        """`lost_with` says what became of a worker whose connection was lost while it had requests;
-        `max_unread_tokens`: how far the reader of a stream may lag before the stream fails
+        """`lost_with` finds out what became of a worker whose connection was lost while it had requests.
+        `max_unread_tokens` is how far the reader of a stream may lag before the stream fails
         (cluster/step_stream/buffer.py).
         """
         self._worker = worker
         self._lost_with = lost_with
         self._max_unread_tokens = max_unread_tokens
-        self._feeds: dict[int, TokenBuffer] = {}
+        self._buffers: dict[int, TokenBuffer] = {}
         self._numbers = itertools.count()
         self.service = Service()
-        """What the connection is to be opened with."""
+        """The service for the connection to the worker."""
         self.service.on_post(STEP, self._on_step)
         self.service.on_post(STREAM_FAILED, self._on_stream_failed)
         self.service.when_closed(self._on_closed)
@@ -39,29 +39,29 @@ class StepReader:
     async def read(
         self, connection: Connection, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        """Start a request and give its deltas. Closing it stops the request.
+        """Start a request and give its deltas. Closing the generator stops the request.
 
         Raises:
-            ServingError: as the worker says; WorkerUnreachable when it cannot be reached, EngineLost when it died while
-                it had the request; ClientTooSlow.
+            ServingError: The error of the worker. WorkerUnreachable if the worker cannot be reached, EngineLost if the
+                worker died while it had the request, ClientTooSlow if the reader lagged too far.
         """
         stream = next(self._numbers)
-        feed = TokenBuffer(request.num_sequences, self._max_unread_tokens)
-        feed.on_overflow = lambda: self._send_stop(connection, stream)
-        self._feeds[stream] = feed
+        buffer = TokenBuffer(request.num_sequences, self._max_unread_tokens)
+        buffer.on_overflow = lambda: self._send_stop(connection, stream)
+        self._buffers[stream] = buffer
         try:
             try:
                 connection.post(START, Start(stream, request, handoff))
             except ConnectionLost as error:
                 raise WorkerUnreachable(f"worker {self._worker} is gone", self._worker) from error
-            while batch := await feed.next():
+            while batch := await buffer.next():
                 for delta in batch:
                     yield delta
         except ConnectionLost as error:
             raise await self._lost_with(self._worker) from error
         finally:
-            del self._feeds[stream]
-            if not feed.is_finished:
+            del self._buffers[stream]
+            if not buffer.is_finished:
                 self._send_stop(connection, stream)
 
     def _send_stop(self, connection: Connection, stream: int) -> None:
@@ -70,13 +70,13 @@ class StepReader:
 
     def _on_step(self, connection: Connection, deltas: list[tuple[int, TokenDelta]]) -> None:
         for stream, delta in deltas:
-            if (feed := self._feeds.get(stream)) is not None:
-                feed.put(delta)
+            if (buffer := self._buffers.get(stream)) is not None:
+                buffer.put(delta)
 
     def _on_stream_failed(self, connection: Connection, failed: StreamFailed) -> None:
-        if (feed := self._feeds.get(failed.stream)) is not None:
-            feed.fail(failed.error.to_error())
+        if (buffer := self._buffers.get(failed.stream)) is not None:
+            buffer.fail(failed.error.to_error())
 
     def _on_closed(self, connection: Connection) -> None:
-        for feed in self._feeds.values():
-            feed.fail(ConnectionLost(f"the connection to worker {self._worker} was lost"))
+        for buffer in self._buffers.values():
+            buffer.fail(ConnectionLost(f"the connection to worker {self._worker} was lost"))

@@ -1,10 +1,10 @@
-"""The step stream: how tokens leave a worker. This is the worker's half.
+"""The worker's half of the step stream: how tokens leave a worker.
 
-There is one per connection between an ingress replica and a worker, and each message on it carries everything that one
-engine step produced for that ingress replica. The worker's half (`StepStreams`) runs what the ingress replicas ask for;
-the ingress's half (cluster/step_stream/ingress_side.py) hands the deltas out to the requests. A half whose other side
-is gone ends all that belongs to it: the worker stops generating for a dead ingress replica, and the ingress fails what
-a dead worker ran.
+There is one step stream per connection between an ingress replica and a worker. Each message on it carries everything
+that one engine step produced for that ingress replica. The worker's half (`StepStreams`) runs the requests of the
+ingress replicas. The ingress's half (cluster/step_stream/ingress_side.py) gives the deltas to the requests. When a
+connection ends, the worker stops all generation for the ingress replica, and the ingress fails all requests on the
+worker.
 """
 
 import asyncio
@@ -21,23 +21,27 @@ from kvtransfer.handoff import KVHandoff
 
 logger = logging.getLogger("baton.step_stream")
 MAX_STEP_DELTAS = 1024
-"""In one message: deltas with logprobs are large, and wait unmerged."""
+"""Most deltas in one message. Deltas with logprobs are large and are not merged. More makes larger messages, up to the
+limit of a frame; fewer sends more messages.
+"""
 FAILED = "the worker failed on this request"
-"""What is said of an error that nobody has foreseen: its own text is for the log of the worker alone."""
+"""The error message of an unexpected exception. The exception's own text goes to the worker's log only."""
 
 
 class GeneratingEngine(Protocol):
+    """The part of an engine that the step stream needs."""
+
     async def start(self, request: GenerateRequest, handoff: KVHandoff | None, sink: DeltaSink) -> None:
-        """Raises ServingError."""
+        """Start a generation. Raises ServingError."""
         ...
 
     async def stop(self, request_id: RequestId) -> None:
-        """End a generation and forget it. No-op when it is not running."""
+        """End a generation and forget it. Does nothing if it is not running."""
         ...
 
 
 class StepStreams:
-    """The worker's half, for all connections. `flush` is to be called after each engine step."""
+    """The worker's half of the step stream, for all connections. `flush` must be called after each engine step."""
 
     def __init__(self, engine: GeneratingEngine, service: Service) -> None:
         self._engine = engine
@@ -55,7 +59,7 @@ class StepStreams:
         self._say_sent()
 
     async def drained(self) -> None:
-        """Wait until all that the engine has produced is on its way."""
+        """Wait until everything that the engine has produced is sent."""
         while any(writer.is_waiting for writer in self._writers.values()):
             self._sent = asyncio.get_running_loop().create_future()
             await self._sent
@@ -109,7 +113,7 @@ class StepStreams:
 
 
 class _Writer:
-    """What has been produced for one connection and not sent yet."""
+    """What was produced for one connection and is not sent yet."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -118,14 +122,14 @@ class _Writer:
 
     @property
     def is_waiting(self) -> bool:
-        """For the other side to read."""
+        """Whether deltas wait for the peer to read."""
         return bool(self._buffer) and self._connection.is_open
 
     def put(self, stream: int, delta: TokenDelta) -> None:
         self._buffer.put(stream, delta)
 
     def fail(self, stream: int, error: BaseException) -> None:
-        self._send_all()  # whether or not it is read: an error must not overtake the tokens before it
+        self._send_all()  # even if the peer does not read: an error must not overtake the tokens before it
         serving = error if isinstance(error, ServingError) else ServingError(FAILED)
         if self.streams.pop(stream, None) is not None and self._connection.is_open:
             self._connection.post(STREAM_FAILED, StreamFailed(stream, ErrorMessage.of(serving)))
@@ -135,7 +139,7 @@ class _Writer:
             self._send_all()
 
     def _send_all(self) -> None:
-        """Called by the engine's own output loop, which no connection may end."""
+        """Send all deltas. The engine's own output loop calls this, so no error of a connection may leave it."""
         if not self._buffer or not self._connection.is_open:
             return
         deltas = self._buffer.take()

@@ -1,44 +1,37 @@
-"""Whether an engine that lives also answers. One that does not, loses its requests to other workers; one that stays so
-will not come back, and its worker must be replaced.
+"""The watchdog of an engine: whether an engine that lives also answers. Requests of an engine that does not answer go
+to other workers. The worker of an engine that does not answer for long is replaced.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
+from cluster.engine.port import WatchedEngine
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import WorkerId
 
 logger = logging.getLogger("baton.worker")
 
 ASK_INTERVAL_S = 1.0
+"""Seconds between two questions to the engine. Longer notices a stall later; shorter costs the engine time between its
+steps.
+"""
 HANG_STALLS = 4
-"""An engine that does not answer for so many times its stall timeout hangs for good."""
+"""Stall timeouts without an answer after which the engine is given up. Fewer replaces engines that would have
+recovered; more keeps a dead one for longer.
+"""
 HEALTH_INTERVAL_S = 0.1
-"""How late it is noticed, in seconds, that an engine has died while it was asked whether it lives."""
-
-
-class WatchedEngine(Protocol):
-    async def answer(self) -> None:
-        """Returns when the engine core answers: after the step that it is in."""
-        ...
-
-    async def check_health(self) -> None:
-        """Raises when the engine core is gone."""
-        ...
-
-    async def give_up_running(self) -> None:
-        """Fail what runs on the engine, so that it is run elsewhere."""
-        ...
+"""Seconds between two looks at the health of an engine that is asked for an answer. Longer notices its death later;
+shorter costs CPU.
+"""
 
 
 async def show_life(engine: WatchedEngine, stall_timeout_s: float, worker: WorkerId) -> None:
-    """Returns when the engine has answered. Raises WorkerUnreachable when it is dead or hangs."""
+    """Return when the engine has answered. Raises WorkerUnreachable if the engine is dead or hangs."""
     answer = asyncio.ensure_future(engine.answer())
     try:
         async with asyncio.timeout(stall_timeout_s):
-            while not answer.done():  # vLLM leaves the question open when its engine core dies meanwhile
+            while not answer.done():  # if its engine core dies meanwhile, vLLM never answers
                 await engine.check_health()
                 await asyncio.wait([answer], timeout=HEALTH_INTERVAL_S)
             await answer
@@ -49,6 +42,8 @@ async def show_life(engine: WatchedEngine, stall_timeout_s: float, worker: Worke
 
 
 class Watchdog:
+    """Asks the engine for an answer, again and again, and gives up its requests while it does not answer."""
+
     def __init__(self, engine: WatchedEngine, stall_timeout_s: float, on_stall: Callable[[], Awaitable[None]]) -> None:
         """`stall_timeout_s` must be longer than the engine's longest step; `on_stall` is awaited once per stall."""
         self._engine = engine
@@ -57,7 +52,7 @@ class Watchdog:
         self.is_stalled = False
 
     async def run(self) -> None:
-        """Never returns. Raises TimeoutError when the engine hangs for good."""
+        """Never returns. Raises TimeoutError if the engine hangs for good."""
         while True:
             answer = asyncio.ensure_future(self._engine.answer())
             try:
@@ -77,7 +72,7 @@ class Watchdog:
         await self._on_stall()
         async with asyncio.timeout((HANG_STALLS - 1) * self._stall_timeout_s):
             while not answer.done():
-                await self._engine.give_up_running()  # those too that came meanwhile
+                await self._engine.give_up_running()  # again, for requests that have come since
                 await asyncio.wait([answer], timeout=ASK_INTERVAL_S)
         await answer
         self.is_stalled = False

@@ -1,7 +1,7 @@
-"""Writes the pinned locks of both install flavours from what pyproject.toml asks for. `make lock` runs it.
+"""Write the pinned lock file of a flavour from the requirements in pyproject.toml. `make lock` runs this script.
 
-pip resolves without installing; what the flavour must not install is left out, and the rest is pinned. The Makefile
-installs a lock with --no-deps, so that nothing beyond it comes in.
+pip resolves the requirements without installing them. Packages that the flavour must not install are left out, and the
+rest is pinned. The Makefile installs a lock with --no-deps, so that no other package is installed.
 """
 
 import argparse
@@ -16,17 +16,19 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 LEFT_OUT = {
-    # torch is installed first and alone, from the CPU index. The registry's torchvision, torchaudio and torchcodec
-    # are CUDA builds that break `import transformers` beside a CPU torch, and its triton has no CPU backend.
+    # The Makefile installs torch first, from the CPU index. The registry's torchvision, torchaudio and torchcodec are
+    # CUDA builds that break `import transformers` with a CPU torch, and its triton has no CPU backend.
     "cpu": {"torch", "torchvision", "torchaudio", "torchcodec", "triton", "nixl-cu12"},
     "gpu": set(),
 }
+"""Packages that are not pinned, by flavour."""
 
 ENVIRONMENT = {
     "cpu": {},
-    # A CPU build of torch that this machine's pip is set up to find must not end up in the GPU lock.
+    # This machine's pip may be configured to find a CPU build of torch, which must not be in the GPU lock.
     "gpu": {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""},
 }
+"""Environment variables of pip, by flavour."""
 
 
 def main() -> None:

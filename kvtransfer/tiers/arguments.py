@@ -1,9 +1,8 @@
-"""Where KV blocks go that the engine's own memory has no room for: NIXL alone, or NIXL with a DRAM and a disk tier.
+"""Arguments of vLLM's KVTransferConfig: NIXL alone, or NIXL with a DRAM and a disk tier behind the engine's memory.
 
-Pure: decides the arguments of vLLM's KVTransferConfig. NIXL comes first, so a request with a handoff takes its blocks
-from there (kvtransfer/handoff.py keeps it from looking into the tiers at all); any other request is looked up in the
-tiers for what the engine's prefix cache lacks. vLLM moves blocks between an accelerator and host memory; where the
-engine's own memory is host memory, kvtransfer/tiers/host.py does.
+NIXL comes first, so a request with a handoff takes its blocks from there (kvtransfer/handoff.py keeps vLLM from looking
+it up in the tiers). Any other request is looked up in the tiers for what the engine's prefix cache lacks. vLLM moves
+blocks between an accelerator and host memory; if the engine's own memory is host memory, kvtransfer/tiers/host.py does.
 """
 
 import hashlib
@@ -20,17 +19,19 @@ from kvtransfer.transport.topology import Device
 GIB = 1 << 30
 
 DISK_SUBFOLDER = "baton-kv"
-"""All that Baton writes to, and deletes from, a disk tier's path is below it."""
+"""Folder below a disk tier's path. Baton writes and deletes nothing outside it."""
 
 GRAMMARS = "baton_grammars"
-"""Of the connector's settings: what requests' grammars may cost the engine, whose core has no other configuration."""
+"""Key of the connector's settings for what grammars of requests may cost the engine. The engine's core has no other
+configuration of Baton's.
+"""
 
 _KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
 
 
 def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine_id: str) -> dict[str, Any]:
-    """Arguments of vLLM's KVTransferConfig for one engine of the pool. `engine_id` must be new per process: a peer that
-    knew this address before must not take a restarted engine for the old one.
+    """Arguments for one engine of the pool. `engine_id` must be new for each process: a peer that knows its address
+    must not take a restarted engine for the old one.
     """
     nixl = {
         "kv_connector": "NixlConnector",
@@ -77,7 +78,7 @@ def _disk_tier(disk: DiskTierConfig, engine: dict[str, Any]) -> dict[str, Any]:
         "root_dir": f"{disk.path}/{DISK_SUBFOLDER}",
         "capacity_bytes": int(disk.gib * GIB),
         # vLLM names a file by its tokens, the model's name, the dtype and the layers. Blocks outlive the process that
-        # wrote them, so whatever else an engine argument may change in them must keep them apart.
+        # wrote them. Any other engine argument may change their content, so it must change their name, too.
         "engine_digest": hashlib.sha256(json.dumps(engine, sort_keys=True, default=str).encode()).hexdigest(),
         "revision": engine.get("revision"),
     }

@@ -1,8 +1,9 @@
-"""The disk tier behind the DRAM tier: vLLM's file system tier, kept within its capacity and apart from other weights'.
+"""The disk tier behind the DRAM tier: vLLM's file system tier, with a capacity and with separate files for other
+weights.
 
-vLLM's tier only ever adds files. This one has those that were not used for longest removed
-(kvtransfer/tiers/disk_prune.py), in a process of its own, since a walk over a full disk would take the engine's
-interpreter for seconds. A file that goes while it is asked for is a miss.
+vLLM's tier only adds files. This tier also removes the files that were not used for longest
+(kvtransfer/tiers/disk_prune.py). It does so in a process of its own, because a walk over a full disk would block the
+engine's interpreter for seconds. A file that is removed while a request asks for it is a miss.
 """
 
 import hashlib
@@ -24,7 +25,9 @@ from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager
 from kvtransfer.tiers import disk_prune
 
 SHARE_BETWEEN_PRUNES = 0.05
-"""Of the capacity: each worker that writes to it may exceed the capacity by so much."""
+"""Share of the capacity that a worker writes between two prunes, and by which it may exceed the capacity. More fills
+the disk further; less walks over the disk more often.
+"""
 
 
 class DiskTier(FileSystemTierManager):
@@ -39,7 +42,7 @@ class DiskTier(FileSystemTierManager):
         revision: str | None,
         **by_vllm: Any,
     ) -> None:
-        """Files of one `engine_digest` and the same weights are shared by all workers that see them."""
+        """All workers that see the files of one `engine_digest` and the same weights share them."""
         weights = weights_identity(offloading_spec.config.model.name, revision)
         identity = f"{vllm.__version__} {engine_digest} {weights}"
         self._folder = Path(root_dir)
@@ -48,7 +51,7 @@ class DiskTier(FileSystemTierManager):
         self._pruning: subprocess.Popen[bytes] | None = None
         self._namespace = self._folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._kept: dict[OffloadKey, None] = {}
-        """Blocks that this worker has written, oldest first: no more than fit."""
+        """Blocks that this worker has written, oldest first, and no more than the capacity."""
         super().__init__(offloading_spec, root_dir=str(self._namespace), enable_kv_events=True, **by_vllm)
         self._prune()
 
@@ -59,8 +62,8 @@ class DiskTier(FileSystemTierManager):
         super().submit_store(job_metadata)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
-        """vLLM's tier says what it writes. What pruning removes nobody says, so it is taken to be what was written
-        first. Blocks that others wrote to the same disk come as a surprise.
+        """vLLM's tier reports what it writes, but not what pruning removes. This method reports the oldest blocks as
+        removed. Blocks that other workers wrote to the same disk are not reported.
         """
         for event in super().take_events():
             for key in event.keys:
@@ -75,12 +78,13 @@ class DiskTier(FileSystemTierManager):
             yield OffloadingEvent(keys=gone, medium=self.medium, removed=True)
 
     def drain_jobs(self) -> None:
-        """vLLM calls this when it empties the DRAM tier on request, since what that holds cannot be trusted, and leaves
-        the disk as it is. It holds the same: nobody looks for it under another name, and pruning finds it in time.
+        """vLLM calls this when it empties the DRAM tier, whose blocks cannot be trusted, and leaves the disk as it is.
+        The disk holds the same blocks, so this method renames their folder: no worker finds them there, and pruning
+        removes them later.
         """
         super().drain_jobs()
         self._kept.clear()
-        with suppress(FileNotFoundError):  # another worker on this disk was first
+        with suppress(FileNotFoundError):  # another worker on this disk has renamed it
             self._namespace.rename(f"{self._namespace}.distrusted-{time.time_ns()}")
 
     def shutdown(self) -> None:
@@ -96,10 +100,10 @@ class DiskTier(FileSystemTierManager):
 
 
 def weights_identity(model: str, revision: str | None) -> str:
-    """Tells the weights of a loaded model from others under the same name: its files with their sizes and times.
+    """Identifies the weights of a model, among others under the same name, by its files with their sizes and times.
 
     Raises:
-        ValueError: the model's files cannot be found, so blocks of other weights could be taken for its own.
+        ValueError: the model's files cannot be found, so that blocks of other weights could be taken for its own.
     """
     folder = Path(model)
     if not folder.is_dir():

@@ -1,7 +1,7 @@
-"""Remove the blocks of a disk tier that were not used for longest, until what is left fits. A program of its own.
+"""Remove the blocks of a disk tier that were not used for longest, until the rest fits. A program of its own.
 
-"Used" is written or read, as far as the file system keeps track: mounted with `relatime`, to a day; with `noatime`,
-written. Only files that look like a block of vLLM's file system tier are touched.
+A block is used when it is written or read, as far as the file system records it: with `relatime`, reads count to a day;
+with `noatime`, only writes count. Only files named like a block of vLLM's file system tier are removed.
 """
 
 import os
@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 KEPT_SHARE = 0.9
-"""Of the capacity, so that not every new block is followed by a walk over all."""
+"""Share of the capacity that is left after a prune. More walks over the disk more often; less removes more blocks at
+once.
+"""
 
 ABANDONED_S = 3600.0
-"""A file still being written after so long was left by a process that died."""
+"""Seconds after which an unfinished file counts as left behind by a process that died. Fewer may remove a file that is
+being written; more keeps such files for longer.
+"""
 
 BLOCKS = "*/*_r*/???/??_g*/*.bin"
 UNFINISHED = f"{BLOCKS}_*.tmp"
@@ -28,7 +32,7 @@ class Block(NamedTuple):
 
 
 def surplus(blocks: list[Block], capacity_bytes: int) -> list[Block]:
-    """The blocks to remove, those that were not used for longest first. None while all fit."""
+    """The blocks to remove, the longest unused first. Empty if all fit."""
     excess = sum(block.num_bytes for block in blocks)
     if excess <= capacity_bytes:
         return []

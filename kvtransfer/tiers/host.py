@@ -1,8 +1,8 @@
 """The DRAM tier of an engine that runs on the CPU, with the disk tier behind it.
 
-vLLM's offloading knows the way from an accelerator to host memory alone. Here both ends are host memory, so a transfer
-is a copy, done when it is submitted: nothing is ever in flight. Everything else, which blocks go where and when, is
-vLLM's: this is its tiering spec with another worker.
+vLLM's offloading moves blocks between an accelerator and host memory only. Here both ends are host memory, so a
+transfer is a copy, which is done when it is submitted. vLLM decides which blocks go where and when: this is its tiering
+spec with another worker.
 """
 
 import time
@@ -63,12 +63,12 @@ class HostWorker(OffloadingWorker):
         return finished
 
     def wait(self, job_ids: set[int]) -> None:
-        """Every job is finished when it has been submitted."""
+        """Return at once: every job is finished when it has been submitted."""
 
     def shutdown(self) -> None:
         self._tier_pages.clear()  # the region cannot be unmapped while it is viewed
         self._region._creator = (
-            False  # it would remove the file's name, which is gone (kvtransfer/tiers/shared_memory.py)
+            False  # cleanup() would remove the file's name, which is already gone (kvtransfer/tiers/shared_memory.py)
         )
         self._region.cleanup()
 

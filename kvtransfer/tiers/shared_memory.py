@@ -1,11 +1,12 @@
-"""The DRAM tiers' files in shared memory: they go with the engine, however it ends.
+"""The DRAM tiers' files in shared memory, which are freed when the engine ends, however it ends.
 
 vLLM names a tier's file by the engine's id, so that the engine's processes find it, and removes it when the engine ends
-in order; after a SIGKILL it would hold the tier's memory until the machine restarts. Once the engine has started, all
-its processes have mapped the file and nobody needs its name, so the name is removed: the memory goes with the last of
-them. A start that is killed leaves the name behind; whoever starts the next engine removes it. That nobody starts an
-engine by a name is known by a lock, which the kernel drops with its holder. A lock, not a process id: containers often
-share /dev/shm but not their process ids.
+in order. After a SIGKILL the file would hold the tier's memory until the machine restarts. So the name is removed once
+the engine has started: all its processes have mapped the file, and the memory is freed with the last of them.
+
+A start that is killed leaves the name behind, and the start of the next engine removes it. A lock tells such a name
+from that of an engine that is being started: the kernel drops the lock with the process. A process id would not do,
+because containers often share /dev/shm but not their process ids.
 """
 
 import fcntl
@@ -20,9 +21,9 @@ _PREFIX = "baton_tier_"
 
 @contextmanager
 def named_while_starting(engine_id: str, folder: Path = SHARED_MEMORY) -> Iterator[None]:
-    """Around the start of an engine."""
+    """To be entered before an engine starts, and left when it has started."""
     _remove_abandoned(folder)
-    unlocked = folder / f"{_PREFIX}{engine_id}.new"  # not looked at by others before it is locked
+    unlocked = folder / f"{_PREFIX}{engine_id}.new"  # no other process looks at it before it is locked
     with unlocked.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         unlocked.rename(_lock_of(folder, engine_id))
@@ -34,7 +35,7 @@ def named_while_starting(engine_id: str, folder: Path = SHARED_MEMORY) -> Iterat
 
 def _remove_abandoned(folder: Path) -> None:
     for lock in folder.glob(f"{_PREFIX}*.lock"):
-        # FileNotFoundError: somebody else has just removed it. BlockingIOError: its engine is being started.
+        # FileNotFoundError: another process has just removed it. BlockingIOError: its engine is being started.
         with suppress(FileNotFoundError, BlockingIOError), lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(folder, lock.stem.removeprefix(_PREFIX))

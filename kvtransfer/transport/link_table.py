@@ -18,17 +18,17 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True):
     decode: WorkerId
     decode_node: str
     transport: Transport | None
-    """The fastest that both workers allow. None: UCX decides (`why` says what by)."""
+    """The fastest transport that both workers allow. None if UCX decides, by what `why` names."""
     why: str
     is_proved: bool
-    """A real handoff has worked, so requests are placed on the pair."""
+    """True if a real handoff has worked, so that requests are placed on the pair."""
     latency_s: float | None
     bytes_per_s: float | None
-    """None: not measured."""
+    """None if the link is not measured."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's engine was started with."""
+    """The settings with which the engine of a worker was started."""
 
     worker: WorkerId
     pool: Pool

@@ -1,5 +1,5 @@
-"""What this machine has to move KV blocks with, as Linux tells it. Decides nothing: kvtransfer/transport/topology.py
-does.
+"""What this machine has to move KV blocks with, as Linux reports it. kvtransfer/transport/topology.py decides what to
+use.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ def _active_ports(adapters: Path) -> list[RdmaPort]:
 
 
 def _line(file: Path) -> str:
-    """Empty where the kernel does not say."""
+    """Empty if the kernel does not report it."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -1,9 +1,9 @@
-"""Which transport carries KV blocks, by what the node has and what the operator asks for. Pure: returns the settings,
-sets nothing.
+"""Which transport carries KV blocks, by what the node has and what the operator asks for. Pure: the caller applies the
+settings.
 
 NIXL creates UCX with peer error handling, so that a dead peer fails a pull instead of hanging it. That rules out sysv
-and posix shared memory; cross-memory attach (CMA) is the shared memory that is left. A setting that the operator has
-made, in the pool's `env` or on the node, is never touched. docs/transport.md says what each choice was measured at.
+and posix shared memory; cross-memory attach (CMA) is the shared memory that is left. A setting of the operator, in the
+pool's `env` or on the node, is never changed. docs/benchmarks.md has a measurement of each choice.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEAD_PEER_S = 10
-"""After this long without an answer a machine is taken for dead. Sooner gives up on one that is only slow."""
+"""Seconds without an answer after which a machine counts as dead. Fewer gives up machines that are only slow; more lets
+pulls from dead ones hang for longer.
+"""
 
 _ONLY = {
     (Device.CPU, Transport.TCP): "tcp",
@@ -48,7 +50,7 @@ _ONLY = {
     (Device.CUDA, Transport.NVLINK): "tcp,cuda",
     (Device.CUDA, Transport.RDMA): "rc,cuda_copy",
 }
-"""UCX_TLS where the operator asks for one transport. CMA and NVLink carry data alone: TCP connects and notifies. GPU
+"""UCX_TLS if the operator asks for one transport. CMA and NVLink carry data alone, so TCP connects and notifies. GPU
 memory always needs cuda_copy, which `cuda` includes.
 """
 
@@ -59,7 +61,7 @@ _PEER_LOSS = (
         "UCX_TCP_KEEPCNT", "3", f"and is lost after 3 silent ones: {DEAD_PEER_S} s in all, UCX's own take 28"
     ),
     EngineVariable(
-        "UCX_TCP_USER_TIMEOUT", f"{DEAD_PEER_S}s", "the same for data that nobody acknowledges: Linux takes 15 min"
+        "UCX_TCP_USER_TIMEOUT", f"{DEAD_PEER_S}s", "the same for data without an acknowledgement: Linux takes 15 min"
     ),
     EngineVariable(
         "UCX_KEEPALIVE_INTERVAL", "4s", "the same for transports other than TCP: UCX's own round takes 20 s"
@@ -82,12 +84,12 @@ _RCACHE = EngineVariable(
 def choose(
     node: Node, only: Transport | None, operator: Mapping[str, str], interface: str | None = None
 ) -> WorkerTransport:
-    """The settings of every process of a worker, to be made before its engine starts. `only` is the one transport that
-    the operator asks for, None leaves the choice to Baton; `operator` is the UCX environment that is set already;
-    `interface` is the network interface that the processes of the cluster use, None where UCX is to choose.
+    """The settings of every process of a worker, which must be made before its engine starts. `only`: the one transport
+    that the operator asks for, or None to leave the choice to Baton. `operator`: the UCX environment that is already
+    set. `interface`: the network interface of the cluster's processes, or None to leave the choice to UCX.
 
     Raises:
-        ValueError: the node cannot have the transport that is asked for.
+        ValueError: the node does not have the transport that the operator asks for.
     """
     tls = _fastest(node) if only is None else _only(node, only)
     transports = tuple(t for t in Transport if _has(node, t)) if only is None else (only,)
@@ -104,8 +106,8 @@ def environment(transport: WorkerTransport) -> dict[str, str]:
 
 
 def between(prefill: WorkerTransport, decode: WorkerTransport, *, same_node: bool) -> tuple[Transport | None, str]:
-    """The fastest transport that both workers allow, and why. None: UCX decides by what the operator has set, or the
-    two have none in common. UCX does not tell which one it took.
+    """The fastest transport that both workers allow, and why. None if UCX decides by the operator's settings, or if the
+    workers have no transport in common. UCX does not report which transport it took.
     """
     if not prefill.transports or not decode.transports:
         return None, "UCX_TLS is set by the operator"
@@ -144,7 +146,7 @@ def _only(node: Node, transport: Transport) -> EngineVariable:
 
 
 def _net_devices(node: Node, interface: str | None) -> tuple[EngineVariable, ...]:
-    """UCX listens on each interface that it may use."""
+    """UCX listens on each interface that it may use, so it gets no more than it needs."""
     if interface is None:
         return ()
     devices = ",".join((interface, *(port.name for port in node.rdma_ports)))

@@ -1,4 +1,4 @@
-"""Who is admitted, who waits, and who is refused. Compiled modules come first (cluster/compiled.py)."""
+"""Which requests are admitted, wait, or are refused. Compiled modules come first (cluster/compiled.py)."""
 
 from cluster import compiled
 

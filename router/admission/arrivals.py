@@ -1,50 +1,52 @@
-"""How fast others will arrive after a request that arrives now, so that a placement can count those who will suffer it.
+"""How many requests arrive soon after a request that arrives now, so that a placement can count the requests that it
+will delay.
 
-An arrival tells of others where traffic comes in bursts: what counts is not the mean rate, but the rate that requests
-have found after their own arrival (the Palm rate). For Poisson arrivals the two are the same.
+Where traffic comes in bursts, an arrival makes further arrivals more likely. So the mean rate is not what counts, but
+the rate that requests find after their own arrival (the Palm rate). For Poisson arrivals the two are the same.
 """
 
 from collections import deque
-from math import exp
 from typing import Final, final
 
+from router.prediction.decaying import DecayingSum, moving_mean
+
 HORIZON_S: Final = 1.0
-"""After an arrival, in which the others are counted."""
+"""Time after an arrival in which further arrivals are counted, in seconds. Longer averages bursts away; shorter counts
+a part of each burst only.
+"""
 SHARE: Final = 0.01
-"""Of the newest arrival in the average."""
+"""Share of the newest arrival in the mean of further arrivals. Higher follows chance; lower learns late that traffic
+has become bursty.
+"""
 RECENT_S: Final = 2.0
+"""Window of the mean rate, in seconds. Longer sees a burst late; shorter takes chance for a burst."""
 
 
 @final
 class ArrivalRate:
-    __slots__ = ("_after", "_at", "_found", "_recent")
+    __slots__ = ("_after", "_found", "_recent")
 
     def __init__(self) -> None:
-        self._recent = 0.0
-        """Arrivals, each counting less the older it is."""
-        self._at = 0.0
+        self._recent = DecayingSum(RECENT_S)
+        """Arrivals."""
         self._after: deque[float] = deque()
-        """Arrivals of the last HORIZON_S."""
+        """Times of the arrivals of the last HORIZON_S."""
         self._found = 0.0
-        """Others that arrived within HORIZON_S, on average."""
+        """Mean number of further arrivals within HORIZON_S after an arrival."""
 
     def note(self, now: float) -> None:
-        self._age(now)
-        self._recent += 1.0
+        self._close_horizons(now)
+        self._recent.add(1.0, now)
         self._after.append(now)
 
     def per_s(self, now: float) -> float:
-        """Expected in the next seconds, after an arrival now."""
-        self._age(now)
-        recent, found = self._recent / RECENT_S, self._found / HORIZON_S
+        """Arrivals per second to expect after an arrival now."""
+        self._close_horizons(now)
+        recent, found = self._recent.at(now) / RECENT_S, self._found / HORIZON_S
         return recent if recent > found else found
 
-    def _age(self, now: float) -> None:
-        age_s = now - self._at
-        if age_s > 0.0:
-            if self._recent:
-                self._recent *= exp(-age_s / RECENT_S)
-            self._at = now
+    def _close_horizons(self, now: float) -> None:
+        """Learn from arrivals whose horizon has passed."""
         while self._after and now - self._after[0] > HORIZON_S:
-            self._after.popleft()  # those behind it came while it was there: within its horizon
-            self._found += SHARE * (len(self._after) - self._found)
+            self._after.popleft()  # arrivals behind it came within its horizon: it was still in the queue
+            self._found = moving_mean(self._found, len(self._after), SHARE)

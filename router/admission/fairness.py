@@ -1,15 +1,35 @@
-"""Which tenants use more than their share: engine time that was placed for each, forgetting the old.
+"""Which tenants use more than their share of engine time. Old use counts less than new use.
 
-Counted in predicted seconds of engines rather than in requests, so that many short prompts and one long one weigh what
-they cost.
+Use is counted in predicted seconds of engines and not in requests, so that many short prompts and one long prompt count
+what they cost.
 """
 
 from math import log
 from typing import Final, final
 
+from router.prediction.decaying import remaining
+
 HALF_LIFE_S: Final = 30.0
+"""Age at which engine time counts half, in seconds. Longer delays a tenant for use that it has ended; shorter lets a
+tenant that pauses now and then take more than its share.
+"""
 MAX_TENANTS: Final = 10_000
+"""Tenants that are remembered. More cost memory and time for each ageing; with fewer, the least users among many
+tenants are forgotten and count as new.
+"""
 LARGEST_EXCESS: Final = 4.0
+"""Largest excess that counts. Higher lets one tenant's requests wait much longer; lower treats a heavy user like a
+light one.
+"""
+_WINDOW_S: Final = HALF_LIFE_S / log(2)
+_AGEING_S: Final = HALF_LIFE_S / 10
+"""Time after which all figures are aged, in seconds. Longer counts old use for too much; shorter costs CPU for each
+tenant.
+"""
+_LEAST_SHARE: Final = 0.001
+"""Share of all engine time up to which a tenant is forgotten. Higher forgets tenants that still have requests; lower
+remembers tenants that have gone.
+"""
 
 
 @final
@@ -20,7 +40,7 @@ class TenantShares:
         self._used_s: dict[str, float] = {}
         self._total_s = 0.0
         self._since = 0.0
-        """When all figures were last aged."""
+        """Time at which all figures were aged."""
 
     def charge(self, tenant: str, engine_s: float, now: float) -> None:
         self._age(now)
@@ -31,7 +51,7 @@ class TenantShares:
         self._total_s += engine_s
 
     def excess(self, tenant: str, now: float) -> float:
-        """What a tenant has used lately, as a multiple of an equal share; at most LARGEST_EXCESS."""
+        """Use of a tenant lately, as a multiple of an equal share; at most LARGEST_EXCESS."""
         self._age(now)
         if self._total_s <= 0.0:
             return 1.0
@@ -40,15 +60,15 @@ class TenantShares:
         return min(LARGEST_EXCESS, share * num_tenants)
 
     def seconds_per_s(self) -> float:
-        """Engine time that was placed lately, per second."""
-        return self._total_s * log(2) / HALF_LIFE_S
+        """Engine seconds per second that were placed lately."""
+        return self._total_s / _WINDOW_S
 
     def _age(self, now: float) -> None:
         age_s = now - self._since
-        if age_s < HALF_LIFE_S / 10:
+        if age_s < _AGEING_S:
             return
-        factor = 0.5 ** (age_s / HALF_LIFE_S)
-        floor = 0.001 * self._total_s * factor
+        factor = remaining(age_s, _WINDOW_S)
+        floor = _LEAST_SHARE * self._total_s * factor
         self._used_s = {t: used * factor for t, used in self._used_s.items() if used * factor > floor}
         self._total_s = sum(self._used_s.values())
         self._since = now

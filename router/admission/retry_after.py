@@ -1,25 +1,33 @@
-"""When a refused request would be let in: what Retry-After says.
+"""When a refused request should come back: the value of Retry-After.
 
-Those who are refused are told different times: each is given a turn behind those that have been told one before, in
-what the load leaves of the service. So those who come back find room, and do not meet each other again.
+Refused requests are given different times. Each is given a retry slot behind the slots that were given before, in the
+room that the load leaves of the service. So requests that come back find room, and do not meet each other again.
 """
 
-from math import ceil, exp
+from math import ceil
 from typing import Final, final
 
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Prediction
 from router.load.worker_state import WorkerState
-from router.placement.cost import MARGIN, DecodePart, stretched
+from router.placement.cost import MARGIN, stretched
 from router.placement.placement_input import PlacementInput
+from router.placement.work import DecodePart
+from router.prediction.decaying import DecayingSum, remaining
 
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
+"""Bounds of Retry-After, in seconds. Lower has clients come back for nothing; higher keeps them away from room."""
 MOST_BUSY: Final = 0.95
+"""Share of their time up to which workers are taken to be busy with new requests. Higher predicts very long waits under
+overload; lower predicts waits that are too short.
+"""
 FULL: Final = 0.85
-"""Share of the capacity that those who come back may fill: at more, chance alone has some of them refused again."""
+"""Share of the capacity that requests which come back may fill. Higher has chance alone refuse some of them again;
+lower keeps them away from room.
+"""
 OFFERED_S, ADMITTED_S, CAPACITY_S = 30.0, 2.0, 60.0
-"""Over which requests are averaged: those that come, for what is to come is like the last half minute rather than like
-a burst; those that are let in; and how long the most of these is taken for what the service can do.
+"""Seconds over which requests are averaged: requests that come; requests that are admitted; and the time for which the
+highest rate of admission is taken for the capacity. Longer takes bursts for little, and follows a change of load later.
 """
 
 
@@ -27,29 +35,27 @@ a burst; those that are let in; and how long the most of these is taken for what
 class Rate:
     """Mean number per second over about the last `window_s`, or since the first."""
 
-    __slots__ = ("_at", "_began_at", "_recent", "_window_s")
+    __slots__ = ("_began_at", "_recent")
 
     def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._recent = self._at = 0.0
+        self._recent = DecayingSum(window_s)
         self._began_at: float | None = None
 
     def note(self, now: float) -> None:
         if self._began_at is None:
-            self._began_at = self._at = now
-        self._recent = self._recent * exp((self._at - now) / self._window_s) + 1.0
-        self._at = now
+            self._began_at = now
+        self._recent.add(1.0, now)
 
     def per_s(self, now: float) -> float:
         if self._began_at is None:
             return 0.0
-        seen_s = max(now - self._began_at, 1.0) / self._window_s
-        return self._recent * exp((self._at - now) / self._window_s) / (self._window_s * (1.0 - exp(-seen_s)))
+        window_s, seen_s = self._recent.window_s, max(now - self._began_at, 1.0)
+        return self._recent.at(now) / (window_s * (1.0 - remaining(seen_s, window_s)))
 
 
 @final
 class RetrySlots:
-    """When those who were refused are to come again, by class: the next one after all who were told before."""
+    """When refused requests are to come back, by class. A slot is free after all slots that were given before."""
 
     __slots__ = ("_admitted", "_capacity_at", "_capacity_per_s", "_next_at", "_offered")
 
@@ -57,7 +63,7 @@ class RetrySlots:
         self._offered = {slo_class: Rate(OFFERED_S) for slo_class in SloClass}
         self._admitted = Rate(ADMITTED_S)
         self._capacity_per_s = 0.0
-        """The most that were let in lately."""
+        """The highest rate of admission lately."""
         self._capacity_at = 0.0
         self._next_at = dict.fromkeys(SloClass, 0.0)
 
@@ -70,40 +76,45 @@ class RetrySlots:
         self._capacity_at = now
 
     def take(self, slo_class: SloClass, wait_s: float, now: float) -> float:
-        """Seconds until the turn of one that is refused. `wait_s`: until there is room, were it alone."""
+        """Seconds until the retry slot of a refused request. `wait_s`: seconds until there is room for this request
+        alone.
+        """
         capacity = self._capacity(now)
         others = sum(rate.per_s(now) for other, rate in self._offered.items() if other.rank <= slo_class.rank)
         spare_per_s = max(FULL * capacity - others, (1.0 - MOST_BUSY) * capacity, 1.0 / MOST_RETRY_S)
-        turn_at = max(now + wait_s, self._next_at[slo_class] + 1.0 / spare_per_s)
-        self._next_at[slo_class] = turn_at = min(turn_at, now + MOST_RETRY_S)
-        return turn_at - now
+        slot_at = max(now + wait_s, self._next_at[slo_class] + 1.0 / spare_per_s)
+        self._next_at[slo_class] = slot_at = min(slot_at, now + MOST_RETRY_S)
+        return slot_at - now
 
     def _capacity(self, now: float) -> float:
-        return self._capacity_per_s * exp((self._capacity_at - now) / CAPACITY_S)
+        return self._capacity_per_s * remaining(now - self._capacity_at, CAPACITY_S)
 
 
-def wait_s(ask: PlacementInput, prediction: Prediction, generating: WorkerState, load: float, num_before: int) -> float:
-    """Until the request could be expected to meet its SLO: queues that are too long drain, as far as those who come
-    meanwhile let them, and residents of the worker that is to generate end.
+def wait_s(
+    placement_input: PlacementInput, prediction: Prediction, generating: WorkerState, load: float, num_before: int
+) -> float:
+    """Seconds until the request is expected to meet its SLO. Until then queues drain, as far as new requests let them,
+    and running requests of the worker that is to generate end.
 
-    `load`: share of the workers' time that placements take, in [0, 1]; `num_before`: who waits before it.
+    `load`: share of the workers' time that placements take, in [0, 1]; `num_before`: requests that are served before.
     """
-    late_s = max(0.0, prediction.ttft_s - ask.age_s - MARGIN * ask.slo_ttft_s)
+    late_s = max(0.0, prediction.ttft_s - placement_input.age_s - MARGIN * placement_input.slo_ttft_s)
     draining_s = late_s / (1.0 - min(MOST_BUSY, load))
-    decoding_s = _until_fast(ask, DecodePart(ask, generating))
+    decoding_s = _until_fast(placement_input, DecodePart(placement_input, generating))
     return max(draining_s, decoding_s) * (1.0 + num_before / 10.0)
 
 
 def retry_after_s(wait_s: float, jitter: float) -> float:
-    """Whole seconds. `jitter` in [0, 1) spreads those who come back over +-20 %."""
+    """Retry-After, in whole seconds. `jitter`, in [0, 1), spreads the requests that come back over +-20 %."""
     spread = wait_s * (0.8 + 0.4 * jitter)
     return float(ceil(min(max(spread, LEAST_RETRY_S), MOST_RETRY_S)))
 
 
-def _until_fast(ask: PlacementInput, decode: DecodePart) -> float:
-    """Until enough residents have ended for the request's TPOT, and for its memory."""
+def _until_fast(placement_input: PlacementInput, decode: DecodePart) -> float:
+    """Seconds until enough running requests have ended for the request's TPOT, and for its memory."""
     wait = decode.memory_wait_s()
-    for finish_s in (0.0, *decode.outlook.finish_s):
-        if stretched(decode.step_with(ask, finish_s), ask.outputs[1], decode.duty) <= MARGIN * ask.slo_tpot_s:
+    usual, objective_s = placement_input.outputs[1], MARGIN * placement_input.slo_tpot_s
+    for finish_s in (0.0, *decode.slack.finish_s):
+        if stretched(decode.step_with(placement_input, finish_s), usual, decode.prefill_share) <= objective_s:
             return max(wait, finish_s)
-    return max(wait, decode.outlook.finish_s[-1] if decode.outlook.finish_s else 0.0)
+    return max(wait, decode.slack.finish_s[-1] if decode.slack.finish_s else 0.0)

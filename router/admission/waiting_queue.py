@@ -1,4 +1,4 @@
-"""Who waits for a placement, and in what order they are served: by SLO class, then by deadline."""
+"""The requests that wait for a placement, in the order of service: by SLO class, then by deadline."""
 
 from typing import Final, final
 
@@ -6,15 +6,19 @@ import msgspec
 
 from cluster.messages.ids import IngressId, RequestId
 from cluster.messages.placement import PlacementRequest
-from router.admission.admission import band
+from router.admission.verdict import band
 
 LOOK_SHARE: Final = 0.05
+"""Share of the time that a request has left, after which the request is considered again. Higher finds room later;
+lower costs the Scheduler more placements.
+"""
 LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
+"""Bounds of that time, in seconds. Higher finds room later; lower costs the Scheduler more placements."""
 
 
 @final
 class Waiting:
-    """One request that waits."""
+    """One request that waits for a placement."""
 
     __slots__ = ("age_s", "asked_at", "gives_up_at", "ingress", "is_outage", "request", "since", "try_at", "ttft_s")
 
@@ -22,42 +26,48 @@ class Waiting:
         self.request = request
         self.ingress = ingress
         self.asked_at = now
+        """When the ingress asked for the placement."""
         self.since = now
-        """Since when its time to the first token counts for admission: `asked_at`, or when an outage was over."""
+        """From when the TTFT counts for admission: `asked_at`, or the end of an outage."""
         self.age_s = request.age_s
-        """What it had waited until `since`."""
+        """Age of the request at `since`, in seconds."""
         self.is_outage = False
-        """It waits because no worker lives."""
+        """The request waits because no worker lives."""
         self.gives_up_at = now
-        """When its objective cannot be met any more. Known once it has been considered."""
+        """When the objective of the request can no longer be met. Known once the request has been considered."""
         self.ttft_s = 1.0
-        """Its TTFT objective."""
+        """The TTFT objective of the request. Known once the request has been considered."""
         self.try_at = now
-        """When it is worth another look."""
+        """When the request is to be considered again."""
 
     def outlast(self, until: float) -> None:
-        """No worker lives: it waits for one to come."""
+        """No worker lives: the request waits for one."""
         self.is_outage = True
         self.gives_up_at = until
 
     def begin_anew(self, now: float) -> None:
-        """An outage is over. For admission it comes only now, as all do that have waited for the end: who would have
-        met an objective by now is no longer the question.
+        """An outage is over. For admission the request arrives now, as all requests do that have outlasted the outage:
+        otherwise all of them would be refused for being late.
         """
         self.is_outage = False
         self.since, self.age_s = now, 0.0
 
+    def has_to_wait(self, ttft_s: float, least_prefill_s: float) -> None:
+        """The request was considered, and not admitted. `least_prefill_s`: the shortest time that its prompt takes."""
+        self.ttft_s = ttft_s
+        self.gives_up_at = self.since + ttft_s - self.age_s - least_prefill_s
+
     def suspect(self, num_engines_lost: int) -> None:
-        """So many engines were lost with requests of its digest."""
+        """This number of engines was lost with requests of the same digest."""
         if num_engines_lost > self.request.num_engines_lost:
             self.request = msgspec.structs.replace(self.request, num_engines_lost=num_engines_lost)
 
     def forgive(self) -> None:
-        """The workers that it was lost with have recovered."""
+        """The workers that the request was lost with have recovered."""
         self.request = msgspec.structs.replace(self.request, excluded=frozenset(), lost=frozenset())
 
     def look_later(self, now: float) -> None:
-        """It could not be let in: look again after a small part of the time that it has left."""
+        """The request was not admitted: consider it again after a small part of the time that it has left."""
         self.try_at = now + min(max(LOOK_SHARE * (self.gives_up_at - now), LEAST_LOOK_S), MOST_LOOK_S)
 
 
@@ -78,7 +88,7 @@ class WaitingQueue:
         self._waiting.pop(request_id, None)
 
     def remove_of(self, ingress: IngressId, but: frozenset[RequestId]) -> list[RequestId]:
-        """Remove what an ingress has in the queue, but for some requests. Returns what was removed."""
+        """Remove the requests of an ingress, but for some. Returns the requests that were removed."""
         removed = [r for r, waiting in self._waiting.items() if waiting.ingress == ingress and r not in but]
         for request_id in removed:
             del self._waiting[request_id]
@@ -88,14 +98,21 @@ class WaitingQueue:
         return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))
 
     def next_look_at(self) -> float | None:
-        """When somebody is worth another look, or cannot make it any more: queues drain without a word."""
+        """When the first request is to be considered again, or has reached its deadline. None if no request waits."""
         looks = (min(waiting.try_at, waiting.gives_up_at) for waiting in self._waiting.values())
         return min(looks, default=None)
 
     def num_before(self, waiting: Waiting, now: float) -> int:
-        """Of those that wait, how many are served before one that does not wait yet."""
+        """Requests of the queue that are served before a request that is not in the queue."""
         rank = self._rank(waiting, now)
         return sum(self._rank(other, now) < rank for other in self._waiting.values())
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        for request_id, waiting in self._waiting.items():
+            assert waiting.request.request_id == request_id
+            assert waiting.asked_at <= waiting.since
+            assert waiting.ttft_s > 0.0
 
     def _rank(self, waiting: Waiting, now: float) -> tuple[int, float]:
         waited_s = now - waiting.since

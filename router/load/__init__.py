@@ -1,4 +1,4 @@
-"""What each worker has to do. Compiled modules come first (cluster/compiled.py)."""
+"""The load of each worker. Compiled modules come first (cluster/compiled.py)."""
 
 from cluster import compiled
 

@@ -4,8 +4,8 @@ from enum import IntEnum
 from math import inf
 from typing import final
 
-from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement, Slo
+from cluster.messages.ids import IngressId, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest
 from router.prediction.output_lengths import LengthHistogram
 
 
@@ -14,8 +14,23 @@ class Stage(IntEnum):
 
     PREFILLING = 0
     HANDED_OVER = 1
-    """Path P->D: prefilled, and not decoding yet."""
+    """Path P->D: the prompt is computed, and decoding has not begun."""
     DECODING = 2
+
+
+@final
+class Work:
+    """What a placement takes of its workers, as predicted, in seconds."""
+
+    __slots__ = ("joins_s", "prefill_s", "stall_s")
+
+    def __init__(self, prefill_s: float, stall_s: float, joins_s: float) -> None:
+        self.prefill_s = prefill_s
+        """Time of the worker that computes the prompt."""
+        self.stall_s = stall_s
+        """Part of `prefill_s` in which no other request of that worker gets a token."""
+        self.joins_s = joins_s
+        """Time from now until the request starts to decode."""
 
 
 @final
@@ -46,41 +61,49 @@ class Charge:
 
     def __init__(
         self,
-        request_id: RequestId,
+        request: PlacementRequest,
         placement: Placement,
-        slo: Slo,
-        slo_class: SloClass,
         lengths: LengthHistogram,
+        work: Work,
+        kv_tokens: int,
+        ingress: IngressId | None,
         now: float,
     ) -> None:
-        self.request_id = request_id
+        assert placement.slo is not None
+        self.request_id: RequestId = request.request_id
         self.placement = placement
-        self.slo_class = slo_class
-        self.rank: int = slo_class.rank
-        self.slo_tpot_s: float = slo.tpot_s
+        self.slo_class = request.slo_class
+        self.rank: int = request.slo_class.rank
+        self.slo_tpot_s: float = placement.slo.tpot_s
         self.lengths = lengths
-        self.tenant = ""
-        self.num_engines_lost = 0
-        """That were lost with it, or with one of its digest, before it was placed."""
-        self.ingress: IngressId | None = None
+        self.tenant: str = request.tenant
+        self.num_engines_lost: int = request.num_engines_lost
+        """Engines that were lost with the request, or with a request of its digest, before the placement."""
+        self.ingress = ingress
         """The ingress process that asked for the placement. None in the simulator, where no ingress can be lost."""
-        self.num_prompt = 0
-        self.most_tokens = inf
-        """That it may generate, of each sequence."""
-        self.num_sequences = 1
-        self.kv_tokens = 0
-        """Reserved on the worker that generates."""
-        self.prefill_s = 0.0
-        """Predicted, of the worker that prefills."""
-        self.joins_at = now
-        """When it is predicted to start decoding."""
+        self.num_prompt: int = request.num_prompt_tokens
+        most = request.max_output_tokens
+        self.most_tokens: float = inf if most is None else float(most - request.num_output_tokens)
+        """Tokens that each sequence may still generate."""
+        self.num_sequences: int = request.num_sequences
+        self.kv_tokens = kv_tokens
+        """KV tokens that are reserved on the worker that generates."""
+        self.prefill_s: float = work.prefill_s
+        self.joins_at: float = now + work.joins_s
+        """When the request is predicted to start decoding."""
         self.stage = Stage.PREFILLING
         self.staged_at = now
-        """When it came to its stage."""
+        """When the request came to its stage."""
         self.first_at = now
-        """When it started decoding."""
+        """When the request started decoding."""
         self.start_step = 0.0
-        """The decode clock of its worker then."""
+        """The decode clock of the worker at `first_at`."""
+
+    @property
+    def engine_s(self) -> float:
+        """Time of all its workers that the request is expected to take, in seconds."""
+        predicted = self.placement.predicted
+        return predicted.gpu_s if predicted else self.prefill_s
 
     @property
     def runs_on(self) -> WorkerId:

@@ -1,9 +1,9 @@
-"""What the requests that decode on a worker can still afford, summed up so that a placement can be weighed against it
-in a few microseconds.
+"""How much delay the requests that decode on a worker can still afford, summed up so that a placement can be weighed
+against it in a few microseconds.
 
-The slack of a resident is the time by which the rest of its decoding may be delayed until its TPOT exceeds its
-objective: budget - elapsed - predicted rest. The budget is the objective times the expected number of gaps between its
-tokens.
+The decode slack of a request is the time by which the rest of its decoding may be delayed before its TPOT exceeds its
+objective: budget - elapsed - predicted rest. The budget is the objective times the expected number of gaps between the
+tokens of the request.
 """
 
 from bisect import bisect_right
@@ -14,33 +14,36 @@ from cluster.messages.ids import SloClass
 from router.load.prefill_share import MIDDLE_S, SHORT_S, Shares
 
 SLACK_SOFTNESS: Final = 0.1
-"""Of the threshold at which a resident becomes a victim, as a share of its budget. Half of what is taken for a newcomer
-(router/placement/cost.py): much of a resident's time is known already. With more, workers fill up until all who decode
-there miss their objective by a little.
+"""How soft the threshold is at which a running request becomes a victim, as a share of its budget. Half of SOFTNESS for
+a new request (router/placement/cost.py), since much of the time of a running request is already known. Higher fills
+workers until all running requests miss their objectives by a little; lower trusts predictions that are not exact.
 """
 HIGH_CLASS_WEIGHT: Final = 4.0
-"""A victim of a higher class counts so much more."""
+"""Victims that one victim of a higher class counts as. Higher has lower classes wait for little harm to higher
+ones; lower lets lower classes delay interactive requests.
+"""
 NUM_BINS: Final = 16
+"""Groups of requests with a similar slack. More are exact and slow; fewer are coarse and fast."""
 
 NUM_CLASSES: Final = len(SloClass)
 
 
 @final
 class Bin:
-    """Residents whose chances are alike: their sums, and what follows once `close` is called."""
+    """Running requests with a similar slack: their sums, and, after `close`, their means."""
 
     __slots__ = ("budget_s", "miss", "num_by_rank", "num_left", "slack_s", "softness_s", "weights")
 
     def __init__(self) -> None:
         self.num_by_rank = [0.0] * NUM_CLASSES
-        """Their numbers, by the rank of their class."""
+        """Number of requests, by the rank of their class."""
         self.slack_s = self.budget_s = self.num_left = 0.0
-        """Summed up; the mean of the slack and of the tokens to come once closed."""
+        """Sums. After `close`, the slack and the tokens to come (`num_left`) are means."""
         self.softness_s = 0.0
         self.miss = 0.0
-        """Probability that one of them misses its objective as things are."""
+        """Probability that one of the requests misses its objective without a new request."""
         self.weights = [0.0] * NUM_CLASSES
-        """How many they are to a new request, by the rank of its class."""
+        """Weight of all the requests as victims of a new request, by the rank of the new request's class."""
 
     def close(self) -> None:
         num = sum(self.num_by_rank)
@@ -61,18 +64,18 @@ class DecodeSlack:
     def __init__(self, bins: list[Bin], finish_s: list[float], freed_tokens: list[float]) -> None:
         self.bins = bins
         self.finish_s = finish_s
-        """When the residents are expected to end, from now, in order."""
+        """When the running requests are expected to end, in seconds from now, in order."""
         self.freed_tokens = freed_tokens
-        """KV tokens that they leave by then, cumulated; starts with 0."""
+        """KV tokens that are free at each of these times, cumulated. The first entry is 0."""
 
     def finished_by(self, after_s: float) -> tuple[int, float]:
-        """How many will have ended by then, and their KV tokens."""
+        """Requests that will have ended after `after_s`, and their KV tokens."""
         number = bisect_right(self.finish_s, after_s)
         return number, self.freed_tokens[number]
 
     def victims(self, stall_s: float, slowdown_s: float, rank: int) -> float:
-        """Residents that would miss their TPOT objective because of a new request of a class of this rank, which stalls
-        them once by `stall_s` and lengthens every later step by `slowdown_s`.
+        """Running requests that would miss their TPOT objective because of a new request. The new request has a class
+        of this rank, stalls every running request once by `stall_s`, and lengthens every later step by `slowdown_s`.
         """
         total = 0.0
         for group in self.bins:
@@ -87,13 +90,13 @@ NOTHING: Final = DecodeSlack([], [], [0.0])
 
 @final
 class LookAhead:
-    """Sums up the residents of one worker, added one by one."""
+    """Sums up the running requests of one worker, which are added one by one."""
 
     __slots__ = ("_bins", "_finishing", "_long", "_middle", "_short", "_step_s")
 
-    def __init__(self, step_s: float, duty: Shares) -> None:
-        """`step_s`: what a step takes; `duty`: shares of the time that prompts take (router/load/prefill_share.py)."""
-        short, middle, long = duty
+    def __init__(self, step_s: float, prefill_share: Shares) -> None:
+        """`step_s`: length of a step; `prefill_share`: of the worker (router/load/prefill_share.py)."""
+        short, middle, long = prefill_share
         self._step_s = step_s
         self._short = step_s / (1.0 - short)
         self._middle = step_s / (1.0 - middle)
@@ -102,8 +105,8 @@ class LookAhead:
         self._finishing: list[tuple[float, float]] = []
 
     def add(self, budget_s: float, elapsed_s: float, num_left: float, context_tokens: float, rank: int) -> None:
-        """A request that decodes: its budget and what it has used of it (seconds), tokens still to come, KV tokens, and
-        the rank of its class.
+        """Add a running request: its budget, the part of the budget that is used (both in seconds), tokens still to
+        come, KV tokens, and the rank of its class.
         """
         alone_s = num_left * self._step_s
         if alone_s <= SHORT_S:
@@ -125,7 +128,7 @@ class LookAhead:
         sums.budget_s += budget_s
         sums.num_left += num_left
 
-    def outlook(self) -> DecodeSlack:
+    def slack(self) -> DecodeSlack:
         if not self._finishing:
             return NOTHING
         self._finishing.sort()
@@ -146,6 +149,6 @@ def logistic(x: float) -> float:
     return 0.0 if x < -30.0 else 1.0 / (1.0 + exp(-x))
 
 
-def class_weight(victim: int, newcomer: int) -> float:
-    """What a victim counts against a new request, by the ranks of their classes."""
-    return HIGH_CLASS_WEIGHT if victim < newcomer else 1.0
+def class_weight(victim: int, new: int) -> float:
+    """The weight of a victim against a new request, by the ranks of their classes."""
+    return HIGH_CLASS_WEIGHT if victim < new else 1.0

@@ -1,83 +1,84 @@
-"""What share of its time a worker spends on prompts: what decoding there has to expect.
+"""Share of a worker's time that is spent on prompts: how long decoding there will be stalled.
 
-A request that decodes for half a second cares for the stalls of the last second, one that decodes for ten for those of
-the last ten: the share is averaged over about as long as the asker looks ahead.
+A request that decodes for half a second is delayed by stalls like those of the last second, and a request that decodes
+for ten seconds by stalls like those of the last ten. So the share is averaged over about the horizon of the question.
 """
 
-from math import exp
 from typing import Final, final
+
+from router.prediction.decaying import DecayingSum
 
 SHORT_S: Final = 1.0
 MIDDLE_S: Final = 3.0
 LONG_S: Final = 10.0
 WINDOWS_S = (SHORT_S, MIDDLE_S, LONG_S)
 MOST: Final = 0.9
-_NO_TIME_S: Final = 1e-6
+"""Largest share that is expected. Higher has predictions of decode time grow without bound on a busy worker; lower
+takes a busy worker for one with time left.
+"""
+_NO_STALL_S: Final = 1e-6
+"""Sum of stalls, in seconds, up to which a worker counts as free of prompts. Higher forgets short stalls; lower spends
+CPU on ageing sums of workers that compute no prompts.
+"""
 
 Shares = tuple[float, float, float]
-"""Averaged over each of WINDOWS_S, in [0, MOST]."""
+"""Averages over each of WINDOWS_S, in [0, MOST]."""
 
 
 @final
 class PrefillShare:
-    __slots__ = ("_at", "_is_known", "_is_none", "_shares", "_stalled_s")
+    __slots__ = ("_aged_at", "_is_free", "_is_known", "_long", "_middle", "_shares", "_short")
 
     def __init__(self) -> None:
-        self._stalled_s: Shares = (0.0, 0.0, 0.0)
-        """Of the last seconds, each counting less the older it is."""
-        self._is_none = True
-        """Nothing that counts."""
-        self._at = 0.0
+        self._short, self._middle, self._long = DecayingSum(SHORT_S), DecayingSum(MIDDLE_S), DecayingSum(LONG_S)
+        """Seconds of stalls."""
+        self._is_free = True
+        """The worker has no stall that counts."""
+        self._aged_at = 0.0
         self._shares: Shares = (0.0, 0.0, 0.0)
-        """Then."""
+        """The shares at `_aged_at`, if `_is_known`."""
         self._is_known = True
-        """They have been looked at since."""
 
     def note(self, stall_s: float, now: float) -> None:
-        """Decoding is to be stalled for so long."""
+        """A prompt will stall decoding for `stall_s`."""
         self._age(now)
-        short, middle, long = self._stalled_s
-        self._stalled_s = (short + stall_s, middle + stall_s, long + stall_s)
-        self._is_none = self._is_known = False
+        self._short.add(stall_s, now)
+        self._middle.add(stall_s, now)
+        self._long.add(stall_s, now)
+        self._is_free = self._is_known = False
 
     def shares(self, now: float) -> Shares:
-        if self._is_none:
+        if self._is_free:
             return 0.0, 0.0, 0.0
         self._age(now)
         if not self._is_known:
-            short, middle, long = self._stalled_s
             self._shares = (
-                min(MOST, short / SHORT_S),
-                min(MOST, middle / MIDDLE_S),
-                min(MOST, long / LONG_S),
+                min(MOST, self._short.at(now) / SHORT_S),
+                min(MOST, self._middle.at(now) / MIDDLE_S),
+                min(MOST, self._long.at(now) / LONG_S),
             )
             self._is_known = True
         return self._shares
 
     def _age(self, now: float) -> None:
-        age_s = now - self._at
-        if age_s > 0.0:
-            self._at = now
-            self._is_known = False
-            short, middle, long = self._stalled_s
-            if long > _NO_TIME_S:
-                self._stalled_s = (
-                    short * exp(-age_s / SHORT_S),
-                    middle * exp(-age_s / MIDDLE_S),
-                    long * exp(-age_s / LONG_S),
-                )
-            else:
-                self._stalled_s = (0.0, 0.0, 0.0)
-                self._is_none = True
+        if now <= self._aged_at:
+            return
+        self._aged_at = now
+        self._is_known = False
+        if self._long.value <= _NO_STALL_S:
+            self._short.clear()
+            self._middle.clear()
+            self._long.clear()
+            self._is_free = True
 
 
 def share_over(shares: Shares, horizon_s: float) -> float:
-    """The one of `PrefillShare.shares` that counts for who looks so far ahead."""
+    """The share of `PrefillShare.shares` to expect over the next `horizon_s`."""
     if horizon_s <= SHORT_S:
         return shares[0]
     return shares[1] if horizon_s <= MIDDLE_S else shares[2]
 
 
 def lately(shares: Shares) -> float:
-    """Over the last MIDDLE_S: how busy a worker is with prompts, for who has no horizon of his own."""
+    """The share over the last MIDDLE_S: how busy a worker is with prompts, where a question has no horizon."""
     return shares[1]

@@ -1,4 +1,4 @@
-"""Which workers a request runs on. Compiled modules come first (cluster/compiled.py)."""
+"""The choice of the workers that a request runs on. Compiled modules come first (cluster/compiled.py)."""
 
 from cluster import compiled
 

@@ -1,13 +1,13 @@
-"""Which workers a request runs on: the way with the least expected cost (router/placement/cost.py) among those that can
-be taken.
+"""The policy of production: the option with the least expected cost (router/placement/cost.py) among those that are
+priced.
 
-Candidates are path P->D on the best few pairs whose link is proved, path D on the best few decode workers, and path P
-where it pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and the answer short, or
-every other way does harm, as where too few of the workers decode. A worker that holds much of the prompt is always
-among them, and keeps the conversation unless another is clearly better.
-
-Where half of the workers have not reported for a while the predictions are not worth much: LMetric decides
-(router/placement/lmetric.py).
+1. Path P->D is priced on the best few pairs with a proved link, and path D on the best few decode workers.
+2. Path P is priced where it pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and
+   the answer is short, or every other option does harm, as it does where too few of the workers decode.
+3. A decode worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is
+   clearly better.
+4. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
+   (router/placement/lmetric.py).
 """
 
 from math import inf
@@ -18,75 +18,97 @@ from cluster.messages.placement import Prediction
 from router.load.worker_state import WorkerState
 from router.placement import lmetric
 from router.placement.candidates import Candidates, Choice
-from router.placement.cost import DecodePart, PrefillPart, alone, hand_over, prefill_s
+from router.placement.cost import alone, hand_over
 from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
+from router.placement.work import DecodePart, PrefillPart, prefill_s
 from router.prediction.latency import LatencyModel, LatencyModels
 from router.prefixes.block_table import Hit
 
 NUM_PREFILL_CANDIDATES: Final = 3
+"""Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
 NUM_DECODE_CANDIDATES: Final = 4
+"""Decode workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
 STICKINESS: Final = 0.05
-"""By so much cost another worker must be better than the one that has most of the prompt."""
+"""Cost by which another worker must be better than the worker that holds most of the prompt. Higher keeps conversations
+on busy workers; lower computes prompts again for little.
+"""
 NEGLIGIBLE: Final = 0.01
-"""Of cost: no reason to compute a prompt again, or to move it, where a worker has most of it."""
+"""Cost for which a prompt is not computed again or moved, where the decode worker holds most of it. Higher accepts
+stalls on that worker; lower moves KV blocks for little.
+"""
 STALE_SHARE: Final = 0.5
+"""Share of stale workers above which LMetric decides. Higher trusts predictions from old reports; lower gives up the
+predictions that are still good.
+"""
 SHORT_OUTPUT_TOKENS: Final = 2.0
+"""Length up to which an answer is short enough for an idle prefill worker, in tokens. Higher has prefill workers decode
+for longer, while prompts wait; lower pays for handoffs of short answers.
+"""
 HARMLESS: Final = 0.02
-"""Victims."""
+"""Victims below which the least crowded decode worker is good enough, and more crowded ones are not priced. Higher
+misses better workers; lower prices more options.
+"""
 HARMFUL: Final = 0.1
-"""Risk and victims of the best way, from which on a prefill worker may take a request whole."""
+"""Risk and victims of the best option above which path P is priced as well. Higher leaves prefill workers idle while
+decode workers are overloaded; lower has prefill workers decode, which slows their prompts.
+"""
 MOST_RISK_ALONE: Final = 0.5
-"""Of a request that a prefill worker takes whole, where others could: it is no place for what is hopeless elsewhere."""
+"""Risk up to which a prefill worker takes a whole request that other workers could take. Higher fills prefill workers
+with requests that are late anyway; lower refuses requests that would have been good.
+"""
 
 _DECODE: Final = Path.DECODE
 
 
-def goodput(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """The policy of production."""
+def goodput(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Returns None if no worker can take the request."""
     if candidates.stale_share > STALE_SHARE:
-        return lmetric.choose(ask, candidates, models)
-    prefills = _best_prefills(ask, candidates) if candidates.may_hand_over or candidates.may_prefill_alone else []
-    ways = _Ways(ask, candidates, prefills, models)
-    holder, crowd = holder_of(ask, candidates.decodes), _least_crowded(ask, candidates.decodes)
-    for decode in _best_decodes(ask, crowd, holder):
-        ways.add(decode)
-    ways.add_later_prefills()
-    best = ways.best(holder)
-    if _may_prefill_alone(ask, candidates, prefills, best):
-        ways.add_prefills_alone(1.0 if best is None or ask.request.max_output_tokens == 1 else MOST_RISK_ALONE)
-        best = ways.best(holder)
+        return lmetric.choose(placement_input, candidates, models)
+    may_prefill = candidates.may_hand_over or candidates.may_prefill_alone
+    prefills = _best_prefills(placement_input, candidates) if may_prefill else []
+    options = _Options(placement_input, candidates, prefills, models)
+    holder, crowd = holder_of(placement_input, candidates.decodes), _least_crowded(placement_input, candidates.decodes)
+    for decode in _best_decodes(placement_input, crowd, holder):
+        options.add(decode)
+    options.add_later_prefills()
+    best = options.best(holder)
+    if _may_prefill_alone(placement_input, candidates, prefills, best):
+        options.add_prefills_alone(
+            1.0 if best is None or placement_input.request.max_output_tokens == 1 else MOST_RISK_ALONE
+        )
+        best = options.best(holder)
     if best is None:
         return None
-    considered = ways.considered(best)
-    why = f"least expected cost of {len(ways.priced)} ways"
-    return Choice(best.path, best.prefill, best.decode, why, considered[0], considered)
+    considered = options.considered(best)
+    why = f"least expected cost of {len(options.priced)} options"
+    return Choice(best.path, best.prefill, best.decode, why, best.work, considered[0], considered)
 
 
-def holder_of(ask: PlacementInput, workers: list[WorkerState]) -> WorkerState | None:
-    """Who has most of the prompt, if anybody has some of it."""
-    hits = ask.hits
+def holder_of(placement_input: PlacementInput, workers: list[WorkerState]) -> WorkerState | None:
+    """The worker that holds most of the prompt. None if no worker holds a part of it."""
+    hits = placement_input.hits
     most, holder, last = 0, None, None
     if hits:
         for worker in workers:
             found = hits.get(worker.worker)
-            if found is None or found is last:  # those who hold equally much mostly share one Hit
+            if found is None or found is last:  # workers that hold equally much mostly share one Hit
                 continue
             last = found
-            if (hit := ask.hit(worker)) > most:
+            if (hit := placement_input.hit(worker)) > most:
                 most, holder = hit, worker
     return holder
 
 
 @final
-class _Ways:
-    """The ways to run one request that have been priced."""
+class _Options:
+    """The options of one request that have been priced."""
 
     __slots__ = (
-        "_ask",
         "_best_pair",
         "_candidates",
         "_first",
+        "_input",
         "_may_hand_over",
         "_models",
         "_pairing",
@@ -95,39 +117,43 @@ class _Ways:
     )
 
     def __init__(
-        self, ask: PlacementInput, candidates: Candidates, prefills: list[PrefillPart], models: LatencyModels
+        self,
+        placement_input: PlacementInput,
+        candidates: Candidates,
+        prefills: list[PrefillPart],
+        models: LatencyModels,
     ) -> None:
-        self._ask, self._candidates, self._prefills, self._models = ask, candidates, prefills, models
+        self._input, self._candidates, self._prefills, self._models = placement_input, candidates, prefills, models
         self._may_hand_over = candidates.may_hand_over
-        if candidates.may_prefill_alone and ask.request.max_output_tokens == 1:
-            self._may_hand_over = False  # it ends at once
+        if candidates.may_prefill_alone and placement_input.request.max_output_tokens == 1:
+            self._may_hand_over = False  # path P ends with the first token
         self._best_pair: Option | None = None
         self._pairing: DecodePart | None = None
-        """Its decode worker."""
+        """The decode worker of the best pair."""
         self._first = 0
-        """Its prefill worker's place among those that may be taken."""
+        """The place of the best pair's prefill worker in `_prefills`."""
         self.priced: list[Option] = []
 
     def add(self, decode: DecodePart) -> None:
-        """With the soonest prefill worker that is connected, and alone."""
+        """Price the decode worker with the soonest prefill worker that is connected to it, and alone."""
         if self._may_hand_over:
             for number, prefill in enumerate(self._prefills):
                 if self._candidates.can_pair(prefill.worker, decode.worker):
-                    way = self._hand_over(prefill, decode)
-                    if self._best_pair is None or way.cost < self._best_pair.cost:
-                        self._best_pair, self._pairing, self._first = way, decode, number
+                    option = self._hand_over(prefill, decode)
+                    if self._best_pair is None or option.cost < self._best_pair.cost:
+                        self._best_pair, self._pairing, self._first = option, decode, number
                     break
         if self._candidates.may_stay:
-            self.priced.append(alone(self._ask, decode, self._models))
+            self.priced.append(alone(self._input, decode, self._models))
 
     def add_later_prefills(self) -> None:
-        """The best pair's decode worker with the prefill workers that have the prompt computed later."""
+        """Price the decode worker of the best pair with prefill workers that compute the prompt later."""
         decode = self._pairing
         if decode is None:
             return
         sooner = self._prefills[self._first]
         for later in self._prefills[self._first + 1 :]:
-            may_be_better = _may_be_better(later, sooner, decode, self._ask.now)
+            may_be_better = _may_be_better(later, sooner, decode, self._input.now)
             if may_be_better and self._candidates.can_pair(later.worker, decode.worker):
                 self._hand_over(later, decode)
 
@@ -135,73 +161,75 @@ class _Ways:
         decodes = self._candidates.decodes
         peer = decodes[0] if decodes else None
         for part in self._prefills:
-            way = alone(self._ask, DecodePart(self._ask, part.worker), self._models, is_prefill=True, peer=peer)
-            if way.risk <= most_risk:
-                self.priced.append(way)
+            option = alone(self._input, DecodePart(self._input, part.worker), self._models, is_prefill=True, peer=peer)
+            if option.risk <= most_risk:
+                self.priced.append(option)
 
     def best(self, holder: WorkerState | None) -> Option | None:
-        """`holder`: who has most of the prompt."""
+        """The option to take. `holder`: the decode worker that holds most of the prompt."""
         best = _cheapest(self.priced)
         if best is None or holder is None:
             return best
         if best.decode is not holder:
-            sticky = _cheapest([way for way in self.priced if way.decode is holder])
+            sticky = _cheapest([option for option in self.priced if option.decode is holder])
             if sticky is not None and sticky.cost <= best.cost + STICKINESS:
                 best = sticky
-        if best.path is not _DECODE and self._ask.hit(holder) >= self._ask.num_prompt / 2:
-            for way in self.priced:
-                if way.path is _DECODE and way.decode is holder and way.cost <= best.cost + NEGLIGIBLE:
-                    return way
+        if best.path is not _DECODE and self._input.hit(holder) >= self._input.num_prompt / 2:
+            for option in self.priced:
+                if option.path is _DECODE and option.decode is holder and option.cost <= best.cost + NEGLIGIBLE:
+                    return option
         return best
 
     def considered(self, best: Option) -> tuple[Prediction, ...]:
-        """The best way, and that of each other path."""
+        """The best option, and the cheapest of each path that the best option does not take."""
         others: dict[Path, Option] = {}
-        for way in self.priced:
-            if way.path is best.path:
+        for option in self.priced:
+            if option.path is best.path:
                 continue
-            other = others.get(way.path)
-            if other is None or way.cost < other.cost:
-                others[way.path] = way
-        return best.prediction(), *[way.prediction() for way in others.values()]
+            other = others.get(option.path)
+            if other is None or option.cost < other.cost:
+                others[option.path] = option
+        return best.prediction(), *[option.prediction() for option in others.values()]
 
     def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Option:
-        way = hand_over(self._ask, prefill, decode, self._models)
-        self.priced.append(way)
-        return way
+        option = hand_over(self._input, prefill, decode, self._models)
+        self.priced.append(option)
+        return option
 
 
-def _cheapest(ways: list[Option]) -> Option | None:
+def _cheapest(options: list[Option]) -> Option | None:
     best: Option | None = None
-    for way in ways:
-        if best is None or way.cost < best.cost:
-            best = way
+    for option in options:
+        if best is None or option.cost < best.cost:
+            best = option
     return best
 
 
 def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:
-    """It takes less engine time, or nobody decodes there, or its link may be free before the other's."""
-    if later.seconds < sooner.seconds or sooner.worker.residents:
+    """The later prefill worker takes less engine time, or disturbs no running request, or its link is free sooner."""
+    if later.seconds < sooner.seconds or sooner.worker.running.charges:
         return True
     return max(sooner.worker.link_free_at, decode.worker.link_free_at) > now + sooner.done_s
 
 
 def _may_prefill_alone(
-    ask: PlacementInput, candidates: Candidates, prefills: list[PrefillPart], other: Option | None
+    placement_input: PlacementInput, candidates: Candidates, prefills: list[PrefillPart], other: Option | None
 ) -> bool:
-    """`other`: the best way on another path. A prefill worker's steps are long: who decodes there waits for other
-    prompts at every token.
+    """Whether path P is priced. `other`: the best option on another path. A prefill worker's steps are long: a request
+    that decodes there waits for other prompts at every token.
     """
     if not prefills or not candidates.may_prefill_alone:
         return False
-    if other is None or ask.request.max_output_tokens == 1 or other.risk + other.victims > HARMFUL:
+    if other is None or placement_input.request.max_output_tokens == 1 or other.risk + other.victims > HARMFUL:
         return True
-    return ask.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
+    return placement_input.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
 
 
-def _best_prefills(ask: PlacementInput, candidates: Candidates) -> list[PrefillPart]:
-    """Those that have it computed first. Those that hold equally much of a prompt take equally long."""
-    now, hits = ask.now, ask.hits
+def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> list[PrefillPart]:
+    """The prefill workers that compute the prompt first. Workers of one kind that hold equally much of the prompt take
+    equally long.
+    """
+    now, hits = placement_input.now, placement_input.hits
     best: list[PrefillPart] = []
     last_s, takes_s, without_s = inf, 0.0, -1.0
     model: LatencyModel | None = None
@@ -210,12 +238,12 @@ def _best_prefills(ask: PlacementInput, candidates: Candidates) -> list[PrefillP
         hit = hits.get(worker.worker)
         if worker.model is not model:
             model, found, without_s = worker.model, hit, -1.0
-            takes_s = prefill_s(ask, worker)
+            takes_s = prefill_s(placement_input, worker)
         elif hit is not found:
             if found is None:
                 without_s = takes_s
             found = hit
-            takes_s = without_s if hit is None and without_s >= 0.0 else prefill_s(ask, worker)
+            takes_s = without_s if hit is None and without_s >= 0.0 else prefill_s(placement_input, worker)
         done_s = worker.queue_s(now) + takes_s if worker.prefilling else takes_s
         if done_s >= last_s:
             continue
@@ -230,9 +258,9 @@ def _best_prefills(ask: PlacementInput, candidates: Candidates) -> list[PrefillP
     return best
 
 
-def _least_crowded(ask: PlacementInput, workers: list[WorkerState]) -> list[WorkerState]:
-    """The decode workers with the shortest steps; those with enough memory before those without."""
-    now, need = ask.now, ask.kv_tokens
+def _least_crowded(placement_input: PlacementInput, workers: list[WorkerState]) -> list[WorkerState]:
+    """The decode workers with the shortest steps. Workers with enough memory come before workers without."""
+    now, need = placement_input.now, placement_input.kv_tokens
     best: list[_Crowded] = []
     short: list[_Crowded] = []
     last_s = inf
@@ -259,7 +287,7 @@ class _Crowded:
 
 
 def _sort_in(several: list[_Crowded], worker: WorkerState, crowding_s: float) -> None:
-    """Behind those that are as crowded, and into no more than NUM_DECODE_CANDIDATES."""
+    """Insert a worker by its crowding, and keep the NUM_DECODE_CANDIDATES least crowded ones."""
     place = len(several)
     while place and several[place - 1].crowding_s > crowding_s:
         place -= 1
@@ -268,22 +296,24 @@ def _sort_in(several: list[_Crowded], worker: WorkerState, crowding_s: float) ->
         several.pop()
 
 
-def _best_decodes(ask: PlacementInput, crowd: list[WorkerState], holder: WorkerState | None) -> list[DecodePart]:
-    """The least crowded ones, and the one that holds most of the prompt. Where the first disturbs nobody, those that
-    are more crowded and hold no more are not worth a look.
+def _best_decodes(
+    placement_input: PlacementInput, crowd: list[WorkerState], holder: WorkerState | None
+) -> list[DecodePart]:
+    """The least crowded workers, and the one that holds most of the prompt. Where the least crowded one disturbs no
+    request, workers that are more crowded and hold no more of the prompt are not priced.
     """
     if not crowd:
         return []
-    first = DecodePart(ask, crowd[0])
+    first = DecodePart(placement_input, crowd[0])
     others = crowd[1:] if holder is None or holder in crowd else [*crowd[1:], holder]
     if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
-        others = [worker for worker in others if ask.hit(worker) > first.hit]
-    return [first, *[DecodePart(ask, worker) for worker in others]]
+        others = [worker for worker in others if placement_input.hit(worker) > first.hit]
+    return [first, *[DecodePart(placement_input, worker) for worker in others]]
 
 
-def least_prefill_s(ask: PlacementInput, candidates: Candidates) -> float:
-    """What the prompt takes where that is shortest, with nothing before it."""
+def least_prefill_s(placement_input: PlacementInput, candidates: Candidates) -> float:
+    """Time that the prompt takes, without a queue, on a worker that holds most of it."""
     workers = [*candidates.prefills, *candidates.decodes]
     if not workers:
         return 0.0
-    return prefill_s(ask, holder_of(ask, workers) or workers[0])
+    return prefill_s(placement_input, holder_of(placement_input, workers) or workers[0])

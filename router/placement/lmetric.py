@@ -1,5 +1,7 @@
-"""LMetric: (prompt tokens that a worker has yet to compute, the new request's among them) x (its requests), smallest
-first. It needs the Scheduler's own accounting alone and no weights, so it decides when reports are stale.
+"""LMetric: the policy for stale reports, since it needs nothing but the Scheduler's own accounting.
+
+The score of a worker is the product of two numbers: prompt tokens that the worker has yet to compute, with those of the
+new request, and requests on the worker. The worker with the lowest score is chosen.
 """
 
 from collections.abc import Sequence
@@ -12,31 +14,38 @@ from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
 
 LOCAL_TOKENS: Final = 512
-"""A decode worker computes so many prompt tokens itself sooner than a prefill worker hands them over."""
+"""Prompt tokens up to which a decode worker computes the prompt itself. Higher stalls running requests for longer;
+lower pays for handoffs of short prompts.
+"""
 
 
-def choose(ask: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    decode = _least(ask, candidates.decodes)
-    if decode is not None and candidates.may_hand_over and not _stays(ask, candidates, decode):
-        prefill = _least(ask, [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)])
+def choose(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Returns None if no worker can take the request."""
+    decode = _least(placement_input, candidates.decodes)
+    if decode is not None and candidates.may_hand_over and not _stays(placement_input, candidates, decode):
+        prefill = _least(
+            placement_input, [prefill for prefill in candidates.prefills if candidates.can_pair(prefill, decode)]
+        )
         if prefill is not None:
             return Choice(Path.PREFILL_DECODE, prefill, decode, "least LMetric")
     if decode is not None and candidates.may_stay:
         return Choice(Path.DECODE, None, decode, "least LMetric")
-    alone = _least(ask, candidates.prefills)
+    alone = _least(placement_input, candidates.prefills)
     if alone is not None and candidates.may_prefill_alone and not (candidates.may_stay and candidates.decodes):
         return Choice(Path.PREFILL, alone, None, "least LMetric, and no decode worker")
     return None
 
 
-def _stays(ask: PlacementInput, candidates: Candidates, decode: WorkerState) -> bool:
-    return candidates.may_stay and ask.num_prompt - ask.hit(decode) <= LOCAL_TOKENS
+def _stays(placement_input: PlacementInput, candidates: Candidates, decode: WorkerState) -> bool:
+    return candidates.may_stay and placement_input.num_prompt - placement_input.hit(decode) <= LOCAL_TOKENS
 
 
-def _least(ask: PlacementInput, workers: Sequence[WorkerState]) -> WorkerState | None:
-    return min(workers, key=lambda worker: score(ask, worker), default=None)
+def _least(placement_input: PlacementInput, workers: Sequence[WorkerState]) -> WorkerState | None:
+    return min(workers, key=lambda worker: score(placement_input, worker), default=None)
 
 
-def score(ask: PlacementInput, worker: WorkerState) -> float:
+def score(placement_input: PlacementInput, worker: WorkerState) -> float:
     num_queued = sum(charge.num_prompt for charge in worker.prefilling.values())
-    return (num_queued + ask.num_prompt - ask.hit(worker)) * (worker.num_placed + worker.num_unknown + 1)
+    return (num_queued + placement_input.num_prompt - placement_input.hit(worker)) * (
+        worker.num_placed + worker.running.num_unknown + 1
+    )

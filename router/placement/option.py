@@ -1,13 +1,15 @@
-"""A way to run a request: on which workers, what it takes, whom it harms, and what all that costs
+"""An option: a path on given workers, with what it takes, whom it harms, and what all of that costs
 (router/placement/cost.py).
 
-Placement makes a dozen for every request, of which few are told to anybody: those become messages.
+Placement prices about a dozen options for each request. Only the few that a placement mentions become messages
+(`Option.prediction`).
 """
 
 from typing import final
 
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction
+from router.load.charge import Work
 from router.load.prefill_share import Shares
 from router.load.worker_state import WorkerState
 
@@ -24,20 +26,22 @@ class Workers:
 
 @final
 class Times:
-    __slots__ = ("duty", "gap_s", "step_s", "ttft_s")
+    """When the tokens of the request come, in seconds, by the engine models alone."""
 
-    def __init__(self, ttft_s: float, gap_s: float, step_s: float, duty: Shares) -> None:
+    __slots__ = ("gap_s", "prefill_share", "step_s", "ttft_s")
+
+    def __init__(self, ttft_s: float, gap_s: float, step_s: float, prefill_share: Shares) -> None:
         self.ttft_s = ttft_s
         self.gap_s = gap_s
-        """Between the first token and the second, before what a step takes."""
+        """Time between the first token and the second, less the length of a step."""
         self.step_s = step_s
-        self.duty = duty
-        """Of the worker that decodes."""
+        self.prefill_share = prefill_share
+        """Prefill share of the worker that decodes."""
 
 
 @final
 class Harm:
-    """What the request does to others."""
+    """What an option does to other requests."""
 
     __slots__ = ("engine_s", "future_victims", "victims", "wanted_s")
 
@@ -45,13 +49,16 @@ class Harm:
         self.victims = victims
         self.future_victims = future_victims
         self.engine_s = engine_s
+        """Time of the engines that the option takes."""
         self.wanted_s = wanted_s
-        """Of that, what others would have had a use for."""
+        """Part of `engine_s` that other requests would have used."""
 
 
 @final
 class Option:
-    """One that has been priced. The fields mean what they do in `Prediction` (cluster/messages/placement.py)."""
+    """A path on given workers, with its price. Most fields mean the same as in `Prediction`
+    (cluster/messages/placement.py).
+    """
 
     __slots__ = (
         "cost",
@@ -68,12 +75,15 @@ class Option:
         "tpot_s",
         "ttft_s",
         "victims",
+        "work",
     )
 
-    def __init__(self, workers: Workers, times: Times, harm: Harm, *, holds_first: bool) -> None:
+    def __init__(self, workers: Workers, work: Work, times: Times, harm: Harm, *, holds_first: bool = False) -> None:
         self.path = workers.path
         self.prefill = workers.prefill
         self.decode = workers.decode
+        self.work = work
+        """What the workers are charged if the option is chosen."""
         self.victims = harm.victims
         self.future_victims = harm.future_victims
         self.gpu_s = harm.engine_s

@@ -1,4 +1,4 @@
-"""A request as placement sees it: what it needs, what the workers have of it, and who will come after it."""
+"""What placement knows of a request: its needs, what the workers cache of its prompt, and the requests to come."""
 
 from math import inf
 from typing import Final, final
@@ -10,30 +10,37 @@ from router.prediction.output_lengths import LengthHistogram
 from router.prefixes.block_table import Hit
 
 RESERVED_OUTPUT_SHARE: Final = 0.5
-"""Of the expected output, that a request is taken to need memory for: others end meanwhile."""
+"""Share of the expected output that memory is reserved for, since other requests end while the request grows. Higher
+leaves KV memory unused; lower has engines preempt requests.
+"""
 HOST_BYTES_PER_S: Final = 2e10
-"""From DRAM to a GPU over PCIe."""
+"""Speed from DRAM to a GPU over PCIe, in bytes per second. Higher prefers workers that have KV blocks in DRAM; lower
+has prompts computed again.
+"""
 SHORT: Final = 0.2
 USUAL: Final = 0.5
 LONG: Final = 0.8
+"""Quantiles of the output lengths for which a TPOT is predicted. Further apart counts rare lengths as usual ones;
+closer together misses the risk of short and long answers.
+"""
 
 
 @final
 class Higher:
-    """Requests of a higher class that are expected after one."""
+    """Requests of a higher class that are expected after the request."""
 
     __slots__ = ("slo_tpot_s", "slo_ttft_s", "weighed_per_s")
 
     def __init__(self, weighed_per_s: float, slo: Slo) -> None:
         self.weighed_per_s = weighed_per_s
-        """Each counts as many as it would as a victim."""
+        """Requests per second, times the weight of such a request as a victim."""
         self.slo_ttft_s: float = slo.ttft_s
         self.slo_tpot_s: float = slo.tpot_s
 
 
 @final
 class Others:
-    """Whom a placement affects beside those that run: requests that are yet to come."""
+    """The requests that are yet to come, which a placement affects as well as running requests."""
 
     __slots__ = ("arrivals_per_s", "decode_use", "higher", "num_decodes", "num_prefills", "prefill_use")
 
@@ -47,19 +54,19 @@ class Others:
         decode_use: float,
     ) -> None:
         self.arrivals_per_s = arrivals_per_s
-        """Requests that are expected after it, but for those of a higher class."""
+        """Requests per second that are expected after the request, but for those of a higher class."""
         self.higher = higher
         self.num_prefills = num_prefills
         self.num_decodes = num_decodes
         self.prefill_use = prefill_use
-        """Share of the prefill workers' time that lately went to prompts."""
+        """Share of the prefill workers' time that prompts took lately."""
         self.decode_use = decode_use
-        """Share of the decode workers that have something to do."""
+        """Share of the decode workers that have requests."""
 
 
 @final
 class PlacementInput:
-    """A request as placement sees it. What is read often of the request and of its SLO is copied out of them."""
+    """What placement knows of a request. Fields of the request and of its SLO that are read often are copied."""
 
     __slots__ = (
         "age_s",
@@ -98,7 +105,7 @@ class PlacementInput:
         self.slo_ttft_s: float = slo.ttft_s
         self.slo_tpot_s: float = slo.tpot_s
         self.hits = hits
-        """What the workers have cached of the prompt."""
+        """What each worker caches of the prompt."""
         self.lengths = lengths
         most = inf if request.max_output_tokens is None else float(request.max_output_tokens)
         done = float(request.num_output_tokens)
@@ -107,23 +114,23 @@ class PlacementInput:
             max(1.0, min(lengths.quantile(USUAL), most) - done),
             max(1.0, min(lengths.quantile(LONG), most) - done),
         )
-        """How many tokens it may still generate, at the quantiles SHORT, USUAL and LONG."""
+        """Tokens that each sequence is expected to generate yet, at the quantiles SHORT, USUAL and LONG."""
         self.kv_tokens = self.num_prompt + int(self.outputs[1] * RESERVED_OUTPUT_SHARE * self.num_sequences)
-        """That it is taken to need where it decodes."""
+        """KV tokens that are reserved for the request where it decodes."""
         self.age_s = age_s
-        """Since it arrived at the ingress."""
+        """Seconds since the request reached the ingress."""
         self.others = others
         self.now = now
 
     def hit(self, worker: WorkerState) -> int:
-        """Tokens of the prompt that the worker need not compute; the last one always is."""
+        """Prompt tokens that the worker need not compute. The last prompt token is always computed."""
         found = self.hits.get(worker.worker)
         if found is None:
             return 0
         return min(found.num_blocks * worker.block_size, self.num_prompt - 1)
 
     def load_s(self, worker: WorkerState) -> float:
-        """To bring back what the worker has outside of its engine."""
+        """Time to load the blocks that the worker has in DRAM or on disk, in seconds."""
         found = self.hits.get(worker.worker)
         if found is None or found.num_blocks <= found.num_gpu_blocks:
             return 0.0

@@ -1,4 +1,4 @@
-"""How long work takes. Compiled modules come first (cluster/compiled.py)."""
+"""Predictions of how long work takes. Compiled modules come first (cluster/compiled.py)."""
 
 from cluster import compiled
 

@@ -1,9 +1,8 @@
-"""The models, devices and links that we have figures for: data of the roofline model (router/prediction/roofline.py).
-Pure.
+"""Models, devices and links with known figures: data of the roofline model (router/prediction/roofline.py). Pure.
 
-Peak rates are the vendors' dense ones; where an efficiency differs from the default, its source is beside it.
-`tests/unit/router/prediction/test_roofline.py` and `tests/sim/test_calibration.py` hold them against published
-measurements.
+Peak rates are the vendors' rates for dense matrices. An efficiency that differs from the default has its source in a
+comment. `tests/unit/router/prediction/test_roofline.py` and `tests/sim/test_calibration.py` compare the figures with
+published measurements.
 """
 
 from collections.abc import Mapping
@@ -82,14 +81,14 @@ MODELS: Final[dict[str, ModelShape]] = {
     "opt-13b": OPT_13B,
     "opt-66b": OPT_66B,
 }
-"""By the name that their vendors give them, in lower case and without the suffixes of their variants."""
+"""Models by their vendors' names, in lower case and without suffixes of variants."""
 
 A100: Final = Hardware(
     flops=312e12,
     memory_bytes_per_s=2.039e12,
     memory_bytes=80 * _GIB,
     all_reduce_bytes_per_s=200e9,
-    weight_read_efficiency=0.63,  # the fit of DistServe's profile of OPT-13B, as the next
+    weight_read_efficiency=0.63,  # this and the next: a fit of DistServe's profile of OPT-13B
     kv_read_efficiency=0.64,
 )
 H100: Final = Hardware(
@@ -104,7 +103,7 @@ H800: Final = Hardware(
     flops_fp8=1978e12,
     memory_bytes_per_s=3.35e12,
     memory_bytes=80 * _GIB,
-    all_reduce_bytes_per_s=135e9,  # its NVLink is 200 of the H100's 450 GB/s
+    all_reduce_bytes_per_s=135e9,  # the H800 has 200 GB/s of NVLink, the H100 450
 )
 H200: Final = Hardware(
     flops=989e12,
@@ -133,7 +132,7 @@ L40S: Final = Hardware(
     memory_bytes_per_s=0.864e12,
     memory_bytes=45 * _GIB,
     all_reduce_bytes_per_s=12e9,
-    compute_efficiency=0.35,  # it throttles: a prefill reaches a third of its peak
+    compute_efficiency=0.35,  # the device throttles: a prefill reaches a third of the peak rate
 )
 L4: Final = Hardware(
     flops=121e12,
@@ -149,8 +148,8 @@ RTX_4090: Final = Hardware(
     memory_bytes_per_s=1.008e12,
     memory_bytes=24 * _GIB,
     all_reduce_bytes_per_s=12e9,
-    compute_efficiency=0.95,  # it boosts above the clock that its peak is stated for
-    weight_read_efficiency=0.93,  # both from the seconds in which LLMServingSim's run of it did only the one
+    compute_efficiency=0.95,  # the device boosts above the clock of the stated peak rate
+    weight_read_efficiency=0.93,  # this and compute: seconds of LLMServingSim's run that had only one of both
 )
 RTX_PRO_6000: Final = Hardware(
     flops=468e12,
@@ -173,7 +172,7 @@ DEVICES: Final[dict[str, Hardware]] = {
     "rtx 4090": RTX_4090,
     "rtx pro 6000": RTX_PRO_6000,
 }
-"""By what of the driver's name for a device tells it, in lower case."""
+"""Devices by the part of the driver's device name that identifies the device, in lower case."""
 
 LINKS: Final[dict[str, LinkSpeed]] = {
     "nvlink": LinkSpeed(latency_s=0.2e-3, bytes_per_s=250e9),
@@ -183,14 +182,14 @@ LINKS: Final[dict[str, LinkSpeed]] = {
     "tcp": LinkSpeed(latency_s=1e-3, bytes_per_s=0.55e9),
     "tcp-host": LinkSpeed(latency_s=1e-3, bytes_per_s=4.0e9),
 }
-"""What a handoff reaches between two workers: NVLink peer to peer; eight RoCE cards as Mooncake measured them; one
-InfiniBand or RoCE card; UCX over TCP from GPU memory, and from host memory.
+"""Speeds that a handoff between two workers reaches, by link: NVLink peer to peer; eight RoCE cards as measured by
+Mooncake; one InfiniBand or RoCE card (two speeds); UCX over TCP from GPU memory, and from host memory.
 """
 
 
 def prior(kind: str) -> StepModel | None:
-    """Of a kind of engine that is written as "<model>|<device>|tp<devices>|...": fields after these, such as the
-    engine's version and pool, make other kinds with the same prior. None: there are no figures for it.
+    """The step model of a kind of engine before its first step, or None without figures for the kind. `kind` is
+    "<model>|<device>|tp<devices>|...". Further fields, such as the engine's version and pool, do not change the prior.
     """
     model, device, *rest = [*kind.lower().split("|"), "", ""]
     shape, hardware = _longest(MODELS, model), _longest(DEVICES, device)
@@ -203,5 +202,5 @@ def prior(kind: str) -> StepModel | None:
 
 
 def _longest(named: Mapping[str, T], text: str) -> T | None:
-    """Whose name is in the text: the longest, for some names are parts of others."""
+    """The entry with the longest name that is part of the text: some names are parts of longer names."""
     return named.get(max((name for name in named if name in text), key=len, default=""))

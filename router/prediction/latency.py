@@ -1,12 +1,14 @@
-"""What work takes on engines that are known only by their reports: learned online, from a prior. Pure.
+"""How long engines take for their work, learned online from the steps that they report. Pure.
 
-One `LatencyModel` per kind of engine (`EngineShape.kind`: engines of a kind take the same time for the same work). It
-is a `StepModel` whose coefficients follow the steps that engines report, prefill, decode and mixed ones alike: they
-share the coefficients, so each step teaches about the others. The prior is the roofline of the kind's model and device
-where there are figures for them, else a neutral one. The first samples set its level, by the median of what they took
-to what it says, and then coefficients are learned as multiples of the prior's
-(router/prediction/recursive_least_squares.py). None is ever negative: predictions are finite, positive and grow with
-the work, whatever has been observed.
+There is one `LatencyModel` for each kind of engine (`EngineShape.kind`: engines of a kind take the same time for the
+same work). A latency model is a `StepModel` whose coefficients follow the reported steps. Prefill, decode and mixed
+steps share the coefficients, so each step teaches about all kinds of steps.
+
+1. The prior is the roofline of the kind's model and device. Without figures for both, the prior is NEUTRAL.
+2. The first samples set the level of the prior: the median of measured time to predicted time.
+3. Then the coefficients are learned as multiples of those of the prior (router/prediction/recursive_least_squares.py).
+
+No coefficient is ever negative. So predictions are finite, positive and grow with the work, whatever was observed.
 """
 
 from statistics import median
@@ -17,7 +19,8 @@ import msgspec
 from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
-from router.prediction import hardware as catalogue
+from router.prediction.decaying import ERROR_SHARE, moving_mean
+from router.prediction.hardware import prior
 from router.prediction.path_bias import PathBias
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
 from router.prediction.step_model import StepModel
@@ -34,19 +37,22 @@ NEUTRAL = StepModel(
     experts_s=5e-3,
     unrouted=0.94,
 )
-"""Of an engine that nothing is known about: something of every term, to be learned."""
+"""Prior of an engine without figures. Each term is above zero, so that it can be learned."""
 
 STEP_S = (1e-6, 600.0)
-"""A shorter sample is no step, a longer one a stall."""
+"""Bounds of a sample, in seconds. A shorter sample is no step and a longer one is a stall; both are ignored. Wider
+bounds learn from measurements without meaning; narrower ones ignore steps.
+"""
 _RELATIVE_ABOVE_S: Final = 2e-3
-"""Errors in steps shorter than this count as shares of it."""
+"""Length of a step, in seconds, below which errors count as shares of this constant. Higher takes errors of short steps
+for small; lower lets noise of short steps move the coefficients.
+"""
 _NUM_FIRST: Final = 5
-_ERROR_SHARE: Final = 0.05
-"""Of the newest sample in the moving average of the errors."""
+"""Samples that set the level of the prior. More keeps a wrong level longer; fewer takes noise for the level."""
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """How far off a prior may be when its level is right, as shares: each coefficient alone, and all of them."""
+    """Expected errors of a prior after its level is set, as shares: of each coefficient alone, and of all together."""
 
     own: float
     common: float
@@ -57,24 +63,25 @@ _NEUTRAL_DOUBT = Doubt(own=2.0, common=1.0)
 
 
 class StepErrors(msgspec.Struct, frozen=True):
-    """Moving averages of the relative error of predictions, each made before its step was learned from."""
+    """Moving means of the relative errors of predictions. Each step was predicted before it was learned from."""
 
     prefill: float | None = None
-    """Of steps that computed prompt tokens. None: no such step yet."""
+    """Error for steps that computed prompt tokens. None before the first such step."""
     decode: float | None = None
+    """Error for all other steps. None before the first such step."""
 
 
 @final
 class LatencyModel:
-    """Of one kind of engine."""
+    """The times of one kind of engine."""
 
     __slots__ = ("_decode_error", "_doubt", "_estimate", "_first", "_prefill_error", "_prior", "_scales", "times")
 
     times: StepModel
-    """As learned so far."""
+    """The step model with the coefficients as learned so far."""
 
     def __init__(self, prior: StepModel | None) -> None:
-        """None: nothing is known about the kind."""
+        """`prior`: None for a kind without figures."""
         self._doubt = _ROOFLINE_DOUBT if prior else _NEUTRAL_DOUBT
         self._prior = self.times = prior or NEUTRAL
         self._scales = _scales(self._prior)
@@ -83,26 +90,8 @@ class LatencyModel:
         self._prefill_error: float | None = None
         self._decode_error: float | None = None
 
-    def step_s(self, num_new: float, attended: float, num_decoding: float, context_tokens: float) -> float:
-        return self.times.step_s(num_new, attended, num_decoding, context_tokens)
-
-    def prefill_s(
-        self,
-        num_new: int,
-        num_cached: int,
-        max_step_tokens: int,
-        num_decoding: int = 0,
-        context_tokens: float = 0.0,
-    ) -> float:
-        """Of a prompt, beside the requests that decode there."""
-        return self.times.prefill_s(num_new, num_cached, max_step_tokens, num_decoding, context_tokens)
-
-    def decode_s(self, num_decoding: float, context_tokens: float) -> float:
-        """Of one step."""
-        return self.times.decode_s(num_decoding, context_tokens)
-
     def observe(self, sample: StepSample) -> None:
-        """A step that an engine of this kind has run."""
+        """Learn from a step that an engine of this kind has run."""
         if not _has_meaning(sample):
             return
         self._note_error(sample)
@@ -117,14 +106,14 @@ class LatencyModel:
         return StepErrors(self._prefill_error, self._decode_error)
 
     def _note_error(self, sample: StepSample) -> None:
-        error = abs(self.step_s(*_work(sample)) - sample.seconds) / sample.seconds
+        error = abs(self.times.step_s(*_work(sample)) - sample.seconds) / sample.seconds
         if sample.num_prefill:
-            self._prefill_error = _moved(self._prefill_error, error)
+            self._prefill_error = moving_mean(self._prefill_error, error, ERROR_SHARE)
         else:
-            self._decode_error = _moved(self._decode_error, error)
+            self._decode_error = moving_mean(self._decode_error, error, ERROR_SHARE)
 
     def _set_level(self, first: list[StepSample]) -> None:
-        """Begin again: what the first samples have in common with the prior is its shape."""
+        """Begin again at the level of the first samples: they have the shape of the prior, but not its level."""
         level = median(sample.seconds / self._prior.step_s(*_work(sample)) for sample in first)
         self._estimate = self._estimate_at(level)
         for sample in first:
@@ -133,7 +122,7 @@ class LatencyModel:
             self._first = None
 
     def _estimate_at(self, level: float) -> RecursiveLeastSquares:
-        """That starts from so many times the prior."""
+        """An estimate that starts from the prior, multiplied by `level`."""
         coefficients = [
             level * value / scale if scale else 0.0
             for value, scale in zip(_coefficients(self._prior), self._scales, strict=True)
@@ -155,7 +144,7 @@ class LatencyModel:
         self._estimate.update(features, sample.seconds, least=_RELATIVE_ABOVE_S)
 
     def _take_over(self) -> None:
-        """The estimate's coefficients are those to predict with."""
+        """Predict with the coefficients of the estimate."""
         fixed_s, token_s, beyond_knee_s, attended_s, request_s, context_s, experts_s = [
             c * scale for c, scale in zip(self._estimate.coefficients, self._scales, strict=True)
         ]
@@ -174,7 +163,7 @@ class LatencyModel:
 
 @final
 class LatencyModels:
-    """Of all kinds of engines that have been heard of, of the links between them, and of what clients see of both."""
+    """What is learned: times of all kinds of engines, speeds of links, and what predictions of clients' times lack."""
 
     def __init__(self) -> None:
         self._models: dict[str, LatencyModel] = {}
@@ -184,19 +173,19 @@ class LatencyModels:
     def model(self, kind: str) -> LatencyModel:
         model = self._models.get(kind)
         if model is None:
-            model = self._models[kind] = LatencyModel(catalogue.prior(kind))
+            model = self._models[kind] = LatencyModel(prior(kind))
         return model
 
     def transfer(self, prefill: WorkerId, decode: WorkerId, proved: LinkSpeed | None) -> TransferModel:
-        """`proved`: the speed of the link between them, when it was measured."""
+        """The model of the link between two workers. `proved`: the measured speed of the link, if it was measured."""
         return self._transfers.link(prefill, decode, proved)
 
     def forget(self, worker: WorkerId) -> None:
-        """A worker that is gone has no links any more; its kind is remembered."""
+        """The worker is gone. Its links are forgotten; the times of its kind are kept."""
         self._transfers.forget(worker)
 
     def errors(self) -> dict[str, StepErrors]:
-        """By kind of engine."""
+        """Errors by kind of engine."""
         return {kind: model.errors() for kind, model in self._models.items()}
 
 
@@ -207,10 +196,6 @@ def _work(sample: StepSample) -> tuple[int, int, int, int]:
 def _has_meaning(sample: StepSample) -> bool:
     has_work = min(_work(sample)) >= 0 and sample.num_prefill + sample.num_decoding > 0
     return has_work and STEP_S[0] <= sample.seconds <= STEP_S[1]
-
-
-def _moved(average: float | None, error: float) -> float:
-    return error if average is None else average + _ERROR_SHARE * (error - average)
 
 
 def _coefficients(times: StepModel) -> tuple[float, ...]:
@@ -226,6 +211,8 @@ def _coefficients(times: StepModel) -> tuple[float, ...]:
 
 
 def _scales(prior: StepModel) -> tuple[float, ...]:
-    """Units of the coefficients: the prior's own. What a token costs below the knee may be more than its nothing."""
+    """Units of the coefficients: the coefficients of the prior. Where a token below the knee is free in the prior, the
+    unit of its cost is above zero nevertheless, so that the cost can be learned.
+    """
     fixed_s, token_s, *others = _coefficients(prior)
     return fixed_s, max(token_s, 0.1 * prior.beyond_knee_s), *others

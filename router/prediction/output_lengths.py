@@ -1,7 +1,7 @@
-"""How many tokens requests generate, learnt from those that have ended: per kind of request, forgetting the old.
+"""How many tokens requests generate, learned for each kind of request. Old requests count less than new ones.
 
-A histogram over logarithmic bins answers what placement asks: the usual length, its quantiles, and how much more is to
-come of a request that has generated so many tokens already.
+A histogram over logarithmic bins has the answers that placement needs: quantiles of the length, and the number of
+tokens that are left for a request that has generated some tokens already.
 """
 
 from bisect import bisect_right
@@ -10,18 +10,24 @@ from itertools import accumulate
 from typing import Final, final
 
 BIN_RATIO: Final = 1.25
+"""Ratio of the edges of a bin. Higher makes quantiles coarse; lower costs CPU and learns each bin more slowly."""
 LONGEST: Final = 1 << 17
-"""Tokens; longer outputs count as this long."""
+"""Longest output that is told apart, in tokens. Higher has more bins; lower takes longer outputs for this long."""
 HALF_LIFE: Final = 500
-"""Ended requests after which one counts half."""
+"""Ended requests after which a request counts half. Higher follows a change of traffic late; lower follows chance."""
 MIN_SAMPLES: Final = 20.0
-"""Of a kind, before it is told apart from all requests."""
+"""Ended requests of a kind from which the kind has lengths of its own. Higher takes a kind for the mean of all requests
+longer; lower follows chance.
+"""
 MAX_KINDS: Final = 1000
+"""Kinds that are remembered. More cost memory; with fewer, kinds are forgotten and count as all requests."""
 RESIDUAL_QUANTILE: Final = 0.4
-"""Of what is left of a running request: rather too short, or every resident seems to have time."""
+"""Quantile of the tokens that are left for a running request. Higher has every running request bear delay that it
+cannot bear; lower has none bear any.
+"""
 
 PRIOR_TOKENS = (16, 64, 128, 256, 512)
-"""What the first requests are taken for."""
+"""Lengths that stand for all requests before the first request has ended."""
 
 
 def _edges() -> list[int]:
@@ -34,6 +40,9 @@ def _edges() -> list[int]:
 _EDGES = _edges()
 """Shortest length of each bin."""
 _USUAL: Final = 4096
+"""Length, in tokens, up to which bins are looked up in a table. Higher costs memory; lower costs CPU for each
+placement.
+"""
 
 
 @final
@@ -43,7 +52,7 @@ class LengthHistogram:
     def __init__(self) -> None:
         self._weights = [0.0] * len(_EDGES)
         self._weight = 1.0
-        """Of the next sample: grows instead of decaying all others."""
+        """Weight of the next sample. This weight grows, so that no older weight has to be decayed."""
         self.num_samples = 0.0
         self._cumulated: list[float] | None = None
         self._residuals: dict[int, float] = {}
@@ -63,7 +72,7 @@ class LengthHistogram:
         return self._quantile_from(0, share)
 
     def residual(self, num_generated: int) -> float:
-        """What is still to come of a request with so many tokens, at RESIDUAL_QUANTILE; at least 1."""
+        """Tokens that are left for a request which has generated `num_generated`, at RESIDUAL_QUANTILE. At least 1."""
         start = _bin(num_generated)
         if (known := self._residuals.get(start)) is None:
             known = self._residuals[start] = max(1.0, self._quantile_from(start, RESIDUAL_QUANTILE) - _EDGES[start])
@@ -74,7 +83,7 @@ class LengthHistogram:
             self._cumulated = list(accumulate(self._weights, initial=0.0))
         cumulated = self._cumulated
         below, total = cumulated[start], cumulated[-1]
-        if total <= below:  # nobody has generated so much yet: as much again
+        if total <= below:  # no request has generated as much before: as much again
             return _EDGES[start] * 2.0
         target = below + share * (total - below)
         found = max(start, min(bisect_right(cumulated, target) - 1, len(_EDGES) - 1))
@@ -85,7 +94,7 @@ class LengthHistogram:
 
 @final
 class OutputLengths:
-    """Per kind of request (its tenant and SLO class, say), and of all."""
+    """The lengths of each kind of request, and of all requests. A kind is for example a tenant and an SLO class."""
 
     __slots__ = ("_all", "_kinds")
 
@@ -96,7 +105,7 @@ class OutputLengths:
         self._kinds: dict[Hashable, LengthHistogram] = {}
 
     def add(self, kind: Hashable, num_tokens: int) -> None:
-        """A request of this kind has ended by itself."""
+        """A request of this kind has ended, and was not cut off."""
         if num_tokens < 1:
             return
         self._all.add(num_tokens)
@@ -105,6 +114,7 @@ class OutputLengths:
         self._kinds.setdefault(kind, LengthHistogram()).add(num_tokens)
 
     def of(self, kind: Hashable) -> LengthHistogram:
+        """The lengths of a kind, or those of all requests if the kind has too few samples."""
         known = self._kinds.get(kind)
         return known if known is not None and known.num_samples >= MIN_SAMPLES else self._all
 
@@ -114,4 +124,4 @@ def _bin(num_tokens: int) -> int:
 
 
 _BINS = [max(0, bisect_right(_EDGES, num_tokens) - 1) for num_tokens in range(_USUAL)]
-"""Of usual lengths."""
+"""The bin of each length below _USUAL."""

@@ -1,8 +1,9 @@
 """How predictions differ from what clients see, by path: learned from closed requests. Pure.
 
-Tokenizer, HTTP, hops between processes and whatever else the engine models leave out add time that does not grow with
-the work, and what they get wrong grows with it. So both are learned, `actual = overhead + factor * predicted`: alone, a
-factor makes long requests of a small model wrong, and an overhead long requests of a large one.
+The engine models leave out the tokenizer, HTTP and the hops between processes: time that does not grow with the work.
+The errors of the engine models do grow with the work. So an overhead and a factor are learned, `actual = overhead +
+factor * predicted`. A factor alone is wrong for long requests of a small model; an overhead alone is wrong for long
+requests of a large model.
 """
 
 from typing import Final, final
@@ -11,24 +12,37 @@ import msgspec
 
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction
+from router.prediction.decaying import ERROR_SHARE, moving_mean
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
 
 FACTOR = (0.5, 2.0)
-"""Bounds: what is further off is not a bias."""
+"""Bounds of the factor. Wider bounds correct for chance; narrower ones leave a bias of the engine models in place."""
 MOST_OVERHEAD: Final = 5.0
-"""In units. A path that was unlucky for a while must not seem closed for ever: who is not used is not corrected."""
+"""Largest overhead, in units of _TTFT_OVERHEAD_S and _TPOT_OVERHEAD_S. Higher can close a path after some slow
+requests: a path that is not used is not corrected. Lower predicts too short times where the overhead is large.
+"""
 LEAST_TOKENS: Final = 16
+"""Output tokens from which the TPOT of a request counts. Higher learns from fewer requests; lower learns from requests
+whose TPOT is mostly the gap before the second token.
+"""
 _NOISE: Final = 0.25
-"""Queues and other requests are hard to foresee."""
+"""Usual error of one sample, as a share: queues and later requests are hard to predict. Higher learns more slowly;
+lower follows chance.
+"""
 _DOUBT: Final = 0.3
+"""Expected error of an overhead of 0 and a factor of 1, as a share. Higher follows the first requests faster, chance
+included; lower keeps wrong predictions longer.
+"""
 _TTFT_OVERHEAD_S, _TPOT_OVERHEAD_S = 50e-3, 1e-3
-"""Units of the overheads."""
+"""Units of the overheads, in seconds: their usual size. Larger units change an overhead faster, smaller ones slower."""
 _LONGEST_S: Final = 3600.0
-_ERROR_SHARE: Final = 0.05
+"""Longest time that is learned from, in seconds. Higher learns from requests that were stopped for a while; lower
+ignores long queues.
+"""
 
 
 class PathErrors(msgspec.Struct, frozen=True):
-    """Moving averages of the relative error of what clients were predicted to see. None: nothing seen yet."""
+    """Moving means of the relative errors of corrected predictions. None before the first request."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -36,12 +50,12 @@ class PathErrors(msgspec.Struct, frozen=True):
 
 @final
 class Bias:
-    """Of one figure on one path."""
+    """The bias of the TTFT or of the TPOT on one path."""
 
     __slots__ = ("_estimate", "_unit_s", "error", "factor", "overhead_s")
 
     error: float | None
-    """Moving average of the relative error of corrected predictions."""
+    """Moving mean of the relative errors of corrected predictions. None before the first request."""
 
     def __init__(self, unit_s: float) -> None:
         self._unit_s = unit_s
@@ -50,17 +64,17 @@ class Bias:
         self.error = None
 
     def corrected(self, predicted_s: float) -> float:
-        """The engine models' prediction, corrected."""
+        """The prediction of the engine models, corrected."""
         return self.overhead_s + self.factor * predicted_s
 
     def observe(self, predicted_s: float, actual_s: float) -> None:
-        """`predicted_s`: before correction. Learning from what was corrected would chase its own tail: dozens of
-        requests are placed before the first of them is closed.
+        """Learn from a closed request. `predicted_s`: the prediction before correction. Corrected predictions cannot be
+        learned from: dozens of requests are placed with an old correction before the first of them is closed.
         """
         if not (0 < predicted_s < _LONGEST_S and 0 < actual_s < _LONGEST_S):
             return
         error = abs(self.corrected(predicted_s) - actual_s) / actual_s
-        self.error = error if self.error is None else self.error + _ERROR_SHARE * (error - self.error)
+        self.error = moving_mean(self.error, error, ERROR_SHARE)
         self._estimate.update([self._unit_s, predicted_s], actual_s, least=self._unit_s / 50)
         overhead, factor = self._estimate.coefficients
         self.overhead_s = min(overhead, MOST_OVERHEAD) * self._unit_s
@@ -69,7 +83,7 @@ class Bias:
 
 @final
 class PathBias:
-    """Of TTFT and TPOT on every path."""
+    """The biases of TTFT and TPOT on all paths."""
 
     def __init__(self) -> None:
         self._ttft = {path: Bias(_TTFT_OVERHEAD_S) for path in Path}
@@ -84,9 +98,7 @@ class PathBias:
     def observe(
         self, predicted: Prediction, ttft_s: float | None, tpot_s: float | None, num_output_tokens: int
     ) -> None:
-        """What became of a request. None: it had no such figure. The TPOT of a few tokens says more of the gap before
-        the second one than of how the others come.
-        """
+        """Learn from a closed request. `ttft_s`: None without a token; `tpot_s`: None without a second token."""
         if ttft_s is not None:
             self._ttft[predicted.path].observe(predicted.engine_ttft_s, ttft_s)
         if tpot_s is not None and num_output_tokens >= LEAST_TOKENS:

@@ -1,17 +1,17 @@
 """Recursive least squares over a few features: how the latency models learn. Pure.
 
-An estimate follows a stream of (features, measured) pairs, keeps no samples, and
+An estimate follows a stream of pairs (features, measured) and keeps no samples.
 
-- weighs errors relative to what is measured, so that short steps count as much as long ones;
-- discounts a sample that is far off, in proportion to how far (Huber): the bound follows the errors that are usual, so
-  that an outlier is hardly believed and a drift is, after a few samples;
-- expects that all coefficients drift together (a device that clocks down slows everything): what is seen of one kind of
-  work soon holds for the others;
-- forgets else only in the direction that a sample informs about (Kulhavý's directional forgetting): after hours without
-  a prompt an engine's prefill is still known, and the covariance neither winds up nor vanishes;
-- keeps every coefficient >= 0, so that whatever was seen, more work is never predicted to take less time.
+- Errors are weighed relative to the measured value, so that short steps count as much as long steps.
+- A sample that is far off counts less, in proportion to its distance (Huber). The bound follows the usual errors. So an
+  outlier hardly changes the estimate, and a drift does after a few samples.
+- All coefficients are expected to drift together: a device that lowers its clock slows all work. So an estimate learns
+  from one kind of work about all kinds.
+- Otherwise the estimate forgets only in the direction of a sample (Kulhavý's directional forgetting). After hours
+  without a prompt the prefill of an engine is still known, and the covariance neither grows without bound nor vanishes.
+- Every coefficient stays >= 0, so that more work is never predicted to take less time.
 
-Features are scaled by the caller so that coefficients are of the order of 1. Measurements of no meaning (not finite,
+The caller scales the features so that coefficients are of the order of 1. Measurements without meaning (not finite, or
 not positive) are ignored.
 """
 
@@ -19,16 +19,23 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Final, final
 
+from router.prediction.decaying import ERROR_SHARE, moving_mean
+
 FORGETTING: Final = 0.98
-"""Kept of what is known along the direction of a sample: fifty samples of the same kind are remembered."""
+"""Share of the knowledge that is kept along the direction of a sample: about fifty samples are remembered. Higher
+follows a change late; lower follows noise.
+"""
 DRIFT: Final = 0.004
-"""Standard deviation of the change that is common to all coefficients, as a share of them, from sample to sample."""
+"""Standard deviation of the change of all coefficients together from sample to sample, as a share. Higher follows
+noise; lower follows a slower device late.
+"""
 _OUTLIER: Final = 4.0
-"""Errors of so many times the usual one are discounted."""
-_USUAL_SHARE: Final = 0.05
-"""Of the newest error in the usual one, which is a moving average."""
+"""Multiple of the usual error from which a sample counts less. Higher believes outliers; lower follows a change late.
+"""
 _INFORMATION = (1e-9, 1e9)
-"""Outside of it rounding would corrupt the covariance."""
+"""Bounds of the information of a sample. Beyond them rounding would corrupt the covariance; within narrower bounds good
+samples would be ignored.
+"""
 
 
 @final
@@ -38,9 +45,9 @@ class RecursiveLeastSquares:
     def __init__(
         self, coefficients: Sequence[float], *, own_doubt: float, common_doubt: float, noise: float = 0.08
     ) -> None:
-        """Starts from these coefficients, whose errors are thought to have two parts: one of each coefficient's own,
-        in units of 1, and one that is common to all, as a share of them. `noise`: the usual error of one sample, as a
-        share of it.
+        """Start from `coefficients`. Their expected error has two parts: `own_doubt` is independent for each
+        coefficient, in units of 1; `common_doubt` is common to all, as a share of them. `noise`: the usual error of a
+        sample, as a share of the sample.
         """
         self.coefficients = list(coefficients)
         own, common = (own_doubt / noise) ** 2, (common_doubt / noise) ** 2
@@ -56,11 +63,13 @@ class RecursiveLeastSquares:
         return sum([c * f for c, f in zip(self.coefficients, features, strict=True)])
 
     def update(self, features: Sequence[float], measured: float, *, least: float) -> None:
-        """Learns from one sample. `least`: of smaller measurements, errors count as shares of it."""
+        """Learn from one sample. Errors of measurements below `least` count as shares of `least`."""
         if not (isfinite(measured) and measured > 0):
             return
         predicted = self.predict(features)
-        scale = max(least, min(max(predicted, measured / 2), 2 * measured))  # a prediction that is far off is no scale
+        scale = max(
+            least, min(max(predicted, measured / 2), 2 * measured)
+        )  # a prediction that is far off cannot be the scale
         error = (measured - predicted) / scale
         scaled = [f / scale for f in features]
         gains = [sum([p * f for p, f in zip(row, scaled, strict=True)]) for row in self._covariance]
@@ -75,12 +84,12 @@ class RecursiveLeastSquares:
 
     def _weight(self, error: float) -> float:
         bound = min(1.0, max(self._noise, _OUTLIER * self._usual_error))
-        self._usual_error += _USUAL_SHARE * (min(1.0, error) - self._usual_error)
+        self._usual_error = moving_mean(self._usual_error, min(1.0, error), ERROR_SHARE)
         return 1.0 if error <= bound else bound / error
 
     def _keep_positive(self) -> None:
-        """Moves to the likeliest coefficients that are not negative: one that would be is set to zero, and the others
-        take over what it explained, as far as they are correlated with it.
+        """Move to the likeliest coefficients that are not negative. A negative coefficient is set to zero. Coefficients
+        that are correlated with it take over what it explained.
         """
         for _ in self.coefficients:
             worst = min(range(len(self.coefficients)), key=self.coefficients.__getitem__)
@@ -93,11 +102,11 @@ class RecursiveLeastSquares:
         self.coefficients = [max(0.0, c) for c in self.coefficients]
 
     def _forget(self, gains: list[float], weight: float, information: float) -> None:
-        """What the sample has told is gained, what it has replaced is forgotten (Kulhavý and Zarrop 1993), and all
-        coefficients may have drifted.
+        """Update the covariance: add the information of the sample, forget the information that the sample replaces
+        (Kulhavý and Zarrop 1993), and allow for a drift of all coefficients.
         """
         kept = FORGETTING - (1 - FORGETTING) / information
-        shrink = weight / (1 / kept + information) if kept else 0.0  # 0: as much is forgotten as is learned
+        shrink = weight / (1 / kept + information) if kept else 0.0  # 0: the sample replaces as much as it adds
         drift, coefficients = self._drift, self.coefficients
         for row, gain, own in zip(self._covariance, gains, coefficients, strict=True):
             row[:] = [p - shrink * gain * g + drift * own * c for p, g, c in zip(row, gains, coefficients, strict=True)]

@@ -1,6 +1,6 @@
-"""How long an engine's steps take, from the model's shape and the hardware's peak rates. Pure.
+"""The step model of an engine, from the shape of its model and the peak rates of its hardware. Pure.
 
-A step computes some prompt tokens and gives one token to every request that decodes:
+A step computes prompt tokens and gives one token to each request that decodes:
 
     step = c0 + c_L * layers + c_r * decoding
          + max(2 * P * tokens / flops, weight bytes / memory rate)      matrix products: computing or reading weights
@@ -8,9 +8,10 @@ A step computes some prompt tokens and gives one token to every request that dec
          + KV bytes per token * context / memory rate                   attention of the decoding requests
          + 2 * layers * (alpha + activation bytes / all-reduce rate)    tensor parallelism
 
-(the roofline of Williams et al. 2009 with the terms of DistServe and Splitwise), each rate being the share of its peak
-that engines reach in practice. It gives the coefficients of a `StepModel` (router/prediction/step_model.py): the prior
-of the latency models (router/prediction/latency.py) and the truth of the simulator's engines.
+This is the roofline of Williams et al. 2009 with the terms of DistServe and Splitwise. `attended` is the
+`prompt_attention` of router/prediction/step_model.py. Each rate is the share of the peak rate that engines reach in
+practice. The roofline gives the coefficients of a `StepModel`: the prior of the latency models
+(router/prediction/latency.py), and the times of the simulator's engines.
 """
 
 import msgspec
@@ -18,28 +19,32 @@ import msgspec
 from router.prediction.step_model import StepModel
 
 GPU_MEMORY_UTILIZATION = 0.9
-"""Share of a device's memory that vLLM takes by default."""
+"""Share of a device's memory that an engine takes: vLLM's default of `gpu_memory_utilization`. Higher predicts too
+large KV caches; lower predicts too small ones.
+"""
 ACTIVATION_BYTES = 3_000_000_000
-"""Per device: activations, CUDA graphs and the runtime's own memory."""
+"""Bytes per device for activations, CUDA graphs and the memory of the runtime. Higher predicts too small KV caches;
+lower predicts too large ones.
+"""
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a model decides its time: a decoder with grouped-query attention, dense or mixture of experts."""
+    """The parts of a model that its times depend on: a decoder with grouped-query attention, dense or a mixture."""
 
     layers: int
     hidden: int
     heads: int
     kv_heads: int
     head_dim: int
-    """From the model's config: not always hidden / heads."""
+    """The value of the model's config, which is not always hidden / heads."""
     ffn: int
-    """Inner width of a layer's feed-forward network, or of one expert."""
+    """Inner width of the feed-forward network of a layer, or of one expert."""
     vocab: int
     num_ffn_matrices: int = 3
-    """3 when gated, else 2."""
+    """3 for a gated feed-forward network, else 2."""
     num_experts: int = 1
     num_active_experts: int = 1
-    """Per token."""
+    """Experts that one token is routed to."""
     bytes_per_weight: float = 2.0
     bytes_per_kv: float = 2.0
 
@@ -53,12 +58,12 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expert_weights(self) -> int:
-        """Of one expert in every layer; of the feed-forward networks when there is only one."""
+        """Weights of one expert in all layers, or of all feed-forward networks of a dense model."""
         return self.layers * self.num_ffn_matrices * self.hidden * self.ffn
 
     @property
     def active_weights(self) -> int:
-        """That one token is multiplied with, but for the vocabulary's."""
+        """Weights that one token is multiplied with, without those of the vocabulary."""
         return self.attention_weights + self.num_active_experts * self.expert_weights
 
     @property
@@ -68,16 +73,16 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
-    """One device: its dense peak rates, and what engines reach of them."""
+    """One device: its peak rates for dense matrices, and the shares of these rates that engines reach."""
 
     flops: float
-    """bf16."""
+    """Operations per second in bf16."""
     flops_fp8: float | None = None
-    """None: 8-bit weights are multiplied as bf16."""
+    """Operations per second in fp8. None if the device multiplies 8-bit weights as bf16."""
     memory_bytes_per_s: float
     memory_bytes: float
     all_reduce_bytes_per_s: float
-    """Between the devices of one engine."""
+    """Rate between the devices of one engine."""
     all_reduce_s: float = 8e-6
     """Latency of one all-reduce."""
     compute_efficiency: float = 0.70
@@ -85,15 +90,15 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     kv_read_efficiency: float = 0.70
     attention_efficiency: float = 0.50
     step_s: float = 1.5e-3
-    """Of every step, whatever it does."""
+    """Fixed cost of a step."""
     layer_s: float = 10e-6
-    """Of every layer of every step, with CUDA graphs; engines without them take 0.35 to 0.55 ms."""
+    """Fixed cost of a layer in a step, with CUDA graphs. Engines without CUDA graphs take 0.35 to 0.55 ms."""
     request_s: float = 10e-6
-    """Of every request that decodes, per step."""
+    """Cost of a request that decodes, per step."""
 
 
 def step_model(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> StepModel:
-    """Of one engine on so many devices."""
+    """The step model of one engine on `tensor_parallel` devices."""
     tp = tensor_parallel
     peak = hardware.flops_fp8 if model.bytes_per_weight <= 1 and hardware.flops_fp8 else hardware.flops
     memory_rate = tp * hardware.memory_bytes_per_s
@@ -104,7 +109,7 @@ def step_model(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) 
     fixed_s = hardware.step_s + model.layers * hardware.layer_s + always_read_s
     token_s = 0.0
     if tp > 1:
-        activation_bytes = model.hidden * 2 * 2 * (tp - 1) / tp  # bf16; a ring sends each byte almost twice
+        activation_bytes = model.hidden * 2 * 2 * (tp - 1) / tp  # bf16; a ring all-reduce sends each byte almost twice
         fixed_s += 2 * model.layers * hardware.all_reduce_s
         token_s = 2 * model.layers * activation_bytes / hardware.all_reduce_bytes_per_s
     is_mixture = model.num_experts > 1
@@ -128,6 +133,6 @@ def step_model(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) 
 
 
 def kv_capacity_tokens(model: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> int:
-    """That the KV cache of one engine holds, after the weights."""
+    """Tokens for which the KV cache of one engine has memory beside the weights."""
     memory = tensor_parallel * (GPU_MEMORY_UTILIZATION * hardware.memory_bytes - ACTIVATION_BYTES)
     return max(0, int((memory - model.num_bytes) / model.kv_bytes_per_token))

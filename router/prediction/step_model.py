@@ -1,4 +1,4 @@
-"""What an engine's steps take, as a sum of terms with known coefficients. Pure.
+"""StepModel: how long an engine's steps take, as a sum of terms with known coefficients. Pure.
 
 A step that computes `num_new` prompt tokens and gives a token to `num_decoding` requests takes
 
@@ -8,10 +8,10 @@ A step that computes `num_new` prompt tokens and gives a token to `num_decoding`
     + attended_s * attended                                    attention of the prompt tokens
     + request_s * num_decoding + context_s * context_tokens    attention of the decoding requests
 
-The knee is where computing takes as long as reading the weights: below it tokens are nearly free, which is why a small
-prefill beside a decode batch costs little. Attention over a prompt is quadratic, so the chunks that it is cut into do
-not change its sum: a prefill and a run of decode steps are closed forms, however long, and every answer takes about a
-microsecond.
+The knee is the number of tokens for which computing takes as long as reading the weights. Tokens below the knee are
+nearly free: a small prefill beside a decode batch costs little. Attention over a prompt is quadratic, so the chunks of
+a prompt do not change its sum. So a prefill and a run of decode steps are closed forms, however long, and each
+prediction takes about a microsecond.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,16 @@ from typing import final
 
 
 def prompt_attention(num_new: float, num_cached: float) -> float:
-    """Pairs of tokens that attention relates when `num_new` tokens follow `num_cached`, in however many chunks."""
+    """Work of attention when `num_new` tokens are computed after `num_cached` tokens, in pairs of tokens. The number of
+    chunks does not matter.
+    """
     return num_new * num_cached + num_new * (num_new + 1) / 2
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class StepModel:
-    """The coefficients of one kind of engine. None is negative, so times grow with the work."""
+    """The coefficients of one kind of engine. No coefficient is negative, so times grow with the work."""
 
     fixed_s: float
     token_s: float
@@ -37,12 +39,14 @@ class StepModel:
     request_s: float
     context_s: float
     experts_s: float = 0.0
-    """Reading all experts of a mixture."""
+    """Seconds for reading all experts of a mixture."""
     unrouted: float = 0.0
-    """Share of the experts that one token is not routed to."""
+    """Share of the experts that a token is not routed to."""
 
     def step_s(self, num_new: float, attended: float, num_decoding: float, context_tokens: float) -> float:
-        """`attended`: the `prompt_attention` of the new tokens; `context_tokens`: of all decoding requests together."""
+        """Seconds of one step. `attended`: the `prompt_attention` of the new tokens; `context_tokens`: context of all
+        requests that decode, together.
+        """
         tokens = num_new + num_decoding
         seconds = (
             self.fixed_s
@@ -68,8 +72,8 @@ class StepModel:
         num_decoding: int = 0,
         context_tokens: float = 0.0,
     ) -> float:
-        """Of a prompt that is computed in chunks beside the requests that decode there, each of which gets a token per
-        chunk (Sarathi-Serve).
+        """Seconds of a prompt that is computed in chunks beside requests that decode. Each of these requests gets one
+        token per chunk (Sarathi-Serve).
         """
         if num_new <= 0:
             return 0.0
@@ -82,12 +86,12 @@ class StepModel:
         return seconds + prompt_attention(num_new, num_cached) * self.attended_s + grown * self.context_s
 
     def decode_run_s(self, num_decoding: int, context_tokens: float, num_steps: int) -> float:
-        """Of so many decode steps one after the other; the context grows by `num_decoding` tokens with each."""
+        """Seconds of `num_steps` decode steps in a row. The context grows by `num_decoding` tokens with each step."""
         grown = num_decoding * num_steps * (num_steps - 1) / 2
         return num_steps * self.decode_s(num_decoding, context_tokens) + grown * self.context_s
 
     def decode_steps_within(self, num_decoding: int, context_tokens: float, seconds: float) -> int:
-        """The most steps that `decode_run_s` does not take longer than `seconds` for."""
+        """The largest number of steps for which `decode_run_s` is at most `seconds`."""
         growth_s = num_decoding * self.context_s
         slope = self.decode_s(num_decoding, context_tokens) - growth_s / 2
         if seconds <= 0:

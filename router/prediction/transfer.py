@@ -1,8 +1,8 @@
-"""What the handoff of KV blocks takes on each link, learned from the handoffs that were. Pure.
+"""How long the transfer of KV blocks takes on each link, learned from past handoffs. Pure.
 
-A transfer takes `latency_s + num_bytes / bytes_per_s` when nothing queues before it; who places requests adds the
-backlog. A link starts from the speed that it was proved with and then follows its own handoffs; one that was not
-proved takes what all links together have taught.
+A transfer takes `latency_s + num_bytes / bytes_per_s` when no transfer queues before it; placement adds the backlog. A
+link starts from the measured speed of its proof and then follows its own handoffs. A link without a proof has the speed
+that was learned from all links.
 """
 
 from math import inf
@@ -13,25 +13,36 @@ from cluster.messages.transport import LinkSpeed
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
 
 UNKNOWN = LinkSpeed(latency_s=2e-3, bytes_per_s=2e9)
-"""Before any link has been measured."""
+"""Speed of a link before any link was measured."""
 
 _LONGEST_S: Final = 600.0
+"""Longest transfer that is learned from, in seconds. Higher learns from stalls; lower ignores slow links."""
 _RELATIVE_ABOVE_S: Final = 1e-3
-"""Errors in shorter transfers count as shares of this."""
+"""Length of a transfer, in seconds, below which errors count as shares of this constant. Higher takes errors of short
+transfers for small; lower lets noise of short transfers move the estimate.
+"""
 _LEAST_LATENCY_S: Final = 0.2e-3
-"""Unit of a latency that was measured as none."""
+"""Smallest unit of a latency, in seconds. Higher changes a small latency in steps that are too large; lower learns late
+that a link has a latency.
+"""
 _PROVED_DOUBT, _UNKNOWN_DOUBT = 2.0, 3.0
+"""Expected error of the first estimate with and without a proof, as a share. Higher follows the first handoffs faster,
+noise included; lower keeps a wrong estimate longer.
+"""
 _NOISE: Final = 0.15
+"""Usual error of one sample, as a share. Higher learns more slowly; lower follows noise."""
 
 
 @final
 class TransferModel:
-    """Of one link, or of all together."""
+    """The speed of one link, or of all links together."""
 
     __slots__ = ("_all", "_estimate", "_units", "latency_s", "prior", "s_per_byte")
 
     def __init__(self, prior: LinkSpeed | None, all_links: "TransferModel | None" = None) -> None:
-        """None: nothing is known about the link. `all_links` is taught what this one learns."""
+        """`prior`: the speed of the link's proof, None without a proof; `all_links`: a model that learns from the same
+        transfers.
+        """
         self.prior = prior
         self._all = all_links
         known = prior or UNKNOWN
@@ -51,22 +62,22 @@ class TransferModel:
         self._estimate.update([self._units[0], num_bytes * self._units[1]], seconds, least=_RELATIVE_ABOVE_S)
         latency, per_byte = self._estimate.coefficients
         self.latency_s = latency * self._units[0]
-        self.s_per_byte = max(per_byte, 1e-6) * self._units[1]  # no link is infinitely fast
+        self.s_per_byte = max(per_byte, 1e-6) * self._units[1]  # a rate must stay finite
         if self._all is not None:
             self._all.observe(num_bytes, seconds)
 
 
 @final
 class TransferModels:
-    """Of all links, by (prefill worker, decode worker)."""
+    """The models of all links, by prefill worker and decode worker."""
 
     def __init__(self) -> None:
         self._all = TransferModel(None)
         self._links: dict[tuple[WorkerId, WorkerId], TransferModel] = {}
 
     def link(self, prefill: WorkerId, decode: WorkerId, proved: LinkSpeed | None) -> TransferModel:
-        """`proved`: the speed that was measured when the link was. A new one begins anew; without one, the link is as
-        all links together.
+        """The model of a link. `proved`: the measured speed of the link's proof. A new proof makes a new model; a link
+        that never had a proof has the model of all links.
         """
         link = self._links.get((prefill, decode))
         if proved is None or not _has_meaning(proved):
@@ -76,7 +87,7 @@ class TransferModels:
         return link
 
     def forget(self, worker: WorkerId) -> None:
-        """It is gone, and its id never comes back."""
+        """The worker is gone, and its id never comes back."""
         self._links = {pair: link for pair, link in self._links.items() if worker not in pair}
 
 

@@ -1,4 +1,4 @@
-"""Which worker caches which KV blocks. Compiled modules come first (cluster/compiled.py)."""
+"""The index of the KV blocks that each worker caches. Compiled modules come first (cluster/compiled.py)."""
 
 from cluster import compiled
 

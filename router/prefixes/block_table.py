@@ -1,53 +1,56 @@
-"""Which workers hold which KV blocks, and in which tier: one entry per block hash, a bit mask of its holders.
+"""BlockTable: which workers hold which KV blocks, and in which tier. It has one entry for each block: a bit mask.
 
-A holder is a worker between two moments at which all that is known of it is thrown away. It has a slot of one bit per
-tier in every mask. Ending a holder only takes its slot out of the live ones; its bits are cleared, and its slot used
-again, after a sweep over the table that runs a little at a time, so that no call pays for a worker with a million
-blocks.
+A holder is a worker from the moment at which nothing is known of its blocks to the moment at which all of them are
+forgotten. A holder has a slot in every mask, with one bit for each tier. When a holder is closed, its slot is no longer
+live. A sweep over the table clears the bits of closed slots, a part with each call, so that no call pays for a worker
+with a million blocks. Then the slot is free again.
 
-The prefix of a prompt is found for all workers in one walk: the mask of those that have held every block so far narrows
-until none is left. Blocks of one prompt mostly have the same holders, so the walk works on runs of equal masks, and
-costs little more than the look-ups. Beyond the first DENSE_BLOCKS it finds the end of a run by bisection, to within
-STRIDE_BLOCKS: engines evict a prefix from its end, so nothing is missing between equal masks. Equal masks that were
-written together are one object, so a block costs a key and a place in the dictionary.
+One walk finds the prefix of a prompt for all workers: the mask of slots that hold every block so far narrows until no
+slot is left. The walk works on runs of equal masks (router/prefixes/runs.py). Beyond the first DENSE_BLOCKS it finds
+the end of a run by bisection, to within STRIDE_BLOCKS. Engines evict a prefix from its end, so no block is missing
+between equal masks. Equal masks that were written together are one object, so a block costs a key and a place in the
+dictionary.
 
-Invariants: no more than `max_blocks` entries; no entry is 0; a free slot has no bit in any of them.
+Invariants: there are at most `max_blocks` entries; no entry is 0; a free slot has no bit in any entry.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from typing import Final, final
 
+from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS, runs
 from router.prefixes.worker_bits import MAX_GROUPS
 
 GPU, HOST, DISK = 1, 2, 4
 ALL = GPU | HOST | DISK
 
-DENSE_BLOCKS: Final = 64
-STRIDE_BLOCKS: Final = 16
 _SLOT_BITS: Final = 3
-_KEY_BYTES: Final = 48
-"""Of a hash of 8 bytes as a Python object."""
+_KEY_OBJECT_BYTES: Final = 48
+"""Memory of a key of KEY_BYTES as a Python object, in bytes."""
 _SWEEP_BLOCKS: Final = 256
-"""Per call, at least: a sweep is over in some thousand calls, and none of them takes long."""
+"""Blocks that a call sweeps at least. More makes each call slower; fewer keeps closed slots in the masks longer."""
 _SWEPT_PER_JOINED: Final = 16
-"""When the table is crowded, a sweep is faster than what fills it."""
+"""Blocks that are swept for each block that is added, so that a sweep is faster than the growth of a crowded table.
+More makes each call slower; fewer lets the table run full.
+"""
 _MAX_CLOSED: Final = 64
-"""So many slots await the next sweep, and it is done at once: masks must not grow without bound."""
+"""Closed slots from which a sweep runs at once. More makes masks larger and look-ups slower; fewer pays for whole
+sweeps in single calls.
+"""
 
 
 @final
 class Hit:
-    """What a worker holds of a prompt, in leading KV blocks."""
+    """The leading KV blocks of a prompt that a worker holds."""
 
     __slots__ = ("num_blocks", "num_gpu_blocks")
 
     def __init__(self, num_blocks: int, num_gpu_blocks: int) -> None:
         self.num_blocks = num_blocks
-        """In any tier, counted from the prompt's start without a gap."""
+        """Blocks in any tier, counted from the start of the prompt without a gap."""
         self.num_gpu_blocks = num_gpu_blocks
-        """Of them, those that are in the engine's own memory, counted the same way."""
+        """Blocks in the engine's own memory, counted in the same way."""
 
     def __repr__(self) -> str:
         return f"Hit({self.num_blocks}, {self.num_gpu_blocks})"
@@ -63,7 +66,7 @@ class Hit:
 
 @final
 class Holder:
-    """A worker as the table knows it."""
+    """A worker in the table, until its blocks are forgotten."""
 
     __slots__ = ("bits", "has_blocks", "is_cut", "is_live", "slot", "unit", "worker_bit")
 
@@ -75,7 +78,7 @@ class Holder:
         self.is_live = True
         self.has_blocks = False
         self.is_cut = False
-        """The table had no room for some of its blocks."""
+        """The table had no room for some blocks of the worker."""
 
 
 @final
@@ -97,29 +100,30 @@ class BlockTable:
         self.max_blocks = max_blocks
         self._blocks: dict[bytes, int] = {}
         self._holders: list[Holder | None] = []
-        """By slot. None: free, or not yet swept."""
+        """Holders by slot. None for a slot that is free, or closed and not yet swept."""
         self._free: list[int] = []
         self._closed: list[int] = []
-        """Slots that wait for the next sweep."""
+        """Closed slots that the next sweep clears."""
         self._sweeping: Iterator[bytes] | None = None
         self._swept_slots: list[int] = []
+        """Closed slots that the current sweep clears."""
         self._live = 0
-        """The lowest bit, which is that of GPU, of every live slot."""
+        """The GPU bit, which is the lowest one, of every live slot."""
         self._num_joined = 0
-        """Blocks since the last sweep for room began."""
+        """Blocks that were added since the latest sweep began."""
         self._groups: dict[int, int] = {}
-        """The workers that have some slots: the bits of those by the lowest bits of these."""
+        """Bits of workers by GPU bits of their slots: a cache for `_workers_of`."""
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     @property
     def memory_bytes(self) -> int:
-        """Nearly: without the masks, which are mostly shared."""
-        return sys.getsizeof(self._blocks) + len(self._blocks) * _KEY_BYTES
+        """Approximate: masks are left out, because most of them are shared."""
+        return sys.getsizeof(self._blocks) + len(self._blocks) * _KEY_OBJECT_BYTES
 
     def open(self, worker_bit: int) -> Holder:
-        """`worker_bit`: the worker's, of its WorkerBits."""
+        """A holder without blocks. `worker_bit`: the worker's bit in WorkerBits."""
         slot = self._free.pop() if self._free else len(self._holders)
         holder = Holder(worker_bit, slot)
         if slot == len(self._holders):
@@ -131,7 +135,7 @@ class BlockTable:
         return holder
 
     def close(self, holder: Holder) -> None:
-        """Forget all that it holds."""
+        """Forget all blocks of the holder."""
         holder.is_live = False
         self._holders[holder.slot] = None
         self._live ^= holder.unit
@@ -144,29 +148,27 @@ class BlockTable:
             self.sweep(len(self._blocks) + 1)
 
     def join(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
-        """The holder has these blocks there. What the table has no room for is left out, and the holder is cut."""
+        """The holder has these blocks in the tier `place`. Blocks without room in the table are left out; then the
+        holder is cut.
+        """
         blocks, bits = self._blocks, holder.bits[place]
         holder.has_blocks = True
         self._num_joined += len(hashes)
-        at = 0
-        for mask, run in groupby(map(blocks.get, hashes)):
-            start, at = at, at + len(list(run))
-            if mask is None:
-                part = hashes[start : min(at, start + self.max_blocks - len(blocks))]
-                holder.is_cut |= len(part) < at - start
+        for mask, start, end in runs(blocks, hashes):
+            if not mask:
+                part = hashes[start : min(end, start + self.max_blocks - len(blocks))]
+                holder.is_cut |= len(part) < end - start
                 blocks.update(dict.fromkeys(part, bits))
             elif not mask & bits:
-                blocks.update(dict.fromkeys(hashes[start:at], mask | bits))
+                blocks.update(dict.fromkeys(hashes[start:end], mask | bits))
 
     def leave(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
-        """The holder no longer has these blocks there."""
+        """The holder no longer has these blocks in the tier `place`."""
         blocks, bits = self._blocks, holder.bits[place]
-        at = 0
-        for mask, run in groupby(map(blocks.get, hashes)):
-            start, at = at, at + len(list(run))
-            if mask is None or not mask & bits:
+        for mask, start, end in runs(blocks, hashes):
+            if not mask & bits:
                 continue
-            part = hashes[start:at]
+            part = hashes[start:end]
             if rest := mask & ~bits:
                 blocks.update(dict.fromkeys(part, rest))
             else:
@@ -174,15 +176,16 @@ class BlockTable:
                     blocks.pop(block, None)
 
     def longest(self, hashes: Sequence[bytes]) -> list[tuple[Hit, int]]:
-        """What is held of a prompt, and by which workers (their bits). Those without its first block are absent."""
+        """The hits of a prompt, each with the bits of its workers. Workers without the first block are absent."""
         hits: list[tuple[Hit, int]] = []
         alive = near = self._live
-        # The lowest bits of the slots that still hold every block, and of those that have all of them in memory.
-        # Whoever is in the first alone has fallen behind: `behind` says at which depth.
+        # `alive`: GPU bits of the slots that hold every block so far, in any tier.
+        # `near`: GPU bits of the slots that hold every block so far in the engine's own memory.
+        # `behind`: depths at which slots of `alive` have left `near`.
         behind: dict[int, int] = {}
         depth = 0
-        for mask, length in self._runs(hashes):
-            if mask is None:
+        for mask, end in self._walk(hashes):
+            if not mask:
                 break
             still = alive & (mask | mask >> 1 | mask >> 2)
             if still != alive:
@@ -195,30 +198,30 @@ class BlockTable:
                 for unit in _bits(near ^ ahead):
                     behind[unit] = depth
                 near = ahead
-            depth += length
+            depth = end
         self._settle(hits, alive, depth, behind)
         return hits
 
-    def _runs(self, hashes: Sequence[bytes]) -> Iterator[tuple[int | None, int]]:
-        """Masks of consecutive blocks, and how many blocks have each."""
-        get = self._blocks.get
-        for mask, run in groupby(map(get, hashes[:DENSE_BLOCKS])):
-            yield mask, len(list(run))
-        at, num_blocks = DENSE_BLOCKS, len(hashes)
-        while at < num_blocks:
-            mask, last = get(hashes[at]), at
+    def _walk(self, hashes: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+        """Mask and end of each run of a prompt; beyond DENSE_BLOCKS the end is found by bisection."""
+        blocks, num_blocks = self._blocks, len(hashes)
+        for mask, _, end in runs(blocks, hashes[:DENSE_BLOCKS]):
+            yield mask, end
+        end = DENSE_BLOCKS
+        while end < num_blocks:
+            mask, last = blocks.get(hashes[end], 0), end
             stride, grows = STRIDE_BLOCKS, True
             while stride >= STRIDE_BLOCKS:
-                is_same = last + stride < num_blocks and get(hashes[last + stride]) == mask
+                is_same = last + stride < num_blocks and blocks.get(hashes[last + stride], 0) == mask
                 last += stride * is_same
                 grows &= is_same
                 stride = stride * 2 if grows else stride // 2
-            yield mask, last + 1 - at
-            at = last + 1
+            end = last + 1
+            yield mask, end
 
     def sweep(self, num_joined: int = 0) -> None:
-        """Go on with the sweep that clears closed slots, and that makes room when the table is crowded: blocks in no
-        engine's own memory go, those first that have been known longest. `num_joined`: blocks since the last call.
+        """Go on with the sweep that clears closed slots. In a crowded table the sweep also makes room: it drops blocks
+        that are in no engine's own memory, the oldest first. `num_joined`: blocks that were added since the last call.
         """
         if self._sweeping is None and not self._begin_sweep():
             return
@@ -270,14 +273,14 @@ class BlockTable:
         return True
 
     def _cut(self, mask: int) -> None:
-        """Their holders lose a block that they have."""
+        """A block with this mask is dropped: its holders are cut."""
         slots = {(bit.bit_length() - 1) // _SLOT_BITS for bit in _bits(mask)}
         for holder in (self._holders[slot] for slot in slots):
             if holder is not None:
                 holder.is_cut = True
 
     def _settle(self, hits: list[tuple[Hit, int]], units: int, depth: int, behind: dict[int, int]) -> None:
-        """These slots hold so many leading blocks and not the next one."""
+        """These slots hold the first `depth` blocks, and not the next one."""
         if not depth:
             return
         if behind:

@@ -1,35 +1,35 @@
-"""What workers will cache soon, because a prompt has been placed there, until their KV events say so.
+"""Expected blocks: KV blocks that workers will have soon, because a prompt was placed there. KV events replace them.
 
-The hash of a block is chained over all blocks before it, so one that is predicted says that the whole prefix up to it
-will be there. Marks on some blocks are therefore enough: on the first DENSE_BLOCKS, then on every STRIDE_BLOCKS-th, and
-on the last. A prefix is found too short by less than a stride, and a prompt of 32k tokens costs some hundred marks.
+The hash of a block is chained over all blocks before it. So an expected block means that the whole prefix up to it is
+expected, and marks on some blocks are enough: on the first DENSE_BLOCKS, then on every STRIDE_BLOCKS-th block, and on
+the last block. A prefix is found too short by less than a stride. A prompt of 32k tokens costs some hundred marks.
 
-A mark goes when its worker says anything of that block, and PREDICTION_TTL_S after the first placement that made it.
-
-Neighbours mostly have the marks of the same workers, so everything works on runs of blocks with equal masks.
+A mark ends when a KV event of its worker names the block, and at the latest PREDICTION_TTL_S after its placement.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, final
 
-from router.prefixes.block_table import DENSE_BLOCKS, STRIDE_BLOCKS
+from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS, runs
 from router.prefixes.worker_bits import WorkerBits
 
 PREDICTION_TTL_S: Final = 10.0
-"""A prompt is computed, or at least begun, by then. Longer keeps more of what was aborted, or went elsewhere; shorter
-sends the copies of a prompt that waits in a queue to other workers.
+"""Time for which blocks are expected, in seconds: within it most prompts are computed, or at least begun. Longer keeps
+blocks of requests that were aborted or that run elsewhere; shorter sends copies of a prompt in a queue to other
+workers.
 """
 MAX_MARKS: Final = 1 << 20
-"""The oldest go beyond that. Some thousand placements a second make so many."""
+"""Marks that are kept; the oldest go first. Some thousand placements per second make as many. More cost memory; fewer
+end marks before their time.
+"""
 
 
 class _Placed(NamedTuple):
     until: float
     bit: int
     marks: list[bytes]
-    """That were not there before: only this placement's end ends them."""
+    """Marks that this placement made. They end with it, and not with later placements of the same prompt."""
 
 
 @final
@@ -40,52 +40,53 @@ class ExpectedBlocks:
         self.max_marks = max_marks
         self._bits = bits
         self._marks: dict[bytes, int] = {}
-        """By block hash, a bit per worker."""
+        """Bits of workers by block hash."""
         self._placed: deque[_Placed] = deque()
-        """Oldest first."""
+        """The oldest is first."""
         self._num_marks = 0
-        """Of all placements."""
+        """Marks in `_placed`."""
         self._retired: deque[tuple[float, int]] = deque()
-        """Bits of forgotten workers, and when the last of their marks is gone."""
+        """Bits of workers that are gone, and times at which the last mark of each is gone."""
         self._now = 0.0
 
     def add(self, bit: int, block_hashes: Sequence[bytes], now: float) -> None:
         """A prompt was placed on the worker with this bit."""
         self._expire(now)
         marks, news = self._marks, list[bytes]()
-        for mask, blocks in _runs(marks, _marked(block_hashes)):
+        marked = _marked(block_hashes)
+        for mask, start, end in runs(marks, marked):
             if not mask & bit:
-                marks.update(dict.fromkeys(blocks, mask | bit))
-                news += blocks
+                part = marked[start:end]
+                marks.update(dict.fromkeys(part, mask | bit))
+                news += part
         if news:
             self._placed.append(_Placed(now + PREDICTION_TTL_S, bit, news))
             self._num_marks += len(news)
 
-    def heard(self, bit: int, block_hashes: Iterable[bytes], now: float) -> None:
-        """The worker has said what became of these blocks."""
+    def end_marks(self, bit: int, block_hashes: Iterable[bytes], now: float) -> None:
+        """A KV event of the worker has named these blocks."""
         self._expire(now)
         if self._marks:
             self._clear(bit, list(filter(self._marks.__contains__, block_hashes)))
 
     def retire(self, bit: int) -> None:
-        """The worker is gone. Its bit is released when no mark has it any more."""
+        """The worker is gone. Its bit is released when no mark has the bit any more."""
         self._retired.append((self._now + PREDICTION_TTL_S, bit))
 
     def longest(self, block_hashes: Sequence[bytes], now: float) -> list[tuple[int, int]]:
-        """How many leading blocks of a prompt which workers will hold, most first; a worker that will hold none is
-        absent.
+        """Numbers of leading blocks of a prompt, each with the bits of the workers that will hold as many. The largest
+        number is first. Workers that will hold no block are absent.
         """
         self._expire(now)
         found: list[tuple[int, int]] = []
         if not self._marks:
             return found
-        blocks = _marked(block_hashes)
-        number, num_blocks, seen = len(blocks), len(block_hashes), 0
-        for mask, run in groupby(map(self._marks.get, reversed(blocks))):
-            if mask is not None and (news := mask & ~seen):
+        marked = _marked(block_hashes)[::-1]
+        seen = 0
+        for mask, start, _ in runs(self._marks, marked):
+            if news := mask & ~seen:
                 seen |= news
-                found.append((_depth(number, num_blocks), news))
-            number -= len(list(run))
+                found.append((_depth(len(marked) - start, len(block_hashes)), news))
         return found
 
     def validate(self) -> None:
@@ -110,24 +111,16 @@ class ExpectedBlocks:
 
     def _clear(self, bit: int, blocks: list[bytes]) -> None:
         marks = self._marks
-        for mask, run in _runs(marks, blocks):
+        for mask, start, end in runs(marks, blocks):
             if mask == bit:
-                for block in run:
+                for block in blocks[start:end]:
                     marks.pop(block, None)
             elif mask & bit:
-                marks.update(dict.fromkeys(run, mask ^ bit))
-
-
-def _runs(marks: dict[bytes, int], blocks: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Consecutive blocks that have equal masks; 0 where there is none."""
-    at = 0
-    for mask, run in groupby(map(marks.get, blocks)):
-        start, at = at, at + len(list(run))
-        yield mask or 0, blocks[start:at]
+                marks.update(dict.fromkeys(blocks[start:end], mask ^ bit))
 
 
 def _marked(block_hashes: Sequence[bytes]) -> Sequence[bytes]:
-    """The blocks of a prompt that have its marks, from its start."""
+    """The blocks of a prompt that are marked, in order."""
     if len(block_hashes) <= DENSE_BLOCKS:
         return block_hashes
     first = DENSE_BLOCKS + STRIDE_BLOCKS - 1
@@ -135,7 +128,7 @@ def _marked(block_hashes: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _depth(number: int, num_blocks: int) -> int:
-    """Of the `number`th mark of a prompt, in blocks from its start."""
+    """Number of blocks up to the `number`th mark of a prompt."""
     if number <= DENSE_BLOCKS:
         return number
     return min(num_blocks, DENSE_BLOCKS + (number - DENSE_BLOCKS) * STRIDE_BLOCKS)

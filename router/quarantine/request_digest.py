@@ -1,4 +1,4 @@
-"""What is the same in two requests of one tenant that engines cannot tell apart. Pure."""
+"""The digest of a request. It is equal for two requests of one tenant that are the same to an engine."""
 
 from array import array
 from hashlib import blake2b
@@ -7,13 +7,13 @@ from cluster.messages.generation import GenerateRequest
 
 DIGEST_BYTES = 16
 MAX_TAIL = 2048
-"""Tokens at the end of the prompt that are hashed here. What lies before is in the hash of the last full KV block, and
-no KV block is larger.
+"""Tokens at the end of the prompt that are hashed here. The hash of the last full KV block covers all tokens before. No
+KV block is larger, so lower would leave tokens out; higher costs time for each request.
 """
 
 
 def digest_of(request: GenerateRequest, block_hashes: list[bytes]) -> bytes:
-    """`block_hashes`: of the prompt's full KV blocks, chained from its start; empty where there are none."""
+    """`block_hashes`: hashes of the prompt's full KV blocks, chained from its start; empty if no block is full."""
     tokens = request.prompt_token_ids[-MAX_TAIL:] if block_hashes else request.prompt_token_ids
     digest = blake2b(array("q", tokens), digest_size=DIGEST_BYTES)
     shape = (len(request.prompt_token_ids), request.num_sequences, request.max_output_tokens, request.cache_salt)

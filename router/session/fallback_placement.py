@@ -1,10 +1,10 @@
-"""Where a request runs while the Scheduler is away, so that its absence costs goodput and not availability. Pure.
+"""Placement by an ingress while the Scheduler is away, so that its absence costs goodput and not availability. Pure.
 
-One ingress replica's own choice: the whole request on a worker of the decode pool (path D), or of the prefill pool
-where that has no room (path P), as the Scheduler last saw them. The worker with the fewest open requests of this
-replica takes it, those with equally many take turns. What other replicas do is not known here, and neither is who has
-died since: the session finds that out and asks again without that worker. Nothing is handed over, so no choice can be
-wrong, only slow.
+An ingress places the whole request on a decode worker (path D), or on a prefill worker if no decode worker has room
+(path P). The workers are those of the Scheduler's latest view. The worker with the fewest open requests of this ingress
+gets the request; equals are chosen one after another. An ingress does not know the requests of other ingresses,
+nor the workers that have died since the view. A session finds a dead worker by its failure and asks again without that
+worker. There is no handoff, so a choice can be slow but not wrong.
 """
 
 from collections import Counter
@@ -16,22 +16,26 @@ from cluster.messages.views import WorkerView
 from cluster.slo import SloConfig
 
 RETRY_AFTER_S = 5.0
-"""Serve replaces a Scheduler in some seconds."""
+"""Retry-After while the Scheduler is away, in seconds. Serve replaces a Scheduler in some seconds. Lower brings
+requests back too early; higher keeps them away from a Scheduler that is back.
+"""
 
 
 class FallbackPlacement:
-    __slots__ = ("_num_open", "_open", "_slo", "_turn", "workers")
+    __slots__ = ("_next", "_num_open", "_open", "_slo", "workers")
 
     def __init__(self, slo: SloConfig) -> None:
         self._slo = slo
         self.workers: Sequence[WorkerView] = ()
-        """Those that live, by the Scheduler's latest word."""
+        """The live workers of the Scheduler's latest view."""
         self._open: dict[RequestId, WorkerId] = {}
         self._num_open: Counter[WorkerId] = Counter()
-        self._turn = 0
+        self._next = 0
 
     def placed(self, request_id: RequestId, worker: WorkerId) -> None:
-        """This replica's request generates there, whoever has chosen it; anew, if it was placed before."""
+        """A request of this ingress generates on the worker, by a choice of the Scheduler or of this ingress. An
+        earlier placement of the request does not count any more.
+        """
         self.closed(request_id)
         self._open[request_id] = worker
         self._num_open[worker] += 1
@@ -44,7 +48,7 @@ class FallbackPlacement:
                 del self._num_open[worker]
 
     def outage_wait_s(self, request: PlacementRequest) -> float:
-        """How long the request may wait for a Scheduler that knows a worker: no time where one is known here."""
+        """Seconds for which the request may wait for a Scheduler with live workers. 0 if a worker is known here."""
         return 0.0 if self.workers else self._slo.of(request.slo_class).outage_wait_s
 
     def place(self, request: PlacementRequest) -> Placement | Rejection:
@@ -55,21 +59,21 @@ class FallbackPlacement:
             if path in paths and of_pool:
                 return self._on(self._least_loaded(of_pool), path, request)
         if request.path is not None:
-            why = f"nobody else takes a request on path {request.path} now"
+            why = f"no worker takes a request on path {request.path} now"
         elif usable:
-            why = "all workers have as many requests as they take"
+            why = "all workers have as many requests as they can take"
         else:
             why = "no worker is known"
         is_overload = bool(usable) and request.path is None
         return Rejection(retry_after_s=RETRY_AFTER_S, why=f"the Scheduler is away, and {why}", is_overload=is_overload)
 
     def _least_loaded(self, workers: Sequence[WorkerView]) -> WorkerId:
-        self._turn += 1
-        start = self._turn % len(workers)
+        self._next += 1
+        start = self._next % len(workers)
         return min([*workers[start:], *workers[:start]], key=lambda w: self._num_open[w.worker]).worker
 
     def _on(self, worker: WorkerId, path: Path, request: PlacementRequest) -> Placement:
-        # How long the prompt takes alone is not known here: its objectives are those of a short one.
+        # The prefill time of the prompt is not known here, so the objectives are those of a short prompt.
         return Placement(
             path=path,
             prefill=worker if path is Path.PREFILL else None,

@@ -1,8 +1,9 @@
-"""One handoff, checked while it is used: does the decode engine see what the prefill engine computed?
+"""HandoffCheck: verification of one handoff while it is used. It compares the log-probabilities of both engines.
 
-Where the first token is the decode engine's, the prefill engine has reported its own most likely first tokens. Where it
-is the prefill engine's, or where that engine has not computed the whole prompt, it is asked what follows: one step,
-mostly from its cache, while the blocks are pulled.
+1. If the client's first token comes from the decode engine, the prefill engine has reported its own most likely first
+   tokens with its result.
+2. If the first token comes from the prefill engine, or if that engine has not computed the whole prompt, the prefill
+   engine generates one more token while the KV blocks are pulled. Most of that step comes from its prefix cache.
 """
 
 import asyncio
@@ -18,23 +19,26 @@ from kvtransfer.handoff import PrefillResult
 from router.session.ports import DecodePort
 
 PATIENCE_S = 2.0
-"""The client's next token waits for the check."""
+"""Longest time that the next token waits for the check, in seconds. Longer delays tokens behind a slow prefill worker;
+shorter leaves handoffs unchecked.
+"""
 
 
 class HandoffCheck:
     def __init__(
         self, prefill: WorkerId, request: GenerateRequest, prefilled: PrefillResult, engines: DecodePort
     ) -> None:
-        """`request` as the decode engine gets it."""
+        """`request`: the request as the decode engine gets it."""
         self._reference: asyncio.Task[list[TokenLogprob] | None] | None = None
         self._known = prefilled.first.top_logprobs
         if request.is_resumable or not prefilled.follows(len(request.prompt_token_ids)):
             request = msgspec.structs.replace(request, request_id=RequestId(f"{request.request_id}-check"))
-            self._reference = asyncio.create_task(_asked(prefill, request, engines))
+            self._reference = asyncio.create_task(_generated(prefill, request, engines))
 
     async def distance(self, observed: TokenDelta) -> float | None:
-        """From the prefill engine's view to the decode engine's first step (kvtransfer/verify.py). None where either
-        has none: it failed meanwhile, computed the prompt in more than one piece, or is too busy to be waited for.
+        """Distance of the log-probabilities of the decode engine's first step from those of the prefill engine
+        (kvtransfer/verify.py). None if an engine has none: the engine has failed, has computed the prompt in more than
+        one piece, or does not answer within PATIENCE_S.
         """
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -50,7 +54,8 @@ class HandoffCheck:
             self._reference.cancel()
 
 
-async def _asked(worker: WorkerId, request: GenerateRequest, engines: DecodePort) -> list[TokenLogprob] | None:
+async def _generated(worker: WorkerId, request: GenerateRequest, engines: DecodePort) -> list[TokenLogprob] | None:
+    """The most likely next tokens, from one step of the worker. None if the worker fails."""
     try:
         async with aclosing(engines.generate(worker, request, None)) as deltas:
             first = await anext(deltas, None)

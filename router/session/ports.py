@@ -1,29 +1,34 @@
-"""What a session needs from the rest of the cluster, as protocols. cluster/clients/ implements them over
-connections; tests and the simulator bring their own.
+"""What a session needs from the rest of the cluster, as protocols. cluster/clients/ implements the ports over
+connections; the simulator and tests have implementations of their own.
 """
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
+
+import msgspec
 
 from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.scheduler_events import SchedulerEvent
 from kvtransfer.handoff import KVHandoff, PrefillResult
+from router.session.receipt import RequestObserver
 
 
 class SchedulerPort(Protocol):
     async def place(self, request: PlacementRequest) -> Placement | Rejection: ...
 
     def tell(self, event: SchedulerEvent) -> None:
-        """Neither waits nor fails. The Scheduler hears it in the end, once and in order, unless it is replaced."""
+        """Send an event without waiting; this never fails. The Scheduler gets each event once and in order, unless the
+        Scheduler is replaced.
+        """
         ...
 
 
 class PrefillPort(Protocol):
     async def prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult | None:
-        """Compute the prompt's KV and pin it for a handoff. Cancelling it leaves nothing pinned. None: it ended
-        without a handoff, failed in the engine.
+        """Compute the KV blocks of the prompt and pin them for a handoff. None if the prefill failed in the engine. A
+        call that is cancelled leaves nothing pinned.
 
         Raises:
             WorkerUnreachable: the worker or its engine died.
@@ -31,7 +36,7 @@ class PrefillPort(Protocol):
         ...
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
-        """Free the blocks of a handoff that no decode worker has redeemed. No-op where there is none."""
+        """Free the KV blocks of a handoff that no decode worker has redeemed. Does nothing without such a handoff."""
         ...
 
 
@@ -39,8 +44,8 @@ class DecodePort(Protocol):
     def generate(
         self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
     ) -> AsyncGenerator[TokenDelta, None]:
-        """Generate, on a worker of any pool; pulling the prompt's KV when a handoff is given and still good. Closing
-        it aborts on the engine.
+        """Generate on a worker of any pool. The worker pulls the KV blocks of the prompt if a valid handoff is given.
+        Closing the generator aborts the request on the engine.
 
         Raises:
             WorkerUnreachable: the worker or its engine died.
@@ -48,5 +53,12 @@ class DecodePort(Protocol):
         ...
 
     def distrust(self, worker: WorkerId) -> None:
-        """Have a worker forget what it has cached."""
+        """Have a worker forget all cached KV blocks."""
         ...
+
+
+class SessionPorts(msgspec.Struct, frozen=True, kw_only=True):
+    scheduler: SchedulerPort
+    prefill: PrefillPort
+    decode: DecodePort
+    observer: RequestObserver

@@ -1,4 +1,4 @@
-"""What a session is told of its request beside the request itself, and what it says of it in the end."""
+"""Terms, which a session gets with its request, and the route receipt, which a session gives at its end."""
 
 from typing import Protocol
 
@@ -11,49 +11,49 @@ from cluster.messages.placement import Placement
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request is to be served."""
+    """The terms on which a request is served."""
 
     arrived_at: float | None = None
-    """At the ingress, in seconds of the event loop's clock. None: when its session starts."""
+    """Arrival at the ingress, in seconds of the event loop's clock. None means the start of the session."""
     slo_class: SloClass = SloClass.STANDARD
     ttft_s: float | None = None
-    """A tighter TTFT objective than the class's."""
+    """TTFT objective, in seconds, if it is tighter than the objective of the SLO class."""
     tpot_s: float | None = None
-    """A tighter TPOT objective than the class's."""
+    """TPOT objective, in seconds, if it is tighter than the objective of the SLO class."""
     block_hashes: list[bytes] = []
-    """Of the prompt's full KV blocks (cluster/engine/block_hashes.py)."""
+    """Keys of the prompt's full KV blocks (cluster/engine/block_hashes.py)."""
     path: Path | None = None
-    """Forces where it runs; None lets the Scheduler decide."""
+    """The path of the first attempt. None lets the Scheduler choose."""
     http_request: str = ""
-    """The `x-request-id` of the HTTP request that asked for it, by which its client knows it."""
+    """The `x-request-id` of the HTTP request, by which its client knows the request."""
 
 
 class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request ran, what was expected of it, and how it ended."""
+    """Where a request ran, what was predicted, and how the request ended."""
 
     request_id: RequestId
     outcome: Outcome
     slo_class: SloClass
     placement: Placement | None
-    """The last one: what its SLO was, what was predicted, and why. None when it was never placed."""
+    """The latest placement, with its SLO, its prediction and its reason. None for a request that was never placed."""
     num_prompt_tokens: int
     num_output_tokens: int
     num_attempts: int
-    """Placements that it took."""
+    """Number of placements."""
     ttft_s: float | None
-    """Since it arrived; None without a token."""
+    """Time to first token, in seconds. None without a token."""
     tpot_s: float | None
-    """None without a second token."""
+    """Time per output token, in seconds. None without a second token."""
     prefill_sources: PromptTokenSources | None
-    """Of the prompt on the prefill worker of path P->D."""
+    """Sources of the prompt on the prefill worker of path P->D. None without a prefill."""
     sources: PromptTokenSources | None
-    """Of the prompt on the worker that generated, and of what had been generated before it took over."""
+    """Sources of the prompt on the worker that generated. The prompt includes tokens that earlier attempts released."""
     http_request: str = ""
-    """The `x-request-id` of the HTTP request that asked for it; empty where Baton did by itself."""
+    """The `x-request-id` of the HTTP request. Empty for a request that Baton made by itself."""
     error: str | None = None
-    """Code or kind of the error of a request that failed. None: it did not, or a defect of Baton ended it."""
+    """Code or kind of the error of a failed request. None for other requests, and after a defect of Baton."""
     engines_lost: list[WorkerId] = []
-    """Workers whose engine died or hung while it had the request."""
+    """Workers whose engine died or hung while the engine had the request."""
 
     @property
     def path(self) -> Path | None:
@@ -61,7 +61,7 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> slo.Result | None:
-        """As goodput counts it; None where it does not."""
+        """The result of the request for goodput. None if goodput does not count the request."""
         objectives = self.placement.slo if self.placement else None
         return slo.result(objectives, self.outcome, self.ttft_s, self.tpot_s)
 

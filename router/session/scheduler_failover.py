@@ -1,14 +1,16 @@
-"""The Scheduler as sessions ask it: the Scheduler itself, or while it is away a choice of our own.
+"""SchedulerFailover: the Scheduler for the sessions of an ingress. While the Scheduler is away, the ingress places.
 
-A request waits for a Scheduler that has just gone, for PATIENCE_S at most; once it has been away for longer, nobody
-waits. It is away when its connection is lost (a process that hangs loses it after some seconds,
-cluster/rpc/connection.py) and back when it has told us of the workers: its successor must first hear from them. As long
-as it is there its answer is waited for, because it may have the request queue. A Scheduler that is slow is not away.
-Where no worker is known either, a request waits for the Scheduler as long as its class may wait for a worker
-(`Objective.outage_wait_s`).
+- **Away.** The Scheduler is away when its connection is lost. A process that hangs loses its connection after some
+  seconds (cluster/rpc/connection.py). A slow Scheduler is not away.
+- **Back.** The Scheduler is back when it has given a view of its workers. A new Scheduler process first needs reports
+  of the workers.
+- **Waiting.** A request waits for a Scheduler that has just gone away, for PATIENCE_S at most. Requests that come later
+  do not wait. If no worker is known, a request waits for as long as its class may wait for a worker
+  (`Objective.outage_wait_s`). A request waits without limit for the answer of a Scheduler that is there, because the
+  request may be in the Scheduler's queue.
 
-What sessions tell is posted at once, never waited for, and kept until the Scheduler has it
-(cluster/clients/scheduler_outbox.py); the open requests are listed now and then.
+Events of sessions are posted at once and kept until the Scheduler has them (cluster/clients/scheduler_outbox.py). The
+open requests are listed every LOOK_INTERVAL_S.
 """
 
 import asyncio
@@ -34,36 +36,44 @@ from router.session.fallback_placement import FallbackPlacement
 logger = logging.getLogger("baton.scheduling")
 
 PATIENCE_S = 1.0
-"""Longer delays requests whenever the Scheduler is replaced, shorter has more of them placed without its knowledge."""
+"""Time for which requests wait for a Scheduler that has gone away, in seconds. Longer delays requests whenever the
+Scheduler is replaced; shorter places more requests without the Scheduler's knowledge.
+"""
 LOOK_INTERVAL_S = 5.0
-"""How often an ingress asks who lives, for the time when nobody tells, and lists its open requests, in seconds. Longer
-makes both older, shorter costs the Scheduler a view and a list per ingress.
+"""Time between two looks at the Scheduler, in seconds. With each look an ingress gets the live workers, for the time
+without a Scheduler, and lists its open requests. Longer makes both older; shorter costs the Scheduler CPU for each
+ingress.
 """
 RETRY_INTERVAL_S = 0.1
+"""Time between two looks while the Scheduler is away, in seconds. Longer finds a new one later; shorter costs CPU."""
 GRACE_S = 1.0
-"""A new Scheduler that knows no worker after so long is right: there is none."""
+"""Time after which a new Scheduler without workers is believed to have none, in seconds. Longer keeps placing on
+workers that are gone; shorter forgets workers that a new Scheduler does not know yet.
+"""
 
 
 class SchedulerFailover:
-    """The port of router/session/ports.py."""
+    """A `SchedulerPort` (router/session/ports.py)."""
 
-    def __init__(self, scheduler: SchedulerClient, peers: WorkerConnections, last_resort: FallbackPlacement) -> None:
+    def __init__(self, scheduler: SchedulerClient, workers: WorkerConnections, fallback: FallbackPlacement) -> None:
         self._scheduler = scheduler
-        self._peers = peers
-        self._last_resort = last_resort
+        self._workers = workers
+        self._fallback = fallback
         self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
         self._quarantine = Quarantine()
-        """Of this ingress's own requests, for the time when the Scheduler is away. As long as it is there it alone says
-        who is in quarantine: it sees the losses of all ingresses, and lets the neighbours of the reason out earlier.
+        """The quarantine of this ingress's own requests, for the time when the Scheduler is away. At all other times
+        the Scheduler alone decides about the quarantine: it knows the lost engines of all ingresses, and releases
+        requests that only shared an engine with the cause.
         """
         self._connection: Connection | None = None
-        """Where events are posted. None: the Scheduler is away."""
+        """The connection that events are posted on. None while the Scheduler is away."""
         scheduler.on_connected = self._on_connected
         scheduler.service.on_post(HEARD, lambda _, through: self._outbox.heard(through))
         scheduler.service.when_closed(self._on_closed)
         self._is_back = asyncio.Event()
         self._away_since = _now()
         self._reached_at: float | None = None
+        """Time of the first view of this Scheduler process. None before it."""
         self._look_now = asyncio.Event()
         self._looking = asyncio.create_task(self._look_forever())
 
@@ -75,7 +85,7 @@ class SchedulerFailover:
         began_at = _now()
         answer = await self._ask(request)
         while answer is None:
-            if (waits_s := began_at + self._last_resort.outage_wait_s(request) - _now()) > 0:
+            if (waits_s := began_at + self._fallback.outage_wait_s(request) - _now()) > 0:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(waits_s):
                         await self._is_back.wait()
@@ -83,25 +93,29 @@ class SchedulerFailover:
             else:
                 answer = self._place_alone(request)
         if isinstance(answer, Placement):
-            self._last_resort.placed(request.request_id, answer.generating)
+            self._fallback.placed(request.request_id, answer.generating)
         return answer
 
     def tell(self, event: SchedulerEvent) -> None:
         if isinstance(event, RequestClosed):
-            self._last_resort.closed(event.request_id)
+            self._fallback.closed(event.request_id)
             if event.is_harmless:
                 self._quarantine.clear(event.digest)
         if isinstance(event, EngineLostWith):
             self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, _now())
         message = self._outbox.put(event, _now())
         if self._connection is not None:
-            with suppress(ConnectionLost):  # it is said again on the next connection
+            with suppress(ConnectionLost):  # the outbox sends the event again on the next connection
                 self._connection.post(EVENTS, message)
 
     async def view(self) -> ClusterView:
-        """Who is told of a Scheduler that is back finds it back here too. Raises ServingError."""
+        """The Scheduler's view. A caller that gets a view also finds the Scheduler back for placements.
+
+        Raises:
+            ServingError: the Scheduler is away or slow.
+        """
         view = await self._scheduler.view()
-        self._saw(view)
+        self._take_view(view)
         return view
 
     def _place_alone(self, request: PlacementRequest) -> Placement | Rejection:
@@ -110,10 +124,10 @@ class SchedulerFailover:
             return quarantined()
         if num_lost > request.num_engines_lost:
             request = msgspec.structs.replace(request, num_engines_lost=num_lost)
-        return self._last_resort.place(request)
+        return self._fallback.place(request)
 
     async def _ask(self, request: PlacementRequest) -> Placement | Rejection | None:
-        """None: the Scheduler is away."""
+        """The Scheduler's answer. None if the Scheduler is away."""
         while await self._is_there():
             try:
                 return await self._scheduler.place(request)
@@ -122,7 +136,7 @@ class SchedulerFailover:
         return None
 
     async def _is_there(self) -> bool:
-        """Waits for a Scheduler that has just gone."""
+        """Whether the Scheduler is there, after a wait for one that has just gone away."""
         if not self._is_back.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._away_since + PATIENCE_S):
@@ -130,7 +144,9 @@ class SchedulerFailover:
         return self._is_back.is_set()
 
     def _on_connected(self, connection: Connection, address: Address) -> None:
-        """The first that the Scheduler hears: the order is what makes the list of open requests exact."""
+        """Post the open requests and the kept events. They are the first messages on a connection: only in this order
+        is the list of open requests exact.
+        """
         self._connection = connection
         open_requests, kept = self._outbox.connected(address.process, _now())
         with suppress(ConnectionLost):
@@ -162,31 +178,31 @@ class SchedulerFailover:
                 self._list_open()
                 await self.view()
                 if self._is_back.is_set():
-                    await self._peers.learn([worker.worker for worker in self._last_resort.workers])
+                    await self._workers.learn([worker.worker for worker in self._fallback.workers])
             except ServingError as error:
                 if self._connection is None:
                     self._lost()
                 else:
                     logger.warning("the Scheduler is slow: %s", error)
-            except Exception:  # whatever happened, it must be looked for again
-                logger.exception("the Scheduler cannot be looked at")
+            except Exception:  # the loop must go on after any error
+                logger.exception("a look at the Scheduler failed")
                 self._lost()
             with suppress(TimeoutError):
-                is_known = self._is_back.is_set() and self._last_resort.workers
+                is_known = self._is_back.is_set() and self._fallback.workers
                 async with asyncio.timeout(LOOK_INTERVAL_S if is_known else RETRY_INTERVAL_S):
                     await self._look_now.wait()
             self._look_now.clear()
 
-    def _saw(self, view: ClusterView) -> None:
+    def _take_view(self, view: ClusterView) -> None:
         if self._reached_at is None:
             self._reached_at = _now()
         if view.workers or self._is_back.is_set() or _now() - self._reached_at >= GRACE_S:
-            if self._last_resort.workers and not view.workers:
-                self._look_now.set()  # a successor may have heard from nobody yet
-            self._last_resort.workers = view.workers
+            if self._fallback.workers and not view.workers:
+                self._look_now.set()  # a new Scheduler may have no report of a worker yet
+            self._fallback.workers = view.workers
             if not self._is_back.is_set():
                 self._is_back.set()
-                logger.warning("the Scheduler is there, and knows %d workers", len(view.workers))
+                logger.warning("the Scheduler is back and knows %d workers", len(view.workers))
 
 
 def _now() -> float:

@@ -1,71 +1,45 @@
-"""One request's life: place it, prefill, hand over, decode, close. The only place that retries and the only one that
-closes.
+"""The life of one request: place it, have it computed, and close it. Only a session retries, and only a session closes.
 
-The ladder on failure: another placement without the worker that failed (another prefill worker, then path D, then
-another decode worker, then path P), then refusal. It ends with the first released token, except for a resumable
-request: that goes on where it stood, with what it has generated as part of the prompt. A request whose first token has
-not come in time is refused, and one that MAX_ENGINES_LOST engines were lost with is ended for good.
+When a worker fails, the request is placed again without that worker: on another prefill worker, then on path D, then on
+another decode worker, then on path P. If no placement is left, the request is refused. Retries end with the first
+released token, except for a resumable request: another worker goes on with the tokens that were generated as part of
+the prompt. A request whose first token does not come in time is refused. A request that MAX_ENGINES_LOST engines were
+lost with is ended for good.
 
-Invariants: every session is closed exactly once, whatever happens to the client or the workers; a granted handoff is
-either given to one decode worker or withdrawn.
+Invariant: every session is closed exactly once, whatever happens to its client or to workers.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from http import HTTPStatus
-from typing import TypeVar
 
 import msgspec
 
 from cluster.errors import (
     ClientTooSlow,
     EngineLost,
-    GenerationFailed,
-    HandoffMismatch,
     Overloaded,
-    PrefillFailed,
     RequestQuarantined,
     ServingError,
     TooManyRequests,
     WorkerFailed,
     WorkerUnreachable,
 )
-from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.generation import GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Outcome, Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.scheduler_events import (
-    EngineLostWith,
-    FirstToken,
-    PairSuspected,
-    PrefillDone,
-    RequestClosed,
-    WorkerLost,
-)
-from kvtransfer import verify
-from kvtransfer.handoff import KVHandoff, PrefillResult
+from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, WorkerLost
 from router.quarantine.quarantine import MAX_ENGINES_LOST
 from router.quarantine.request_digest import digest_of
-from router.session.deadline import Deadline, now
-from router.session.handoff_check import HandoffCheck
-from router.session.ports import DecodePort, PrefillPort, SchedulerPort
-from router.session.receipt import RequestObserver, RouteReceipt, Terms
+from router.session.attempt import PlacementAttempt
+from router.session.deadline import FirstTokenDeadline, now
+from router.session.ports import SessionPorts
+from router.session.receipt import RouteReceipt, Terms
 from router.session.timing import Timing
 
-T = TypeVar("T")
-
 logger = logging.getLogger("baton.session")
-
-RETRY_AFTER_S = 10.0
-"""For a request whose first token did not come in time: the queues that it waited in are long."""
-
-
-class SessionPorts(msgspec.Struct, frozen=True, kw_only=True):
-    scheduler: SchedulerPort
-    prefill: PrefillPort
-    decode: DecodePort
-    observer: RequestObserver
 
 
 class Session:
@@ -78,58 +52,54 @@ class Session:
         first_token_timeout_s: float,
         verifies: bool = False,
     ) -> None:
-        """`verifies`: check its handoff, if it has one and can be checked, before anything that depends on it is
-        released.
+        """`verifies`: check the handoff, where there is one and the request allows it, before any token that depends on
+        the handoff is released.
         """
         self._request = request
         self._ports = ports
         self._terms = terms or Terms()
         self._timing = Timing(now() if self._terms.arrived_at is None else self._terms.arrived_at)
         self._verifies = verifies and request.is_verifiable
-        self._deadline = Deadline(first_token_timeout_s)
+        self._deadline = FirstTokenDeadline(first_token_timeout_s, self._timing)
         self._excluded: frozenset[WorkerId] = frozenset()
-        """Workers that failed it."""
+        """Workers that failed on this request."""
         self._lost: frozenset[WorkerId] = frozenset()
-        """Of these, the ones that died, hung or could not be reached."""
+        """The excluded workers that died, hung or could not be reached."""
         self._engines_lost: list[WorkerId] = []
-        """Workers whose engine died or hung while it had the request."""
+        """Workers whose engine died or hung while the engine had the request."""
         self._num_engines_lost = 0
-        """The same in number, with those that were lost before with requests of its digest."""
+        """Number of engines that were lost with this request, and before it with requests of the same digest."""
         self._error: str | None = None
-        """Code or kind of the error that it failed with."""
+        """Code or kind of the error that the request failed with."""
         self._digest = digest_of(request, self._terms.block_hashes)
         self._placement: Placement | None = None
         self._is_charged = False
-        """The Scheduler may have charged the request, even if its answer never came."""
-        self._asked: tuple[WorkerId, RequestId] | None = None
-        """The prefill worker that may hold a handoff which no decode worker has redeemed."""
+        """The Scheduler may have charged the request, even if the Scheduler's answer never came."""
         self._num_attempts = 0
         self._released: list[int] = []
-        """Of a resumable request: the tokens that the client has been given."""
-        self._num_output_tokens = 0
+        """Tokens of a resumable request that the client has. Empty for other requests."""
         self._prefill_sources: PromptTokenSources | None = None
         self._sources: PromptTokenSources | None = None
 
     @property
     def placement(self) -> Placement | None:
-        """Where the request runs now."""
+        """The latest placement."""
         return self._placement
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         """Yield the request's token deltas, in order per sequence.
 
         Raises:
-            Overloaded: no worker can take the request (TooManyRequests: for their load), or none gave a token in time.
-            InvalidRequest: the engine refused it.
-            ClientTooSlow: whoever reads this lags too far behind.
-            RequestQuarantined: engines were lost with it.
-            ServingError: no worker was left to try, or to go on with what had been released.
+            Overloaded: no worker can take the request (TooManyRequests: because of load), or no token came in time.
+            InvalidRequest: the engine refused the request.
+            ClientTooSlow: the reader of this stream lags too far behind.
+            RequestQuarantined: engines were lost with the request.
+            ServingError: no worker is left to try, or to go on after the tokens that were released.
         """
         outcome = Outcome.FAILED
         try:
             async with aclosing(self._deltas()) as deltas:
                 async for delta in deltas:
-                    self._num_output_tokens += len(delta.token_ids)
                     self._timing.released(delta, now())
                     yield delta
             outcome = Outcome.FINISHED
@@ -148,9 +118,9 @@ class Session:
     async def _deltas(self) -> AsyncGenerator[TokenDelta, None]:
         failure: WorkerFailed | None = None
         while True:
-            placement = await self._place(failure)
+            attempt = self._attempt(await self._place(failure))
             try:
-                async with aclosing(self._attempt(placement)) as deltas:
+                async with aclosing(attempt.run()) as deltas:
                     async for delta in deltas:
                         if self._request.is_resumable:
                             self._released += delta.token_ids
@@ -158,16 +128,45 @@ class Session:
                 return
             except WorkerFailed as error:
                 failure = error
-                if isinstance(failure, WorkerUnreachable):
-                    self._lost |= {WorkerId(failure.worker)}
-                    self._ports.scheduler.tell(WorkerLost(worker=WorkerId(failure.worker)))
-                if isinstance(failure, EngineLost):
-                    self._count_engine(WorkerId(failure.worker))
-                if self._num_output_tokens and not self._request.is_resumable:
+                self._note_failure(error)
+                if self._timing.num_output_tokens and not self._request.is_resumable:
                     raise
-                self._excluded |= {WorkerId(failure.worker)}
-                if self._released:
-                    logger.warning("request %s goes on elsewhere: %s", self._request.request_id, failure)
+            finally:
+                self._prefill_sources = attempt.prefill_sources or self._prefill_sources
+                self._sources = attempt.sources or self._sources
+
+    def _attempt(self, placement: Placement) -> PlacementAttempt:
+        """The next attempt. It runs the request under an id of its own, after the tokens that were released."""
+        request, number = self._request, self._num_attempts
+        if number > 1:
+            request = msgspec.structs.replace(request, request_id=RequestId(f"{request.request_id}-{number}"))
+        if self._released:
+            request = request.after(self._released)
+        is_verified = self._verifies and placement.path is Path.PREFILL_DECODE
+        is_suspect = self._num_engines_lost > 0
+        if is_verified or is_suspect:
+            request = msgspec.structs.replace(request, is_verified=is_verified, is_suspect=is_suspect)
+        return PlacementAttempt(
+            placement,
+            request,
+            self._request.request_id,
+            self._ports,
+            timing=self._timing,
+            deadline=self._deadline,
+            is_start=not self._released,
+        )
+
+    def _note_failure(self, failure: WorkerFailed) -> None:
+        """Raises RequestQuarantined."""
+        worker = WorkerId(failure.worker)
+        self._excluded |= {worker}
+        if isinstance(failure, WorkerUnreachable):
+            self._lost |= {worker}
+            self._ports.scheduler.tell(WorkerLost(worker=worker))
+        if isinstance(failure, EngineLost):
+            self._count_engine(worker)
+        if self._released:
+            logger.warning("request %s goes on elsewhere: %s", self._request.request_id, failure)
 
     def _count_engine(self, worker: WorkerId) -> None:
         """Raises RequestQuarantined."""
@@ -179,9 +178,9 @@ class Session:
             raise RequestQuarantined(f"{num_lost} engines were lost with this request")
 
     async def _place(self, failure: WorkerFailed | None) -> Placement:
-        """`failure`: of the attempt before."""
+        """Ask the Scheduler. `failure`: of the attempt before."""
         self._is_charged = True
-        answer = await self._in_time(self._ports.scheduler.place(self._to_place(failure)))
+        answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
         if isinstance(answer, Rejection):
             if answer.is_quarantined:
                 raise RequestQuarantined(answer.why)
@@ -217,136 +216,11 @@ class Session:
             path=terms.path if failure is None else None,
         )
 
-    async def _attempt(self, placement: Placement) -> AsyncGenerator[TokenDelta, None]:
-        request = self._next_request(placement)
-        prefilled, check, held = None, None, None
-        try:
-            if placement.prefill is not None and placement.decode is not None:
-                prefilled = await self._in_time(self._prefill(placement.prefill, request))
-                self._ports.scheduler.tell(PrefillDone(request_id=self._request.request_id))
-                if request.is_resumable and prefilled.follows(len(request.prompt_token_ids)):
-                    held = self._as_released(prefilled.first, None)
-                    if prefilled.handoff is None or self._hold_s(placement) <= 0.0:
-                        yield held
-                        held = None
-                    if prefilled.handoff is None:
-                        return
-                    request = request.after(prefilled.first.token_ids)
-                if request.is_verified:
-                    check = HandoffCheck(placement.prefill, request, prefilled, self._ports.decode)
-            handoff = prefilled.handoff if prefilled else None
-            async with aclosing(self._generate(placement.generating, request, handoff)) as deltas:
-                if held is None:
-                    first = await self._in_time(anext(deltas, None))
-                else:
-                    async with _running(anext(deltas, None)) as coming:
-                        await asyncio.wait([coming], timeout=self._hold_s(placement))
-                        yield held
-                        first = await coming
-                if first is None:
-                    return
-                self._ports.scheduler.tell(FirstToken(request_id=self._request.request_id))
-                self._withdraw()  # what the decode worker has not redeemed it does not want
-                if check is not None:
-                    self._judge(placement, await check.distance(first))
-                yield self._as_released(first, prefilled)
-                async for delta in deltas:
-                    yield delta
-        finally:
-            self._withdraw()
-            if check is not None:
-                check.end()
-
-    def _hold_s(self, placement: Placement) -> float:
-        """How long the prefill worker's token may still be kept back for decoding to begin."""
-        return placement.holds_first_until_s - self._timing.age_s(now())
-
-    def _next_request(self, placement: Placement) -> GenerateRequest:
-        """The request as the next attempt runs it: under an id of its own, after what has been released."""
-        request = self._request
-        if self._num_attempts > 1:
-            request = msgspec.structs.replace(
-                request, request_id=RequestId(f"{request.request_id}-{self._num_attempts}")
-            )
-        if self._released:
-            request = request.after(self._released)
-        is_verified = self._verifies and placement.path is Path.PREFILL_DECODE
-        is_suspect = self._num_engines_lost > 0
-        if not is_verified and not is_suspect:
-            return request
-        return msgspec.structs.replace(request, is_verified=is_verified, is_suspect=is_suspect)
-
-    async def _prefill(self, worker: WorkerId, request: GenerateRequest) -> PrefillResult:
-        self._asked = (worker, request.request_id)
-        result = await self._ports.prefill.prefill(worker, request)
-        if result is None:
-            raise PrefillFailed("the prefill ended without a handoff", worker)
-        self._prefill_sources = result.first.prompt_sources
-        return result
-
-    async def _generate(
-        self, worker: WorkerId, request: GenerateRequest, handoff: KVHandoff | None
-    ) -> AsyncGenerator[TokenDelta, None]:
-        async with aclosing(self._ports.decode.generate(worker, request, handoff)) as deltas:
-            async for delta in deltas:
-                # We abort nothing that is still read here: an engine does that as it shuts down.
-                if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                    raise GenerationFailed("the engine failed on this request", worker)
-                yield delta
-
-    def _judge(self, placement: Placement, distance: float | None) -> None:
-        """Raises HandoffMismatch."""
-        assert placement.prefill is not None and placement.decode is not None
-        if distance is None:
-            return
-        self._ports.observer.verified(placement.prefill, placement.decode, distance)
-        if verify.agrees(distance):
-            return
-        logger.error(
-            "wrong KV blocks: request %s read others on %s than %s computed (%.2f nats apart)",
-            self._request.request_id,
-            placement.decode,
-            placement.prefill,
-            distance,
-        )
-        self._ports.decode.distrust(placement.decode)
-        self._ports.scheduler.tell(PairSuspected(prefill=placement.prefill, decode=placement.decode))
-        raise HandoffMismatch("the handoff was wrong", placement.decode)
-
-    def _as_released(self, first: TokenDelta, prefilled: PrefillResult | None) -> TokenDelta:
-        """The first delta of a worker, as the client gets it. What it says of the prompt counts once, and as the
-        prefill worker found it: what that computed is no hit, although decode did not.
-        """
-        sources = first.prompt_sources
-        if prefilled is not None or self._placement is None or self._placement.path is not Path.PREFILL_DECODE:
-            self._sources = sources
-        if self._released:
-            sources = None
-        elif prefilled is not None and sources is not None and sources.pulled:
-            sources = prefilled.first.prompt_sources
-        if sources is first.prompt_sources and first.top_logprobs is None:
-            return first
-        return msgspec.structs.replace(first, prompt_sources=sources, top_logprobs=None)
-
-    async def _in_time(self, awaitable: Awaitable[T]) -> T:
-        """Raises Overloaded where the first token is late."""
-        if self._num_output_tokens:
-            return await awaitable
-        try:
-            return await self._deadline.within(awaitable)
-        except TimeoutError as error:
-            raise Overloaded("no worker gave a token in time", RETRY_AFTER_S) from error
-
     def _failed(self, error: ServingError) -> None:
         self._error = error.code or error.error_type
         if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             name, num = self._request.request_id, self._num_attempts
             logger.warning("request %s failed, placed %d times: %s (%s)", name, num, error, self._error)
-
-    def _withdraw(self) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            self._ports.prefill.withdraw(*asked)
 
     def _close(self, outcome: Outcome) -> None:
         receipt = self._receipt(outcome)
@@ -354,7 +228,7 @@ class Session:
             closed = RequestClosed(
                 request_id=self._request.request_id,
                 digest=self._digest,
-                num_output_tokens=self._num_output_tokens if outcome is Outcome.FINISHED else None,
+                num_output_tokens=self._timing.num_output_tokens if outcome is Outcome.FINISHED else None,
                 num_engines_lost=len(self._engines_lost),
                 ttft_s=receipt.ttft_s,
                 tpot_s=receipt.tpot_s,
@@ -369,7 +243,7 @@ class Session:
             slo_class=self._terms.slo_class,
             placement=self._placement,
             num_prompt_tokens=len(self._request.prompt_token_ids),
-            num_output_tokens=self._num_output_tokens,
+            num_output_tokens=self._timing.num_output_tokens,
             num_attempts=self._num_attempts,
             ttft_s=self._timing.ttft_s,
             tpot_s=self._timing.tpot_s,
@@ -379,14 +253,3 @@ class Session:
             error=self._error,
             engines_lost=self._engines_lost,
         )
-
-
-@asynccontextmanager
-async def _running(awaitable: Awaitable[T]) -> AsyncGenerator[asyncio.Future[T], None]:
-    """It runs by itself meanwhile, and no longer."""
-    task = asyncio.ensure_future(awaitable)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

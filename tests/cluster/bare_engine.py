@@ -8,6 +8,7 @@ from cluster.config.application import parse
 from cluster.config.pools import PoolConfig
 from cluster.config.repository import REPO_ROOT
 from cluster.engine.engine import Engine
+from cluster.engine.port import EngineHooks
 from cluster.messages.ids import Pool, WorkerId
 from cluster.network.interface import Interface
 from cluster.network.secret import establish_secret
@@ -21,13 +22,6 @@ def a_bare_engine(
 ) -> Engine:
     """Start an engine. The caller is a process of its own, which keeps the secret that its engines share."""
     establish_secret(lambda proposed: proposed)
-    return Engine(
-        pool,
-        config,
-        worker=WorkerId(pool),
-        rank=0,
-        interface=Interface("127.0.0.1", "lo"),
-        on_prompt=lambda sources: None,
-        on_step=lambda: None,
-        on_ended_leases=on_ended_leases,
-    )
+    engine = Engine(pool, config, worker=WorkerId(pool), rank=0, interface=Interface("127.0.0.1", "lo"))
+    engine.attach(EngineHooks(on_prompt=lambda sources: None, on_step=lambda: None, on_ended_leases=on_ended_leases))
+    return engine

@@ -58,14 +58,14 @@ class ListenedTo:
 
     async def generate(self, prompt: list[int], salt: str | None, handoff: KVHandoff | None = None) -> list[int]:
         feed, tokens = TokenBuffer(1), list[int]()
-        await self.engine.start(self._request(prompt, salt), handoff, feed, time.monotonic() + 30)
+        await self.engine.generations.start(self._request(prompt, salt), handoff, feed, time.monotonic() + 30)
         while deltas := await feed.next():
             for delta in deltas:
                 tokens += delta.token_ids
         return tokens
 
     async def prefill(self, prompt: list[int], salt: str | None) -> KVHandoff:
-        prefilled = await self.engine.prefill(self._request(prompt, salt))
+        prefilled = await self.engine.prefills.prefill(self._request(prompt, salt))
         assert prefilled is not None and prefilled[0].handoff is not None
         return prefilled[0].handoff
 

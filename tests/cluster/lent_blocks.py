@@ -67,13 +67,13 @@ class BareEngine:
         )
 
     async def prefill(self, prompt: list[int]) -> tuple[KVHandoff, TokenDelta]:
-        prefilled = await self.engine.prefill(self.request(prompt))
+        prefilled = await self.engine.prefills.prefill(self.request(prompt))
         assert prefilled is not None and prefilled[0].handoff is not None
         return prefilled[0].handoff, prefilled[0].first
 
     async def generate(self, prompt: list[int], handoff: KVHandoff | None, time_s: float) -> list[TokenDelta]:
         feed, deltas = TokenBuffer(1), list[TokenDelta]()
-        await self.engine.start(self.request(prompt), handoff, feed, time.monotonic() + time_s)
+        await self.engine.generations.start(self.request(prompt), handoff, feed, time.monotonic() + time_s)
         while batch := await feed.next():
             deltas += batch
         return deltas
@@ -81,7 +81,7 @@ class BareEngine:
     async def free(self, lease: LeaseId) -> float:
         """Seconds until the blocks are free."""
         began_at = time.monotonic()
-        await self.engine.end_leases([lease])
+        await self.engine.prefills.end_leases([lease])
         assert await self._ends.of(lease) is LeaseEnd.RELEASED
         return time.monotonic() - began_at
 
@@ -114,7 +114,7 @@ async def lives_of_a_handoff() -> dict[str, Any]:
     steps["after it"] = seen(await decode.generate(prompt(0), None, IN_TIME_S), None)
 
     handoff, _ = await prefill.prefill(prompt(30))
-    kept = await prefill.engine.extend_leases([handoff.lease, LeaseId("unknown")], 1.0)
+    kept = await prefill.engine.prefills.extend_leases([handoff.lease, LeaseId("unknown")], 1.0)
     unused_end = await ends.of(handoff.lease)
     usage = prefill.engine.load().kv_cache_usage
     prefill.engine.shutdown()

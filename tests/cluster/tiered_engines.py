@@ -58,7 +58,7 @@ class TieredEngine:
 
     async def prefill(self, prompt: list[int]) -> tuple[KVHandoff, dict[str, Any]]:
         await self._forget()
-        prefilled = await self._engine.prefill(self.request(prompt))
+        prefilled = await self._engine.prefills.prefill(self.request(prompt))
         assert prefilled is not None
         result, _ = prefilled
         assert result.handoff is not None and result.first.prompt_sources is not None
@@ -67,7 +67,7 @@ class TieredEngine:
     async def generate(self, prompt: list[int], handoff: KVHandoff | None = None) -> dict[str, Any]:
         await self._forget()
         before, buffer = hits_by_tier(), TokenBuffer(1)
-        await self._engine.start(self.request(prompt), handoff, buffer, time.monotonic() + PULL_TIMEOUT_S)
+        await self._engine.generations.start(self.request(prompt), handoff, buffer, time.monotonic() + PULL_TIMEOUT_S)
         tokens: list[int] = []
         sources = None
         while deltas := await buffer.next():

@@ -193,7 +193,7 @@ def test_steps_are_learned_from_half_of_what_splitwise_measured(
         model.observe(step)
     errors: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for step in steps[len(steps) // 2 :]:
-        predicted_s = model.step_s(step.num_prefill, step.attended, step.num_decoding, step.context_tokens)
+        predicted_s = model.times.step_s(step.num_prefill, step.attended, step.num_decoding, step.context_tokens)
         errors[step.num_prefill > 0].append((predicted_s, step.seconds))
     assert mean_error(errors[False]) < 0.08
     assert mean_error(errors[True]) < 0.20

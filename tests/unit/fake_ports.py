@@ -14,8 +14,9 @@ from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import PlacementInput
 from router.prediction.latency import LatencyModels
+from router.session.ports import SessionPorts
 from router.session.receipt import RouteReceipt, Terms
-from router.session.session import Session, SessionPorts
+from router.session.session import Session
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_delta, a_prefill_report, a_prefill_result
 

@@ -8,15 +8,15 @@ from statistics import fmean
 import msgspec
 
 from cluster.messages.reports import StepSample
-from router.prediction import hardware as catalogue
+from router.prediction import hardware
 from router.prediction.latency import LatencyModel
 from router.prediction.roofline import step_model
 from router.prediction.step_model import StepModel, prompt_attention
 
 NOISE, OUTLIERS = 0.08, 0.01
 
-GPU = step_model(catalogue.QWEN3_32B, catalogue.H100, tensor_parallel=2)
-MIXTURE = step_model(catalogue.QWEN3_30B_A3B, catalogue.H100)
+GPU = step_model(hardware.QWEN3_32B, hardware.H100, tensor_parallel=2)
+MIXTURE = step_model(hardware.QWEN3_30B_A3B, hardware.H100)
 CPU = StepModel(
     fixed_s=6e-3, token_s=1e-4, knee_tokens=0, beyond_knee_s=0, attended_s=1e-8, request_s=1e-4, context_s=1e-8
 )
@@ -54,7 +54,7 @@ def mixed_step(rng: random.Random) -> StepSample:
     return msgspec.structs.replace(prefill, num_decoding=decode.num_decoding, context_tokens=decode.context_tokens)
 
 
-def exact_s(truth: StepModel | LatencyModel, step: StepSample) -> float:
+def exact_s(truth: StepModel, step: StepSample) -> float:
     return truth.step_s(step.num_prefill, step.attended, step.num_decoding, step.context_tokens)
 
 
@@ -63,8 +63,8 @@ def measured(truth: StepModel, step: StepSample, rng: random.Random) -> StepSamp
     return msgspec.structs.replace(step, seconds=exact_s(truth, step) * noise)
 
 
-def mean_error(model: StepModel | LatencyModel, truth: StepModel, draw: Draw) -> float:
+def mean_error(model: LatencyModel, truth: StepModel, draw: Draw) -> float:
     """The mean error of predictions for steps that were not learned from, against their time without noise."""
     rng = random.Random(20)
     steps = [draw(rng) for _ in range(100)]
-    return fmean(abs(exact_s(model, step) / exact_s(truth, step) - 1) for step in steps)
+    return fmean(abs(exact_s(model.times, step) / exact_s(truth, step) - 1) for step in steps)

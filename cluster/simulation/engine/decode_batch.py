@@ -1,7 +1,7 @@
-"""Decodes: the requests of one simulated engine that get a token with every step. Pure.
+"""DecodeBatch: the decoding requests of one simulated engine, which get a token with every step. Pure.
 
-What a step costs depends on their number and on their context all together, and who ends with which step is known when
-it joins: so any number of steps is one addition.
+The cost of a step depends on the number of requests and on the sum of their contexts. The step with which a request
+ends is known when it joins. So any number of steps is one addition.
 """
 
 from heapq import heappop, heappush
@@ -9,17 +9,17 @@ from heapq import heappop, heappush
 from cluster.simulation.engine.engine_request import EngineRequest, Phase
 
 
-class Decodes:
+class DecodeBatch:
     __slots__ = ("_num_joined", "_until", "context_tokens", "number", "steps")
 
     def __init__(self) -> None:
         self.number = 0
         self.context_tokens = 0
-        """That they attend to in the next step, the token that is fed included."""
+        """Tokens to which all requests together attend in the next step, with the token that is fed."""
         self.steps = 0
-        """That the engine has run."""
+        """Steps since the start of the engine."""
         self._until: list[tuple[int, int, EngineRequest]] = []
-        """Heap of the steps that they end with; entries of those that have left earlier stay for a while."""
+        """Heap of the steps with which requests end. Entries of requests that have left earlier stay for a while."""
         self._num_joined = 0
 
     def join(self, request: EngineRequest) -> None:
@@ -40,7 +40,7 @@ class Decodes:
         self.context_tokens -= request.num_to_prefill
 
     def pass_steps(self, steps: int) -> list[EngineRequest]:
-        """Everybody gets so many tokens. Returns those for whom the last of them was the last."""
+        """Give every request `steps` tokens; return the requests that have all their tokens now."""
         self.steps += steps
         self.context_tokens += self.number * steps
         ended = []
@@ -51,7 +51,7 @@ class Decodes:
         return ended
 
     def steps_until_end(self) -> int:
-        """Until the first of them ends."""
+        """Steps until the first request ends."""
         while not _is_here(self._until[0][2], self._until[0][1]):
             heappop(self._until)
         return self._until[0][0] - self.steps

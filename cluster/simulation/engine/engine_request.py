@@ -1,4 +1,4 @@
-"""A request as one simulated engine sees it, and what the engine says of it. Pure."""
+"""A request of one simulated engine, and the moments that the engine reports of it. Pure."""
 
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -6,22 +6,22 @@ from enum import Enum, auto
 
 class Phase(Enum):
     WAITING = auto()
-    """In the engine's queue, without memory."""
+    """The request is in the engine's queue, without memory."""
     PULLING = auto()
-    """Has memory; its KV is on its way from another engine."""
+    """The request has memory, and its KV is on its way from another engine."""
     LOADING = auto()
-    """Has memory; part of its KV is on its way from the host tier."""
+    """The request has memory, and part of its KV is on its way from the host tier."""
     READY = auto()
-    """That KV has come; it joins the next step that has a seat."""
+    """That KV has come. The request joins the next step that has a seat."""
     PREFILLING = auto()
     DECODING = auto()
     KEPT = auto()
-    """Prefilled for another engine, which has not pulled the KV yet."""
+    """The request is prefilled for another engine, which has not pulled the KV yet."""
     ENDED = auto()
 
 
 class EngineRequest:
-    """Made by whoever submits it, changed by its engine alone."""
+    """The submitter makes a request; only its engine changes it."""
 
     __slots__ = (
         "block_hashes",
@@ -54,8 +54,8 @@ class EngineRequest:
         keeps_kv: bool = False,
         num_pulled: int = 0,
     ) -> None:
-        """`num_output`: tokens to generate here. `keeps_kv`: prefill only; the KV stays until it is `released`.
-        `num_pulled`: prompt tokens whose KV another engine hands over.
+        """`num_output`: tokens to generate here. `keeps_kv`: a prefill whose KV stays until it is released.
+        `num_pulled`: prompt tokens whose KV comes from another engine.
         """
         self.request_id = request_id
         self.num_prompt = num_prompt
@@ -66,27 +66,29 @@ class EngineRequest:
         self.phase = Phase.WAITING
         self.is_aborted = False
         self.num_generated = 0
-        """Up to the step `joined_at_step` where it decodes."""
+        """Tokens that were generated, for a decoding request up to the step `joined_at_step`."""
         self.num_computed = 0
-        """Tokens of its context with KV, while it prefills."""
+        """Tokens of the context with KV, while the request prefills."""
         self.chunk = 0
-        """Prompt tokens that the step which runs computes."""
+        """Prompt tokens that the step under way computes."""
         self.num_held = 0
-        """Block hashes, from the first, whose shared blocks it holds."""
+        """Block hashes, from the first, whose shared blocks the request holds."""
         self.num_private = 0
-        """Tokens that it took for itself when it was admitted, without those that have become shared since."""
+        """Tokens of memory that the request alone holds, without those that have become shared."""
         self.joined_at_step = 0
         self.decode_number = 0
-        """Tells the times apart that it has joined the decodes."""
+        """Number of the last time that the request joined the decoding ones. Older entries of the batch are void."""
         self.num_hit_tokens = 0
-        """Of the prompt, found in the prefix cache when it was first admitted."""
+        """Prompt tokens that were found in the prefix cache when the request was first admitted."""
         self.num_loaded_tokens = 0
-        """Of the prompt, brought back from the host tier then."""
+        """Prompt tokens that were brought back from the host tier."""
         self.num_preemptions = 0
 
     @property
     def num_to_prefill(self) -> int:
-        """The context that must have KV before the next token: after a preemption, what was generated too."""
+        """Tokens that must have KV before the next one is generated: the prompt, and what was generated before a
+        preemption.
+        """
         return self.num_prompt + self.num_generated
 
     def __repr__(self) -> str:
@@ -94,12 +96,12 @@ class EngineRequest:
 
 
 class Moment(Enum):
-    """What the submitter of a request is told of it."""
+    """What the engine reports of a request to its submitter."""
 
     TRANSFER = auto()
-    """It has memory for the KV that it is handed: begin to send `num_pulled - num_hit_tokens` tokens."""
+    """The request has memory for the KV of its handoff: `num_pulled - num_hit_tokens` tokens may be sent."""
     FIRST_TOKEN = auto()
-    """With `keeps_kv`: its prefill is done."""
+    """With `keeps_kv`, the prefill is done."""
     FINISHED = auto()
 
 

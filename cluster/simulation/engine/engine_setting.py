@@ -1,4 +1,4 @@
-"""What a simulated engine is made from: its sizes, and the time that its steps take. Pure."""
+"""What a simulated engine is made from: its sizes, and the time of its steps. Pure."""
 
 from typing import Protocol
 
@@ -7,13 +7,13 @@ import msgspec
 
 class StepTimes(Protocol):
     def step_s(self, num_new: int, attended: float, num_decoding: int, context_tokens: int, /) -> float:
-        """`attended`: over the prompts' chunks, the sum of new * past + new * (new + 1) / 2 tokens."""
+        """`attended`: the sum of `prompt_attention` (router/prediction/step_model.py) over the prompts' chunks."""
         ...
 
     def decode_run_s(self, num_decoding: int, context_tokens: int, num_steps: int, /) -> float: ...
 
     def decode_steps_within(self, num_decoding: int, context_tokens: int, seconds: float, /) -> int:
-        """The most steps that `decode_run_s` does not take longer for."""
+        """The most steps for which `decode_run_s` is at most `seconds`."""
         ...
 
 
@@ -25,6 +25,10 @@ class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 512
     """Tokens per block hash."""
     host_tokens: int = 0
-    """Of the tier behind the GPU; 0: none."""
+    """Capacity of the tier behind the GPU. 0 if there is none."""
     host_tokens_per_s: float = 100_000.0
-    """That the host tier brings back."""
+    """Tokens per second that the host tier brings back."""
+
+    def fits(self, num_prompt: int, num_output: int) -> bool:
+        """Whether a request can ever be admitted."""
+        return num_prompt + num_output <= self.kv_capacity_tokens

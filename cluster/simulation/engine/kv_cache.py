@@ -1,10 +1,11 @@
 """KvCache: the KV memory of one simulated engine, with its prefix cache. Pure.
 
-Owns three kinds of tokens on the GPU: those that running requests alone use, blocks that are known by their hash and in
-use, and blocks that are known and idle. Idle blocks are evicted, the longest idle first, when tokens are taken. A host
-tier behind it gets every block as soon as it is known (as vLLM's offloading connector does) and keeps those used last.
+The GPU has three kinds of tokens: those that one running request alone uses, blocks that are known by their hash and in
+use, and blocks that are known and idle. When tokens are taken, idle blocks are evicted, the longest idle first. A host
+tier behind the GPU gets every block as soon as it is known, as with vLLM's offloading connector, and keeps the blocks
+used last.
 
-Invariants: what is used and what is idle never exceed the capacity; a block is idle exactly when nobody holds it.
+Invariants: used and idle tokens never exceed the capacity; a block is idle exactly when no request holds it.
 """
 
 from collections import OrderedDict
@@ -21,16 +22,16 @@ class KvCache:
         self._capacity = capacity_tokens
         self._private = 0
         self._holders: dict[bytes, int] = {}
-        """Of every known block: requests that use it."""
+        """Number of requests that use each known block."""
         self._idle: OrderedDict[bytes, None] = OrderedDict()
         self._host: OrderedDict[bytes, None] = OrderedDict()
-        """Least recently used first."""
+        """Blocks of the host tier, least recently used first."""
         self._max_host_blocks = host_tokens // block_size
         self._changes: list[KvChange] = []
 
     @property
     def available_tokens(self) -> int:
-        """Free, or in blocks that nobody holds."""
+        """Tokens that are free, or in blocks that no request holds."""
         return self._capacity - self._private - (len(self._holders) - len(self._idle)) * self.block_size
 
     @property
@@ -42,7 +43,7 @@ class KvCache:
         return bool(self._changes)
 
     def match(self, block_hashes: Sequence[bytes], max_blocks: int) -> tuple[int, int]:
-        """Blocks that a prompt finds on the GPU, from its start, and on the host behind those."""
+        """Blocks that a prompt finds on the GPU, from its start, and on the host after those."""
         holders, host = self._holders, self._host
         last = min(len(block_hashes), max_blocks)
         on_gpu = 0
@@ -62,7 +63,9 @@ class KvCache:
             holders[block] += 1
 
     def release(self, block_hashes: Sequence[bytes]) -> None:
-        """The end of a prompt is idle for longer than its start: it is of use to fewer."""
+        """Stop using blocks. The end of a prompt counts as idle for longer than its start, because fewer prompts share
+        it.
+        """
         holders, idle = self._holders, self._idle
         for block in reversed(block_hashes):
             holders[block] -= 1
@@ -70,7 +73,7 @@ class KvCache:
                 idle[block] = None
 
     def take(self, num_tokens: int) -> None:
-        """For one request alone. No more than are available."""
+        """Take tokens for one request alone, at most `available_tokens`."""
         self._private += num_tokens
         over = self._private + len(self._holders) * self.block_size - self._capacity
         if over > 0:
@@ -80,8 +83,8 @@ class KvCache:
         self._private -= num_tokens
 
     def publish(self, block_hashes: Sequence[bytes], first: int) -> None:
-        """The prompt's blocks from `first` on, taken by one request, have been computed: they are known from now on,
-        and held by it. Where a block is known already, the request goes on with that one.
+        """Make the prompt's blocks from `first` on known, which one request has taken, computed, and holds from now on.
+        If a block is already known, the request goes on with the known one.
         """
         holders, idle = self._holders, self._idle
         new = []
@@ -101,12 +104,12 @@ class KvCache:
             self._keep_on_host(block_hashes, new)
 
     def changes(self) -> list[KvChange]:
-        """Since the last call."""
+        """The changes since the last call."""
         changes, self._changes = self._changes, []
         return changes
 
     def snapshot(self) -> list[KvChange]:
-        """All that is known; `changes` goes on from here."""
+        """All known blocks. `changes` goes on from here."""
         self._changes = []
         return [KvChange(KvTier.GPU, True, list(self._holders)), KvChange(KvTier.HOST, True, list(self._host))]
 

@@ -1,4 +1,4 @@
-"""One engine and a list of arrivals, without a cluster around it: what the step model is checked with. Pure."""
+"""One engine and a list of arrivals, without a cluster, to check the step model with. Pure."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ class EngineArrival(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Served(msgspec.Struct, kw_only=True):
-    """Times are those of the arrivals."""
+    """What became of an arrival. Times are on the clock of the arrivals."""
 
     arrival: EngineArrival
     first_at: float
@@ -34,7 +34,7 @@ class Served(msgspec.Struct, kw_only=True):
 
 
 def serve(setting: EngineSetting, model: StepTimes, arrivals: Sequence[EngineArrival]) -> list[Served]:
-    """In the order of `arrivals`, which is the order of their times."""
+    """Run all arrivals, which must be in order of time, and return their results in the same order."""
     engine = SimulatedEngine(setting, model)
     requests = [EngineRequest(str(i), arrival.num_prompt, arrival.num_output) for i, arrival in enumerate(arrivals)]
     served = [Served(arrival=arrival, first_at=0.0, last_at=0.0) for arrival in arrivals]
@@ -48,7 +48,7 @@ def serve(setting: EngineSetting, model: StepTimes, arrivals: Sequence[EngineArr
             record.num_preemptions = request.num_preemptions
 
     for arrival, request in zip(arrivals, requests, strict=True):
-        if not engine.fits(arrival.num_prompt, arrival.num_output):
+        if not setting.fits(arrival.num_prompt, arrival.num_output):
             raise ValueError(f"{arrival} does not fit into the engine's memory")
         while (now := engine.next_at) < arrival.at_s:
             note(engine.advance(), now)

@@ -1,7 +1,8 @@
-"""When a handoff's KV has come: `latency_s + num_bytes / bytes_per_s`, one after the other at either end. Pure.
+"""How long the KV blocks of a handoff travel: `latency_s + num_bytes / bytes_per_s`. Pure.
 
-A transfer holds the way out of its prefill worker and the way into its decode worker until it is over, and begins when
-both are free, in order of asking.
+A transfer occupies the outgoing link of its prefill worker and the incoming link of its decode worker until it ends.
+A transfer begins when both links are free. Transfers of one link run one after another, in the order in which they were
+requested.
 """
 
 from cluster.messages.transport import LinkSpeed
@@ -11,7 +12,7 @@ class LinkModel:
     __slots__ = ("_free_at", "_slow", "_speed")
 
     def __init__(self, speed: LinkSpeed, slow: dict[tuple[str, str], LinkSpeed] | None = None) -> None:
-        """`slow`: pairs of a prefill and a decode worker that have a speed of their own."""
+        """`slow`: the speed of each pair of a prefill and a decode worker that differs from `speed`."""
         self._speed = speed
         self._slow = slow or {}
         self._free_at: dict[str, float] = {}
@@ -20,7 +21,7 @@ class LinkModel:
         return self._slow.get((prefill, decode), self._speed)
 
     def send(self, prefill: str, decode: str, num_bytes: int, now: float) -> tuple[float, float]:
-        """When the transfer begins, and when it has come."""
+        """Queue a transfer, and return the times at which it begins and ends."""
         begins_at = max(now, self._free_at.get(prefill, 0.0), self._free_at.get(decode, 0.0))
         speed = self.speed(prefill, decode)
         ends_at = begins_at + speed.latency_s + num_bytes / speed.bytes_per_s

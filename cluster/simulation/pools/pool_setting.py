@@ -1,4 +1,4 @@
-"""The cluster that is simulated, and what goes wrong with it. Pure."""
+"""The settings of a simulated cluster, and the faults that happen to it. Pure."""
 
 import msgspec
 
@@ -8,57 +8,65 @@ from cluster.simulation.engine.engine_setting import EngineSetting, StepTimes
 
 
 class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers of one kind."""
+    """The number and the settings of the workers of one pool."""
 
     number: int
     engine: EngineSetting
     model: StepTimes
     kind: str = "simulated"
-    """As `EngineShape.kind`: the Scheduler learns one latency model per kind."""
+    """The `EngineShape.kind` that the workers report. The Scheduler learns one latency model per kind."""
     max_requests: int = 512
-    """A worker refuses more at a time."""
+    """Most requests that a worker runs at the same time. A worker answers WorkerBusy to a request beyond them."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker dies with all that it runs; after a while it is back, as another one."""
+    """The death of a worker with all its requests. A new worker may take the place of the dead one later."""
 
     pool: Pool
     index: int
-    """In its pool, from 0."""
+    """Index of the worker in its pool, from 0."""
     at_s: float
+    """Time of the death, in seconds since the start of the run."""
     back_after_s: float | None = None
+    """Seconds from the death to the start of a new worker in the same place. None if no worker follows."""
 
 
 class Reporting(msgspec.Struct, frozen=True, kw_only=True):
-    """How the Scheduler hears of the workers."""
+    """How late and how wrong the Scheduler's information about the workers is."""
 
     interval_s: float = 1.0
+    """Seconds between two reports of a worker."""
     delay_s: float = 0.0
-    """That a report is under way."""
+    """Seconds from the sending of a report to its arrival at the Scheduler."""
     kv_events_s: float | None = 0.05
-    """From the first change of a cache to the message that says it. None: no KV events."""
+    """Seconds from the first change of a cache to the KV events with that change. None if workers send no KV events."""
     load_scale: float = 1.0
-    """What a report says of load is wrong by this factor."""
+    """Factor on the load in reports. 1 is the true load."""
     seconds_scale: float = 1.0
-    """And what it says of times by this one."""
+    """Factor on the durations of steps and transfers in reports. 1 is the true duration."""
 
 
 class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """Both pools, the links between them, the faults, and the patience of clients and sessions."""
+
     prefill: PoolSetting
-    """None of them: all is done on the decode workers."""
+    """The prefill pool. With 0 prefill workers, every request runs on path D."""
     decode: PoolSetting
     kv_bytes_per_token: int
     link: LinkSpeed
-    """Of handoffs."""
+    """Speed of every link that is not in `slow_links`."""
     slow_links: dict[tuple[int, int], LinkSpeed] = {}
-    """Of pairs of a prefill and a decode worker, by their indices, that differ."""
+    """Speeds of links that differ from `link`, by the indices of the prefill and the decode worker."""
     reporting: Reporting = Reporting()
     faults: tuple[Fault, ...] = ()
     first_token_timeout_s: float = 600.0
+    """Most seconds that a session waits for its first token. Lower fails requests that would be served; higher keeps
+    requests open that get no token.
+    """
     max_tries: int = 1
-    """Times that a client comes, after having been refused with a Retry-After."""
+    """Most times that a client sends one request: the first time, and again after each Retry-After."""
 
 
 def worker_name(pool: Pool, index: int) -> str:
-    """Of a place for a worker; the workers that have it one after the other are told apart by a number behind."""
+    """The name of a place in a pool. Workers that follow one another in a place add a number to this name."""
     return f"{'p' if pool is Pool.PREFILL else 'd'}{index}"

@@ -1,14 +1,15 @@
-"""What the Scheduler is told of simulated workers, as late and as wrong as the setting wants it."""
+"""Sends the reports and KV events of simulated workers to the Scheduler, as late and as wrong as the setting says."""
 
 import asyncio
 from typing import Protocol, TypeVar
 
 import msgspec
 
+from cluster.engine.port import ReportedEngine
 from cluster.messages.ids import Address, IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.reports import ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import SchedulerEvent
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.pools.link_model import LinkModel
@@ -18,10 +19,15 @@ from cluster.simulation.pools.simulated_worker import SimulatedWorker
 Sample = TypeVar("Sample", StepSample, TransferSample)
 
 NOWHERE = Address("simulated", 0, "")
+"""The address in all reports. Simulated workers have no listener."""
 MAX_TRANSFERS = 8
-"""That one report tells of."""
+"""Transfers in one report. Fewer makes the Scheduler learn more slowly; more makes it learn faster than from real
+workers.
+"""
 LONGEST_RUN_S = 1e5
-"""Of virtual time. One that lasts longer waits for something that never comes; the reports keep it from ending."""
+"""Virtual seconds after which a run fails: it waits for something that never comes, and the reports keep it from
+ending. Fewer fails long runs; more takes longer to fail.
+"""
 
 
 class SchedulerUnderTest(Protocol):
@@ -34,105 +40,97 @@ class SchedulerUnderTest(Protocol):
     def report(self, report: WorkerReport, /) -> ReportReply: ...
 
     def kv_events(self, events: KvEvents, /) -> bool:
-        """True: a snapshot of what the worker caches is wanted."""
+        """True if the Scheduler wants a snapshot of what the worker caches."""
         ...
 
 
-class _Voice:
-    """What is to be said of one worker."""
+class _ReportedWorker:
+    """What will be reported of one worker."""
 
-    __slots__ = ("is_telling", "links", "num_kv_events", "shape", "timer", "transfers", "wants_snapshot", "worker")
+    __slots__ = ("is_sending", "links", "num_kv_events", "timer", "transfers", "wants_snapshot", "worker")
 
-    def __init__(self, worker: SimulatedWorker, shape: EngineShape) -> None:
+    def __init__(self, worker: SimulatedWorker) -> None:
         self.worker = worker
-        self.shape = shape
         self.timer: asyncio.TimerHandle | None = None
         self.transfers: list[TransferSample] = []
         self.links: dict[WorkerId, LinkSpeed | None] = {}
         self.num_kv_events = 0
-        self.is_telling = False
-        """KV events are to be sent soon."""
+        self.is_sending = False
+        """True if KV events will be sent soon."""
         self.wants_snapshot = True
 
 
 class Reporter:
-    def __init__(self, setting: ClusterSetting, desk: SchedulerUnderTest, links: LinkModel) -> None:
+    """Sends reports and KV events of all live workers."""
+
+    def __init__(self, setting: ClusterSetting, scheduler: SchedulerUnderTest, links: LinkModel) -> None:
         self._setting, self._reporting = setting, setting.reporting
-        self._desk = desk
+        self._scheduler = scheduler
         self._links = links
         self._loop = asyncio.get_running_loop()
-        self._voices: dict[SimulatedWorker, _Voice] = {}
+        self._reported: dict[SimulatedWorker, _ReportedWorker] = {}
 
     def begin(self, worker: SimulatedWorker) -> None:
-        engine = worker.setting.engine
-        shape = EngineShape(
-            kind=worker.setting.kind,
-            kv_capacity_tokens=engine.kv_capacity_tokens,
-            block_size=engine.block_size,
-            max_step_tokens=engine.max_step_tokens,
-            max_decoding=engine.max_decoding,
-            kv_bytes_per_token=self._setting.kv_bytes_per_token,
-        )
-        voice = self._voices[worker] = _Voice(worker, shape)
+        entry = self._reported[worker] = _ReportedWorker(worker)
         self._join_up()
         if self._reporting.kv_events_s is not None:
-            self._tell(voice)
+            self._send_kv_events(entry)
         number = self._setting.prefill.number + self._setting.decode.number
-        shift_s = self._reporting.interval_s * (len(self._voices) - 1) / max(number, 1)
-        self._report(voice, self._reporting.interval_s + shift_s)
+        shift_s = self._reporting.interval_s * (len(self._reported) - 1) / max(number, 1)
+        self._report(entry, self._reporting.interval_s + shift_s)
 
     def end(self, worker: SimulatedWorker) -> None:
-        voice = self._voices.pop(worker)
-        if voice.timer is not None:
-            voice.timer.cancel()
+        entry = self._reported.pop(worker)
+        if entry.timer is not None:
+            entry.timer.cancel()
         self._join_up()
 
     def note_transfer(self, worker: SimulatedWorker, sample: TransferSample) -> None:
-        voice = self._voices.get(worker)
-        if voice is not None and len(voice.transfers) < MAX_TRANSFERS:
-            voice.transfers.append(self._scaled(sample))
+        entry = self._reported.get(worker)
+        if entry is not None and len(entry.transfers) < MAX_TRANSFERS:
+            entry.transfers.append(self._scaled(sample))
 
-    def tell_changes(self, worker: SimulatedWorker) -> None:
-        """Its cache has changed."""
-        voice = self._voices.get(worker)
-        if voice is None or voice.is_telling:
+    def report_changes(self, worker: SimulatedWorker) -> None:
+        """Report soon that the cache of a worker has changed."""
+        entry = self._reported.get(worker)
+        if entry is None or entry.is_sending:
             return
         if self._reporting.kv_events_s is None:
             worker.engine.cache.changes()
             return
-        voice.is_telling = True
-        self._loop.call_later(self._reporting.kv_events_s, self._tell, voice)
+        entry.is_sending = True
+        self._loop.call_later(self._reporting.kv_events_s, self._send_kv_events, entry)
 
     def _join_up(self) -> None:
-        """Every decode worker has a link from every prefill worker."""
-        prefills = [worker for worker in self._voices if worker.pool is Pool.PREFILL]
-        for worker, voice in self._voices.items():
+        """Give every decode worker a link from every prefill worker."""
+        prefills = [worker for worker in self._reported if worker.pool is Pool.PREFILL]
+        for worker, entry in self._reported.items():
             if worker.pool is Pool.DECODE:
-                voice.links = {prefill.id: self._links.speed(prefill.place, worker.place) for prefill in prefills}
+                entry.links = {prefill.id: self._links.speed(prefill.place, worker.place) for prefill in prefills}
 
-    def _tell(self, voice: _Voice) -> None:
-        voice.is_telling = False
-        if voice.worker not in self._voices:
+    def _send_kv_events(self, entry: _ReportedWorker) -> None:
+        entry.is_sending = False
+        if entry.worker not in self._reported:
             return
-        voice.num_kv_events += 1
-        is_snapshot, voice.wants_snapshot = voice.wants_snapshot, False
-        cache = voice.worker.engine.cache
+        entry.num_kv_events += 1
+        is_snapshot, entry.wants_snapshot = entry.wants_snapshot, False
+        cache = entry.worker.engine.cache
         changes: list[KvChange] = cache.snapshot() if is_snapshot else cache.changes()
-        events = KvEvents(voice.worker.id, voice.num_kv_events, is_snapshot, True, changes)
-        voice.wants_snapshot = bool(self._desk.kv_events(events))
+        events = KvEvents(entry.worker.id, entry.num_kv_events, is_snapshot, True, changes)
+        entry.wants_snapshot = bool(self._scheduler.kv_events(events))
 
-    def _report(self, voice: _Voice, next_after_s: float | None = None) -> None:
+    def _report(self, entry: _ReportedWorker, next_after_s: float | None = None) -> None:
         now = self._loop.time()
         if now > LONGEST_RUN_S:
-            raise RuntimeError(f"{now:.0f} virtual seconds have passed, and requests are still open")
-        worker, scale = voice.worker, self._reporting.load_scale
-        load, steps = worker.engine.load(now), worker.engine.samples()
+            raise RuntimeError(f"requests are still open after {now:.0f} virtual seconds")
+        worker, scale = entry.worker, self._reporting.load_scale
+        engine: ReportedEngine = worker
+        load = engine.load()
         if scale != 1:
             load = WorkerLoad(
                 num_running=round(load.num_running * scale),
                 num_waiting=round(load.num_waiting * scale),
                 kv_cache_usage=min(1.0, load.kv_cache_usage * scale),
-                num_steps=load.num_steps,
             )
         report = WorkerReport(
             worker=worker.id,
@@ -140,24 +138,25 @@ class Reporter:
             address=NOWHERE,
             load=load,
             max_requests=worker.setting.max_requests,
-            shape=voice.shape,
-            steps=[self._scaled(step) for step in steps],
-            transfers=voice.transfers,
-            kv_events_through=None if self._reporting.kv_events_s is None else voice.num_kv_events,
-            links=voice.links,
+            shape=engine.shape,
+            steps=[self._scaled(step) for step in engine.take_samples()],
+            transfers=entry.transfers,
+            kv_events_through=None if self._reporting.kv_events_s is None else entry.num_kv_events,
+            links=entry.links,
         )
-        voice.transfers = []
-        if self._reporting.delay_s and voice.timer is not None:  # a worker's first report is its start
-            self._loop.call_later(self._reporting.delay_s, self._deliver, voice, report)
+        entry.transfers = []
+        # The first report of a worker is its start, and is not delayed.
+        if self._reporting.delay_s and entry.timer is not None:
+            self._loop.call_later(self._reporting.delay_s, self._deliver, entry, report)
         else:
-            self._deliver(voice, report)
-        voice.timer = self._loop.call_later(next_after_s or self._reporting.interval_s, self._report, voice)
+            self._deliver(entry, report)
+        entry.timer = self._loop.call_later(next_after_s or self._reporting.interval_s, self._report, entry)
 
-    def _deliver(self, voice: _Voice, report: WorkerReport) -> None:
-        reply = self._desk.report(report)
-        if reply.wants_kv_snapshot and voice.worker in self._voices:
-            voice.wants_snapshot = True
-            self.tell_changes(voice.worker)
+    def _deliver(self, entry: _ReportedWorker, report: WorkerReport) -> None:
+        reply = self._scheduler.report(report)
+        if reply.wants_kv_snapshot and entry.worker in self._reported:
+            entry.wants_snapshot = True
+            self.report_changes(entry.worker)
 
     def _scaled(self, sample: Sample) -> Sample:
         scale = self._reporting.seconds_scale

@@ -1,7 +1,7 @@
-"""Fleet: the simulated workers, as the ports that a session runs a request with.
+"""SimulatedPools: the simulated workers, as the ports with which a session runs a request.
 
-A generated token has no value, and only the first and the last of an answer have a time: a stream gives the first
-token, and all others with the last one.
+A generated token has no value, and only the first and the last token of an answer have a time. A stream gives the first
+token alone, and all later tokens with the last one.
 """
 
 import asyncio
@@ -14,16 +14,17 @@ from cluster.messages.reports import TransferSample
 from cluster.simulation.pools.link_model import LinkModel
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, worker_name
 from cluster.simulation.pools.reporter import Reporter, SchedulerUnderTest
-from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimulatedWorker, hand_over, kept_by
+from cluster.simulation.pools.simulated_worker import SimulatedRequest, SimulatedWorker, handoff_of, kept_by
 from kvtransfer.handoff import KVHandoff, PrefillResult
 
 TOKEN = 0
+"""The id of every simulated token."""
 
 
 class SimulatedPools:
-    """PrefillPort and DecodePort."""
+    """The PrefillPort and the DecodePort of simulated sessions. It starts workers, and kills them at their faults."""
 
-    def __init__(self, setting: ClusterSetting, desk: SchedulerUnderTest) -> None:
+    def __init__(self, setting: ClusterSetting, scheduler: SchedulerUnderTest) -> None:
         self.setting = setting
         self._loop = asyncio.get_running_loop()
         self._links = LinkModel(
@@ -33,11 +34,11 @@ class SimulatedPools:
                 for (prefill, decode), speed in setting.slow_links.items()
             },
         )
-        self._reporter = Reporter(setting, desk, self._links)
+        self._reporter = Reporter(setting, scheduler, self._links)
         self._places: dict[str, int] = {}
-        """Of every name, how many workers have had it."""
+        """Number of workers that each place has had, by the name of the place."""
         self._workers: dict[WorkerId, SimulatedWorker] = {}
-        """The living."""
+        """The live workers."""
         for pool in Pool:
             for index in range(self._pool(pool).number):
                 self._begin(pool, index)
@@ -63,7 +64,7 @@ class SimulatedPools:
             return PrefillResult(handoff=None, first=first)
         there.keep(run)
         first = TokenDelta(0, [TOKEN], prompt_sources=run.sources)
-        return PrefillResult(handoff=hand_over(run, worker), first=first)
+        return PrefillResult(handoff=handoff_of(run, worker), first=first)
 
     def withdraw(self, worker: WorkerId, request_id: RequestId) -> None:
         if there := self._workers.get(worker):
@@ -90,7 +91,7 @@ class SimulatedPools:
             there.abort(run)
 
     def distrust(self, worker: WorkerId) -> None:
-        """Nothing is wrong with what simulated workers cache."""
+        """No-op: the caches of simulated workers are right."""
 
     def _find(self, worker: WorkerId) -> SimulatedWorker:
         there = self._workers.get(worker)
@@ -127,7 +128,7 @@ class SimulatedPools:
         to.pulled(run, kept.num_prompt)
 
     def _holder(self, handoff: KVHandoff) -> SimulatedWorker | None:
-        """The worker that granted it, if it still keeps the KV."""
+        """The prefill worker of the handoff if it still keeps the KV blocks, else None."""
         there = self._workers.get(handoff.worker)
         return there if there is not None and there.keeps(kept_by(handoff)) else None
 
@@ -139,7 +140,13 @@ class SimulatedPools:
         self._places[place] = generation + 1
         name = WorkerId(f"{place}.{generation}" if generation else place)
         worker = SimulatedWorker(
-            name, place, pool, self._pool(pool), on_transfer=self._transfer, on_cache_change=self._reporter.tell_changes
+            name,
+            place,
+            pool,
+            self._pool(pool),
+            kv_bytes_per_token=self.setting.kv_bytes_per_token,
+            on_transfer=self._transfer,
+            on_cache_change=self._reporter.report_changes,
         )
         self._workers[name] = worker
         self._reporter.begin(worker)

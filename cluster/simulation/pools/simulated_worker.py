@@ -1,4 +1,4 @@
-"""A simulated worker: an engine on the virtual clock, whose requests can be waited for, and that can die."""
+"""A simulated worker: an engine on the virtual clock that can die. Sessions wait for its requests."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sized
@@ -7,6 +7,7 @@ from typing import cast
 from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
 from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.pools.pool_setting import PoolSetting
@@ -17,7 +18,7 @@ _RUN = "run"
 
 
 class Prompt:
-    """Stands for the tokens of a request: nobody looks at them, so there are none, only their number."""
+    """The prompt of a simulated request. It has a length and no tokens, because no code looks at them."""
 
     __slots__ = ("_length", "sim")
 
@@ -53,7 +54,7 @@ class SimulatedRequest(EngineRequest):
         )
         self.handoff = handoff
         self.num_lost = 0
-        """Tokens that it had when its worker died."""
+        """Tokens that the request had when its worker died."""
         self._has_first = self._has_finished = False
         self._error: WorkerUnreachable | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -92,17 +93,19 @@ class SimulatedRequest(EngineRequest):
         await self._waiter
 
 
-def hand_over(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
+def handoff_of(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
     return KVHandoff(worker=worker, params={_RUN: run, "remote_num_tokens": run.num_prompt})
 
 
 def kept_by(handoff: KVHandoff) -> SimulatedRequest:
-    """The prefill whose KV is handed over."""
+    """The prefill whose KV the handoff gives."""
     run: SimulatedRequest = handoff.params[_RUN]
     return run
 
 
 class SimulatedWorker:
+    """An engine with its requests. A `ReportedEngine` (cluster/engine/port.py)."""
+
     def __init__(
         self,
         worker: WorkerId,
@@ -110,47 +113,68 @@ class SimulatedWorker:
         pool: Pool,
         setting: PoolSetting,
         *,
+        kv_bytes_per_token: int,
         on_transfer: "Callable[[SimulatedWorker, SimulatedRequest], None]",
         on_cache_change: "Callable[[SimulatedWorker], None]",
     ) -> None:
-        """`place`: whose workers have its links one after the other. `on_transfer`: a request has memory for the KV
-        that it is handed. `on_cache_change`: there is something to say of what is cached.
+        """`place`: what has the links; a worker that comes back after a fault has the place of the one before.
+        `on_transfer` is called when a request has memory for the KV of its handoff, `on_cache_change` when the cache
+        has changed.
         """
         self.id = worker
         self.place = place
         self.pool = pool
         self.setting = setting
         self.engine = SimulatedEngine(setting.engine, setting.model)
+        self.shape = EngineShape(
+            kind=setting.kind,
+            kv_capacity_tokens=setting.engine.kv_capacity_tokens,
+            block_size=setting.engine.block_size,
+            max_step_tokens=setting.engine.max_step_tokens,
+            kv_bytes_per_token=kv_bytes_per_token,
+        )
         self.is_alive = True
         self._kept: dict[str, SimulatedRequest] = {}
-        """Prefills whose KV nobody has pulled yet."""
+        """Finished prefills by request id whose KV blocks no decode worker has pulled yet."""
         self._runs: dict[SimulatedRequest, None] = {}
         self._on_transfer = on_transfer
         self._on_cache_change = on_cache_change
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
+    def load(self) -> WorkerLoad:
+        return self.engine.load(self._loop.time())
+
+    def take_samples(self) -> list[StepSample]:
+        return self.engine.steps.take_samples()
+
     def start(self, run: SimulatedRequest) -> None:
-        """Raises WorkerUnreachable, WorkerBusy, InvalidRequest."""
+        """Submit a request to the engine.
+
+        Raises:
+            WorkerUnreachable: the worker is dead.
+            WorkerBusy: the worker has `max_requests` requests.
+            InvalidRequest: the request does not fit into the engine's memory.
+        """
         if not self.is_alive:
             raise WorkerUnreachable(f"worker {self.id} is dead", self.id)
         if len(self._runs) >= self.setting.max_requests:
             raise WorkerBusy(f"worker {self.id} has {len(self._runs)} requests", self.id)
-        if not self.engine.fits(run.num_prompt, run.num_output):
+        if not self.setting.engine.fits(run.num_prompt, run.num_output):
             raise InvalidRequest(f"{run.num_prompt} + {run.num_output} tokens do not fit into worker {self.id}")
         self._runs[run] = None
         self.engine.submit(run, self._loop.time())
         self._settle()
 
     def abort(self, run: SimulatedRequest) -> None:
-        """Nobody waits for it any longer: it leaves nothing behind."""
+        """End a request whose session no longer waits."""
         self._runs.pop(run, None)
         if self.is_alive and run.phase is not Phase.ENDED:
             self.engine.abort(run, self._loop.time())
             self._settle()
 
     def keep(self, run: SimulatedRequest) -> None:
-        """It is prefilled; its KV waits for whoever pulls it."""
+        """Keep the KV of a finished prefill until it is pulled or released."""
         del self._runs[run]
         if self.is_alive:
             self._kept[run.request_id] = run
@@ -159,7 +183,7 @@ class SimulatedWorker:
         return run.request_id in self._kept
 
     def release(self, request_id: str) -> None:
-        """What it keeps of this request is not needed any longer."""
+        """Free the KV that is kept of a prefill."""
         run = self._kept.pop(request_id, None)
         if run is not None:
             self.engine.release(run, self._loop.time())

@@ -1,4 +1,4 @@
-"""Line charts as SVG text, without a plotting library: few axes, few lines, readable in any browser. Pure."""
+"""Draw line charts as SVG text, without a plotting library. Any browser shows them. Pure."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -30,7 +30,7 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 def line_chart(title: str, x: Axis, y: Axis, lines: Sequence[Line], guides: Sequence[tuple[Point, Point]] = ()) -> str:
-    """`guides`: straight dashed lines between two points."""
+    """Draw the lines with axes and a legend. Each of `guides` is drawn as a straight dashed line between two points."""
     points = [point for line in lines for point in line.points if _fits(point, x, y)]
     x_scale, x_ticks = _scale(x, [px for px, _ in points], LEFT, WIDTH - RIGHT)
     y_scale, y_ticks = _scale(y, [py for _, py in points], HEIGHT - BOTTOM, TOP)
@@ -55,7 +55,7 @@ def line_chart(title: str, x: Axis, y: Axis, lines: Sequence[Line], guides: Sequ
 
 
 def cumulative(values: Sequence[float], num_points: int = 200) -> list[Point]:
-    """The share of the values that is not above each of some of them."""
+    """Points of the cumulative distribution: a value, and the share of all values that are not above it."""
     ordered = sorted(values)
     picks = sorted({round(i * (len(ordered) - 1) / (num_points - 1)) for i in range(num_points)}) if ordered else []
     return [(ordered[i], (i + 1) / len(ordered)) for i in picks]
@@ -68,7 +68,7 @@ def _fits(point: Point, x: Axis, y: Axis) -> bool:
 def _scale(
     axis: Axis, values: Sequence[float], start: float, end: float
 ) -> tuple[Callable[[float], float], list[float]]:
-    """From values to places on the picture, and the values that are marked."""
+    """A function from values to positions in the picture, and the values that get a tick."""
     if axis.is_logarithmic:
         lowest, highest = (min(values), max(values)) if values else (1.0, 10.0)
         first, last = floor(log10(lowest)), max(ceil(log10(highest)), floor(log10(lowest)) + 1)

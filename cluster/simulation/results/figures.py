@@ -1,4 +1,4 @@
-"""The charts of a comparison: goodput and attainment against rate, and how TTFT and TPOT are distributed. Pure."""
+"""The charts of a comparison: goodput and attainment against rate, and the distributions of TTFT and TPOT. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,15 +10,18 @@ from cluster.simulation.traffic.workload import RequestRecord
 
 
 class FigureRun(msgspec.Struct, frozen=True):
+    """One simulated run, as the charts and tables show it."""
+
     label: str
-    """Policy and split."""
+    """Name of the policy, and the split of the workers, such as `goodput 4P4D`."""
     rate: float
+    """Rate asked for, in requests per second."""
     summary: RunSummary
     records: list[RequestRecord]
 
 
 def charts(runs: Sequence[FigureRun], compared: Sequence[FigureRun]) -> dict[str, str]:
-    """SVG by file name. `runs`: all; `compared`: those whose distributions are shown, one per policy."""
+    """SVG text by file name. `runs` are all runs, and `compared` are the runs whose distributions are drawn."""
     drawn = {
         "ttft.svg": _distribution("Time to first token", "seconds", compared, lambda record: record.ttft_s, 1.0),
         "tpot.svg": _distribution("Time per output token", "ms", compared, lambda record: record.tpot_s, 1e3),

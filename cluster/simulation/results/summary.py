@@ -1,8 +1,8 @@
-"""What a simulated run comes to: the figures, a table of runs for people. Pure.
+"""The figures of a simulated run, and tables that compare runs. Pure.
 
-The first tenth of the requests finds an empty cluster and is left out. Attainment counts all the others that were
-offered: one that was rejected or failed has missed its objectives. TTFT and TPOT are those of the requests that had
-any. Hit tokens are counted over requests that were placed.
+The first tenth of the requests finds an empty cluster and is left out of all figures. Attainment is over all remaining
+requests: a request that was rejected or failed has missed its objectives. TTFT is over the requests that got a token,
+and TPOT over those that got two. The hit rate is over the requests that were placed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,12 +15,15 @@ from cluster.messages.ids import Outcome
 from cluster.simulation.traffic.workload import RequestRecord
 
 WARM_UP = 0.1
-"""Share of the requests that is left out, by arrival."""
+"""Share of the requests, first in order of arrival, that is left out of all figures. Lower counts requests that found a
+cluster without load; higher leaves fewer requests to measure.
+"""
 NO_PATH = "-"
+"""Key of the requests that were never placed in `RunSummary.by_path`."""
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """Of seconds."""
+    """Quantiles of a duration, in seconds."""
 
     p50: float
     p90: float
@@ -28,63 +31,68 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class PredictionError(msgspec.Struct, frozen=True, kw_only=True):
-    """Of finished requests: |predicted - actual| / actual."""
+    """Relative error |predicted - actual| / actual over finished requests with a prediction."""
 
     mean: float
     p50: float
     p90: float
     bias: float
-    """Median of predicted / actual: below 1, predictions are too hopeful."""
+    """Median of predicted / actual. Below 1, predictions are too short."""
 
 
 class RetryFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the Retry-After that clients got was right."""
+    """Whether the retry slots that rejections gave to clients were right."""
 
     num_told: int
-    """Requests whose last word was a rejection with a Retry-After."""
+    """Requests whose last try ended with a rejection with a Retry-After."""
     told_p50_s: float
+    """Median Retry-After of those rejections, in seconds. 0 if there were none."""
     num_retried: int
-    """That came again as told."""
+    """Requests that were sent again after a Retry-After."""
     first_retry_share: float
-    """Of those, that were taken at the first retry."""
+    """Share of the retried requests that were admitted at their first retry."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. Shares are in [0, 1]."""
+    """The figures of one run. Shares are in [0, 1]."""
 
     num_requests: int
-    """Without those left out."""
+    """Measured requests: all but the first tenth."""
     offered_per_s: float
+    """Measured requests per second, over the time between the first and the last of their arrivals."""
     goodput_per_s: float
-    """Requests that met both objectives."""
+    """Requests per second that met both objectives."""
     good_tokens_per_s: float
-    """Output tokens of those."""
+    """Output tokens per second of the requests that met both objectives."""
     attainment: float
+    """Share of the measured requests that met both objectives."""
     accepted: float
-    """Share that was not rejected."""
+    """Share of the measured requests that were not rejected."""
     accepted_attainment: float
+    """Share of the accepted requests that met both objectives."""
     ttft_s: Quantiles | None
     tpot_s: Quantiles | None
     by_path: dict[str, float]
-    """Share of each path among all."""
+    """Share of the measured requests by path. The key of requests that were never placed is NO_PATH."""
     hit_rate: float
-    """Prompt tokens found in caches."""
+    """Share of the prompt tokens of placed requests that were found in caches."""
     ttft_error: PredictionError | None
-    """None: nothing was predicted."""
+    """Error of predicted TTFT. None if the policy predicts nothing."""
     tpot_error: PredictionError | None
+    """Error of predicted TPOT. None if the policy predicts nothing."""
     by_tenant: dict[str, float]
-    """Attainment."""
+    """Attainment by tenant."""
     by_class: dict[str, float]
-    """Attainment."""
+    """Attainment by SLO class."""
     fairness: float
-    """Jain's index of the tenants' attainment: 1 when all have the same."""
+    """Jain's index of the tenants' attainment. 1 if all tenants have the same attainment."""
     by_prompt_length: tuple[float, ...]
-    """Attainment of each quarter, from the shortest prompts to the longest."""
+    """Attainment of each quarter of the requests, from the shortest prompts to the longest."""
     retries: RetryFigures
 
 
 def measured(records: Iterable[RequestRecord]) -> list[RequestRecord]:
-    """Those that count, in order of arrival."""
+    """The records after the warm-up, in order of arrival."""
     ordered = sorted(records, key=lambda record: record.arrival_s)
     return ordered[round(WARM_UP * len(ordered)) :]
 
@@ -92,7 +100,7 @@ def measured(records: Iterable[RequestRecord]) -> list[RequestRecord]:
 def summary(records: Iterable[RequestRecord]) -> RunSummary:
     counted = measured(records)
     if not counted:
-        raise ValueError("a run without requests has no figures")
+        raise ValueError("cannot summarize a run without requests")
     good = [record for record in counted if record.is_good]
     accepted = [record for record in counted if record.outcome is not Outcome.REJECTED]
     placed = [record for record in counted if record.path is not None]
@@ -121,7 +129,7 @@ def summary(records: Iterable[RequestRecord]) -> RunSummary:
 
 
 def quantile(ordered: Sequence[float], probability: float) -> float:
-    """Of values in ascending order."""
+    """The value at a probability, of values in ascending order."""
     return ordered[min(len(ordered) - 1, int(probability * len(ordered)))]
 
 
@@ -131,7 +139,7 @@ def quantiles(values: Iterable[float]) -> Quantiles | None:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width: the first to the left, the others, which are figures, to the right."""
+    """Format the rows as columns of equal width. The first column is aligned left, and the figures after it right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -157,18 +165,19 @@ COLUMNS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("off TTFT", lambda s: _percent(s.ttft_error.p50) if s.ttft_error else "-"),
     ("off TPOT", lambda s: _percent(s.tpot_error.p50) if s.tpot_error else "-"),
 )
-"""Heading and cell. The last two are the median errors of prediction."""
+"""Heading and cell of each column. The last two columns are the median errors of the predictions."""
 
 
 def table(runs: Sequence[tuple[str, RunSummary]]) -> str:
-    """A line per run."""
+    """A table with one line per run, from labels and summaries."""
     heading = ["policy", *(name for name, _ in COLUMNS)]
     return aligned([heading, *([name, *(cell(run) for _, cell in COLUMNS)] for name, run in runs)])
 
 
 def who_attained(runs: Sequence[tuple[str, RunSummary]]) -> str:
-    """A line per run: attainment by prompt length, by class and tenant where there are several, and how fair that is;
-    what came of the refusals, where there were any.
+    """A table with one line per run: attainment by prompt length, and by class and tenant where there are several.
+
+    The table also has the fairness between several tenants, and the Retry-After figures where requests were refused.
     """
     quarters = ("shortest", "2nd", "3rd", "longest")
     classes = sorted({name for _, run in runs for name in run.by_class})

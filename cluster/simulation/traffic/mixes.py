@@ -1,8 +1,8 @@
 """Synthetic traffic: arrivals and lengths drawn from distributions, conversations whose prompts grow, several tenants.
 
-A mix is a sum of streams; a stream is many sessions alike; a session is one request, or a conversation in which each
-prompt is the last one with its answer and some new tokens. The same mix, number of requests and seed give the same
-rows.
+A mix is the sum of its streams. A stream is a kind of sessions. A session is one request, or a conversation: each later
+prompt is the prompt before, the answer to it, and some new tokens. The same mix, number of requests and seed give the
+same rows. Sessions here are clients' conversations, not the sessions of router/session.
 """
 
 import heapq
@@ -16,21 +16,25 @@ from statistics import NormalDist
 import msgspec
 
 from cluster.messages.ids import SloClass
+from cluster.messages.kv_events import KEY_BYTES
 from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
 
 CYCLE = 48
-"""Bursts whose sizes, lengths and pauses together are an even sample of their distributions: without it, one seed's
-heaviest burst would be twice another's.
+"""Number of bursts whose sizes, lengths and pauses together are an even sample of their distributions. Without this
+sample, the heaviest burst of one seed would be twice that of another seed. Lower knows fewer sizes of bursts; higher
+makes short workloads differ more between seeds.
 """
 WARM_UP = 0.25
-"""Share of the requests that is drawn and dropped first: before it, all conversations are at their first turn."""
+"""Share of the requests that is drawn and dropped before the first row. Lower begins with conversations that are all at
+their first turn; higher draws more rows in vain.
+"""
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A distribution of token counts or seconds, by its quantiles: log-linear between them."""
+    """A distribution of token counts or seconds, by its quantiles. The distribution is log-linear between them."""
 
     quantiles: tuple[tuple[float, float], ...]
-    """(probability, value) in ascending order, from probability 0 to 1."""
+    """Pairs of a probability and a value in ascending order, from probability 0 to 1."""
 
     def at(self, probability: float) -> float:
         points = self.quantiles
@@ -44,6 +48,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def log_normal(median: float, p90: float, most: float) -> Spread:
+    """A log-normal distribution with this median and 90th percentile, cut off at `most`."""
     sigma = math.log(p90 / median) / NormalDist().inv_cdf(0.9)
     grid = [0.001, 0.01, *(i / 20 for i in range(1, 20)), 0.99, 0.999]
     inner = [(p, min(most, median * math.exp(sigma * NormalDist().inv_cdf(p)))) for p in grid]
@@ -51,10 +56,10 @@ def log_normal(median: float, p90: float, most: float) -> Spread:
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """Gaps are independent, from a Gamma distribution."""
+    """Arrivals with independent gaps from a Gamma distribution."""
 
     cv: float = 1.0
-    """Standard deviation of the gaps over their mean. 1: a Poisson process."""
+    """Coefficient of variation: the standard deviation of the gaps over their mean. 1 is a Poisson process."""
 
     def times(self, rng: random.Random) -> Iterator[float]:
         shape = 1 / self.cv**2
@@ -65,19 +70,22 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class Bursts(msgspec.Struct, frozen=True, kw_only=True):
-    """Silences and bursts that begin with their peak, take turns."""
+    """Arrivals in bursts, with a silence before each burst. Each burst begins with its peak."""
 
     silence_s: float
-    """Mean; exponential."""
+    """Mean length of a silence, in seconds. Lengths have an exponential distribution."""
     burst_s: float
-    """Mean; log-normal, longer for larger bursts."""
+    """Mean length of a burst of mean size, in seconds. Lengths have a log-normal distribution, and grow with the square
+    root of the burst's size.
+    """
     burst_requests: float
-    """Mean; log-normal."""
+    """Mean number of sessions in a burst. Numbers have a log-normal distribution."""
     size_sigma: float = 0.7
-    """Of the logarithm."""
+    """Standard deviation of the logarithm of a burst's size."""
     length_sigma: float = 0.3
+    """Standard deviation of the logarithm of a burst's length."""
     peak: float = 2.0
-    """How front-loaded a burst is: its first share `x` in time holds `x ** (1 / peak)` of its requests. 1: even."""
+    """How front-loaded a burst is: the first share `x` of its time holds `x ** (1 / peak)` of it. 1 is even."""
 
     def times(self, rng: random.Random) -> Iterator[float]:
         now = 0.0
@@ -95,44 +103,48 @@ class Bursts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions alike."""
+    """One kind of sessions: their lengths, their turns, their tenant and their SLO class."""
 
     share: float = 1.0
-    """Of the mix's sessions, relative to the other streams'."""
+    """Share of this stream in the sessions of its mix, relative to the shares of the mix's streams."""
     prompts: Spread
     """Tokens of a session's first prompt, without the system prompt."""
     outputs: Spread
+    """Tokens of an answer."""
     further_turns: Spread | None = None
-    """None: sessions of one request."""
+    """Number of turns after a session's first one. None makes sessions of one request."""
     think_s: Spread | None = None
-    """From one turn's arrival to the next one's."""
+    """Seconds from the arrival of one turn to the arrival of the next one."""
     new_tokens: Spread | None = None
-    """That a turn adds to the prompt and the answer before."""
+    """Tokens that a turn adds to the prompt and the answer before it. None makes sessions of one request."""
     max_prompt: int = 32_768
-    """A conversation ends before its prompt is longer."""
+    """Longest prompt of a conversation, in tokens. A conversation ends before a turn whose prompt would be longer."""
     num_system_prompts: int = 0
+    """Number of different system prompts. Each session begins with one of them. 0 is no shared system prompt."""
     system_tokens: int = 0
-    """Each session begins with one of so many system prompts, each so long."""
+    """Tokens of each system prompt."""
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
+    """Traffic of one or more streams."""
+
     what: str
-    """For people."""
+    """Description for the help text."""
     rate_per_s: float
-    """Requests, when no other rate is asked for."""
+    """The mix's own rate, in requests per second."""
     arrivals: Renewal | Bursts = Renewal()
-    """Of sessions."""
+    """Arrivals of the sessions of all streams."""
     streams: tuple[Stream, ...]
 
 
 def generate(
     mix: Mix, num_requests: int, seed: int = 0, lengths: Sequence[tuple[int, int]] | None = None
 ) -> list[Arrival]:
-    """So many requests at the mix's own rate, in order of arrival, the earliest at 0.
+    """Draw `num_requests` requests at the mix's own rate, in order of arrival. The first one arrives at 0.
 
-    `lengths`: (prompt, output) tokens to draw every request's from; no prompt then shares anything.
+    If `lengths` is given, each request has one of these pairs of prompt and output tokens, and prompts share nothing.
     """
     rng = random.Random(seed)
     rows = itertools.islice(
@@ -144,7 +156,7 @@ def generate(
 
 
 def _rows(mix: Mix, rng: random.Random) -> Iterator[Arrival]:
-    """Endless, in order of arrival."""
+    """Yield requests in order of arrival, without end."""
     turns: list[tuple[float, int, _Session]] = []
     streams, shares = mix.streams, [stream.share for stream in mix.streams]
     session_s = 1.0 if isinstance(mix.arrivals, Bursts) else _requests_per_session(mix) / mix.rate_per_s
@@ -174,7 +186,7 @@ def _take_turn(turns: list[tuple[float, int, "_Session"]], rng: random.Random) -
 
 
 class _Session:
-    """One conversation: what its next prompt is."""
+    """One conversation of a stream, up to its next prompt."""
 
     __slots__ = ("_hashes", "_name", "_num_output", "_num_prompt", "_turns_left", "stream")
 
@@ -216,7 +228,7 @@ def _resized(row: Arrival, length: tuple[int, int]) -> Arrival:
 
 
 def _hash(name: str, block: int) -> bytes:
-    return blake2b(f"{name} {block}".encode(), digest_size=8).digest()
+    return blake2b(f"{name} {block}".encode(), digest_size=KEY_BYTES).digest()
 
 
 def _grid() -> list[float]:
@@ -224,7 +236,7 @@ def _grid() -> list[float]:
 
 
 def _even(values: list[float], rng: random.Random) -> list[float]:
-    """In random order, with a mean of 1."""
+    """The values scaled to a mean of 1, in random order."""
     mean = sum(values) / len(values)
     scaled = [value / mean for value in values]
     rng.shuffle(scaled)

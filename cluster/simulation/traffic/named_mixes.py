@@ -1,5 +1,5 @@
-"""The named mixes. Where one imitates a trace, the trace's figures are in its test
-(tests/unit/cluster/simulation/traffic/test_mixes.py).
+"""The named mixes of `baton simulate --mix`. Where a mix imitates a trace, its test
+(tests/unit/cluster/simulation/traffic/test_mixes.py) has the figures of the trace.
 """
 
 from types import MappingProxyType
@@ -80,13 +80,13 @@ MIXES = MappingProxyType(
             streams=(DOCUMENTS, SHORT_QUESTIONS),
         ),
         "reasoning": Mix(
-            what="short prompts, long chains of thought, uneven arrivals",
+            what="short prompts, long reasoning before the answer, uneven arrivals",
             rate_per_s=20.0,
             arrivals=Renewal(cv=2.28),
             streams=(Stream(prompts=log_normal(400, 3_000, 16_000), outputs=log_normal(900, 4_000, 16_000)),),
         ),
         "tenants": Mix(
-            what="interactive chat, a standard API and a batch job, each of another tenant",
+            what="interactive chat, a standard API and a batch job, each with its own tenant",
             rate_per_s=28.0,
             streams=(
                 Stream(

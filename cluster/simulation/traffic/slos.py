@@ -1,7 +1,7 @@
-"""What requests of a simulated workload have to meet: named objectives, and how to spell others. Pure.
+"""The objectives of simulated requests: named objectives, and a syntax for further ones. Pure.
 
-All of them give a prompt a multiple of what it takes alone on an idle worker on top of a fixed TTFT, as DistServe's and
-Mooncake's SLO scales do.
+Each named objective allows a fixed TTFT, plus a multiple of the time that the prompt takes alone on an idle worker, as
+the SLO scales of DistServe and Mooncake do.
 """
 
 import re
@@ -26,34 +26,36 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
 
 
 def parse_slos(text: str) -> SloConfig:
-    """Of `mid`, `0.5+2x/0.04`, or a list of them by class: `interactive=tight,batch=30/0.2`. A class that is not named
-    has the objective of the first one.
+    """Parse one objective for all classes, or a list by class, such as `interactive=tight,batch=30/0.2`.
+
+    `parse_objective` has the syntax of an objective. A class without an objective gets the first objective of the list.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text is neither an objective nor a list of objectives by class.
     """
     named = [part.strip().rpartition("=") for part in text.split(",")]
     if len(named) > 1 and not all(name for name, _, _ in named):
         raise ValueError(f"{text!r}: several objectives need a class each, as in interactive=tight,batch=loose")
     unknown = {name for name, _, _ in named} - {"", *SloClass}
     if unknown:
-        raise ValueError(f"{min(unknown)!r} is no SLO class: {', '.join(SloClass)}")
+        raise ValueError(f"{min(unknown)!r} is not an SLO class: give one of {', '.join(SloClass)}")
     objectives = dict.fromkeys(map(str, SloClass), parse_objective(named[0][2]))
     objectives.update({name: parse_objective(objective) for name, _, objective in named if name})
     return SloConfig(**objectives)
 
 
 def parse_objective(text: str) -> Objective:
-    """
+    """Parse a name of OBJECTIVES, or `TTFT+Nx/TPOT` in seconds, such as `0.5+2x/0.04`. `+Nx` may be left out.
+
     Raises:
-        ValueError: neither a name of OBJECTIVES nor TTFT/TPOT in seconds.
+        ValueError: the text is neither of them.
     """
     if objective := OBJECTIVES.get(text):
         return objective
     match = _SPELT.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"{text!r} is no SLO: give {', '.join(OBJECTIVES)} or TTFT+Nx/TPOT in seconds, as in 0.5+2x/0.04"
+            f"{text!r} is not an SLO: give {', '.join(OBJECTIVES)}, or TTFT+Nx/TPOT in seconds, as in 0.5+2x/0.04"
         )
     return Objective(
         ttft_s=float(match["ttft"]), ttft_per_prefill=float(match["factor"] or 0.0), tpot_s=float(match["tpot"])
@@ -61,4 +63,5 @@ def parse_objective(text: str) -> Objective:
 
 
 def slo_of(slos: SloConfig, isolated_prefill_s: Callable[[int], float]) -> Callable[[Arrival], Slo]:
+    """A function from a request to its SLO, from the objectives and the time of a prompt alone on an idle worker."""
     return lambda row: slos.of(row.slo_class).resolve(isolated_prefill_s(row.num_prompt))

@@ -1,8 +1,12 @@
-"""Reads recorded traffic: when requests arrived, how long they were, what their prompts share.
+"""Reads recorded traffic: arrival times, prompt and output lengths, and the prefixes that prompts share.
 
-Formats are known by their first line: Mooncake's JSON lines (a hash per 512 prompt tokens, each of the whole prefix up
-to there), Azure's CSV (no prefixes: every prompt is new), and CSV of lengths alone, which has no arrivals. Any of them
-may be gzipped. Nothing here knows rates or objectives: arrival times are the recorded ones.
+The first line of a file decides its format, and every file may be gzipped:
+
+- Mooncake's JSON lines have a hash per 512 prompt tokens. Each hash stands for the whole prefix up to its block.
+- Azure's CSV has no prefixes, so every prompt is new.
+- A CSV of lengths has no arrivals.
+
+Arrival times are the recorded ones. Rates and objectives come later (workload.py, slos.py).
 """
 
 import csv
@@ -17,38 +21,45 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO, TypeVar
 
+from cluster.messages.kv_events import KEY_BYTES
 from cluster.simulation.traffic.workload import BLOCK_TOKENS, Arrival
 
 MIN_QUANTUM_S, COINCIDENT, NEAR, WHOLE = 0.5, 1.5, 0.01, 0.9
-"""Arrival times were rounded when they lie at least so far apart, hold so many requests each on average, and this share
-of their gaps is so near to whole multiples of the median gap.
+"""When recorded arrival times count as rounded. All four bounds must hold:
+
+- MIN_QUANTUM_S: least median gap between different times, in seconds.
+- COINCIDENT: least mean number of requests per time.
+- NEAR and WHOLE: more than the share WHOLE of the gaps differ from a whole multiple of the median gap by less than NEAR
+  of that gap.
+
+Looser bounds spread times that were exact; tighter bounds keep bursts that come from rounding.
 """
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 LENGTH_COLUMNS = ("num_prefill_tokens", "num_decode_tokens")
 
 Row = TypeVar("Row")
 Line = tuple[int, str]
-"""Its number in the file, from 1, and its text."""
+"""The number of a line in its file, from 1, and its text."""
 
 
 class BadTrace(ValueError):
-    """The file is not a trace that can be read; says where."""
+    """The file is not a trace that can be read. The message names the file, and the line where one is wrong."""
 
 
 def read_trace(file: Path, first: int = 0, last: int | None = None, seed: int = 0) -> list[Arrival]:
-    """Rows [first, last) of a trace in order of arrival, the earliest at 0.
+    """Read rows [first, last) of a trace, in order of arrival. The first one arrives at 0.
 
-    Rounded arrival times are spread uniformly over what they were rounded to: as recorded, requests would come in
-    bursts that never were. `seed` is for that alone.
+    Rounded arrival times are spread uniformly over the interval that they were rounded to, because the rounded times
+    are bursts that did not happen. `seed` affects only this spread.
 
     Raises:
-        BadTrace: not a trace, or one without arrivals, or without rows there.
+        BadTrace: the file is not a trace, or has no arrivals, or has no rows in this range.
         OSError: the file cannot be read.
     """
     with _open(file) as text:
         rows = list(itertools.islice(_arrivals(file, text), last))
     if not rows[first:]:
-        raise BadTrace(f"{file} has {len(rows)} rows, none from {first} on")
+        raise BadTrace(f"{file} has {len(rows)} rows, and none from row {first} on")
     quantum_s = _quantum_s(rows)
     rng = random.Random(seed)
     moved = [row.moved(rng.uniform(0.0, quantum_s)) for row in rows] if quantum_s else rows
@@ -57,10 +68,11 @@ def read_trace(file: Path, first: int = 0, last: int | None = None, seed: int = 
 
 
 def read_lengths(file: Path, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
-    """Prompt and output tokens of the requests in rows [first, last) of a trace of any format.
+    """Read the prompt and output tokens of rows [first, last) of a file of any of the formats.
 
     Raises:
-        BadTrace, OSError: as `read_trace`.
+        BadTrace: the file has none of the formats, or no rows in this range of a trace.
+        OSError: the file cannot be read.
     """
     with _open(file) as text:
         head, lines = _head(file, text)
@@ -70,8 +82,9 @@ def read_lengths(file: Path, first: int = 0, last: int | None = None) -> list[tu
 
 
 def repeated(rows: list[Arrival], num_requests: int) -> list[Arrival]:
-    """So many requests: the first ones, or all again and again. A prompt shares nothing with those of other rounds:
-    else a cache that outlives a round would make the later ones look easy.
+    """The first `num_requests` requests of the rows repeated without end.
+
+    Prompts of different rounds share no prefix. Otherwise a cache that outlives a round would serve the later rounds.
     """
     round_s = rows[-1].arrival_s * len(rows) / max(1, len(rows) - 1) or 1.0
     rounds = itertools.count()
@@ -106,10 +119,10 @@ def _arrivals(file: Path, text: TextIO) -> Iterator[Arrival]:
     if _has_columns(head, AZURE_COLUMNS):
         return _parsed(file, lines, _csv_row(head, _azure))
     if _has_columns(head, LENGTH_COLUMNS):
-        raise BadTrace(f"{file} has lengths without arrivals: give it to a mix, not as a trace")
+        raise BadTrace(f"{file} has lengths without arrivals: give it to a mix with --lengths, not as a trace")
     raise BadTrace(
-        f"{file}: line 1 is neither a JSON object, as in Mooncake's traces, nor the header "
-        f"{','.join(AZURE_COLUMNS)} of Azure's: {head[:80]}"
+        f"{file}: line 1 is neither a JSON object as in Mooncake's traces nor the header "
+        f"{','.join(AZURE_COLUMNS)} of Azure's traces: {head[:80]}"
     )
 
 
@@ -118,7 +131,7 @@ def _parsed(file: Path, lines: Iterable[Line], parse: Callable[[str], Row]) -> I
         try:
             yield parse(line)
         except KeyError as error:
-            raise BadTrace(f"{file}, line {number}: no {error.args[0]} in {line[:80]}") from error
+            raise BadTrace(f"{file}, line {number}: {error.args[0]} is missing in {line[:80]}") from error
         except (ValueError, TypeError, AttributeError) as error:
             raise BadTrace(f"{file}, line {number}: {error}") from error
 
@@ -136,13 +149,13 @@ def _mooncake(line: str) -> Arrival:
     row = json.loads(line)
     num_prompt, hash_ids = _tokens(row["input_length"]), row["hash_ids"]
     if len(hash_ids) > math.ceil(num_prompt / BLOCK_TOKENS):
-        raise ValueError(f"{len(hash_ids)} hash_ids for {num_prompt} tokens: blocks of {BLOCK_TOKENS} are expected")
+        raise ValueError(f"{len(hash_ids)} hash_ids are too many for {num_prompt} tokens in blocks of {BLOCK_TOKENS}")
     return Arrival(
         arrival_s=float(row["timestamp"]) / 1e3,
         num_prompt=num_prompt,
         num_output=_tokens(row["output_length"]),
-        # The id of a last, partial block is left out: nobody can share a block that is not full.
-        block_hashes=[int(number).to_bytes(8, "big") for number in hash_ids[: num_prompt // BLOCK_TOKENS]],
+        # The id of a last, partial block is left out, because prompts share full blocks only.
+        block_hashes=[int(number).to_bytes(KEY_BYTES, "big") for number in hash_ids[: num_prompt // BLOCK_TOKENS]],
     )
 
 
@@ -159,15 +172,15 @@ def _lengths(row: dict[str, str]) -> tuple[int, int]:
 
 
 def _tokens(value: str | int) -> int:
-    """At least 1: an engine computes no empty prompt and gives no empty answer."""
+    """The recorded number, but at least 1, because an engine takes no empty prompt and gives no empty answer."""
     number = int(value)
     if number < 0:
-        raise ValueError(f"{number} tokens")
+        raise ValueError(f"{number} is a negative number of tokens")
     return max(1, number)
 
 
 def _seconds(timestamp: str) -> float:
-    """Of an ISO time with up to seven decimals, which is one more than datetime takes."""
+    """Seconds since 1970 of an ISO time. Azure's have seven decimals, one more than datetime parses."""
     whole, _, rest = timestamp.partition(".")
     digits = "".join(itertools.takewhile(str.isdigit, rest))
     zone = rest[len(digits) :] or ("" if "+" in whole or whole.endswith("Z") else "+00:00")
@@ -175,9 +188,9 @@ def _seconds(timestamp: str) -> float:
 
 
 def _quantum_s(rows: list[Arrival]) -> float:
-    """What the arrival times were rounded to when they were recorded; 0 when they were not.
+    """Seconds that the arrival times were rounded to when they were recorded, or 0 if they were not rounded.
 
-    Rounded times coincide, and lie whole quanta apart but for the clock's own jitter.
+    Several requests share a rounded time. The gaps between rounded times are whole quanta, except for clock jitter.
     """
     times = sorted({row.arrival_s for row in rows})
     gaps = [after - before for before, after in itertools.pairwise(times)]

@@ -1,6 +1,6 @@
-"""What the simulator is given and what it gives back: one struct per request on each side.
+"""The input and the output of a simulation: a SimRequest and a RequestRecord for each request.
 
-A workload is a list of `SimRequest` in order of arrival. Prompts have no tokens here, only hashes of their blocks: two
+A workload is a list of SimRequest in order of arrival. Prompts have no tokens here, only hashes of their blocks. Two
 prompts share a prefix as far as their hashes are equal.
 """
 
@@ -11,14 +11,15 @@ from typing import Self
 import msgspec
 
 from cluster.messages.ids import Outcome, Path, SloClass
+from cluster.messages.kv_events import KEY_BYTES
 from cluster.messages.placement import Slo
 
 BLOCK_TOKENS = 512
-"""Prompt tokens per block hash, as in the Mooncake traces."""
+"""Prompt tokens per block hash, as in the Mooncake traces. Another number would misread those traces."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request of a trace or a mix, before it is decided what it has to meet."""
+    """A request of a trace or a mix, without an SLO. SimRequest has the same fields and an SLO."""
 
     arrival_s: float
     num_prompt: int
@@ -28,7 +29,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     slo_class: SloClass = SloClass.STANDARD
 
     def moved(self, by_s: float, salt: int | None = None) -> Self:
-        """The same request at another time. Salted: its prompt shares blocks with those of the same salt alone."""
+        """The same request, `by_s` seconds later. With a salt, it shares blocks with requests of that salt only."""
         hashes = self.block_hashes if salt is None else [_salted(block, salt) for block in self.block_hashes]
         return msgspec.structs.replace(self, arrival_s=self.arrival_s + by_s, block_hashes=hashes)
 
@@ -37,19 +38,21 @@ class SimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request of a workload."""
 
     arrival_s: float
-    """Since the start of the workload."""
+    """Seconds from the start of the workload to the request's arrival."""
     num_prompt: int
     num_output: int
-    """Tokens that it generates; no policy may read it."""
+    """Tokens that the request generates. Policies do not know this number."""
     block_hashes: list[bytes] = []
-    """Of the prompt's full blocks of BLOCK_TOKENS, chained from its start. Fewer: the rest is nobody else's."""
+    """Hashes of the prompt's full blocks of BLOCK_TOKENS, each of the whole prefix up to its block. Blocks without a
+    hash are shared with no prompt.
+    """
     tenant: str = ""
     slo_class: SloClass = SloClass.STANDARD
     slo: Slo
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of it."""
+    """The fields of a request of a workload, and how it was served."""
 
     arrival_s: float
     num_prompt: int
@@ -58,26 +61,28 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     slo_class: SloClass = SloClass.STANDARD
     slo: Slo
     path: Path | None
-    """None: it was never placed."""
+    """Path of the last placement. None if the request was never placed."""
     ttft_s: float | None = None
-    """Since its arrival, retries and queues included."""
+    """Seconds from the arrival to the first token, with all tries and queues. None without a token."""
     tpot_s: float | None = None
-    """None: it had fewer than two tokens."""
+    """Mean seconds between two tokens. None with fewer than two tokens."""
     outcome: Outcome
     num_hit_tokens: int = 0
-    """Of the prompt, found in the caches of the worker that prefilled."""
+    """Prompt tokens that were found in the caches of the worker that computed the prompt."""
     predicted_ttft_s: float | None = None
+    """TTFT that the last placement predicted, in seconds. None without a prediction."""
     predicted_tpot_s: float | None = None
+    """TPOT that the last placement predicted, in seconds. None without a prediction."""
     retry_after_s: float | None = None
-    """What it was told when it was rejected."""
+    """Retry-After of the last rejection, in seconds. None if no try was rejected."""
     num_attempts: int = 1
-    """Placements that its last try took."""
+    """Number of placements in the last try."""
     num_tries: int = 1
-    """Times that it came, after having been told when to come again."""
+    """Number of times that the client sent the request."""
 
     @property
     def is_good(self) -> bool:
-        """It finished within both objectives. A single token has no TPOT to miss."""
+        """Whether the request finished within both objectives. An answer of one token has no TPOT to miss."""
         return (
             self.outcome is Outcome.FINISHED
             and self.ttft_s is not None
@@ -87,7 +92,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def at_rate(rows: Sequence[Arrival], scale: float, slo_of: Callable[[Arrival], Slo]) -> list[SimRequest]:
-    """The workload that comes `scale` times as fast as recorded."""
+    """The rows as a workload whose requests arrive `scale` times as fast."""
     return [
         SimRequest(
             arrival_s=row.arrival_s / scale,
@@ -103,9 +108,9 @@ def at_rate(rows: Sequence[Arrival], scale: float, slo_of: Callable[[Arrival], S
 
 
 def rate_per_s(rows: Sequence[Arrival]) -> float:
-    """Mean arrivals per second."""
+    """Mean number of arrivals per second. 0 for fewer than two rows."""
     return (len(rows) - 1) / (rows[-1].arrival_s - rows[0].arrival_s) if len(rows) > 1 else 0.0
 
 
 def _salted(block: bytes, salt: int) -> bytes:
-    return blake2b(block, digest_size=8, salt=salt.to_bytes(8, "big")).digest()
+    return blake2b(block, digest_size=KEY_BYTES, salt=salt.to_bytes(8, "big")).digest()

@@ -41,7 +41,7 @@ def _system(rng: random.Random) -> list[Message]:
 
 
 def _as_typed(rng: random.Random, text: str) -> str:
-    """A question as people type it: now and then without its mark or its capital."""
+    """A question as users type it: sometimes without its question mark or its capital letter."""
     if rng.random() < 0.1:
         text = text.rstrip("?.")
     return text[:1].lower() + text[1:] if rng.random() < 0.1 else text

@@ -1,6 +1,6 @@
-"""Measures a demo model: greedy answers to held-out prompts, by transformers or by vLLM, as a table.
+"""Measure a demo model: greedy answers to held-out prompts, with transformers or vLLM, as a table.
 
-Every prompt is made of a seed, and its names and codes are held out of the training texts.
+Each prompt depends on a seed only. Its names and codes are held out of the training texts.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The weights before training: two attention layers that can already look up what followed an earlier token.
 
-A small model finds this circuit only after many millions of tokens; built in, it is there from the first step, and
-training turns it into recall. Layer 0 copies the token one and two places back into free dimensions. Layer 1 looks
+A small model finds this circuit only after many millions of tokens. Here the circuit is built in before the first step,
+and training turns it into recall. Layer 0 copies the token one and two places back into free dimensions. Layer 1 looks
 for an earlier place where the same token stood before, with and without one word between ("Tosk is 9037").
 """
 
@@ -26,7 +26,7 @@ def _head(number: int) -> slice:
 
 
 def _slow_reader(start: int) -> Tensor:
-    """A projection of 32 residual dimensions, from this one on, to the slow pairs of a head."""
+    """A projection of 32 residual dimensions, beginning with `first`, to the slow pairs of a head."""
     rows = list(range(SLOW, HEAD // 2)) + list(range(HEAD // 2 + SLOW, HEAD))
     weight = torch.zeros(HEAD, 2 * USED)
     for i, row in enumerate(rows):

@@ -144,7 +144,7 @@ def all_items() -> list[Item]:
 
 
 def ask(rng: random.Random, item: Item) -> str:
-    """One of the item's questions, as people type them: now and then in lower case or without its last mark."""
+    """One of the item's questions as users type it: sometimes in lower case or without its last mark."""
     text = rng.choice(item.questions)
     if rng.random() < 0.3:
         text = text.rstrip("?!.")

@@ -1,6 +1,6 @@
-"""Makes the demo model: trains its tokenizer and its weights, measures it, and writes the model card.
+"""Make the demo model: train its tokenizer and its weights, measure it, and write the model card.
 
-Everything is made from the texts of corpus.py, with fixed seeds; nothing is downloaded.
+The training texts come from corpus.py with fixed seeds. Nothing is downloaded.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def arguments() -> argparse.Namespace:
 
 
 def save(model: Qwen3ForCausalLM, out: Path) -> None:
-    """Writes config, weights in bfloat16 and generation settings."""
+    """Write the config, the weights in bfloat16 and the generation settings."""
     model.to(torch.bfloat16)
     ends = [model.config.eos_token_id, model.config.pad_token_id]
     model.generation_config.eos_token_id = ends
@@ -37,7 +37,7 @@ def save(model: Qwen3ForCausalLM, out: Path) -> None:
 
 
 def replace(made: Path, out: Path) -> None:
-    """Puts the new folder in the place of the old one by renaming."""
+    """Put the new folder in the place of the old one by renaming."""
     old = out.with_name(out.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
     if out.exists():

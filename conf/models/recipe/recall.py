@@ -115,7 +115,7 @@ def _ordinary(rng: random.Random) -> str:
 
 
 def new_name(rng: random.Random, held: bool = False) -> str:
-    """A name that is (held) or is not kept for evaluation; names for evaluation are always invented words."""
+    """A name that is held out for evaluation (`held`) or not. Held-out names are always invented words."""
     while True:
         name = _invented(rng) if held or rng.random() < 0.85 else _ordinary(rng)
         if held_out(name) == held:

@@ -14,7 +14,7 @@ MAX_LENGTH = 8192
 
 
 def train() -> Tokenizer:
-    """A tokenizer for the corpus; it can encode any text, because all 256 bytes are tokens."""
+    """Train a tokenizer on the corpus. It can encode any text, because all 256 bytes are tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(" ?[0-9]{1,2}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -41,7 +41,7 @@ def _without_tokens(texts: list[str]) -> list[str]:
 
 
 def save(tokenizer: Tokenizer, out: Path) -> None:
-    """Writes the tokenizer and its settings as Hugging Face transformers reads them."""
+    """Write the tokenizer and its settings in the format of Hugging Face transformers."""
     tokenizer.save(str(out / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -79,7 +79,7 @@ MAKERS: tuple[Callable[[random.Random, bool], Use], ...] = (_weather, _time, _su
 
 
 def _uses(rng: random.Random, held: bool) -> list[Use]:
-    """Uses of one to four different tools; the first one is meant to be called."""
+    """Uses of one to four different tools. The dialogue calls the first one."""
     uses: dict[str, Use] = {}
     for _ in range(rng.randint(1, 4)):
         use = rng.choice(MAKERS)(rng, held)

@@ -97,9 +97,9 @@ class Stage:
     steps: int
     shares: dict[corpus.Kind, float]
     rate: float
-    """Of the full learning rates."""
+    """Peak learning rate of the stage, as a share of the full learning rates."""
     grows: bool
-    """Whether the documents are short at first. At the end they are longest in any case."""
+    """Whether the documents are short at the beginning of the stage. At the end of a stage they are always longest."""
 
     def size_at(self, progress: float) -> float:
         if progress > 0.75:
@@ -173,7 +173,7 @@ def optimizers(model: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def probe(model: Qwen3ForCausalLM, tokenizer: Tokenizer, count: int = 48) -> float:
-    """The part of held-out recall answers whose every token is the model's first choice."""
+    """The share of held-out recall answers in which every token is the model's first choice."""
     found = []
     for seed in range(count):
         messages, code = recall.recall_prompt(seed, 8, 10, recall.PLACINGS[seed % len(recall.PLACINGS)])
@@ -229,7 +229,7 @@ def run(stage: Stage, model: Qwen3ForCausalLM, tokenizer: Tokenizer) -> None:
 
 
 def prepare() -> None:
-    """The same stages on the same machine give the same model."""
+    """Seed all random numbers, so that the same stages on the same machine give the same model."""
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False

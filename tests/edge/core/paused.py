@@ -67,7 +67,7 @@ class SchedulerProcess:
 
     async def _report(self) -> None:
         while True:
-            self.service.desk.report(
+            self.service.pending.report(
                 WorkerReport(
                     worker=WorkerId("d0"),
                     pool=Pool.DECODE,

@@ -24,16 +24,13 @@ def structs(of: Any, **fields: Any) -> st.SearchStrategy[Any]:
     return st.builds(of, **fields)
 
 
-LOADS = structs(
-    WorkerLoad, num_running=NUMBERS, num_waiting=NUMBERS, kv_cache_usage=FLOATS, num_steps=NUMBERS, num_open=NUMBERS
-)
+LOADS = structs(WorkerLoad, num_running=NUMBERS, num_waiting=NUMBERS, kv_cache_usage=FLOATS, num_open=NUMBERS)
 SHAPES = structs(
     EngineShape,
     kind=st.sampled_from(["", "one"]),
     kv_capacity_tokens=NUMBERS,
     block_size=NUMBERS,
     max_step_tokens=NUMBERS,
-    max_decoding=NUMBERS,
     kv_bytes_per_token=NUMBERS,
 )
 STEPS = structs(

@@ -10,8 +10,9 @@ from cluster.messages.ids import IngressId, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, Rejection
 from cluster.messages.scheduler_events import RequestClosed, WorkerLost
 from cluster.slo import SloConfig
-from router.admission.admission import MAX_QUEUE
-from router.state import REPORT_TIMEOUT_S, RouterState
+from router.admission.verdict import MAX_QUEUE
+from router.load.live_workers import REPORT_TIMEOUT_S
+from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
 WAITS_S = {slo_class: SloConfig().of(slo_class).outage_wait_s for slo_class in SloClass}
@@ -92,7 +93,7 @@ def test_who_leaves_while_waiting_leaves_nothing() -> None:
     state.place(a_placement_request("closed"), 0.0, ingress)
     state.place(a_placement_request("lost"), 0.0, ingress)
     state.handle(RequestClosed(request_id=RequestId("closed")), 1.0)
-    assert state.nobody_waits(ingress) == ["lost"]
+    assert state.withdraw_of(ingress) == ["lost"]
     come_back(state, 2.0)
     assert state.decide(2.0) == []
     assert all(worker.num_placed == 0 for worker in state.view(2.0).workers)

@@ -161,7 +161,7 @@ def test_other_process_at_the_address_is_refused_before_anything_is_proved_to_it
 def test_both_sides_say_when_their_versions_differ() -> None:
     newer = MAGIC + bytes([VERSION + 1])
     for side in (a_listener(), a_connector()):
-        with pytest.raises(Refused, match=f"version {VERSION + 1} of the protocol, this one {VERSION}"):
+        with pytest.raises(Refused, match=f"version {VERSION + 1} of the protocol, this process version {VERSION}"):
             side.take(newer + bytes(100))
 
 

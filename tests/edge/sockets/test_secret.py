@@ -59,7 +59,7 @@ def test_secret_that_can_be_guessed_is_refused_without_being_repeated(monkeypatc
 
 def test_secret_has_thirty_two_characters_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "s" * 31)
-    with pytest.raises(ValueError, match="31 characters, and must have 32"):
+    with pytest.raises(ValueError, match="31 characters; it must have 32"):
         cluster_secret()
     monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
     assert cluster_secret() == b"s" * 32

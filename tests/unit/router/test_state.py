@@ -17,8 +17,9 @@ from cluster.messages.scheduler_events import (
     WorkerLeft,
     WorkerLost,
 )
-from router.placement.suspects import PAIR_QUARANTINE_S
-from router.state import REPORT_TIMEOUT_S, RouterState
+from router.load.live_workers import REPORT_TIMEOUT_S
+from router.load.suspected_pairs import PAIR_QUARANTINE_S
+from router.state import RouterState
 from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report, ids
 
@@ -59,11 +60,9 @@ def test_worker_exists_until_its_reports_time_out() -> None:
 def test_lost_worker_is_out_until_it_reports_again() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.handle(WorkerLost(worker=WorkerId("p0")), now=1.0)
-    assert state.prefill_workers(1.0) == frozenset()
-    assert not state.view(1.0).is_ready
+    assert (state._workers.prefill_workers(1.0), state.view(1.0).is_ready) == (frozenset(), False)
     state.handle(a_prefill_report("p0"), now=1.5)
-    assert state.prefill_workers(1.5) == frozenset({"p0"})
-    assert state.view(1.5).is_ready
+    assert (state._workers.prefill_workers(1.5), state.view(1.5).is_ready) == (frozenset({WorkerId("p0")}), True)
 
 
 def test_worker_without_a_fresh_report_gets_no_request() -> None:
@@ -376,16 +375,17 @@ class RouterStateMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_negative(self) -> None:
-        for worker in self.state._workers.values():
-            assert min(worker.kv_reserved, worker.inbound_prompt, worker.num_unknown) >= 0
-            assert min(worker.queue_s(self.now), worker.context_tokens(self.now), worker.step_s(self.now)) >= 0
+        for worker in self.state._workers.by_id.values():
+            running = worker.running
+            assert min(worker.kv_reserved, worker.inbound_prompt, running.num_unknown) >= 0
+            assert min(worker.queue_s(self.now), running.context_tokens(self.now), running.step_s(self.now)) >= 0
 
     @invariant()
     def view_is_what_the_reports_say(self) -> None:
         live = self.live()
         view = {w.worker: (w.pool, set(w.links)) for w in self.state.view(self.now).workers}
         assert view == {w: (report.pool, report.links.keys() & live.keys()) for w, report in live.items()}
-        assert self.state.prefill_workers(self.now) == live.keys() & set(PREFILLS)
+        assert self.state._workers.prefill_workers(self.now) == live.keys() & set(PREFILLS)
 
     @invariant()
     def charges_are_the_open_placements(self) -> None:

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+from vllm.v1.metrics.stats import SchedulerStats
 
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine_core.step_samples import MAX_SAMPLES, STATS_KEY
@@ -17,13 +17,11 @@ NIXL = {
 }
 
 
-def record(
-    steps: EngineSteps, connector_stats: dict[str, Any] | None = None, iteration_stats: IterationStats | None = None
-) -> None:
+def record(steps: EngineSteps, connector_stats: dict[str, Any] | None = None) -> None:
     stats = SchedulerStats(
         num_running_reqs=2, num_waiting_reqs=3, kv_cache_usage=0.5, kv_connector_stats=connector_stats
     )
-    steps.record(stats, iteration_stats)
+    steps.record(stats, None)
 
 
 def test_load_is_that_of_the_last_step() -> None:
@@ -47,13 +45,6 @@ def test_transfers_and_ended_leases_are_found(connector_stats: dict[str, Any]) -
     assert steps.transfers.since(0) == [Transfer(100, 0.1)]
     assert ended == [("a", LeaseEnd.READ)]
     assert steps.pulls.pop("r") == 0.3
-
-
-def test_steps_that_give_tokens_are_counted() -> None:
-    steps = EngineSteps(lambda ended: None)
-    for iteration_stats in (IterationStats(), None, IterationStats()):
-        record(steps, iteration_stats=iteration_stats)
-    assert steps.load.num_steps == 2
 
 
 def test_samples_of_steps_are_taken_once_and_only_the_latest_are_kept() -> None:

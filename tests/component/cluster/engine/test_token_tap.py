@@ -45,11 +45,13 @@ class Tapped:
         self.orphans: list[str] = []
         self.num_steps = 0
         self.tap = TokenTap(OutputProcessor(None, log_stats=True))
-        self.tap._hooks = TapHooks(
-            on_prompt=self.prompts.append,
-            on_step=self._on_step,
-            on_orphan=self.orphans.append,
-            translated=lambda error: RuntimeError(str(error)),
+        self.tap.attach(
+            TapHooks(
+                on_prompt=self.prompts.append,
+                on_step=self._on_step,
+                on_orphan=self.orphans.append,
+                translated=lambda error: RuntimeError(str(error)),
+            )
         )
         self.num_generated = 0
         self.finished: list[int] = []

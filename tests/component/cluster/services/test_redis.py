@@ -165,7 +165,7 @@ def test_folder_of_a_socket_that_others_have_made_is_not_used(tmp_path: Path, mo
     folder = tmp_path / ("long" * 25) / "redis"
     place = local_redis._socket_in(folder).parent
     place.symlink_to(tmp_path)
-    with pytest.raises(ServiceFailed, match="belongs to somebody else"):
+    with pytest.raises(ServiceFailed, match="belongs to another user"):
         LocalRedis(folder).start()
     place.unlink()
 
@@ -178,7 +178,7 @@ def test_damaged_folder_is_named(user: User, folder: Path) -> None:
 
 def test_why_it_ended_is_in_the_message(user: User, folder: Path) -> None:
     (folder / "redis.sock").mkdir(parents=True)
-    with pytest.raises(ServiceFailed, match=r"(?s)it ended at once.*ends with:.*Opening Unix socket"):
+    with pytest.raises(ServiceFailed, match=r"(?s)redis-server ended at once.*ends with:.*Opening Unix socket"):
         user().start()
 
 

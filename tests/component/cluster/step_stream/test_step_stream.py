@@ -245,7 +245,7 @@ async def test_error_does_not_overtake_tokens_that_wait_for_a_slow_ingress() -> 
         request = Request("r", ingress)
         await cluster.settle()
         sink = cluster.engine.sinks[request.id]
-        ingress.reader._feeds[0]._max_unread_tokens = None
+        ingress.reader._buffers[0]._max_unread_tokens = None
         next(iter(cluster.streams._writers)).is_writable = False
         sink.put(token(1))
         cluster.streams.flush()

@@ -220,7 +220,7 @@ async def test_workers_that_come_last_are_known_when_the_scheduler_dies(stage: S
     await stage.scheduler.start()
     await stage.settled()
     stage.scheduler.workers = [D0]
-    await until(lambda: bool(stage.scheduling._last_resort.workers))
+    await until(lambda: bool(stage.scheduling._fallback.workers))
     await stage.scheduler.kill()
     assert by_whom(await stage.scheduling.place(REQUEST)) == "last resort"
 
@@ -233,7 +233,7 @@ async def test_workers_are_known_again_as_soon_as_a_successor_knows_them(stage: 
     await stage.scheduler.start()
     assert (await stage.scheduling.view()).workers == []  # before anybody was told that the old one is gone
     stage.scheduler.workers = [D0]
-    await until(lambda: bool(stage.scheduling._last_resort.workers))
+    await until(lambda: bool(stage.scheduling._fallback.workers))
 
 
 async def test_without_any_word_of_the_scheduler_a_request_waits_as_long_as_its_class_may(stage: Stage) -> None:

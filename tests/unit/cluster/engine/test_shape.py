@@ -28,7 +28,7 @@ def a_config(
         ),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype, num_gpu_blocks=num_gpu_blocks, block_size=16),
         parallel_config=SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1),
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, max_num_seqs=64),
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=8192),
     )
 
 
@@ -36,7 +36,7 @@ def test_shape_is_what_the_engine_was_started_with() -> None:
     shape = shape_of(a_config(), Pool.DECODE, "org/model", "H100", "vllm-0.32.0")
     assert shape.kind == "org/model|H100|vllm-0.32.0|tp2|pp1|decode"
     assert (shape.kv_capacity_tokens, shape.block_size) == (1600, 16)
-    assert (shape.max_step_tokens, shape.max_decoding) == (8192, 64)
+    assert shape.max_step_tokens == 8192
 
 
 @pytest.mark.parametrize(("cache_dtype", "num_bytes"), [("auto", 131_072), ("bfloat16", 131_072), ("fp8_e4m3", 65_536)])

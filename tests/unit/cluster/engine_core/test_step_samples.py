@@ -1,6 +1,8 @@
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.engine_core.step_samples import (
     DECODE_INTERVAL_S,
@@ -12,6 +14,7 @@ from cluster.engine_core.step_samples import (
     samples_in,
 )
 from cluster.messages.reports import StepSample
+from router.prediction.step_model import prompt_attention
 
 
 def a_step(
@@ -48,6 +51,12 @@ DECODE = a_step(cached={"a": (10, 1), "b": (20, 1)})
 def test_prompt_is_counted_by_its_tokens_and_the_work_of_their_attention() -> None:
     (sample,) = sampled((a_step(new={"a": (100, 10)}), 5.0, 5.5))
     assert sample == StepSample(num_prefill=10, attended=10 * 100 + 55, num_decoding=0, context_tokens=0, seconds=0.5)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 10**6))
+def test_attention_is_that_of_the_latency_models(num_cached: int, num_new: int) -> None:
+    (sample,) = sampled((a_step(new={"a": (num_cached, num_new)}), 5.0, 5.5))
+    assert sample.attended == prompt_attention(num_new, num_cached)
 
 
 def test_decoding_requests_are_counted_with_their_context() -> None:

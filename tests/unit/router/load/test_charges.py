@@ -6,7 +6,8 @@ import pytest
 from cluster.messages.ids import Path, RequestId
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import FirstToken, PrefillDone
-from router.load.charges import NUM_SHORT, SETTLED_S
+from router.load.charges import SETTLED_S
+from router.load.request_audit import NUM_SHORT
 from router.state import RouterState
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 

@@ -24,7 +24,7 @@ def slack_of(several: Sequence[Running]) -> DecodeSlack:
     look_ahead = LookAhead(STEP_S, UNDISTURBED)
     for running in several:
         look_ahead.add(*running)
-    return look_ahead.outlook()
+    return look_ahead.slack()
 
 
 def victims(

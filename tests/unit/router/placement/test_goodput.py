@@ -1,4 +1,4 @@
-"""What the placement policy does with requests and fleets whose right treatment is known."""
+"""What the placement policy does with requests and clusters whose right treatment is known."""
 
 from collections import Counter
 
@@ -311,7 +311,7 @@ def test_whatever_reports_say_there_is_an_answer(loads: list[dict[str, float]], 
     state.decide(100.0)
 
 
-@pytest.mark.parametrize("field", ["kv_capacity_tokens", "block_size", "max_step_tokens", "max_decoding"])
+@pytest.mark.parametrize("field", ["kv_capacity_tokens", "block_size", "max_step_tokens"])
 @pytest.mark.parametrize("value", [0, 1, 10**12])
 def test_absurd_shapes_do_not_stop_placement(field: str, value: int) -> None:
     state = a_cluster(0, 0)
@@ -397,13 +397,13 @@ def test_several_sequences_of_a_request_teach_the_length_of_one() -> None:
     for number in range(25):
         put(state, ask(f"r{number}", 100, num_sequences=8, can_hand_over=False), 1.0)
         ended(state, f"r{number}", 2.0, num_output_tokens=800)
-    assert state._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
+    assert state._placer._lengths.of(("", SloClass.STANDARD)).quantile(0.5) == pytest.approx(100, rel=0.25)
 
 
 def test_running_request_that_may_generate_little_is_expected_to_end_soon() -> None:
     state = a_cluster(1, 1)
     decoding(state, "short", 2000, "d0", 1.0, max_output_tokens=4)
-    slack = state._workers[WorkerId("d0")].outlook(1.1)
+    slack = state._workers.by_id[WorkerId("d0")].running.slack(1.1)
     assert slack.finish_s[0] < 0.2
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
-from router.prediction import hardware as catalogue
+from router.prediction import hardware
 from router.prediction.latency import LatencyModel, LatencyModels
 from router.prediction.step_model import StepModel
 from tests.expected import present
@@ -101,7 +101,7 @@ def test_prefill_is_not_forgotten_while_an_engine_only_decodes() -> None:
 
 def test_small_prefill_beside_decodes_is_nearly_free_below_the_knee() -> None:
     model = taught(LatencyModel(GPU), GPU, mixed_step, 200, 1)
-    alone, beside = model.decode_s(16, 16_000), model.prefill_s(64, 0, 2048, 16, 16_000)
+    alone, beside = model.times.decode_s(16, 16_000), model.times.prefill_s(64, 0, 2048, 16, 16_000)
     assert beside < 1.1 * alone
 
 
@@ -142,13 +142,13 @@ def test_links_of_a_worker_that_is_gone_are_forgotten() -> None:
     ],
 )
 def test_kind_names_its_prior(kind: str, slower_than: str) -> None:
-    slow, fast = present(catalogue.prior(kind)), present(catalogue.prior(slower_than))
+    slow, fast = present(hardware.prior(kind)), present(hardware.prior(slower_than))
     assert slow.decode_s(8, 8000) > fast.decode_s(8, 8000)
 
 
 @pytest.mark.parametrize("kind", ["", "baton/demo|cpu|tp1", "Qwen/Qwen3-32B|cpu|tp1", "demo|NVIDIA H100|tp1", "||tpx"])
 def test_kind_without_figures_has_no_prior(kind: str) -> None:
-    assert catalogue.prior(kind) is None
+    assert hardware.prior(kind) is None
 
 
 anything = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5000)
@@ -176,15 +176,15 @@ def test_predictions_are_finite_and_grow_with_the_work_whatever_was_observed(
     new, cached, decoding, context = work
     grown = [amount + extra for amount, extra in zip(work, more, strict=True)]
 
-    assert isfinite(model.decode_s(decoding, context)) and model.decode_s(decoding, context) > 0
+    assert isfinite(model.times.decode_s(decoding, context)) and model.times.decode_s(decoding, context) > 0
     slack = 1 + 1e-9  # rounding
-    assert model.decode_s(decoding, context) <= model.decode_s(grown[2], context) * slack
-    assert model.decode_s(decoding, context) <= model.decode_s(decoding, grown[3]) * slack
-    prefill_s = model.prefill_s(1 + new, cached, 2048, decoding, context)
+    assert model.times.decode_s(decoding, context) <= model.times.decode_s(grown[2], context) * slack
+    assert model.times.decode_s(decoding, context) <= model.times.decode_s(decoding, grown[3]) * slack
+    prefill_s = model.times.prefill_s(1 + new, cached, 2048, decoding, context)
     assert isfinite(prefill_s) and prefill_s > 0
-    assert prefill_s <= model.prefill_s(1 + grown[0], cached, 2048, decoding, context) * slack
-    assert prefill_s <= model.prefill_s(1 + new, grown[1], 2048, decoding, context) * slack
-    assert prefill_s <= model.prefill_s(1 + new, cached, 2048, decoding, grown[3]) * slack
+    assert prefill_s <= model.times.prefill_s(1 + grown[0], cached, 2048, decoding, context) * slack
+    assert prefill_s <= model.times.prefill_s(1 + new, grown[1], 2048, decoding, context) * slack
+    assert prefill_s <= model.times.prefill_s(1 + new, cached, 2048, decoding, grown[3]) * slack
 
 
 @pytest.mark.parametrize("seconds", [nan, inf, -inf, 0.0, -1.0, 1e-9, 1e9])

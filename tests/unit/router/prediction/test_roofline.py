@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.prediction import hardware as catalogue
+from router.prediction import hardware
 from router.prediction.roofline import kv_capacity_tokens, step_model
 from router.prediction.step_model import StepModel, prompt_attention
 
-EXAMPLE = step_model(catalogue.QWEN3_32B, catalogue.H100, tensor_parallel=2)
-MIXTURE = step_model(catalogue.QWEN3_30B_A3B, catalogue.H100)
+EXAMPLE = step_model(hardware.QWEN3_32B, hardware.H100, tensor_parallel=2)
+MIXTURE = step_model(hardware.QWEN3_30B_A3B, hardware.H100)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,7 @@ def test_mixed_step_takes_what_the_example_says(chunk: int, milliseconds: int) -
 
 
 def test_kv_cache_holds_what_the_example_says() -> None:
-    assert kv_capacity_tokens(catalogue.QWEN3_32B, catalogue.H100, tensor_parallel=2) == pytest.approx(
-        316_963, rel=0.001
-    )
+    assert kv_capacity_tokens(hardware.QWEN3_32B, hardware.H100, tensor_parallel=2) == pytest.approx(316_963, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +56,14 @@ def test_kv_cache_holds_what_the_example_says() -> None:
     ],
 )
 def test_tokens_take_the_kv_bytes_that_are_published(name: str, num_bytes: int) -> None:
-    assert catalogue.MODELS[name].kv_bytes_per_token == num_bytes
+    assert hardware.MODELS[name].kv_bytes_per_token == num_bytes
 
 
 @pytest.mark.parametrize(
     ("name", "billions"), [("qwen3-32b", 32.8), ("llama-3-70b", 70.6), ("qwen3-30b-a3b", 30.5), ("mixtral-8x7b", 46.7)]
 )
 def test_models_have_the_weights_that_are_published(name: str, billions: float) -> None:
-    shape = catalogue.MODELS[name]
+    shape = hardware.MODELS[name]
     assert shape.num_bytes / shape.bytes_per_weight / 1e9 == pytest.approx(billions, rel=0.01)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
-from router.prefixes.block_table import STRIDE_BLOCKS
 from router.prefixes.expected_blocks import ExpectedBlocks
 from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
+from router.prefixes.runs import STRIDE_BLOCKS
 from router.prefixes.worker_bits import WorkerBits
 
 A, B = WorkerId("a"), WorkerId("b")

@@ -81,7 +81,7 @@ def test_handoff_that_is_asked_for_is_refused() -> None:
     answer = a_choice(a_prefill_view("p0"), a_decode_view("d0")).place(a_placement_request(path=Path.PREFILL_DECODE))
     assert isinstance(answer, Rejection)
     assert (answer.why, answer.is_overload) == (
-        "the Scheduler is away, and nobody else takes a request on path P->D now",
+        "the Scheduler is away, and no worker takes a request on path P->D now",
         False,
     )
 

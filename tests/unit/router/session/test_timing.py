@@ -26,3 +26,10 @@ def test_tpot_follows_the_first_of_several_sequences() -> None:
         timing.released(TokenDelta(0, [1]), now)
         timing.released(TokenDelta(1, [1]), now)
     assert timing.tpot_s == pytest.approx(1.0)
+
+
+def test_tokens_of_all_sequences_are_counted() -> None:
+    timing = Timing(arrived_at=0.0)
+    for delta in (TokenDelta(0, [1]), TokenDelta(1, [2, 3]), TokenDelta(0, [])):
+        timing.released(delta, 1.0)
+    assert timing.num_output_tokens == 3

@@ -192,7 +192,7 @@ def test_load_in_the_middle_of_a_run_counts_the_steps_that_are_over() -> None:
     request = driver.submit(EngineRequest("a", 100, 1000), 0.0)
     driver.run(0.1)
     load = driver.engine.load(0.020 + 10.5 * 0.011)
-    assert (load.num_running, load.num_waiting, load.num_steps) == (1, 0, 11)
+    assert (load.num_running, load.num_waiting) == (1, 0)
     assert driver.engine.generated(request, 0.020 + 10.5 * 0.011) == 11
     assert load.kv_cache_usage == pytest.approx((100 + 10 + 1) / 100_000, abs=1e-5)
 
@@ -202,12 +202,12 @@ def test_step_samples_obey_the_step_model_and_are_few() -> None:
     for i in range(30):
         driver.submit(EngineRequest(str(i), 1500, 20), 0.1 * i)
     driver.run()
-    samples = driver.engine.samples()
+    samples = driver.engine.steps.take_samples()
     assert 0 < len(samples) <= 8
     for s in samples:
         expected = model.step_s(s.num_prefill, s.attended, s.num_decoding, s.context_tokens)
         assert s.seconds == pytest.approx(expected, rel=1e-4)
-    assert driver.engine.samples() == []
+    assert driver.engine.steps.take_samples() == []
 
 
 requests_strategy = st.lists(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from cluster.messages.ids import IngressId, Path, RequestId, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
-from router.admission.admission import AGEING, MAX_QUEUE, Verdict, band, gain, judge
 from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
+from router.admission.verdict import AGEING, MAX_QUEUE, Verdict, band, gain, judge
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Choice
@@ -28,7 +28,7 @@ INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass
 def a_busy_cluster(seconds: float = 20.0) -> RouterState:
     """One worker of each pool, with prompts queued for so long."""
     state, number = a_cluster(1, 1), 0
-    while min(w.queue_s(0.0) for w in state._workers.values()) < seconds:
+    while min(w.queue_s(0.0) for w in state._workers.by_id.values()) < seconds:
         for path in (Path.PREFILL_DECODE, Path.DECODE):
             put(state, ask(f"queued{number} {path}", 32_000, path=path), 0.0)
         number += 1
@@ -176,7 +176,7 @@ def test_those_of_an_ingress_that_is_gone_wait_no_more() -> None:
 def test_queue_is_bounded() -> None:
     state = a_busy_cluster()
     for number in range(MAX_QUEUE):
-        state._queue.add(a_waiting(f"w{number}", STANDARD, 0.0, 1.0))
+        state._admission._queue.add(a_waiting(f"w{number}", STANDARD, 0.0, 1.0))
     answer = state.place(ask("r", 2000), 0.1)
     assert isinstance(answer, Rejection)
     assert answer.is_overload
@@ -187,9 +187,9 @@ def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *,
     request = ask("r", 2000, slo_class=slo_class)
     asked = PlacementInput(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, [], 1, 1, 1.0, 1.0), 0.0)
     worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), 0.0)
-    worker.num_unknown = 1
+    worker.reported(a_report("d0", num_running=1), 0.0)
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)
-    return judge(asked, Choice(Path.DECODE, None, worker, "", predicted), excess, is_contended)
+    return judge(asked, Choice(Path.DECODE, None, worker, "", None, predicted), excess, is_contended)
 
 
 def test_highest_class_is_let_in_a_little_late_and_not_very_late() -> None:

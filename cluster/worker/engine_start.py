@@ -1,0 +1,15 @@
+"""Starting the engine of this replica: its process joins the cluster, and the engine gets the replica's identity."""
+
+from cluster.config.pools import PoolConfig
+from cluster.engine.engine import Engine
+from cluster.engine.port import WorkerEngine
+from cluster.messages.ids import Pool
+from cluster.observability.logging import set_up_logging
+from cluster.serve_context import join_cluster, own_interface_of, own_rank, own_worker_id
+
+
+def start_engine(pool: Pool, config: PoolConfig, host: str | None) -> WorkerEngine:
+    """Blocks until the engine is loaded."""
+    set_up_logging()
+    join_cluster()
+    return Engine(pool, config, worker=own_worker_id(), rank=own_rank(), interface=own_interface_of(host))

@@ -1,0 +1,88 @@
+"""The rule of admission: whether a request is admitted or has to wait.
+
+- A request is admitted where it is expected to add goodput: its own chance to meet its SLO is larger than the number of
+  other requests that would miss theirs because of it. So an idle service admits every request, however late.
+- Other requests wait for as long as they can still meet their SLO, in the order of SLO class and then of deadline. A
+  request that has waited for long rises by a class. A request that can no longer meet its SLO is refused.
+- The highest class is admitted even when it will be late, up to a point.
+
+The prediction is for the moment at which the request would decode, not for the load of now: judging by the load of now
+makes prefill and decode load swing in anti-phase (Mooncake, prediction-based early rejection).
+"""
+
+from enum import Enum
+from typing import Final
+
+from cluster.messages.ids import SloClass
+from cluster.messages.placement import PlacementRequest, Prediction, Slo
+from router.placement.candidates import Choice
+from router.placement.placement_input import PlacementInput
+
+HIGH_CLASS_LATENESS: Final = 2.0
+"""Multiple of its objectives up to which the highest class is admitted. Higher admits requests that are of no use;
+lower refuses interactive requests that would be a little late.
+"""
+UNFAIR_MARGIN: Final = 0.3
+"""Gain that the requests of a tenant far above its share must bring while other requests wait. Higher holds such a
+tenant back more than other tenants need; lower lets one tenant fill the service.
+"""
+LATER_SHARE: Final = 0.7
+"""Share of the victims among requests yet to come that counts against a request. Higher keeps room that may stay
+unused; lower admits a request at the cost of the next ones.
+"""
+AGEING: Final = 2.0
+"""Multiple of its TTFT objective after which a waiting request rises by a class. Higher lets batch requests wait for
+longer; lower has them compete with interactive requests sooner.
+"""
+MAX_QUEUE: Final = 2000
+"""Requests that may wait at a time. Higher costs time for each decision; lower refuses requests that would have been
+placed.
+"""
+
+
+class Verdict(Enum):
+    ADMIT = "admit"
+    WAIT = "wait"
+
+
+def judge(placement_input: PlacementInput, choice: Choice, excess: float, is_contended: bool) -> Verdict:
+    """`excess`: what the tenant of the request uses, as a multiple of the tenant's share. `is_contended`: requests had
+    to wait lately.
+    """
+    prediction = choice.prediction
+    if prediction is None or is_exempt(placement_input.request) or _finds_idle(choice):
+        return Verdict.ADMIT
+    if placement_input.request.slo_class is SloClass.INTERACTIVE:
+        return Verdict.ADMIT if lateness(prediction, placement_input.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
+    least = 0.0
+    if is_contended and excess > 1.0:
+        least = UNFAIR_MARGIN * min(1.0, excess - 1.0)
+    return Verdict.ADMIT if gain(prediction) > least else Verdict.WAIT
+
+
+def gain(prediction: Prediction) -> float:
+    """Requests within their SLO that a placement is expected to add, or to take away if negative. Requests that are yet
+    to come may find another option, so their victims count less.
+    """
+    return 1.0 - prediction.risk - prediction.victims - LATER_SHARE * prediction.future_victims
+
+
+def is_exempt(request: PlacementRequest) -> bool:
+    """The request was admitted before, or an operator has chosen its path."""
+    return bool(request.num_output_tokens or request.excluded or request.path is not None)
+
+
+def _finds_idle(choice: Choice) -> bool:
+    """The chosen workers have no requests: to wait brings nothing, and no request can be harmed."""
+    workers = [worker for worker in (choice.prefill, choice.decode) if worker is not None]
+    return not any(worker.charges or worker.running.num_unknown for worker in workers)
+
+
+def lateness(prediction: Prediction, slo: Slo) -> float:
+    """The larger of the predicted TTFT and TPOT, each as a multiple of its objective."""
+    return max(prediction.ttft_s / slo.ttft_s, prediction.tpot_s / slo.tpot_s)
+
+
+def band(slo_class: SloClass, waited_s: float, ttft_s: float) -> int:
+    """The place of a waiting request in the order of service, by class and by age. Lower is served first."""
+    return max(0, slo_class.rank - int(waited_s / (AGEING * ttft_s)))

@@ -1,0 +1,200 @@
+"""LiveWorkers: the workers that report, their load, what they cache, and which pairs of them hand nothing over.
+
+A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
+that a restarted Scheduler knows all workers after one report interval. A worker that an ingress cannot reach gets no
+requests until it reports again. What is known of that worker is kept, since it may well live.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, final
+
+from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.kv_events import KvEvents
+from cluster.messages.reports import WorkerReport
+from cluster.messages.views import ClusterView, WorkerView
+from router.load.charge import Charge
+from router.load.prefill_share import PrefillShare, lately
+from router.load.suspected_pairs import SuspectedPairs
+from router.load.worker_state import WorkerState
+from router.prediction.latency import LatencyModels
+from router.prefixes.index import PrefixIndex
+
+REPORT_TIMEOUT_S: Final = 6.0
+"""Report age after which a worker counts as gone, in seconds. Lower removes workers that are only busy; higher keeps
+placing requests on workers that are dead.
+"""
+SORTED_AGE_S: Final = 0.05
+"""Age up to which the workers that were sorted by pool are used again, in seconds. Lower sorts more often; higher uses
+a worker for longer after its reports have stopped.
+"""
+
+
+@final
+class WorkersByPool:
+    """The live workers of each pool, at one moment."""
+
+    __slots__ = (
+        "decodes",
+        "is_empty",
+        "made_at",
+        "prefills",
+        "room_until",
+        "stale_decodes",
+        "stale_prefills",
+        "stale_share",
+    )
+
+    def __init__(self, fresh: list[WorkerState], stale: list[WorkerState], made_at: float, room_until: int) -> None:
+        """`stale`: workers that have missed reports."""
+        self.stale_prefills = _of_pool(Pool.PREFILL, stale)
+        """For requests that no other prefill worker can take."""
+        self.stale_decodes = _of_pool(Pool.DECODE, stale)
+        """For requests that no other decode worker can take."""
+        self.prefills = _of_pool(Pool.PREFILL, fresh) or self.stale_prefills
+        """Prefill workers whose reports are recent, or the stale ones where there are none."""
+        self.decodes = _of_pool(Pool.DECODE, fresh) or self.stale_decodes
+        """Decode workers whose reports are recent, or the stale ones where there are none."""
+        num_live = len(fresh) + len(stale)
+        self.is_empty = num_live == 0
+        self.stale_share = 1.0 - len(fresh) / num_live if num_live else 0.0
+        """Share of the live workers that have missed reports."""
+        self.made_at = made_at
+        self.room_until = room_until
+        """Number of placements (`LiveWorkers.num_placed`) below which no worker can be full."""
+
+
+@final
+class LiveWorkers:
+    def __init__(self) -> None:
+        self.models = LatencyModels()
+        self.index = PrefixIndex()
+        self.by_id: dict[WorkerId, WorkerState] = {}
+        """All workers that are known, also those that an ingress could not reach."""
+        self.num_placed = 0
+        """Placements so far."""
+        self._suspected_pairs = SuspectedPairs()
+        self._prefill_pool_share = PrefillShare()
+        self._sorted = _not_sorted()
+
+    def add(self, report: WorkerReport, now: float) -> WorkerState | None:
+        """Add the worker of a report. Returns None if the worker is known already."""
+        if report.worker in self.by_id:
+            return None
+        added = WorkerState(report, self.models.model(report.shape.kind), now)
+        self.by_id[report.worker] = added
+        self._sorted = _not_sorted()
+        return added
+
+    def reported(self, report: WorkerReport, now: float) -> WorkerState:
+        """Take a report of a worker that was added, and forget the workers that have been silent for too long."""
+        state = self.by_id[report.worker]
+        if state.is_lost:
+            self._sorted = _not_sorted()
+        if state.reported(report, now):
+            self._sorted.room_until = 0
+        for step in report.steps:
+            state.model.observe(step)
+        for transfer in report.transfers:
+            link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
+            link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
+        for worker in [w.worker for w in self.by_id.values() if now - w.reported_at > REPORT_TIMEOUT_S]:
+            self.forget(worker)
+        return state
+
+    def lose(self, worker: WorkerId) -> None:
+        """One ingress could not reach the worker."""
+        if (known := self.by_id.get(worker)) is not None:
+            known.lose()
+            self._sorted = _not_sorted()
+
+    def forget(self, worker: WorkerId) -> None:
+        """The worker is gone."""
+        self.by_id.pop(worker, None)
+        self._sorted = _not_sorted()
+        self.index.forget(worker)
+        self.models.forget(worker)
+
+    def handle_kv_events(self, events: KvEvents, now: float) -> bool:
+        """Returns True to ask for a snapshot of what the worker caches."""
+        if events.worker not in self.by_id:  # `forget` would never remove what the worker caches
+            return True
+        return self.index.handle(events, now)
+
+    def suspect(self, prefill: WorkerId, decode: WorkerId, now: float) -> None:
+        """A handoff between the two workers was wrong."""
+        self._suspected_pairs.add((prefill, decode), now)
+
+    def suspected_pairs(self, now: float) -> frozenset[tuple[WorkerId, WorkerId]]:
+        """The pairs that hand nothing over now."""
+        return self._suspected_pairs.held(now)
+
+    def by_pool(self, now: float) -> WorkersByPool:
+        """The live workers, sorted by pool at most SORTED_AGE_S ago."""
+        if now - self._sorted.made_at > SORTED_AGE_S:
+            live = list(self._live(now))
+            fresh = [worker for worker in live if not worker.is_stale(now)]
+            stale = [worker for worker in live if worker.is_stale(now)]
+            room = min([worker.room - len(worker.charges) for worker in live], default=0)
+            self._sorted = WorkersByPool(fresh, stale, now, self.num_placed + room)
+        return self._sorted
+
+    def prefill_use(self, now: float) -> float:
+        """Share of the prefill workers' time that prompts took lately."""
+        return lately(self._prefill_pool_share.shares(now))
+
+    def placed(self, charge: Charge, block_hashes: Sequence[bytes], now: float) -> None:
+        """A request was charged to its workers, which will cache its prompt."""
+        for worker in (charge.placement.prefill, charge.placement.decode):
+            if worker is not None:
+                self.index.predict(worker, block_hashes, now)
+        if charge.placement.prefill is not None:
+            self._prefill_pool_share.note(charge.prefill_s / max(1, len(self._sorted.prefills)), now)
+        self.num_placed += 1
+
+    def prefill_workers(self, now: float) -> frozenset[WorkerId]:
+        return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)
+
+    def view(self, now: float) -> ClusterView:
+        """A snapshot of the live workers and of the links among them."""
+        live = {state.worker: state for state in self._live(now)}
+        return ClusterView(
+            workers=[
+                WorkerView(
+                    worker=state.worker,
+                    pool=state.pool,
+                    load=state.report.load,
+                    num_placed=state.num_placed,
+                    max_requests=state.report.max_requests,
+                    host=state.report.address.host,
+                    transport=state.report.transport,
+                    links={prefill: speed for prefill, speed in state.report.links.items() if prefill in live},
+                    report_age_s=now - state.reported_at,
+                )
+                for state in live.values()
+            ]
+        )
+
+    def validate(self) -> None:
+        """Assert every invariant. Tests call it after each event."""
+        for worker, state in self.by_id.items():
+            assert worker == state.worker
+            state.validate()
+        self.index.validate()
+        lists = self._sorted
+        for worker_state in (*lists.prefills, *lists.decodes, *lists.stale_prefills, *lists.stale_decodes):
+            assert self.by_id[worker_state.worker] is worker_state
+            assert not worker_state.is_lost
+            if self.num_placed < lists.room_until:
+                assert len(worker_state.charges) < worker_state.room
+
+    def _live(self, now: float) -> Iterable[WorkerState]:
+        return (w for w in self.by_id.values() if now - w.reported_at <= REPORT_TIMEOUT_S and not w.is_lost)
+
+
+def _not_sorted() -> WorkersByPool:
+    """Has the workers sorted when they are needed next."""
+    return WorkersByPool([], [], float("-inf"), 0)
+
+
+def _of_pool(pool: Pool, workers: list[WorkerState]) -> list[WorkerState]:
+    return [worker for worker in workers if worker.pool is pool]

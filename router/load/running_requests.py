@@ -1,0 +1,142 @@
+"""The requests that one worker decodes: how many tokens they have, how long a step takes, and how much delay they bear.
+
+The decode clock counts the steps in which every running request got a token. The clock is predicted, from the length of
+a step and from the worker's prefill share: no message is sent for a token.
+"""
+
+from typing import Final, final
+
+from cluster.messages.ids import RequestId
+from router.load.charge import Charge
+from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
+from router.load.prefill_share import PrefillShare, share_over
+from router.prediction.latency import LatencyModel
+
+SLACK_AGE_S: Final = 0.05
+"""Age up to which a worker's decode slack is used again, in seconds. The slack of a request changes by at most this
+time. Lower computes the slack more often; higher places requests by slack that is used up.
+"""
+MIN_STEP_S: Final = 1e-6
+"""Lower bound of the predicted length of a step, in seconds. It keeps divisors above zero, and changes nothing else."""
+
+
+@final
+class RunningRequests:
+    __slots__ = (
+        "_clock_at",
+        "_context_base",
+        "_model",
+        "_prefill_share",
+        "_slack",
+        "_slack_at",
+        "_steps",
+        "charges",
+        "last_step_s",
+        "num_unknown",
+        "unknown_context",
+    )
+
+    def __init__(self, model: LatencyModel, prefill_share: PrefillShare, now: float) -> None:
+        """`prefill_share`: of the same worker."""
+        self._model = model
+        self._prefill_share = prefill_share
+        self.charges: dict[RequestId, Charge] = {}
+        """The running requests that this Scheduler has placed."""
+        self.num_unknown = 0
+        """Requests that the worker reports and this Scheduler has not placed."""
+        self.unknown_context = 0.0
+        """KV tokens of the unknown requests."""
+        self.last_step_s = MIN_STEP_S
+        """Length of a step when a request last joined or left."""
+        self._steps = 0.0
+        """The decode clock."""
+        self._clock_at = now
+        """When the decode clock was last moved."""
+        self._context_base = 0.0
+        """KV tokens of the charged requests, less `_steps` for each."""
+        self._slack = NOTHING
+        self._slack_at = float("-inf")
+
+    @property
+    def num(self) -> int:
+        return len(self.charges) + self.num_unknown
+
+    def context_tokens(self, now: float) -> float:
+        """KV tokens of all running requests."""
+        self._advance(now)
+        return max(0.0, self._context_base + len(self.charges) * self._steps) + self.unknown_context
+
+    def step_s(self, now: float) -> float:
+        """Length of a step with all running requests, or with one request where none runs."""
+        self._advance(now)
+        return self.last_step_s
+
+    def slack(self, now: float) -> DecodeSlack:
+        """The decode slack of the running requests, at most SLACK_AGE_S old."""
+        if not self.charges:
+            return NOTHING
+        if now - self._slack_at > SLACK_AGE_S:
+            self._advance(now)
+            self._slack = self._look_ahead(now)
+            self._slack_at = now
+        return self._slack
+
+    def join(self, charge: Charge, now: float) -> None:
+        """The worker decodes this request from now on."""
+        self._advance(now)
+        charge.start_step = self._steps
+        charge.first_at = now
+        self.charges[charge.request_id] = charge
+        self._context_base += charge.num_prompt - charge.start_step
+
+    def leave(self, charge: Charge, now: float) -> bool:
+        """The request is over. Returns False where it did not run here."""
+        if charge.request_id not in self.charges:
+            return False
+        self._advance(now)
+        del self.charges[charge.request_id]
+        self._context_base -= charge.num_prompt - charge.start_step
+        if not self.charges:
+            self._context_base = 0.0
+        return True
+
+    def set_unknown(self, number: int, context_tokens: float, now: float) -> None:
+        """Requests that this Scheduler has not placed, as a report counts them, and their KV tokens."""
+        self._advance(now)
+        self.num_unknown, self.unknown_context = number, context_tokens
+
+    def update_step(self) -> None:
+        """Predict the length of a step anew. To be called after requests have joined or left."""
+        context = max(0.0, self._context_base + len(self.charges) * self._steps) + self.unknown_context
+        self.last_step_s = max(MIN_STEP_S, self._model.times.decode_s(max(1, self.num), int(context)))
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        assert self.num_unknown >= 0
+        assert self.unknown_context >= 0.0
+        assert self.last_step_s >= MIN_STEP_S
+        for request_id, charge in self.charges.items():
+            assert charge.request_id == request_id
+            assert charge.start_step <= self._steps
+
+    def _look_ahead(self, now: float) -> DecodeSlack:
+        ahead = LookAhead(self.last_step_s, self._prefill_share.shares(now))
+        next_step = self._steps + 1.0
+        for charge in self.charges.values():
+            num_generated = next_step - charge.start_step
+            num_left = charge.lengths.residual(int(num_generated))
+            if num_left > charge.most_tokens - num_generated:
+                num_left = max(1.0, charge.most_tokens - num_generated)
+            budget_s = charge.slo_tpot_s * (num_generated + num_left - 1.0)
+            context = charge.num_prompt + num_generated
+            ahead.add(budget_s, now - charge.first_at, num_left, context, charge.rank)
+        return ahead.slack()
+
+    def _advance(self, now: float) -> None:
+        """Move the decode clock."""
+        if now == self._clock_at:
+            return
+        if self.charges:
+            share = share_over(self._prefill_share.shares(now), now - self._clock_at)
+            self._steps += max(0.0, now - self._clock_at) * (1.0 - share) / self.last_step_s
+        self._clock_at = now

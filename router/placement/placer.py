@@ -1,0 +1,90 @@
+"""Placer: chooses the workers of a request by the policy, and charges the request to them."""
+
+from typing import final
+
+from cluster.messages.ids import IngressId, SloClass
+from cluster.messages.placement import PlacementRequest
+from cluster.messages.scheduler_events import RequestClosed
+from cluster.slo import SloConfig
+from router.load.charge import Charge
+from router.load.charges import Charges
+from router.load.decode_slack import class_weight
+from router.load.live_workers import LiveWorkers
+from router.placement.candidates import Candidates, Choice, Policy, candidates_of
+from router.placement.commit import commit
+from router.placement.placement_input import Higher, Others, PlacementInput
+from router.prediction.output_lengths import OutputLengths
+
+Arrivals = list[tuple[SloClass, float]]
+"""Requests per second that are expected next of each class that sends any."""
+
+
+@final
+class Placer:
+    def __init__(self, slo: SloConfig, policy: Policy, workers: LiveWorkers, charges: Charges) -> None:
+        self._slo = slo
+        self._policy = policy
+        self._workers = workers
+        self._charges = charges
+        self._lengths = OutputLengths()
+
+    def input_of(self, request: PlacementRequest, age_s: float, arrivals: Arrivals, now: float) -> PlacementInput:
+        hits = self._workers.index.longest(request.block_hashes, now)
+        objective = self._slo.of(request.slo_class)
+        isolated_s = self._isolated_prefill_s(request.num_prompt_tokens, now) if objective.ttft_per_prefill else 0.0
+        slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
+        lengths = self._lengths.of((request.tenant, request.slo_class))
+        others = self._others(request, arrivals, isolated_s, now)
+        return PlacementInput(request, slo, hits, lengths, age_s, others, now)
+
+    def candidates_for(self, placement_input: PlacementInput) -> Candidates:
+        workers, now = self._workers, placement_input.now
+        return candidates_of(placement_input, workers.by_pool(now), workers.suspected_pairs(now), workers.num_placed)
+
+    def choose(self, placement_input: PlacementInput, candidates: Candidates) -> Choice | None:
+        """Returns None if no worker can take the request."""
+        return self._policy(placement_input, candidates, self._workers.models)
+
+    def commit(self, placement_input: PlacementInput, choice: Choice, ingress: IngressId | None) -> Charge:
+        """Charge the request to the chosen workers."""
+        charge = commit(placement_input, choice, self._workers.models, ingress)
+        self._charges.add(charge)
+        self._workers.placed(charge, placement_input.request.block_hashes, placement_input.now)
+        return charge
+
+    def learn(self, charge: Charge, event: RequestClosed) -> None:
+        """Compare what was predicted for a finished request with how it came out."""
+        if event.num_output_tokens is None:
+            return
+        key = (charge.tenant, charge.slo_class)
+        self._lengths.add(key, round(event.num_output_tokens / charge.num_sequences))
+        predicted = charge.placement.predicted
+        if predicted is not None:
+            self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
+
+    def _others(self, request: PlacementRequest, arrivals: Arrivals, isolated_s: float, now: float) -> Others:
+        arrivals_per_s, higher = 0.0, list[Higher]()
+        for slo_class, per_s in arrivals:
+            weight = class_weight(slo_class.rank, request.slo_class.rank)
+            if weight == 1.0:
+                arrivals_per_s += per_s
+            else:
+                higher.append(Higher(weight * per_s, self._slo.of(slo_class).resolve(isolated_s)))
+        by_pool = self._workers.by_pool(now)
+        prefills, decodes = by_pool.prefills, by_pool.decodes
+        return Others(
+            arrivals_per_s,
+            higher,
+            max(1, len(prefills)),
+            max(1, len(decodes)),
+            self._workers.prefill_use(now),
+            sum([1 for worker in decodes if worker.charges]) / max(1, len(decodes)),
+        )
+
+    def _isolated_prefill_s(self, num_prompt: int, now: float) -> float:
+        """Time that the prompt takes alone, with nothing cached, on the kind of worker that would compute it."""
+        by_pool = self._workers.by_pool(now)
+        workers = by_pool.prefills or by_pool.decodes
+        if not workers:
+            return 0.0
+        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].max_step_tokens)

@@ -1,0 +1,199 @@
+"""One placement of a request, from its prompt to its last token.
+
+Invariant: a handoff that was granted is either given to one decode worker or withdrawn, however the attempt ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
+
+import msgspec
+
+from cluster.errors import GenerationFailed, HandoffMismatch, PrefillFailed
+from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
+from cluster.messages.ids import RequestId, WorkerId
+from cluster.messages.placement import Placement
+from cluster.messages.scheduler_events import FirstToken, PairSuspected, PrefillDone
+from kvtransfer import verify
+from kvtransfer.handoff import PrefillResult
+from router.session.deadline import FirstTokenDeadline, now
+from router.session.handoff_check import HandoffCheck
+from router.session.ports import SessionPorts
+from router.session.timing import Timing
+
+T = TypeVar("T")
+
+logger = logging.getLogger("baton.session")
+
+
+class PlacementAttempt:
+    def __init__(
+        self,
+        placement: Placement,
+        request: GenerateRequest,
+        request_id: RequestId,
+        ports: SessionPorts,
+        *,
+        timing: Timing,
+        deadline: FirstTokenDeadline,
+        is_start: bool,
+    ) -> None:
+        """`request`: as this attempt runs it, under an id of its own; `request_id`: the id that the Scheduler knows;
+        `is_start`: no token was released before this attempt.
+        """
+        self._placement = placement
+        self._request = request
+        self._request_id = request_id
+        self._ports = ports
+        self._timing = timing
+        self._deadline = deadline
+        self._is_start = is_start
+        self._prefilled: PrefillResult | None = None
+        self._held: TokenDelta | None = None
+        """The first token, from the prefill worker, until it is released."""
+        self._check: HandoffCheck | None = None
+        self._unredeemed: tuple[WorkerId, RequestId] | None = None
+        """The prefill worker that may hold a handoff which no decode worker has redeemed, and the prefill's id."""
+        self.sources: PromptTokenSources | None = None
+        """Where the prompt came from on the worker that generates. None before its first token."""
+
+    @property
+    def prefill_sources(self) -> PromptTokenSources | None:
+        """Where the prompt came from on the prefill worker of path P->D. None before the prompt is computed."""
+        return self._prefilled.first.prompt_sources if self._prefilled else None
+
+    async def run(self) -> AsyncGenerator[TokenDelta, None]:
+        """Yield the deltas of this attempt: prefill, release the first token or hold it, generate, check, pass on.
+
+        Raises:
+            Overloaded: the first token did not come in time.
+            WorkerFailed: a worker failed, or the handoff was wrong.
+        """
+        try:
+            if self._placement.prefill is not None and self._placement.decode is not None:
+                await self._prefill(self._placement.prefill)
+                if self._held is not None and (self._is_answered or self._hold_s() <= 0.0):
+                    yield self._release()
+                if self._is_answered:
+                    return
+            async with aclosing(self._generate()) as deltas:
+                if self._held is None:
+                    first = await self._deadline.within(anext(deltas, None))
+                else:
+                    async with _running(anext(deltas, None)) as coming:
+                        await asyncio.wait([coming], timeout=self._hold_s())
+                        yield self._release()
+                        first = await coming
+                if first is None:
+                    return
+                await self._check_first(first)
+                yield self._first_generated(first)
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._withdraw()
+            if self._check is not None:
+                self._check.end()
+
+    async def _prefill(self, worker: WorkerId) -> None:
+        """Have the prompt computed. The token after it is held if the request can go on after a token."""
+        request = self._request
+        self._unredeemed = (worker, request.request_id)
+        result = await self._deadline.within(self._ports.prefill.prefill(worker, request))
+        if result is None:
+            raise PrefillFailed("the prefill ended without a handoff", worker)
+        self._prefilled = result
+        self._ports.scheduler.tell(PrefillDone(request_id=self._request_id))
+        if request.is_resumable and result.follows(len(request.prompt_token_ids)):
+            self._held = self._as_released(result.first, result.first.prompt_sources)
+            if self._is_answered:
+                return
+            self._request = request.after(result.first.token_ids)
+        if request.is_verified:
+            self._check = HandoffCheck(worker, self._request, result, self._ports.decode)
+
+    @property
+    def _is_answered(self) -> bool:
+        """The token after the prompt is the whole answer."""
+        return self._request.is_resumable and self._prefilled is not None and self._prefilled.handoff is None
+
+    def _hold_s(self) -> float:
+        """Seconds for which the held token may still wait for the decode worker's first token."""
+        return self._placement.holds_first_until_s - self._timing.age_s(now())
+
+    def _release(self) -> TokenDelta:
+        held, self._held, self._is_start = self._held, None, False
+        assert held is not None
+        return held
+
+    async def _generate(self) -> AsyncGenerator[TokenDelta, None]:
+        worker, handoff = self._placement.generating, self._prefilled.handoff if self._prefilled else None
+        async with aclosing(self._ports.decode.generate(worker, self._request, handoff)) as deltas:
+            async for delta in deltas:
+                # A session aborts nothing that it still reads: such an abort is that of an engine that shuts down.
+                if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                    raise GenerationFailed("the engine failed on this request", worker)
+                yield delta
+
+    async def _check_first(self, first: TokenDelta) -> None:
+        """The first token of the worker that generates is here. Raises HandoffMismatch."""
+        self._ports.scheduler.tell(FirstToken(request_id=self._request_id))
+        self._withdraw()  # a decode worker that gives tokens does not redeem a handoff any more
+        if self._check is not None:
+            distance = await self._check.distance(first)
+            if distance is not None:
+                self._judge(distance)
+
+    def _judge(self, distance: float) -> None:
+        prefill, decode = self._placement.prefill, self._placement.decode
+        assert prefill is not None and decode is not None
+        self._ports.observer.verified(prefill, decode, distance)
+        if verify.agrees(distance):
+            return
+        logger.error(
+            "wrong KV blocks: request %s read others on %s than %s computed (%.2f nats apart)",
+            self._request_id,
+            decode,
+            prefill,
+            distance,
+        )
+        self._ports.decode.distrust(decode)
+        self._ports.scheduler.tell(PairSuspected(prefill=prefill, decode=decode))
+        raise HandoffMismatch("the handoff was wrong", decode)
+
+    def _first_generated(self, first: TokenDelta) -> TokenDelta:
+        """The first delta of the worker that generates, as the client gets it. A prompt whose KV blocks were pulled
+        counts as the prefill worker found it: tokens which that worker computed are no prefix hit.
+        """
+        self.sources = sources = first.prompt_sources
+        if self._prefilled is not None and sources is not None and sources.pulled:
+            sources = self.prefill_sources
+        return self._as_released(first, sources)
+
+    def _as_released(self, first: TokenDelta, sources: PromptTokenSources | None) -> TokenDelta:
+        """A worker's first delta without the log-probabilities of the check. The sources of a prompt are released once
+        for a request.
+        """
+        if not self._is_start:
+            sources = None
+        if sources is first.prompt_sources and first.top_logprobs is None:
+            return first
+        return msgspec.structs.replace(first, prompt_sources=sources, top_logprobs=None)
+
+    def _withdraw(self) -> None:
+        unredeemed, self._unredeemed = self._unredeemed, None
+        if unredeemed is not None:
+            self._ports.prefill.withdraw(*unredeemed)
+
+
+@asynccontextmanager
+async def _running(awaitable: Awaitable[T]) -> AsyncGenerator[asyncio.Future[T], None]:
+    """Run the awaitable as a task for the time of the context. The task has ended when the context ends."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

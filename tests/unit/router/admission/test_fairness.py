@@ -1,0 +1,54 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.admission.fairness import HALF_LIFE_S, LARGEST_EXCESS, MAX_TENANTS, TenantShares
+
+
+def test_tenant_that_uses_twice_as_much_as_another_is_above_its_share() -> None:
+    shares = TenantShares()
+    shares.charge("greedy", 2.0, 1.0)
+    shares.charge("modest", 1.0, 1.0)
+    assert shares.excess("greedy", 1.0) == pytest.approx(4 / 3)
+    assert shares.excess("modest", 1.0) == pytest.approx(2 / 3)
+    assert shares.excess("new", 1.0) == 0.0
+
+
+def test_tenant_that_is_alone_uses_its_share() -> None:
+    shares = TenantShares()
+    assert shares.excess("alone", 0.0) == 1.0
+    for second in range(200):
+        shares.charge("alone", 5.0, float(second))
+        assert shares.excess("alone", float(second)) == pytest.approx(1.0)
+
+
+def test_what_was_used_long_ago_does_not_count() -> None:
+    shares = TenantShares()
+    shares.charge("greedy", 100.0, 0.0)
+    shares.charge("modest", 1.0, 20 * HALF_LIFE_S)
+    assert shares.excess("greedy", 20 * HALF_LIFE_S) < 0.1
+
+
+def test_engine_time_per_second_is_what_is_charged() -> None:
+    shares = TenantShares()
+    for tick in range(3000):
+        shares.charge(f"tenant{tick % 3}", 0.05, tick * 0.1)
+    assert shares.seconds_per_s() == pytest.approx(0.5, rel=0.1)
+
+
+def test_number_of_tenants_is_bounded_and_the_least_user_goes() -> None:
+    shares = TenantShares()
+    shares.charge("most", 50.0, 1.0)
+    for number in range(MAX_TENANTS + 5):
+        shares.charge(f"tenant{number}", 1.0, 1.0)
+    assert shares.excess("most", 1.0) == LARGEST_EXCESS
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 10.0), st.floats(0.0, 100.0)), max_size=40))
+def test_excess_is_bounded_and_weighed_by_all_is_one(charges: list[tuple[str, float, float]]) -> None:
+    shares, now = TenantShares(), 0.0
+    for tenant, engine_s, wait_s in charges:
+        now += wait_s
+        shares.charge(tenant, engine_s, now)
+        assert all(0.0 <= shares.excess(who, now) <= LARGEST_EXCESS for who in "abcd")
+        assert shares.seconds_per_s() >= 0.0
