@@ -7,6 +7,7 @@ from api.completions.store_writer import CompletionStoreWriter
 from api.context.manager import ContextManager
 from api.edge.capacity import Capacity, Standstill
 from api.edge.edge import Edge
+from api.edge.error_response import error_response
 from api.frontend.frontend import Frontend
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
@@ -28,7 +29,6 @@ from api.routes.services import IngressServices
 from api.server.ports import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
-from api.wire.errors import error_response
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, NotFound, ServingError
 

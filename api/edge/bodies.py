@@ -1,7 +1,8 @@
-"""Request bodies, read before anything is done for the request.
+"""Request bodies, which are read before the ingress does any other work for a request.
 
-A client may take its time over a long prompt, at a minimum rate; memory is counted as it is filled. A request that is
-not all here takes nobody's turn: only then does it count as open (api/edge/edge.py).
+A client may send a long prompt slowly, but not below a minimum rate. Bytes are counted against the memory for bodies as
+they arrive. A request counts as open (api/edge/edge.py) only when its body is complete, so that slow senders do not use
+up the open requests of a replica.
 """
 
 import asyncio
@@ -14,13 +15,16 @@ from api.edge.head import Head
 from cluster.config.ingress import IngressConfig
 from cluster.errors import RequestTimedOut, RequestTooLarge
 
+BODY = "baton.body"
+"""Key in the ASGI scope of a request. The value is the `Body` of the request."""
+
 
 class ClientLeft(Exception):
-    """While it was sending its request."""
+    """The client has left before its request was complete."""
 
 
 class Body:
-    """As routes read it (ReadBody, api/wire/requests.py)."""
+    """The body of one request, as routes read it (api/server/request_body.py)."""
 
     def __init__(self, share: Share) -> None:
         self._share = share
@@ -34,10 +38,11 @@ class Body:
         return taken
 
     def add(self, number: int) -> None:
-        """So many bytes of it are in memory. Raises Overloaded."""
+        """Counts more bytes of the body as held in memory. Raises Overloaded if no memory for bodies is left."""
         self._share.add(number)
 
     def add_values(self, number: int) -> None:
+        """Counts the memory of JSON values that the body is decoded to. Raises Overloaded."""
         self._share.add_values(number)
 
     def release(self) -> None:
@@ -45,7 +50,7 @@ class Body:
 
 
 class Bodies:
-    """Those that one ingress replica reads."""
+    """The request bodies that one ingress replica reads."""
 
     def __init__(self, config: IngressConfig) -> None:
         self.budget = ByteBudget(config.max_bodies_bytes)
@@ -57,7 +62,7 @@ class Bodies:
         return Body(Share(self.budget))
 
     async def read_into(self, body: Body, head: Head, receive: Receive) -> None:
-        """Raises RequestTooLarge, RequestTimedOut, Overloaded, ClientLeft."""
+        """Reads the body of a request. Raises RequestTooLarge, RequestTimedOut, Overloaded, ClientLeft."""
         self._check_size(head.body_bytes)
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -75,7 +80,7 @@ class Bodies:
                     self._count(body, len(message.get("body", b"")), len(read))
         except TimeoutError as error:
             pace = f"{self._bytes_per_s} bytes/s on average, after {self._grace_s:g} s of grace"
-            raise RequestTimedOut(f"the request body came at less than {pace}", None, "body_timeout") from error
+            raise RequestTimedOut(f"the request body arrived at less than {pace}", None, "body_timeout") from error
         body.put(bytes(read))
 
     def _count(self, body: Body, number: int, total: int) -> None:

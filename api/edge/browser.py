@@ -1,7 +1,8 @@
-"""What a web page may not do through its visitor's browser. Pure.
+"""Checks against web pages that send requests through the browsers of their visitors.
 
-A page of another origin can send requests without asking first, as long as they look like a form's: it cannot read the
-answer, but the request has been done. Such a request names its origin, and cannot have a body of type JSON.
+A page of a foreign origin can send a request without a preflight request if it looks like the request of an HTML form.
+The page cannot read the answer, but the request takes effect. Such a request names its origin, and cannot have a body
+of type JSON.
 """
 
 import re
@@ -13,13 +14,14 @@ _JSON = re.compile(rb"application/(?:[\w.!#$&^-]+\+)?json", re.ASCII | re.IGNORE
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 ANY = "*"
+"""The entry of `cors_origins` that lists all origins."""
 SECURITY_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-"""Headers of every answer: browsers take it for what it says it is, and nobody keeps a copy of it."""
+"""Headers of every answer. Browsers must not guess its type, and caches must not store it."""
 
 
 class OriginRule:
     def __init__(self, listed: Collection[str]) -> None:
-        """`listed`: as browsers send them, or "*" for all."""
+        """`listed` are origins as browsers send them, or "*" for all origins."""
         self._listed = frozenset(origin.lower().encode() for origin in listed)
         self._any = ANY in listed
 
@@ -27,17 +29,19 @@ class OriginRule:
         return self._any or origin.lower() in self._listed
 
     def check(self, origin: bytes, host: bytes) -> None:
-        """`host`: of the same request, and one that is served. Raises Forbidden."""
+        """Raises Forbidden for an origin that is neither listed nor the request's own. `host` is the Host of the
+        request, which HostRule has allowed.
+        """
         if not _is_own(origin, host) and not self.is_listed(origin):
             raise Forbidden(
-                "pages of this origin may not ask here: the operator can list it in ingress.cors_origins",
+                "pages of this origin may not send requests: the operator can list it in ingress.cors_origins",
                 None,
                 "origin_not_allowed",
             )
 
 
 def check_content_type(content_type: bytes | None) -> None:
-    """Of a request with a body. Raises UnsupportedMediaType."""
+    """Checks the content type of a request that has a body. Raises UnsupportedMediaType."""
     if content_type is None or not _JSON.fullmatch(content_type.partition(b";")[0].strip()):
         raise UnsupportedMediaType(
             "the request body must have the header 'Content-Type: application/json'", None, "unsupported_media_type"
@@ -45,7 +49,9 @@ def check_content_type(content_type: bytes | None) -> None:
 
 
 def check_upgrade(upgrade: bytes | None) -> None:
-    """Raises InvalidRequest. Other protocols that a client offers, like h2c, are left aside, as HTTP has it."""
+    """Raises InvalidRequest for WebSockets. Further protocols that a client offers, like h2c, are ignored, as HTTP
+    permits.
+    """
     if upgrade is not None and b"websocket" in upgrade.lower():
         raise InvalidRequest("WebSockets are not supported", None, "websocket_not_supported")
 

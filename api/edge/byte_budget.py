@@ -1,15 +1,20 @@
-"""How many bytes the bodies of all requests that are in progress take in memory. Arithmetic: nothing here waits."""
+"""The memory that the bodies of all requests in progress take together. The module counts, and does not wait."""
 
 from cluster.errors import Overloaded
 
 FREE_BYTES = 64 << 10
-"""Of each body, which are not counted: those of a chat of ordinary length. Large uploads cannot keep it out.
-Connections are limited, so that all of these together are too: 256 MiB for 4,096.
+"""Bytes of each body that are not counted. A chat of ordinary length has fewer, so that large uploads cannot keep chats
+out. The limit on connections bounds these bytes, too: they take 256 MiB for 4,096 connections. Lower lets uploads keep
+out more chats; higher leaves more memory uncounted.
 """
 BYTES_PER_VALUE = 64
-"""What a JSON value takes beside its text. Measured: 60 for an empty list or object, 59 for a short string, 36 for a
-number."""
+"""Bytes of memory that a decoded JSON value takes beside its text. Measured were 60 for an empty list or object, 59 for
+a short string, and 36 for a number. Lower counts too little memory; higher refuses bodies that there is memory for.
+"""
 RETRY_AFTER_S = 1.0
+"""Time after which a client should repeat a request that found no memory for its body, in seconds. Shorter brings
+requests back while there is still no memory; longer leaves memory unused.
+"""
 
 
 class ByteBudget:
@@ -18,9 +23,9 @@ class ByteBudget:
         self.num_held = 0
 
     def take(self, number: int) -> None:
-        """Raises Overloaded, and takes nothing, where so many are not free."""
+        """Takes bytes from the budget. Raises Overloaded, and takes nothing, if fewer are free."""
         if self.num_held + number > self.most:
-            raise Overloaded("the bodies of other requests take all the memory that there is for bodies", RETRY_AFTER_S)
+            raise Overloaded("the bodies of requests in progress take all the memory for request bodies", RETRY_AFTER_S)
         self.num_held += number
 
     def give_back(self, number: int) -> None:
@@ -28,7 +33,9 @@ class ByteBudget:
 
 
 class Share:
-    """Of one body. It is held as long as the request is in progress: what is made of a body lives so long too."""
+    """The bytes of the budget that one body takes. A share is held until the request ends, because the objects that are
+    made of the body live until then, too.
+    """
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
@@ -36,17 +43,17 @@ class Share:
         self._num_counted = 0
 
     def add(self, number: int) -> None:
-        """Raises Overloaded."""
+        """Counts more bytes of the body. Raises Overloaded, and counts nothing, if too few are free."""
         counted = max(0, self._num_bytes + number - FREE_BYTES)
         self._budget.take(counted - self._num_counted)
         self._num_bytes += number
         self._num_counted = counted
 
     def add_values(self, number: int) -> None:
-        """Raises Overloaded."""
+        """Counts the memory of JSON values that the body is decoded to. Raises Overloaded."""
         self.add(number * BYTES_PER_VALUE)
 
     def release(self) -> None:
-        """Again is no harm."""
+        """Gives all bytes back. A second call has no effect."""
         self._budget.give_back(self._num_counted)
         self._num_bytes = self._num_counted = 0

@@ -1,4 +1,4 @@
-"""How much runs at once, in all and of one tenant. Arithmetic: nothing here waits."""
+"""Limits on what runs at the same time, in total and for each tenant. The module counts, and does not wait."""
 
 
 class Capacity:
@@ -7,7 +7,7 @@ class Capacity:
         self.most_per_tenant = most_per_tenant
         self.num_held = 0
         self.num_given_back = 0
-        """Since the start. While it stands still, nothing ends."""
+        """Units that were given back since the start of the process. The number stands still while nothing ends."""
         self._by_tenant: dict[str, int] = {}
 
     @property
@@ -15,7 +15,7 @@ class Capacity:
         return self.num_held >= self.most
 
     def acquire(self, number: int = 1, tenant: str = "") -> "Units | None":
-        """None where so many are not free."""
+        """Units for a new holder. None if the limits leave fewer than `number` free."""
         units = Units(self, tenant)
         return units if units.grow(number) else None
 
@@ -45,7 +45,7 @@ class Capacity:
 
 
 class Standstill:
-    """How long a capacity that is full has given nothing back, as far as whoever looks can tell."""
+    """Measures for how long a full capacity has given nothing back. It notices changes only when it is read."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
@@ -53,7 +53,7 @@ class Standstill:
         self._num_given_back = 0
 
     def lasts_s(self, now: float) -> float:
-        """Since the first look that found it so."""
+        """Seconds since the first reading that found the capacity in its present standstill. 0 without a standstill."""
         capacity = self._capacity
         if not capacity.is_full:
             self._since = None
@@ -63,7 +63,7 @@ class Standstill:
 
 
 class Units:
-    """What one request holds. They are free again when everybody who shares them has released them."""
+    """The units of a capacity that one request holds. They are given back when all holders have released them."""
 
     def __init__(self, capacity: Capacity, tenant: str) -> None:
         self.capacity = capacity
@@ -72,18 +72,19 @@ class Units:
         self._num_holders = 1
 
     def grow(self, number: int) -> bool:
-        """False, and nothing is taken, where so many more are not free."""
+        """Takes more units. False, and takes nothing, if fewer than `number` are free."""
         if not self.capacity._take(number, self._tenant):
             return False
         self._number += number
         return True
 
     def share(self) -> "Units":
-        """One more has to release them."""
+        """Adds a holder, which has to release the units, too."""
         self._num_holders += 1
         return self
 
     def release(self) -> None:
+        """Each holder calls this once."""
         self._num_holders -= 1
         if self._num_holders == 0:
             self.capacity._give_back(self._number, self._tenant)

@@ -1,4 +1,4 @@
-"""Which connections are open, from where, and which of them may go when there are too many. Pure bookkeeping."""
+"""The open connections of a listener by address, and the one that is closed if there are too many."""
 
 from collections import Counter
 from typing import Generic, TypeVar
@@ -11,13 +11,13 @@ class Connections(Generic[C]):
         self.most = most
         self.most_per_address = most_per_address
         self.open: dict[C, str] = {}
-        """And the address of each."""
+        """The open connections, and the address of each."""
         self._of_address: Counter[str] = Counter()
         self._idle: dict[C, None] = {}
-        """Without a request that is being answered, the longest first."""
+        """Connections without a request that is being answered. The one that has been idle longest is first."""
 
     def add(self, connection: C, address: str) -> bool:
-        """False where it is one too many of its address. It is idle."""
+        """Adds a connection, as an idle one. False, and not added, if its address has too many connections."""
         if self._of_address[address] >= self.most_per_address:
             return False
         self._of_address[address] += 1
@@ -26,7 +26,9 @@ class Connections(Generic[C]):
         return True
 
     def surplus(self) -> C | None:
-        """What has to go: the connection that has been idle longest, which is the newest where no other is."""
+        """The connection to close: the one that has been idle longest, if there are too many connections. That is the
+        newest connection if all older ones are busy.
+        """
         return next(iter(self._idle), None) if len(self.open) > self.most else None
 
     def is_busy(self, connection: C) -> None:
@@ -38,7 +40,7 @@ class Connections(Generic[C]):
             self._idle[connection] = None
 
     def remove(self, connection: C) -> None:
-        """Again is no harm."""
+        """A second call for a connection has no effect."""
         address = self.open.pop(connection, None)
         self._idle.pop(connection, None)
         if address is not None:

@@ -1,7 +1,7 @@
-"""One request and its answer, as ASGI exchanges them.
+"""One request and its answer, as an ASGI server exchanges them with the application.
 
-A client that leaves cancels the task that answers it, at whatever it is: ASGI servers only say so on `receive`. And
-every answer, whoever gives it, has the same headers added.
+An ASGI server reports only through `receive` that a client has left. The exchange therefore watches `receive`, and then
+cancels the task that answers the client. It also adds the same headers to every answer.
 """
 
 import asyncio
@@ -13,32 +13,34 @@ Headers = list[tuple[bytes, bytes]]
 
 class Exchange:
     def __init__(self, receive: Receive, send: Send, headers: Headers) -> None:
-        """`headers`: of the answer, where it does not have them by itself."""
+        """`headers` are added to an answer that does not have them."""
         self._receive = receive
         self._send = send
         self._headers = headers
         self._task = asyncio.current_task()
         self._watching: asyncio.Task[None] | None = None
-        self._is_answered = self._is_told = False
+        self._is_answered = self._is_body_given = False
         self.is_started = False
-        """The answer has its status."""
+        """Whether the answer has begun, with its status and headers."""
         self.client_left = False
 
     def watch(self) -> None:
-        """From when its body has been read on, the client may leave."""
+        """Starts to watch for a client that leaves. The body of the request must have been read."""
         self._watching = asyncio.create_task(self._watch())
 
     async def receive(self) -> Message:
-        """The body has been read, and is in the scope. Then comes the end, which also follows a complete answer."""
-        if not self._is_told:
-            self._is_told = True
+        """ASGI's `receive` for the application. The first message has an empty body, because the body has been read and
+        is in the scope. The second message is the disconnect, which also follows a complete answer.
+        """
+        if not self._is_body_given:
+            self._is_body_given = True
             return {"type": "http.request", "body": b"", "more_body": False}
         if self._watching is not None:
             await asyncio.shield(self._watching)
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        if self.client_left:  # vLLM's code answers a cancellation with an error of its own
+        if self.client_left:  # vLLM answers a cancelled request with an error
             return
         if message["type"] == "http.response.start":
             self.is_started = True
@@ -57,7 +59,7 @@ class Exchange:
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
-            pass  # the end of a request that had no body
+            pass  # the empty body of a request without a body
         if not self._is_answered and self._task is not None:
             self.client_left = True
             self._task.cancel()

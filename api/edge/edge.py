@@ -1,7 +1,9 @@
-"""The way of every HTTP request to its route: named, checked, read and counted, in this order.
+"""The steps before every HTTP request reaches its route: it gets an id, is checked, is read and is counted, in this
+order.
 
-What can be judged by the headers is refused before the body is read. A body is read before the request counts as open:
-slow senders take nobody's turn. Whatever happens, the answer is in OpenAI's shape and names the request.
+A request that its headers show to be wrong is refused before its body is read. A body is read before the request counts
+as open, so that slow senders do not use up the open requests. Every answer has the id of the request, and every error
+has OpenAI's shape.
 """
 
 import asyncio
@@ -12,18 +14,17 @@ from starlette.datastructures import QueryParams
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.edge.bodies import Bodies, ClientLeft
+from api.edge.bodies import BODY, Bodies, ClientLeft
 from api.edge.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
 from api.edge.capacity import Capacity, Units
 from api.edge.disconnect import Exchange
+from api.edge.error_response import error_response
 from api.edge.head import Head, check_repeated, head_of
 from api.edge.hosts import HostRule
 from api.edge.request_id import HEADER, HTTP_REQUEST, request_id_of
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
-from api.wire.errors import error_response
 from api.wire.query import flag_in
-from api.wire.requests import BODY
 from cluster import metrics
 from cluster.config.ingress import IngressConfig
 from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, ServingError
@@ -31,21 +32,27 @@ from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, 
 logger = logging.getLogger("baton.ingress")
 
 UNITS = "baton.units"
-"""Where the scope of a request has what it holds of the replica's capacity."""
+"""Key in the ASGI scope of a request. The value is the `Units` that the request holds of the replica's capacity."""
 STREAMED_AGAIN = "/v1/responses/"
-"""What a GET may stream."""
+"""Prefix of the paths on which a GET may stream."""
 HAS_TENANTS = "/v1/"
-"""Routes below it know whose request it is."""
+"""Prefix of the paths whose requests belong to a tenant."""
 RETRY_AFTER_S = 1.0
+"""Time after which a client should repeat a request that a full replica has refused, in seconds. Shorter brings
+requests back to a replica that is still full; longer leaves capacity unused.
+"""
 _EXPOSED = ["retry-after", "x-request-id", "x-baton-path", "x-baton-slo", "x-baton-predicted", "x-baton-prompt-tokens"]
 _PREFLIGHT_S = 600
+"""Time for which browsers may cache the answer to a preflight request, in seconds. Shorter costs more preflight
+requests; longer delays a change of `cors_origins`.
+"""
 
 
 class Edge:
-    """ASGI middleware, around everything else."""
+    """The outermost ASGI middleware of the ingress."""
 
     def __init__(self, app: ASGIApp, config: IngressConfig, capacity: Capacity) -> None:
-        """`capacity`: of requests."""
+        """`capacity` limits the open sequences of the replica."""
         self._app = app
         self._hosts = HostRule(config.allowed_hosts, config.host, socket.gethostname())
         self._origins = OriginRule(config.cors_origins)
@@ -80,7 +87,7 @@ class Edge:
             HTTP_REQUEST.reset(token)
 
     def _check_sender(self, scope: Scope, head: Head) -> None:
-        """Raises InvalidRequest, Misdirected, Forbidden."""
+        """Checks the headers that name the host and the origin. Raises InvalidRequest, Misdirected, Forbidden."""
         check_repeated(scope["headers"])
         if head.host is None:
             if scope.get("http_version") != "1.0":
@@ -88,7 +95,7 @@ class Edge:
         elif not self._hosts.allows(head.host):
             name = head.host.decode("latin-1")
             raise Misdirected(
-                f"{name!r} is not served here, unless the operator lists it in ingress.allowed_hosts",
+                f"this service has no host name {name!r}: the operator can list it in ingress.allowed_hosts",
                 None,
                 "host_not_allowed",
             )
@@ -97,7 +104,9 @@ class Edge:
         check_upgrade(head.upgrade)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`receive`: of the server. What goes wrong is answered here, so that pages of listed origins can read it."""
+        """Reads, counts and serves a request. `receive` is the server's. Errors are answered here, inside of the CORS
+        middleware, so that pages of listed origins can read them.
+        """
         exchange: Exchange = scope["baton.exchange"]
         body = scope[BODY] = self._bodies.new()
         units: Units | None = None
@@ -132,7 +141,7 @@ class Edge:
                 units.release()
 
     def _unit(self) -> Units:
-        """Raises Overloaded."""
+        """One unit of the capacity. Raises Overloaded if none is free."""
         units = self._capacity.acquire()
         if units is None:
             raise full(self._capacity)
@@ -140,7 +149,7 @@ class Edge:
 
 
 def hold_more(scope: Scope, number: int) -> None:
-    """Of the replica's capacity, for what turned out to be more than one. Raises Overloaded."""
+    """Takes `number` more units of the replica's capacity, for a request with several sequences. Raises Overloaded."""
     units: Units = scope[UNITS]
     if not units.grow(number):
         raise full(units.capacity)
@@ -148,24 +157,26 @@ def hold_more(scope: Scope, number: int) -> None:
 
 def full(capacity: Capacity) -> Overloaded:
     return Overloaded(
-        f"this ingress replica has {capacity.num_held} open sequences, and takes {capacity.most}", RETRY_AFTER_S
+        f"this ingress replica has {capacity.num_held} open sequences, and the limit is {capacity.most}", RETRY_AFTER_S
     )
 
 
 def _identify(scope: Scope) -> None:
-    """Raises Unauthorized."""
+    """Puts the tenant of a request into its state. Raises Unauthorized."""
     if scope["path"].startswith(HAS_TENANTS):
         key = key_of(scope["headers"])
         scope.setdefault("state", {})[TENANT] = "" if key is None else tenant_of_key(key)
 
 
 def _is_counted(scope: Scope) -> bool:
-    """What takes long: a POST, or a stream that is read again. A full replica is a healthy one, and says so."""
+    """Whether a request counts as open. A POST counts, and so does a stream that is read again. Short requests do not:
+    a full replica still answers health checks.
+    """
     if scope["method"] == "POST":
         return True
     if not scope["path"].startswith(STREAMED_AGAIN):
         return False
     try:
         return flag_in(QueryParams(scope.get("query_string", b"")), "stream")
-    except InvalidRequest:  # which it is told by whoever reads it
+    except InvalidRequest:  # the route that reads this parameter refuses it
         return False

@@ -1,11 +1,11 @@
-"""The headers of a request that decide whether it is let in. Pure."""
+"""The headers of a request that decide whether the edge admits the request."""
 
 from typing import NamedTuple
 
 from cluster.errors import InvalidRequest
 
 Headers = list[tuple[bytes, bytes]]
-"""As ASGI has them: names in lower case, in the order in which they were sent."""
+"""Headers as ASGI gives them: with names in lower case, in the order in which the client has sent them."""
 
 _WANTED = {
     b"host": "host",
@@ -33,17 +33,19 @@ class Head(NamedTuple):
 
     @property
     def body_bytes(self) -> int:
-        """That it says it has; 0 where it says nothing."""
+        """Bytes of the body according to Content-Length. 0 if the header is absent or is not a number."""
         length = self.content_length or b""
         return int(length) if length.isdigit() and len(length) < MAX_DIGITS else 0
 
 
 MAX_DIGITS = 19
-"""Of a length. The HTTP parser refuses longer ones."""
+"""Digits from which on a Content-Length counts as 0. The bytes that arrive are counted in any case, and the HTTP parser
+refuses a length that does not fit 64 bits.
+"""
 
 
 def head_of(headers: Headers) -> Head:
-    """Of a header that is repeated, the first."""
+    """The head of a request. The first value counts if a header is repeated."""
     found: dict[str, bytes] = {}
     for name, value in headers:
         if name in _WANTED:
@@ -52,7 +54,9 @@ def head_of(headers: Headers) -> Head:
 
 
 def check_repeated(headers: Headers) -> None:
-    """Raises InvalidRequest where two parties could read two different requests."""
+    """Raises InvalidRequest for a repeated header of which a proxy and the ingress could read different values."""
     seen = [name for name, _ in headers if name in (b"host", b"origin", b"content-type")]
     if len(seen) != len(set(seen)):
-        raise InvalidRequest("the headers Host, Origin and Content-Type may be sent once", None, "repeated_header")
+        raise InvalidRequest(
+            "each of the headers Host, Origin and Content-Type may be sent only once", None, "repeated_header"
+        )

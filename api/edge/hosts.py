@@ -1,7 +1,8 @@
-"""By which names this service may be asked for. Pure.
+"""The host names under which the ingress serves requests.
 
-A web page may have its own name resolve to this machine (DNS rebinding). Its requests are then of its own origin, and
-only the `Host` header tells them from others. So a name that strangers can register is refused unless it is listed.
+The owner of a web page may make the page's own host name resolve to this machine (DNS rebinding). A browser then treats
+requests of the page to this machine as requests of the same origin, and only the `Host` header shows the foreign name.
+So a name that anyone can register is refused unless the operator has listed it.
 """
 
 import re
@@ -10,22 +11,26 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 NUM_REMEMBERED = 1024
-"""Values of `Host` whose verdict is kept. Clients use a few; more costs memory that a stranger fills."""
+"""Values of `Host` whose verdict is cached. Clients use a few values. Lower checks values again; higher takes memory
+that any sender of requests can fill.
+"""
 
 MAX_HOST_BYTES = 300
-"""A DNS name has 253 characters at most."""
+"""Bytes of `Host` above which the header is refused. A DNS name has at most 253 characters, and a port may follow it.
+Lower refuses long names; higher searches longer texts.
+"""
 
 _INTERNAL = (".internal", ".local", ".svc", ".cluster.local", ".home.arpa", ".test")
 """Suffixes that are reserved for private networks."""
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9._-]{0,252}))(?::\d{0,5})?")
-"""A name or an IP literal, and a port."""
+"""The value of `Host`: a name or an IP literal, and possibly a port."""
 
 
 class HostRule:
     def __init__(self, listed: Sequence[str], listens_on: str, machine: str) -> None:
-        """`listed`: names, "*.name" for all below one, or "*" for all. `listens_on`: the host of the listener.
-        `machine`: its name.
+        """`listed` has names, "*.name" for all names below a name, or "*" for all names. `listens_on` is the host of
+        the listener, and `machine` the host name of this machine.
         """
         self._exact = {name.lower() for name in listed if not name.startswith("*.")}
         self._suffixes = tuple(name[1:].lower() for name in listed if name.startswith("*."))
@@ -34,7 +39,7 @@ class HostRule:
         self._remembered = lru_cache(NUM_REMEMBERED)(self._allows)
 
     def allows(self, host: bytes) -> bool:
-        """`host`: the value of the header."""
+        """Whether requests with this value of `Host` are served."""
         return len(host) <= MAX_HOST_BYTES and self._remembered(host)
 
     def _allows(self, host: bytes) -> bool:
@@ -52,7 +57,7 @@ class HostRule:
 
 
 def is_loopback(host: str) -> bool:
-    """An IP literal, or a name."""
+    """Whether a host is a loopback address or the name localhost."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -60,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _address(name: str) -> str | None:
-    """The IP literal that a name is."""
+    """The IP address of an IP literal. None for a name."""
     try:
         return str(IPv6Address(name[1:-1]) if name.startswith("[") else ip_address(name))
     except ValueError:

@@ -1,8 +1,8 @@
-"""By what a client, an operator and a log line name the same HTTP request.
+"""The id of an HTTP request, by which a client, an operator and a log line name the same request.
 
-The client's own `x-request-id` where it is a plain word, else one that is made here. It is only ever shown: engines and
-workers know a request by an id that no client chooses (`Call.id`, api/frontend/generation.py), which is in the `id` of
-the answer's body and, beside this one, in the request's receipt.
+It is the client's `x-request-id` if that is a plain word, and otherwise a new id. Baton only shows this id. Engines and
+workers know a request by an id that no client chooses (`Call.id`, api/frontend/generation.py). The `id` in the body of
+an answer contains that id, and the route receipt of a request contains both.
 """
 
 import logging
@@ -12,22 +12,24 @@ from contextvars import ContextVar
 
 HEADER = b"x-request-id"
 MAX_CHARS = 128
+"""Characters of an id from a client. A longer id is replaced by a new one. Higher lets clients write longer log lines.
+"""
 
 _SAFE = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,%d}" % MAX_CHARS)
 
 HTTP_REQUEST: ContextVar[str] = ContextVar("request_id", default="")
-"""Of the request that is being answered; empty for what Baton does by itself."""
+"""The id of the HTTP request that is being answered. Empty in work that no request has caused."""
 
 
 def request_id_of(given: bytes | None) -> str:
-    """The client's, or a new one."""
+    """The id that the client has sent, or a new one if `given` is None or not a plain word."""
     if given is not None and _SAFE.fullmatch(given):
         return given.decode("ascii")
     return f"req_{uuid.uuid4().hex}"
 
 
 class RequestIds(logging.Filter):
-    """Gives each log record the id of the request that is being answered, where there is one."""
+    """Adds the id of the HTTP request that is being answered to each log record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if request_id := HTTP_REQUEST.get():

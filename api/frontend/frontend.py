@@ -24,13 +24,13 @@ from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMClientError
 from vllm.renderers.chat_utils import has_non_text_content
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from api.frontend.checking_thread import in_checking_thread
 from api.frontend.generation import CALL, Call, SessionFactory
 from api.frontend.plain_streams import TextChat, TextCompletion
 from api.frontend.remote_engine import RemoteEngine
 from api.frontend.token_counting import TextCounter
 from api.frontend.vllm_errors import error_of_response, serving_error
 from api.wire.fields import check_fields
-from api.wire.requests import in_checking_thread
 from api.wire.validation import FailFast, first_error
 from cluster.config.application import AppConfig
 from cluster.config.repository import resolve_model

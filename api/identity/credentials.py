@@ -1,7 +1,7 @@
-"""The credential of a request: a bearer token, or none. Pure.
+"""The credential of a request: a bearer token, or none.
 
-Whatever else is sent is refused. Were it taken for no credential, a client whose proxy rewrites the header would share
-the conversations of everybody who has no API key.
+A credential of another form is refused. If it counted as no credential, a client whose proxy rewrites the header would
+share the conversations of all clients that have no API key.
 """
 
 import re
@@ -9,23 +9,26 @@ import re
 from cluster.errors import Unauthorized
 
 MAX_CREDENTIAL_BYTES = 4096
-"""Of a header. OpenAI's keys have some 200 bytes, signed tokens 1 to 3 KiB. Less refuses these; more lets every request
-carry more to hash.
+"""Bytes of the Authorization header. OpenAI's keys have about 200 bytes, and signed tokens 1 to 3 KiB. Lower refuses
+such tokens; higher lets every request carry more bytes to hash.
 """
 
 _OTHER_HEADERS = (b"api-key", b"x-api-key")
-"""What other services take their keys from."""
+"""Headers in which further services expect API keys. Baton refuses them, so that a key is never ignored."""
 
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+) *")
-"""RFC 6750, with any visible ASCII character in the token."""
+"""A bearer token as in RFC 6750, except that the token may have all visible ASCII characters."""
 
 
 def key_of(headers: list[tuple[bytes, bytes]]) -> str | None:
-    """The API key that is sent. `headers`: names in lower case. Raises Unauthorized."""
+    """The API key of a request, and None without a credential. `headers` have names in lower case.
+
+    Raises Unauthorized for a credential of another form, and for several credentials.
+    """
     found = None
     for name, value in headers:
         if name in _OTHER_HEADERS:
-            raise _refused(f"the header {name.decode()} is not read here")
+            raise _refused(f"this service does not read the header {name.decode()}")
         if name == b"authorization":
             if found is not None:
                 raise _refused("there are several Authorization headers")

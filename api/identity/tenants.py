@@ -1,25 +1,25 @@
-"""Tenants by their API keys. Pure."""
+"""Tenants, which are named by hashes of their API keys."""
 
 import hashlib
 from typing import Any
 
 NO_KEY = "anonymous"
-"""The tenant, in what is remembered, of those who send no API key."""
+"""Name under which PostgreSQL and Redis hold the data of requests without an API key."""
 
 TENANT = "tenant"
-"""Where the state of a request has its tenant."""
+"""Key in the state of a request. The value is the name of the tenant."""
 
 
 def tenant_of_key(key: str) -> str:
-    """Whoever has the same API key is the same tenant. Its name does not give the key away."""
+    """The name of the tenant that an API key belongs to. It is a hash, so that the name does not reveal the key."""
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def tenant_of(request: Any) -> str:
-    """Of a request that the edge (api/edge/edge.py) has let in. Empty without an API key."""
+    """The tenant of a request that the edge (api/edge/edge.py) has admitted. Empty without an API key."""
     return str(request.scope["state"][TENANT])
 
 
 def tenant_in_state(request: Any) -> str:
-    """As what is remembered knows it."""
+    """The tenant of a request as PostgreSQL and Redis know it: NO_KEY without an API key."""
     return tenant_of(request) or NO_KEY

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Request, Response
 from api.identity.tenants import tenant_in_state
 from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
+from api.server.request_body import checked, object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.conversations import Conversation, Conversations
 from api.state.postgres.stores.search import Match
 from api.state.redis.read_cache import ReadCache
 from api.wire.items import items_of
 from api.wire.pages import Part, listed, metadata_in, metadata_of, page_of, title_of, user_of
-from api.wire.requests import checked, object_of
 from cluster.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/conversations")

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
 from api.routes.services import services_of
+from api.server.request_body import object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.feedback import Feedback, FeedbackStore
 from api.wire.feedback import KNOWN, opinion_of, rating_of
 from api.wire.pages import Part, listed, page_of
-from api.wire.requests import object_of
 
 router = APIRouter(prefix="/v1/feedback")
 

@@ -16,6 +16,7 @@ from api.routes.call_headers import call_of, check_constraints_of, headers_of
 from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
 from api.server.event_stream import EventStream
+from api.server.request_body import checked, object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.items import new_id
 from api.state.postgres.stores.responses import Responses
@@ -23,7 +24,6 @@ from api.state.redis.idempotency_keys import Hold
 from api.wire.fingerprint import fingerprint
 from api.wire.pages import listed, page_of
 from api.wire.query import flag_in, number_in
-from api.wire.requests import checked, object_of
 from api.wire.responses.request import KNOWN, OVERRIDES, ResponseRequest, request_again, request_of
 from api.wire.sse import error_event, event_frame
 from cluster.errors import Conflict, NotFound, ServingError

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
 from api.routes.services import services_of
+from api.server.request_body import object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.chat_completions import ChatCompletions
 from api.wire.completions.messages import listed_messages
 from api.wire.pages import listed, metadata_in, metadata_of, page_of, part_of
-from api.wire.requests import object_of
 from cluster.errors import InvalidRequest
 
 router = APIRouter(prefix="/v1/chat/completions")

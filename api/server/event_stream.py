@@ -13,7 +13,7 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.wire.errors import error_response
+from api.edge.error_response import error_response
 from api.wire.sse import DONE, HEADERS, KEEP_ALIVE, ErrorIn, error_frame, to_wire
 from cluster.errors import ServingError
 

@@ -13,8 +13,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from api.edge.browser import SECURITY_HEADERS
 from api.edge.connections import Connections
+from api.edge.error_response import error_response
 from api.edge.request_id import HEADER, request_id_of
-from api.wire.errors import error_response
 from cluster import metrics
 from cluster.config.ingress import IngressConfig
 from cluster.errors import HeadersTooLarge, InvalidRequest, Overloaded, RequestTimedOut, ServingError, UrlTooLong

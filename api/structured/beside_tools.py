@@ -1,9 +1,9 @@
-"""Whether tools and another constraint can be followed together, without compiling the constraint to find out.
+"""Whether an engine can follow tools and a JSON schema in one request, decided without compiling the schema.
 
-Where a model may call tools or else has to keep to a schema, vLLM asks xgrammar for the schema's grammar first, on the
-event loop, only to know whether there is one. That takes seconds for some schemas that are within all bounds
-(`pattern: a{10000}`). What vLLM makes of both is compiled in a process of its own in any case
-(api/structured/compilers.py), where such a schema ends its own request.
+If a model may either call tools or answer by a schema, vLLM (`_xgrammar_supports`) compiles the schema with xgrammar on
+the event loop, only to learn whether xgrammar supports it. That takes seconds for some schemas within all bounds
+(`pattern: a{10000}`). The constraint that vLLM makes of the tools and the schema is compiled in a separate process in
+any case (api/structured/compilers.py). There a costly schema ends only its own request.
 """
 
 import json
@@ -15,12 +15,14 @@ from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_
 
 
 def judge_by_keywords() -> None:
-    """For all parsers of this process. May be called again."""
+    """Replaces vLLM's check for all parsers of this process. A second call has no effect."""
     abstract_parser._xgrammar_supports = may_be_followed
 
 
 def may_be_followed(outputs: StructuredOutputsParams) -> bool:
-    """False: it has a keyword that xgrammar does not know. Then vLLM lets the schema hold, and the tools' do not."""
+    """Whether a request with tools may have this schema, too. False for a schema with a keyword that xgrammar does not
+    know. Then vLLM enforces the schema of the answer, and not the schemas of the tools.
+    """
     schema = outputs.json
     try:
         if isinstance(schema, str):

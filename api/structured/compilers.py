@@ -1,12 +1,13 @@
-"""Tries each new constraint of a request in a process of its own before an engine sees it.
+"""Compiles each new constraint in a separate process, the trial, before an engine sees the constraint.
 
-A compilation cannot be stopped within a process, and one in an engine's core takes CPU time and memory from all its
-requests. So a few processes compile first (api/structured/trial.py). One that takes too long or too much ends with its
-process, which is replaced, and the request is refused. Verdicts are remembered. Several requests with one new
-constraint wait for the same trial; it goes on when they leave, so that coming again is no way to start another.
+A compilation cannot be stopped within a process, and a compilation in an engine core takes CPU time and memory from all
+requests of the engine. So a few processes compile first (api/structured/trial.py). If a compilation takes too long or
+too much memory, its process ends and is replaced, and the request is refused. Verdicts are cached. Requests with the
+same new constraint wait for one trial. A trial goes on when its clients leave, so that a repeated request starts no
+second trial.
 
-A tenant has at most all processes but one, and its constraints wait in line before them: however many it sends, one
-process is left to all others.
+The constraints of one tenant run in all processes but one at most, and wait in a queue for these. So one process is
+left to all further tenants, however many constraints a tenant sends.
 """
 
 import asyncio
@@ -28,17 +29,27 @@ from cluster.errors import InvalidRequest, Overloaded, ServingError, TooManyRequ
 logger = logging.getLogger("baton.compilers")
 
 MAX_VERDICTS = 4096
-"""Remembered. More takes memory (100 bytes each), fewer tries a constraint anew that comes seldom."""
+"""Verdicts in the cache. Higher takes more memory, at 100 bytes for each verdict; lower compiles rare constraints
+again.
+"""
 WALL_FACTOR, WALL_S = 10.0, 5.0
-"""A trial has its CPU time, and on a machine that is busy so many times that, and so many seconds to begin."""
+"""A trial may take `WALL_S` seconds of wall time, and `WALL_FACTOR` times its CPU time (`compile_s`) in addition. Lower
+refuses constraints on a busy machine; higher lets a client wait longer for that refusal.
+"""
 START_S, ENDING_S = 60.0, 1.0
-"""How long a process may take to start, and to be gone after it has closed its output."""
+"""Time in which a process must start, and time in which it must end after it has closed its output, in seconds. Then it
+is killed. A shorter time kills processes on a busy machine; a longer time makes requests wait longer for a process that
+hangs.
+"""
 RETRY_AFTER_S = 2.0
+"""Time after which a client should repeat a request whose constraint was not compiled, in seconds. Shorter brings
+requests back while the processes are still busy; longer leaves the processes idle.
+"""
 
 
 class Compilers:
     def __init__(self, config: StructuredOutputConfig, tokens: Callable[[], dict[str, Any]]) -> None:
-        """`tokens` gives what a trial needs of the tokenizer; it takes a second, and is called in a thread, once."""
+        """`tokens` returns the data of the tokenizer that a trial needs. It is called once, in a thread, for 1 s."""
         self._config = config
         self._tokens = tokens
         self._setup: asyncio.Future[bytes] | None = None
@@ -50,8 +61,12 @@ class Compilers:
         self.num_killed = 0
 
     async def check(self, kind: str, spec: str, tenant: str) -> None:
-        """Raises InvalidRequest where the constraint is wrong or costs too much, TooManyRequests where too many of the
-        tenant wait, Overloaded where the machine has not tried it in time: nothing is known of the constraint then.
+        """Returns if the constraint compiles within its limits.
+
+        Raises:
+            InvalidRequest: the constraint is wrong, or costs too much to compile.
+            TooManyRequests: too many constraints of the tenant wait to be compiled.
+            Overloaded: the machine was too busy to compile it in time, so that its cost is unknown.
         """
         key = hashlib.blake2b(f"{kind}\n{spec}".encode(errors="surrogatepass"), digest_size=16).digest()
         if key in self._verdicts:
@@ -88,7 +103,7 @@ class Compilers:
         if not share.num_waiting:
             del self._tenants[tenant]
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("a constraint could not be tried: %r", error)
+            logger.warning("the trial of a constraint failed: %r", error)
 
     async def _tried(self, key: bytes, kind: str, spec: str, share: "_Tenant") -> str | None:
         async with share.running, self._free:
@@ -119,7 +134,7 @@ class Compilers:
         try:
             return await asyncio.shield(self._setup)
         except Exception:
-            self._setup = None  # the next constraint tries again
+            self._setup = None  # the next constraint computes it again
             raise
 
     def _made_setup(self) -> bytes:
@@ -131,32 +146,34 @@ class Compilers:
 
 
 _PARAMS = {"json": "response_format", "json_object": "response_format", "structural_tag": "tools"}
-"""The parameter that a constraint of this kind comes from; the others are named alike."""
+"""The parameter that a constraint comes from, by its kind. A kind that is not listed is the parameter's name."""
 
 
 _TOO_COSTLY = {
     -signal.SIGPROF: "too long",
     **dict.fromkeys((-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGILL), "too much memory"),
 }
-"""How a process ends that has had its CPU time, or that gets no memory. Other ends, as by the kernel where the machine
-has no memory, say nothing of the constraint.
+"""The resource that a trial ran out of, by the exit status of its process. Any further exit status shows nothing about
+the constraint, as when the kernel kills the process because the machine has no memory.
 """
 
 
 class _Tenant:
+    """The constraints of one tenant that run or wait."""
+
     def __init__(self, most: int) -> None:
         self.running = asyncio.Semaphore(most)
         self.num_waiting = 0
 
 
 class _Trial:
-    """One process. Used for one constraint at a time."""
+    """A process that compiles constraints, one at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.is_alive = True
         self.result = ""
-        """Of the last constraint, as it is counted."""
+        """Outcome of the last constraint, as a label of baton_constraints_total."""
 
     @classmethod
     async def start(cls, setup: bytes) -> "_Trial":
@@ -176,14 +193,15 @@ class _Trial:
 
     @property
     def is_running(self) -> bool:
-        """Somebody else may have ended it while it had nothing to do."""
+        """Whether the process still runs. An operator or the kernel may have ended it while it was idle."""
         return self._process.returncode is None
 
     async def verdict(self, kind: str, spec: str, wall_s: float) -> str | None:
-        """What is wrong with the constraint, in words for the client. None: nothing. Raises Overloaded where it has had
-        neither its CPU time nor its memory by then.
+        """The error of the constraint, in words for the client. None for a constraint that compiles.
+
+        Raises Overloaded if `wall_s` has passed before the constraint has used up its CPU time or its memory.
         """
-        self.is_alive = False  # until it has answered, whoever may cancel this
+        self.is_alive = False  # until the process has answered: the caller may be cancelled
         answer = await self._answer_to(json.dumps([kind, spec]).encode() + b"\n", wall_s)
         if answer:
             self.is_alive = True
@@ -193,12 +211,12 @@ class _Trial:
         was_forced = await self.end()
         how = None if was_forced else _TOO_COSTLY.get(self._process.returncode or 0)
         if how is None:
-            raise Overloaded("the schema, regular expression or grammar could not be tried in time", RETRY_AFTER_S)
+            raise Overloaded("the schema, regular expression or grammar could not be compiled in time", RETRY_AFTER_S)
         self.result = "too_costly"
         return f"the schema, regular expression or grammar takes {how} to compile"
 
     async def end(self) -> bool:
-        """After it has ended by itself, or by force. True: by force."""
+        """Ends the process, or waits until it has ended by itself. True if it was killed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(0.0 if self.is_alive else ENDING_S):
                 await self._process.wait()
@@ -210,7 +228,7 @@ class _Trial:
         return True
 
     async def _answer_to(self, message: bytes, wall_s: float) -> bytes:
-        """Empty where it has ended, or does not answer in time."""
+        """The answer of the process to a message. Empty if the process has ended or does not answer in time."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         try:

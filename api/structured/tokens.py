@@ -1,4 +1,4 @@
-"""What compiling a constraint needs of the model's tokenizer, as text for another process."""
+"""The data of the model's tokenizer that a trial (api/structured/trial.py) needs, as text for its process."""
 
 from copy import copy
 from typing import Any
@@ -7,13 +7,13 @@ import xgrammar
 from transformers import PreTrainedTokenizerFast
 
 BYTES = "byte"
-"""llguidance's own tokenizer of single bytes. It stands for one that cannot be written as text: what compiling costs
-depends on the constraint first, and on the vocabulary little.
+"""llguidance's own tokenizer of single bytes. It replaces a tokenizer that cannot be written as text. The cost of
+compiling depends mainly on the constraint, and little on the vocabulary.
 """
 
 
 def tokens_of(tokenizer: Any, vocab_size: int, has_tags: bool) -> dict[str, Any]:
-    """`has_tags`: structural tags may come. Takes a second for a large vocabulary."""
+    """The tokenizer's data, with that of structural tags if `has_tags`. Takes 1 s for a large vocabulary."""
     width = max(vocab_size, len(tokenizer))
     tags = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=width).serialize_json() if has_tags else ""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):

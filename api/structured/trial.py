@@ -1,9 +1,9 @@
-"""A process that compiles constraints as an engine would, so that one which takes too long or too much costs this
-process alone: the kernel ends it (`SIGPROF` after so much CPU time, refused memory after so many bytes).
+"""A process that compiles constraints as an engine does. A constraint that takes too long or too much memory ends only
+this process: the kernel sends `SIGPROF` after the CPU time `compile_s`, and refuses memory above `compile_memory_mib`.
 
-Reads lines of JSON: what it needs of the tokenizer first, then one constraint after the other. Each is answered with a
-line, and a line before them says that it is ready. It knows neither vLLM nor the service: it starts in 0.3 s and takes
-30 MiB beside its tokenizer. Run by api/structured/compilers.py.
+The process reads lines of JSON: first the data of the tokenizer, then one constraint on each line. It answers the first
+line when it is ready, and each constraint with the error or null. The process imports neither vLLM nor the ingress, so
+that it starts in 0.3 s and takes 30 MiB beside its tokenizer. api/structured/compilers.py starts it.
 """
 
 import json
@@ -29,7 +29,7 @@ class Trial:
         self._tags: Any = None
 
     def answer(self, kind: str, spec: str) -> str | None:
-        """What is wrong with the constraint; None: nothing."""
+        """The error of a constraint. None for a constraint that compiles."""
         if kind == TAG and self._tags is None:
             self._tags = _tag_compiler(self._tag_tokens)
         self._limit()
@@ -38,7 +38,7 @@ class Trial:
                 self._tags.compile_structural_tag(bounded_tag(spec))
             else:
                 guidance.matcher(self._tokenizer, guidance.serialized(kind, spec))
-        except Exception as error:  # the libraries raise what they like
+        except Exception as error:  # the libraries document no classes of errors
             return str(error)[:300] or type(error).__name__
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -51,14 +51,14 @@ class Trial:
 
 
 def _limit_memory(num_bytes: int) -> None:
-    """Of this process, as far as its operator's own limit lets it."""
+    """Limits the address space of this process, or sets it to the operator's own limit if that is lower."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     is_less = most != resource.RLIM_INFINITY and not 0 <= num_bytes <= most
     resource.setrlimit(resource.RLIMIT_AS, (most if is_less else num_bytes, most))
 
 
 def _tag_compiler(tokens: str) -> Any:
-    import xgrammar  # takes 1 s and 250 MiB, which most services never need here
+    import xgrammar  # takes 1 s and 250 MiB, and is needed only for structural tags
 
     return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.deserialize_json(tokens), max_threads=1, cache_enabled=False)
 
@@ -69,7 +69,7 @@ def _address_space() -> int:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service ends it, by closing its input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the ingress ends this process by closing its input
     trial = Trial(json.loads(sys.stdin.buffer.readline()))
     _say(None)  # it is ready
     for line in sys.stdin.buffer:

@@ -1,5 +1,5 @@
-"""Response bodies as OpenAI's schema has them: what vLLM adds of its engines' affairs is dropped, optional nulls are
-absent.
+"""vLLM's response bodies and stream frames in the shape of OpenAI's schema. Fields about vLLM's engines are removed,
+and so are optional fields that are null.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ _INTERNAL = frozenset(
 _NULLABLE = frozenset(
     {"content", "refusal", "logprobs", "finish_reason", "param", "code", "service_tier", "system_fingerprint"}
 )
-"""OpenAI's schema has these as null rather than absent."""
-
+"""Fields that stay in the body where they are null, because OpenAI's schema requires them. All other nulls are removed.
+"""
 
 _NULL_EXTRAS = ("prompt_token_ids", "prompt_text", "token_ids", "stop_reason")
-"""What vLLM adds to stream chunks, as null unless asked for."""
+"""Fields that vLLM adds to stream chunks, and that are null unless the client has asked for them."""
 
 
 def public_frame(frame: str) -> str:
-    """A vLLM stream frame for the client. Works on the text: quotes inside a JSON string are escaped, so none can
-    match.
+    """A stream frame of vLLM without the null fields that vLLM adds. The function searches the frame as text. Quotes
+    inside a JSON string are escaped, so the searched text cannot occur in a string.
     """
     for name in _NULL_EXTRAS:
         frame = frame.replace(f',"{name}":null', "")
@@ -28,7 +28,7 @@ def public_frame(frame: str) -> str:
 
 
 def public(body: dict[str, Any]) -> dict[str, Any]:
-    """A vLLM response body for the client."""
+    """A response body of vLLM without the fields that clients must not see, and without optional nulls."""
     return {name: _public_value(name, value) for name, value in body.items() if _is_public(name, value)}
 
 
@@ -37,7 +37,7 @@ def _is_public(name: str, value: Any) -> bool:
 
 
 def _public_value(name: str, value: Any) -> Any:
-    if name == "logprobs":  # keyed by token texts, which may be any of the names above
+    if name == "logprobs":  # its keys may be texts of tokens, which may equal any name above
         return {"refusal": None, **value} if isinstance(value, dict) and "content" in value else value
     if isinstance(value, dict):
         return public(value)

@@ -1,7 +1,8 @@
-"""What a request may ask of structured output: bounds on JSON schemas, regular expressions and choices. Pure.
+"""Bounds on the constraints of structured output: JSON schemas, regular expressions and choices.
 
-They are checked before anything is made of a constraint. They keep what each later step does for one proportional to
-what a client has sent; whether a constraint is slow within them is found out by compiling it (api/structured/).
+They are checked before any other code reads a constraint. With these bounds, the work of each later step is
+proportional to the bytes that the client has sent. A constraint within the bounds may still be slow: api/structured/
+compiles it to find out.
 """
 
 import json
@@ -13,32 +14,46 @@ from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest
 
 MAX_DEPTH = 64
-"""Levels of objects and arrays in a schema, as vLLM and xgrammar have it. OpenAI admits 10 of objects, which are 20 to
-30 of these.
+"""Levels of objects and arrays in a schema, as vLLM and xgrammar limit them. OpenAI admits 10 levels of objects of the
+described value, which are 20 to 30 levels of the schema.
 """
 MAX_PROPERTIES = 5_000
-"""Of all objects of a schema together, items of tuples included, as OpenAI has it. More makes schemas of up to
-`max_schema_bytes` possible that take a second to compile; fewer refuses what OpenAI takes.
+"""Properties of all objects of a schema together, with the items of tuples, as OpenAI limits them. A higher bound
+admits schemas within `max_schema_bytes` that take a second to compile; a lower bound refuses schemas that OpenAI
+accepts.
 """
 MAX_ENUM_VALUES = 1_000
-"""Of all enumerations of a schema together, or in `choice`, as OpenAI has it."""
+"""Values of all enumerations of a schema together, and entries of `choice`, as OpenAI limits them. A higher bound takes
+longer to compile; a lower bound refuses schemas that OpenAI accepts.
+"""
 MAX_ALTERNATIVES = 2_000
-"""Branches of `anyOf`, `oneOf` and `allOf` in a schema: a nullable property has two. An engine follows all that fit at
-once: more makes a step slower, fewer refuses schemas with many nullable properties.
+"""Branches of `anyOf`, `oneOf` and `allOf` in a schema. A nullable property has two. An engine follows all branches
+that fit at once: a higher bound makes engine steps slower; a lower bound refuses schemas with many nullable properties.
 """
 MAX_REFERENCES = 1_000
-"""`$ref`s in a schema. With more, recursive schemas have more rules that an engine follows at once."""
+"""`$ref`s in a schema. A higher bound admits recursive schemas with more rules that an engine follows at once; a lower
+bound refuses schemas that refer to their parts often.
+"""
 MAX_REGEX_BYTES = 4 << 10
-"""Of one regular expression. A page of it is more than people write; compiling takes time in proportion at least."""
+"""Bytes of one regular expression. People write shorter ones. The time to compile one grows at least in proportion, so
+that a higher bound takes longer; a lower bound refuses long expressions.
+"""
 MAX_PATTERN_BYTES = 16 << 10
-"""Of all regular expressions in a schema."""
+"""Bytes of all regular expressions of a schema together. Higher takes longer to compile; lower refuses more schemas."""
 MAX_REPETITION = 10_000
-"""Of `{m,n}` in a regular expression, and of `minItems` and `maxItems`, which are compiled into as many copies."""
+"""Largest number in `{m,n}` of a regular expression, and largest value of `minItems`, `maxItems` and their like. Such a
+repetition is compiled into as many copies: a higher bound takes longer and more memory; a lower bound refuses long
+lists.
+"""
 MAX_LENGTH = 1_000_000
-"""Of `minLength` and `maxLength`, which are counters and cost little."""
+"""Largest value of `minLength` and `maxLength`. They become counters, so that a high bound costs little; a lower
+bound refuses limits on long texts.
+"""
 
 MAX_MULTIPLE = 10_000
-"""Of `multipleOf`, whatever its power of ten: compiling takes 7 us and 400 bytes for each number below it."""
+"""Largest value of `multipleOf`, without its power of ten. Compiling takes 7 us and 400 bytes for each number below it:
+a higher bound takes longer and more memory; a lower bound refuses more schemas.
+"""
 
 _NAMED = ("properties", "patternProperties")
 _BRANCHES = ("anyOf", "oneOf", "allOf")
@@ -48,18 +63,23 @@ _COUNTERS = frozenset(
     (*_NAMED, *_BRANCHES, *_COPIES, *_LENGTHS, "prefixItems", "enum", "$ref", "pattern", "multipleOf")
 )
 _COUNTED = re.compile(r"\{\s*+(\d++)\s*+(?:,\s*+(\d*+)\s*+)?\}")
-"""Possessive, so that nothing is tried twice: with `*` alone spaces take a time that is quadratic in their number."""
+"""A repetition in a regular expression. The quantifiers are possessive, which avoids backtracking: with a plain `*`,
+the time to search spaces is quadratic in their number.
+"""
 
 _FREE = ("grammar", "structural_tag")
 _NOT_WITH_TOOLS = ("regex", *_FREE)
-"""With tools, vLLM puts both into one grammar for xgrammar, where regular expressions have no bounds."""
+"""Constraints that are refused beside tools. vLLM puts the constraint and the tools into one grammar for xgrammar,
+where regular expressions have no bounds.
+"""
 
 
 def check_constraints(body: Any, config: StructuredOutputConfig) -> None:
-    """Of the body of a chat completion, a completion or a response. What has a wrong type is left to its request model.
+    """Checks the constraints in the body of a chat completion, a completion or a response. A field of a wrong type is
+    skipped, because the request model refuses it.
 
     Raises:
-        InvalidRequest: a constraint is of a kind that clients may not use, or too large.
+        InvalidRequest: a constraint is of a kind that clients may not use, or is too large.
     """
     if not isinstance(body, dict):
         return
@@ -73,7 +93,7 @@ def check_constraints(body: Any, config: StructuredOutputConfig) -> None:
 
 
 def _formats(body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`response_format` of chat completions and completions, `text.format` of responses."""
+    """The formats of a body: `response_format` of completions and chat completions, `text.format` of responses."""
     if isinstance(given := body.get("response_format"), dict):
         yield "response_format", given
     if isinstance(text := body.get("text"), dict) and isinstance(given := text.get("format"), dict):
@@ -109,7 +129,7 @@ def _check_beside_tools(outputs: dict[str, Any]) -> None:
 def _check_format(given: dict[str, Any], param: str, config: StructuredOutputConfig) -> None:
     if given.get("type") in _FREE:
         _check_free(given, f"{param}.type", config)
-    for name in ("json_schema", "schema"):  # nested in chat completions, flat in responses
+    for name in ("json_schema", "schema"):  # the field of chat completions, and the field of responses
         held = given.get(name)
         schema = held.get("schema") if name == "json_schema" and isinstance(held, dict) else held
         if isinstance(schema, dict | list):
@@ -130,7 +150,9 @@ def _check_tools(tools: Any, config: StructuredOutputConfig) -> None:
 def _check_free(given: Any, param: str, config: StructuredOutputConfig) -> None:
     if not config.allow_grammars:
         raise InvalidRequest(
-            f"{param}: grammars and structural tags of clients are not allowed here", param, "unsupported_parameter"
+            f"{param}: this service does not allow grammars and structural tags of clients",
+            param,
+            "unsupported_parameter",
         )
     if isinstance(given, str):
         _check_most(_size(given), config.max_schema_bytes, "bytes", param)
@@ -143,7 +165,7 @@ def _check_regex(regex: str, param: str) -> None:
     for counted in _COUNTED.finditer(regex):
         for digits in filter(None, counted.groups()):
             if len(digits) > len(str(MAX_REPETITION)) or int(digits) > MAX_REPETITION:
-                raise _too_large(f"repeats something more than {MAX_REPETITION} times", param)
+                raise _too_large(f"has a repetition of more than {MAX_REPETITION} times", param)
 
 
 def _parsed(schema: str, param: str, config: StructuredOutputConfig) -> Any:
@@ -155,7 +177,7 @@ def _parsed(schema: str, param: str, config: StructuredOutputConfig) -> Any:
 
 
 class _Schema:
-    """What has been counted of a schema, or of several that are compiled together."""
+    """The counts of a schema, or of several schemas that are compiled together, and their bounds."""
 
     def __init__(self, param: str, config: StructuredOutputConfig) -> None:
         self.param = param
@@ -173,7 +195,7 @@ class _Schema:
         }
 
     def check(self, schema: Any) -> None:
-        """Ends at the first bound that is passed. Raises InvalidRequest."""
+        """Adds a schema to the counts. Raises InvalidRequest as soon as a count exceeds its bound."""
         level = [schema]
         for _ in range(MAX_DEPTH):
             level = [inner for value in level for inner in self._walk(value)]
@@ -182,7 +204,7 @@ class _Schema:
         raise _too_large(f"is nested more than {MAX_DEPTH} levels deep", self.param)
 
     def _walk(self, value: dict[str, Any] | list[Any]) -> list[Any]:
-        """Counts one object or array, and gives those in it."""
+        """Counts the content of one object or array, and returns the objects and arrays in it."""
         self._count("bytes", len(value))
         inners: Any = value
         if isinstance(value, dict):
@@ -195,7 +217,9 @@ class _Schema:
         return [inner for inner in inners if isinstance(inner, dict | list)]
 
     def _count_keyword(self, key: str, value: Any) -> None:
-        """A property may have the name of a keyword, its value is then a schema: of another type than the keyword's."""
+        """Counts the value of a keyword. A property may have the name of a keyword. Its value is then a schema, whose
+        type is none that the keyword may have.
+        """
         if key in _NAMED and isinstance(value, dict):
             self._count("properties", len(value))
             for pattern in value if key == "patternProperties" else ():
@@ -212,7 +236,10 @@ class _Schema:
             self._count_regex(value)
         elif key == "multipleOf" and type(value) in (int, float):
             if _without_power_of_ten(value) > MAX_MULTIPLE:
-                raise _too_large(f"has a multipleOf with too many digits: {MAX_MULTIPLE} may be one", self.param)
+                raise _too_large(
+                    f"has a multipleOf with too many digits: {MAX_MULTIPLE} is the limit without the power of ten",
+                    self.param,
+                )
         elif key in _COPIES or key in _LENGTHS:
             most = MAX_LENGTH if key in _LENGTHS else MAX_REPETITION
             if isinstance(value, int | float) and value > most:

@@ -1,19 +1,18 @@
-"""A JSON value as what it has that another one has not: of two that are stored side by side, each text is stored once.
-Pure.
-"""
+"""A JSON value as its difference to a base value. Where both are stored together, each text in them is stored once."""
 
 from typing import Any
 
 Difference = Any
-"""A JSON value: SAME, or a list of one of the kinds below and what belongs to it."""
+"""A JSON value: SAME, or a list of two entries, which are one of the kinds below and its content."""
 
 SAME = 0
+"""The difference between equal values."""
 _VALUE, _CHANGED, _OBJECT, _LIST = "value", "changed", "object", "list"
 
 
 def difference(value: Any, base: Any) -> Difference:
-    """What `applied` makes the value from, given the same base: to the order of an object's keys, and to the kind of a
-    number.
+    """The difference from which `applied`, with the same base, makes the value. Even the order of the keys of objects
+    and the types of numbers are restored.
     """
     if _is_same(value, base):
         return SAME
@@ -27,11 +26,11 @@ def difference(value: Any, base: Any) -> Difference:
     return [_VALUE, value]
 
 
-def applied(told: Difference, base: Any) -> Any:
-    """The value whose difference to the base this is."""
-    if told == SAME:
+def applied(changes: Difference, base: Any) -> Any:
+    """The value whose difference to the base is `changes`."""
+    if changes == SAME:
         return base
-    kind, content = told
+    kind, content = changes
     if kind == _VALUE:
         return content
     if kind == _LIST:
@@ -49,7 +48,7 @@ def _is_field_of(base: dict[str, Any], name: str, field: Any) -> bool:
 
 
 def _is_same(value: Any, base: Any) -> bool:
-    """As JSON: 1, 1.0 and true are three values, and so are 0.0 and -0.0."""
+    """Whether two values are the same JSON. 1, 1.0 and true are three values, and 0.0 and -0.0 are two."""
     if value is base:
         return True
     if type(value) is not type(base):

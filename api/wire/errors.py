@@ -1,26 +1,22 @@
-"""Errors on the wire: OpenAI's body, status and headers for each of cluster/errors.py."""
+"""The body and the headers of an error response, in OpenAI's shape, for each class of cluster/errors.py."""
 
 import math
 from typing import Any
 
-from fastapi.responses import JSONResponse
-
 from cluster.errors import Overloaded, ServingError, Unauthorized
 
 MAX_MESSAGE, MAX_PARAM = 2000, 200
-"""Characters. An error may repeat what the client has sent, which may be megabytes."""
+"""Characters of an error's message and of its `param` on the wire. An error may repeat megabytes that the client has
+sent. Lower values cut messages that a client needs; higher values send more of the client's own text back.
+"""
 
 
 def error_body(error: ServingError) -> dict[str, Any]:
-    """All four keys, always: clients read each."""
+    """The error object always has its four keys, because clients read each of them."""
     message, param = _shortened(str(error), MAX_MESSAGE), error.param and _shortened(error.param, MAX_PARAM)
     return {
         "error": {"message": message, "type": error.error_type, "param": param, "code": error.code},
     }
-
-
-def error_response(error: ServingError) -> JSONResponse:
-    return JSONResponse(error_body(error), status_code=error.http_status, headers=error_headers(error))
 
 
 def error_headers(error: ServingError) -> dict[str, str]:

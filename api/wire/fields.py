@@ -1,5 +1,5 @@
-"""Which fields of a request body clients may set. Pure: vLLM's request models say which fields exist, this says which
-are ours.
+"""The fields of a request body that clients may set. vLLM's request models define the fields that exist. This module
+lists the fields that Baton refuses or ignores.
 """
 
 from typing import Any
@@ -25,7 +25,9 @@ PRIVILEGED = frozenset(
         "logits_processors",
     }
 )
-"""Reach into the engines, other requests' KV or the template: the cluster sets them, a client never."""
+"""Fields that reach into the engines, into the KV of further requests or into the chat template. Only the cluster sets
+them.
+"""
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -39,7 +41,9 @@ WITHOUT_EFFECT = frozenset(
         "user",
     }
 )
-"""OpenAI's fields that do not change the answer here; accepted, so that off-the-shelf clients work."""
+"""OpenAI's fields that do not change how vLLM answers. They are accepted because common clients send them, and removed
+before vLLM reads the body.
+"""
 
 UNSUPPORTED = frozenset(
     {
@@ -52,18 +56,19 @@ UNSUPPORTED = frozenset(
         "web_search_options",
     }
 )
-"""OpenAI's fields that would change the answer, and that are not served: refused rather than silently ignored."""
+"""OpenAI's fields that would change the answer and that Baton does not support. They are refused, not ignored."""
 
 
 ONLY: dict[str, Any] = {"modalities": ["text"], "verbosity": "medium"}
-"""OpenAI's fields of which one value is served: the one that they have where they are absent."""
+"""OpenAI's fields for which Baton supports only the default value."""
 
 
 def check_fields(body: Any, known: frozenset[str]) -> dict[str, Any]:
-    """The body without the fields that have no effect.
+    """The body without null fields, and without those of WITHOUT_EFFECT and ONLY. `known` are the fields of vLLM's
+    request model.
 
     Raises:
-        InvalidRequest: not an object, or a field is privileged, unsupported or unknown. Absent and null are the same.
+        InvalidRequest: the body is not an object, or a field of it is privileged, unsupported or unknown.
     """
     if not isinstance(body, dict):
         raise InvalidRequest("the request body must be a JSON object", None, "invalid_type")

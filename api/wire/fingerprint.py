@@ -1,4 +1,4 @@
-"""By what a request is known again when it is sent once more."""
+"""The fingerprint of a request, by which api/responses/idempotency.py recognises a request that is sent again."""
 
 import hashlib
 from typing import Any
@@ -7,6 +7,6 @@ import msgspec
 
 
 def fingerprint(tenant: str, endpoint: str, body: Any) -> str:
-    """The same for the same JSON, however its objects are ordered and spaced."""
+    """A hash of a request. Order and spacing of the JSON objects in its body do not change it."""
     canonical = msgspec.json.encode([tenant, endpoint, body], order="deterministic")
     return hashlib.sha256(canonical).hexdigest()

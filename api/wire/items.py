@@ -1,4 +1,6 @@
-"""The items of a conversation, as clients send them and as they get them back (OpenAI's Responses items)."""
+"""The items of a conversation (OpenAI's Responses items), as clients send them and get them back. The store of items
+is api/state/postgres/stores/items.py.
+"""
 
 from typing import Annotated, Any
 
@@ -20,9 +22,9 @@ from api.wire.validation import FailFast, first_error
 from cluster.errors import InvalidRequest
 
 MAX_ITEMS = 20
-"""Of one request, as OpenAI has it."""
+"""Items in one request that creates a conversation or adds to one, as OpenAI limits them."""
 MAX_PARTS = 2000
-"""Of one item."""
+"""Parts of one item. Lower values refuse long messages; higher values take longer to validate."""
 
 Item = dict[str, Any]
 
@@ -35,7 +37,7 @@ _MODELS: dict[str, FailFast[BaseModel]] = {
     "item_reference": FailFast(ItemReference),
 }
 _LISTS = ("content", "output", "summary")
-"""Fields that may have parts."""
+"""Fields of an item that may be lists of parts."""
 _STATUS = ("in_progress", "completed", "incomplete")
 _INPUT_PARTS: FailFast[Any] = FailFast(
     TypeAdapter(
@@ -48,8 +50,9 @@ _OUTPUT_PARTS: FailFast[Any] = FailFast(
 
 
 def items_of(value: Any, param: str = "items", most: int = MAX_ITEMS) -> list[Item]:
-    """What a client sends, each item in its full form; fields that are not known are left out. Raises InvalidRequest
-    with the path of what is wrong.
+    """The items that a client sends, each in its full form and without unknown fields.
+
+    Raises InvalidRequest with the path of the field that is wrong.
     """
     if not isinstance(value, list):
         raise InvalidRequest(f"{param} must be a list of items", param, "invalid_type")

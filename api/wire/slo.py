@@ -1,4 +1,6 @@
-"""What a client says of how fast it is to be served: `service_tier` of its body, and two headers. Pure."""
+"""The SLO that a client asks for: `service_tier` of the request body, and two headers. cluster/slo.py has the
+objectives of each class.
+"""
 
 import math
 from collections.abc import Mapping
@@ -9,24 +11,29 @@ from cluster.messages.ids import SloClass
 
 TTFT_HEADER = "x-baton-ttft-slo-ms"
 TPOT_HEADER = "x-baton-tpot-slo-ms"
-"""Tighter objectives than the class's, for one request."""
+"""Headers that set the objectives of one request, in milliseconds. They can only tighten the SLO class."""
 
 LEAST_MS = 1e-3
-"""Less is no time, and not much less divides by zero somewhere."""
+"""Smallest objective that a header may set, in milliseconds. A value near zero leads to divisions by zero; a higher
+bound refuses short objectives.
+"""
 
 _CLASSES = {
     "auto": SloClass.STANDARD,
     "default": SloClass.STANDARD,
-    "scale": SloClass.STANDARD,  # capacity that somebody has bought: nobody has here
+    "scale": SloClass.STANDARD,  # OpenAI serves it from capacity that the client has reserved; Baton reserves none
     "priority": SloClass.INTERACTIVE,
-    "fast": SloClass.INTERACTIVE,  # OpenAI's other name for it
+    "fast": SloClass.INTERACTIVE,  # OpenAI's second name for "priority"
     "flex": SloClass.BATCH,
 }
 _TIERS = {SloClass.STANDARD: "default", SloClass.INTERACTIVE: "priority", SloClass.BATCH: "flex"}
 
 
 def slo_class_of(body: Any) -> SloClass:
-    """Raises InvalidRequest for a tier that does not exist. Absent and null are the same."""
+    """The SLO class that a request body asks for with `service_tier`. Null counts as absent.
+
+    Raises InvalidRequest for a tier that does not exist.
+    """
     tier = body.get("service_tier") if isinstance(body, dict) else None
     if tier is None:
         return SloClass.STANDARD
@@ -36,12 +43,15 @@ def slo_class_of(body: Any) -> SloClass:
 
 
 def tier_of(slo_class: SloClass) -> str:
-    """OpenAI's word for how a request was served."""
+    """OpenAI's name for the service tier of an SLO class."""
     return _TIERS[slo_class]
 
 
 def seconds_of(headers: Mapping[str, str], name: str) -> float | None:
-    """Of an objective in milliseconds. Raises InvalidRequest for what is none."""
+    """The objective that a header sets, in seconds. None if the header is absent.
+
+    Raises InvalidRequest for a value that is not a number of milliseconds.
+    """
     text = headers.get(name)
     if text is None:
         return None
@@ -50,5 +60,5 @@ def seconds_of(headers: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         milliseconds = math.nan
     if not LEAST_MS <= milliseconds < math.inf:
-        raise InvalidRequest(f"{name} must be a number of milliseconds, {LEAST_MS:g} at least", name, "invalid_value")
+        raise InvalidRequest(f"{name} must be a number of milliseconds, at least {LEAST_MS:g}", name, "invalid_value")
     return milliseconds / 1000

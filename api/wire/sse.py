@@ -1,4 +1,4 @@
-"""Server-sent events: what the frames of a stream must look like on the wire."""
+"""Server-sent events: the frames of a stream as text and bytes. api/server/event_stream.py sends these frames."""
 
 from collections.abc import Callable
 
@@ -9,19 +9,22 @@ from api.wire.errors import error_body
 from cluster.errors import ServingError
 
 DONE = "data: [DONE]\n\n"
+"""The last frame of a stream of chunks."""
 
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment: clients skip it, proxies see that the connection lives."""
+"""A comment line. Clients skip it, and proxies see that the connection is alive."""
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-store",
     "x-accel-buffering": "no",
 }
-"""Proxies between us and the client must neither store nor hold back frames."""
+"""Headers of every event stream. They ask proxies between the ingress and the client neither to store frames nor to
+buffer them.
+"""
 
 ErrorIn = Callable[[str], ServingError | None]
-"""The error that a frame reports, if it does."""
+"""Returns the error that a frame of vLLM reports, or None if the frame reports none."""
 
 
 def data_frame(payload: object) -> str:
@@ -29,12 +32,12 @@ def data_frame(payload: object) -> str:
 
 
 def error_frame(error: ServingError) -> bytes:
-    """In a stream of chunks."""
+    """An error as a frame of a stream of chunks."""
     return data_frame(error_body(error)).encode()
 
 
 def to_wire(frame: str, error_in: ErrorIn) -> bytes:
-    """A frame of vLLM's for the client, with errors in OpenAI's shape."""
+    """A frame of vLLM as the client gets it: without vLLM's extra fields, and with errors in OpenAI's shape."""
     error = error_in(frame)
     return error_frame(error) if error else public_frame(frame).encode()
 
@@ -44,13 +47,13 @@ class _Typed(msgspec.Struct):
 
 
 def event_frame(event: bytes) -> bytes:
-    """An event of a response, as JSON, named by its type."""
+    """The frame of an event of a response, whose JSON is `event`. The frame is named by the type of the event."""
     kind = msgspec.json.decode(event, type=_Typed).type
     return b"event: " + kind.encode() + b"\ndata: " + event + b"\n\n"
 
 
 def error_event(error: ServingError, number: int) -> bytes:
-    """The last of a response's events, where its stream cannot go on."""
+    """The frame that ends the stream of a response that cannot go on. `number` is the number of that event."""
     event = {
         "type": "error",
         "sequence_number": number,

@@ -1,12 +1,12 @@
-"""A chat completion, put together from the chunks of its stream. Pure."""
+"""A chat completion, put together from the chunks of its stream."""
 
 from typing import Any
 
 Body = dict[str, Any]
-"""A chunk, a chat completion or a part of one, as the wire has it."""
+"""A chunk, a chat completion or a part of either, as a JSON object."""
 
 _OF_CHUNK = ("id", "created", "model", "system_fingerprint", "usage")
-"""Fields that both have, with the same meaning."""
+"""Fields that a chunk and a chat completion have in common."""
 
 
 class Assembly:
@@ -21,7 +21,7 @@ class Assembly:
 
     @property
     def is_whole(self) -> bool:
-        """Every choice has ended."""
+        """Whether every choice has a finish reason."""
         return bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
 
     def completion(self) -> Body:

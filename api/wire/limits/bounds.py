@@ -1,8 +1,8 @@
-"""How much of each thing a request may have, before anything looks at what it is. Pure.
+"""Bounds on the lists, objects and texts of a request body. They are checked before the fields are validated.
 
-vLLM's request models hold the interpreter while they validate, and vLLM renders on the event loop: a field that may be
-endless stops every stream of the replica. The numbers are OpenAI's where OpenAI publishes one. Else they are several
-times what clients send, and small enough that no single step takes 50 ms on one core.
+vLLM's request models hold the interpreter lock while they validate, and vLLM renders prompts on the event loop: a field
+without a bound could stop every stream of the replica. The bounds are OpenAI's where OpenAI publishes one. All other
+bounds are several times what clients send, and so small that no single step takes 50 ms on one core.
 """
 
 from collections.abc import Iterator
@@ -15,64 +15,73 @@ from cluster.errors import InvalidRequest
 
 class Bound(NamedTuple):
     most: int
-    """Entries."""
+    """Entries that the list may have."""
     of: type | None = None
-    """What each entry must be, where one that is not would cost vLLM's validation an error for each."""
+    """The type of every entry, checked here where vLLM's validation would make an error for each wrong entry. None if
+    only the number of entries is checked.
+    """
     longest: int | None = None
-    """Characters of an entry."""
+    """Characters that a text in the list may have. None for lists that are not of texts."""
 
 
 LISTS = {
-    # OpenAI's limit. Validating 2,048 messages takes 6 ms, 24 ms where each calls a tool
+    # OpenAI's limit. Validating 2,048 messages takes 6 ms, and 24 ms if each of them calls a tool
     "messages": Bound(2048),
-    # OpenAI's limit. Each is rendered into the prompt, and may become a grammar
+    # OpenAI's limit. Each tool is rendered into the prompt, and may become a grammar
     "tools": Bound(128),
-    # OpenAI's limit, and vLLM's (VLLM_MAX_STOP_STRINGS): every generated token is compared with each
+    # OpenAI's limit, and vLLM's (VLLM_MAX_STOP_STRINGS): the generated text is compared with each at every token
     "stop": Bound(4, str, 1024),
-    # vLLM's limit on their token sequences. Each is tokenized twice on the event loop
+    # vLLM's limit on their token sequences. Each text is tokenized twice on the event loop
     "bad_words": Bound(128, str, 1024),
-    # Looked up for each generated token
+    # The engine looks up each generated token among them
     "stop_token_ids": Bound(1024, int),
-    # No vocabulary is larger
+    # The bound exceeds the size of every known vocabulary
     "allowed_token_ids": Bound(1 << 18, int),
-    # vLLM has a lower one of its own; each costs an entry of the answer per token
+    # vLLM has a lower bound of its own. Each id adds an entry to the answer for every token
     "logprob_token_ids": Bound(1024, int),
-    # Retrieved texts. They are rendered into the prompt
+    # Retrieved texts, which are rendered into the prompt
     "documents": Bound(256, dict),
-    # OpenAI knows eight values
+    # OpenAI has eight values
     "include": Bound(16, str, 64),
-    # OpenAI has one kind
+    # OpenAI has one type of entry
     "context_management": Bound(16),
     "modalities": Bound(8, str, 64),
 }
 
 OBJECTS = {
-    # Applied at each step of an engine. OpenAI's models take 300
+    # An engine applies it at each step. OpenAI's API accepts 300 members
     "logit_bias": 1024,
     "stream_options": 16,
     "reasoning": 16,
 }
 
 TEXTS = {"model": 512, "user": 512, "safety_identifier": 512, "prompt_cache_key": 512, "service_tier": 64, "stop": 1024}
-"""Characters. OpenAI's limit on the three identifiers is 64; these are echoed and kept."""
+"""Fields and the characters that they may have. OpenAI's limit on `user`, `safety_identifier` and `prompt_cache_key` is
+64. Lower bounds refuse longer names; higher bounds send back and store more text.
+"""
 
 MAX_PARTS = 2048
-"""Content parts of all messages together, and so many tool calls. Validating as many takes 11 ms and 24 ms, rendering
-them as much again.
+"""Content parts of all messages together, and tool calls of all messages together. Validating 2,048 parts takes 11 ms,
+and 2,048 tool calls 24 ms. Rendering takes the same time again. Higher takes longer in proportion; lower refuses long
+conversations.
 """
 MAX_NAME = 64
-"""Characters of the name of a function, OpenAI's limit."""
+"""Characters of the name of a function, as OpenAI limits them."""
 MAX_MEMBERS_OF_A_DOCUMENT = 32
+"""Members of one document, which are rendered into the prompt. Lower refuses richer documents; higher takes longer."""
 MAX_MEMBERS_OF_A_MESSAGE = 64
-"""vLLM knows nine. All kinds of message are tried on each."""
+"""Members of one message. vLLM knows nine. pydantic validates each message as every kind of message, so that a higher
+bound takes longer several times over.
+"""
 MAX_PATTERN, MAX_COMPARED = 64, 512
-"""Of `repetition_detection`: tokens of a pattern, and the tokens that its repetitions have together. vLLM compares all
-lengths after each token in the engine's own loop: at these limits 1 ms where nearly everything repeats.
+"""Bounds of `repetition_detection`: tokens of a pattern, and tokens of its repetitions together. After each token vLLM
+compares patterns of all lengths in the loop of the engine core. At these bounds that takes up to 1 ms; higher bounds
+delay all requests of the engine.
 """
 
 
 def check_bounds(body: Any) -> None:
-    """Raises InvalidRequest. What is not there, or is of another type, is for others to judge."""
+    """Checks all bounds of a body. Fields of a wrong type are left to their request model. Raises InvalidRequest."""
     if not isinstance(body, dict):
         return
     for name, bound in LISTS.items():
@@ -92,7 +101,7 @@ def check_bounds(body: Any) -> None:
 
 
 def num_sequences(body: Any) -> int:
-    """That a completion asks for: `n` of each prompt."""
+    """Sequences that a body of a completion asks for: `n` for each of its prompts."""
     if not isinstance(body, dict):
         return 1
     n, prompt = body.get("n"), body.get("prompt")
@@ -101,10 +110,10 @@ def num_sequences(body: Any) -> int:
 
 
 def check_sequences(body: Any, most: int) -> int:
-    """How many they are. Raises InvalidRequest."""
+    """The number of sequences that a body asks for. Raises InvalidRequest if it exceeds `most`."""
     number = num_sequences(body)
     if number > most:
-        message = f"the request asks for {number} sequences, n of each prompt, and may ask for {most}"
+        message = f"the request asks for {number} sequences (n for each prompt), and the limit is {most}"
         if isinstance(body.get("prompt"), list):
             raise InvalidRequest(message, "prompt", "array_above_max_length")
         raise InvalidRequest(message, "n", "integer_above_max_value")
@@ -151,7 +160,7 @@ def _check_messages(messages: Any) -> None:
 
 
 def _check_arguments(messages: list[Any]) -> None:
-    """Of tool calls: JSON in a string, which the chat template wants decoded."""
+    """Checks the arguments of tool calls, which are JSON in a string. They are decoded for the chat template."""
     total = Counts(0, 0, 0)
     for arguments in _arguments_in(messages):
         text = arguments.encode(errors="replace")
@@ -186,7 +195,9 @@ def _check_functions(tools: Any) -> None:
 
 
 def _check_prompt(prompt: Any) -> None:
-    """Of a text completion. vLLM would report each entry that is wrong, once for each thing that a prompt may be."""
+    """Checks the prompt of a text completion. vLLM's validation would report each wrong entry several times, once for
+    each type that a prompt may have.
+    """
     if not isinstance(prompt, list):
         return
     kinds = set(map(type, prompt))
@@ -213,7 +224,7 @@ def _check_repetitions(wanted: Any) -> None:
     size, count = wanted.get("max_pattern_size"), wanted.get("min_count")
     if type(size) is int and type(count) is int and (size > MAX_PATTERN or size * count > MAX_COMPARED):
         raise InvalidRequest(
-            f"max_pattern_size may be {MAX_PATTERN}, and {MAX_COMPARED} with min_count as a factor",
+            f"max_pattern_size may be at most {MAX_PATTERN}, and times min_count at most {MAX_COMPARED}",
             "repetition_detection",
             "invalid_value",
         )

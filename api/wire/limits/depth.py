@@ -1,19 +1,20 @@
-"""How deeply JSON may be nested. Pure."""
+"""The bound on how deeply JSON may be nested."""
 
 from typing import Any
 
 from cluster.errors import InvalidRequest
 
 MAX_DEPTH = 64
-"""Of what a client sends, a JSON schema say."""
-
+"""Levels of lists and objects in a field of a request body. Lower refuses deep JSON schemas; higher lets code that is
+recursive go deeper.
+"""
 
 _OF_ITEMS = frozenset({"input", "items"})
-"""Fields whose entries are told apart."""
+"""Fields of which each entry is checked by itself, so that an error can name the entry."""
 
 
 def check_depths(body: Any) -> None:
-    """Of a request. Raises InvalidRequest with the field that is nested too deeply."""
+    """Checks every field of a request body. Raises InvalidRequest with the field that is nested too deeply."""
     fields = body.items() if isinstance(body, dict) else [("the request body", body)]
     for name, value in fields:
         if name in _OF_ITEMS and isinstance(value, list):
@@ -24,7 +25,7 @@ def check_depths(body: Any) -> None:
 
 
 def check_depth(value: Any, param: str) -> None:
-    """Raises InvalidRequest."""
+    """Checks one value. Raises InvalidRequest with `param` if the value is nested too deeply."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         if not level:

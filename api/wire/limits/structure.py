@@ -1,8 +1,9 @@
-"""How much JSON there is in a text, known before it is decoded. Pure.
+"""The number of JSON values in a text, counted before the text is decoded.
 
-Three bytes of JSON, an empty list and a comma, become sixty in memory, and what decodes them holds the interpreter
-until it is done. So values are counted by the bytes that begin or separate them. Such bytes inside of strings count
-only until there are too many: then the text is looked at more closely.
+Three bytes of JSON, an empty list and a comma, take sixty bytes in memory, and the decoder holds the interpreter lock
+until it has finished. So values are counted by the bytes that begin or separate them. The first count includes such
+bytes inside of strings. Only if that count exceeds a bound, or if the text has many digits, the strings are
+left out and the values are counted again.
 """
 
 import re
@@ -11,22 +12,31 @@ from typing import NamedTuple
 from cluster.errors import InvalidRequest
 
 MAX_CONTAINERS = 1 << 16
-"""Lists and objects. 10,000 items of a conversation have 30,000. Decoding so many takes 9 ms, and 64 of them less than
-one; twice as many take twice as long.
+"""Lists and objects of a text together. 10,000 items of a conversation have 30,000. Decoding 65,536 takes 9 ms. Higher
+holds up the event loop for longer in proportion; lower refuses long conversations.
 """
 MAX_MEMBERS = 1 << 16
-"""Of all objects together. 10,000 items of a conversation have 50,000. Decoding so many takes 7 ms, validating them as
-fields that vLLM does not know 40 ms.
+"""Members of all objects of a text together. 10,000 items of a conversation have 50,000. Decoding 65,536 takes 7 ms,
+and validating them as fields that vLLM does not know takes 40 ms. Higher holds up the event loop for longer; lower
+refuses long conversations.
 """
 MAX_VALUES = 1 << 20
-"""Of all lists and objects together. The token ids of the longest prompts. Decoding so many takes up to 35 ms."""
+"""Values in all lists and objects of a text together. The longest prompts of token ids have this many. Decoding them
+takes up to 35 ms. Higher takes longer; lower refuses long prompts of token ids.
+"""
 MAX_DIGITS_IN_A_ROW = 64
-"""Outside of strings. Reading a number takes time that grows with the square of its length: 72 µs for 4,300 digits."""
+"""Digits of a number outside of strings. The time to read a number grows with the square of its length: 4,300 digits
+take 72 µs. Higher takes longer; lower refuses long numbers.
+"""
 
 SLICE_BYTES = 256 << 10
-"""Of a text that is looked at closely, at a time: half a millisecond."""
+"""Bytes of a text from which strings are removed in one step, which takes 0.5 ms. Longer steps hold up the event loop
+for longer; shorter steps take more time together.
+"""
 MANY_DIGITS = 1 << 18
-"""Fewer take no time to read in whatever numbers they are."""
+"""Digits of a text from which on long numbers are searched for. Fewer digits take little time to read, whatever the
+numbers that they form. Lower searches more texts; higher lets longer numbers pass.
+"""
 
 _DIGITS = b"0123456789"
 _NOT_NESTING = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -44,7 +54,9 @@ class Counts(NamedTuple):
 
 
 def check_structure(text: bytes, slice_bytes: int = SLICE_BYTES) -> Counts:
-    """No more than so much is in the text. Raises InvalidRequest where it is more than is decoded."""
+    """Upper bounds of the values in a JSON text. Raises InvalidRequest if the text has more values than may be decoded,
+    or a number with too many digits.
+    """
     counts = _counts(text)
     if counts.are_too_many or _may_have_long_numbers(text):
         outside = _outside_strings(text, slice_bytes)
@@ -73,12 +85,14 @@ def _may_have_long_numbers(text: bytes) -> bool:
 
 
 def _outside_strings(text: bytes, slice_bytes: int) -> list[bytes]:
-    """What is not in a string, up to the first error in the text: behind it nothing is decoded."""
+    """The parts of a JSON text that are not in strings. Behind the first error in the text they may be wrong, but
+    nothing behind that error is decoded.
+    """
     found, is_inside, held_back = [], False, b""
     for start in range(0, len(text), slice_bytes):
         piece = held_back + text[start : start + slice_bytes]
         num_backslashes = len(piece) - len(piece.rstrip(b"\\"))
-        held_back = b"\\" if num_backslashes % 2 else b""  # what it escapes comes with the next slice
+        held_back = b"\\" if num_backslashes % 2 else b""  # the character that it escapes is in the next slice
         piece = piece.removesuffix(held_back) if held_back else piece
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         found.append(b"".join(parts[is_inside::2]))
@@ -87,7 +101,7 @@ def _outside_strings(text: bytes, slice_bytes: int) -> list[bytes]:
 
 
 def nesting_of(text: bytes) -> int:
-    """How deeply lists and objects are nested, up to the first error in the text."""
+    """Levels of lists and objects in a JSON text. Behind the first error in the text the count may be wrong."""
     deepest = depth = 0
     for piece in _outside_strings(text, SLICE_BYTES):
         for byte in piece.translate(None, _NOT_NESTING):

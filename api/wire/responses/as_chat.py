@@ -1,4 +1,4 @@
-"""A Responses request as the chat completion that answers it. Pure."""
+"""A Responses request as the chat completion request that generates its answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,14 +9,16 @@ Item = dict[str, Any]
 Message = dict[str, Any]
 
 LOGPROBS = "message.output_text.logprobs"
-"""Of `include`."""
+"""The value of `include` that asks for log probabilities."""
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls", "service_tier")
-"""Fields that both have, with the same meaning."""
+"""Fields that a Responses request and a chat completion request have in common."""
 
 
 def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dict[str, Any]:
-    """A streamed chat completion over these items, the oldest first. Raises InvalidRequest."""
+    """The body of a streamed chat completion. `items` are in order, with the oldest first. Raises InvalidRequest for
+    what a chat completion cannot express.
+    """
     body: dict[str, Any] = {
         "model": model,
         "messages": chat_messages(items, request.get("instructions")),
@@ -42,7 +44,9 @@ def chat_body(request: dict[str, Any], model: str, items: Sequence[Item]) -> dic
 
 
 def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
-    """One message per item; what an assistant thought, said and called in a row is one. Raises InvalidRequest."""
+    """One message for each item, except that reasoning, text and tool calls of the assistant share one message if they
+    follow each other in this order. Raises InvalidRequest for an item that a message cannot express.
+    """
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
     for item in items:
         match item["type"]:
@@ -62,9 +66,7 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Messa
                 content = item["output"] if isinstance(item["output"], str) else _content(item["output"])
                 messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
             case kind:
-                raise InvalidRequest(
-                    f"items of type {kind!r} cannot be given to the model", "input", "unsupported_value"
-                )
+                raise InvalidRequest(f"items of type {kind!r} cannot be part of a prompt", "input", "unsupported_value")
     return messages
 
 
@@ -111,8 +113,10 @@ def _tool(tool: Any, number: int) -> Item:
         raise InvalidRequest("only tools of type 'function' are supported", f"{param}.type", "unsupported_value")
     if not isinstance(tool.get("name"), str):
         raise InvalidRequest("a function needs a name", f"{param}.name", "missing_required_parameter")
-    told = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
-    return {"type": "function", "function": told}
+    declared = {
+        name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
+    }
+    return {"type": "function", "function": declared}
 
 
 def _tool_choice(choice: Any) -> Any:
@@ -132,8 +136,10 @@ def _response_format(text_format: Any) -> Item | None:
     if kind == "json_object":
         return {"type": "json_object"}
     if kind == "json_schema":
-        told = {name: text_format[name] for name in ("name", "description", "schema", "strict") if name in text_format}
-        return {"type": "json_schema", "json_schema": told}
+        declared = {
+            name: text_format[name] for name in ("name", "description", "schema", "strict") if name in text_format
+        }
+        return {"type": "json_schema", "json_schema": declared}
     raise InvalidRequest(
         "text.format must be of type 'text', 'json_object' or 'json_schema'", "text.format", "unsupported_value"
     )

@@ -1,7 +1,9 @@
-"""A chat completion's stream as OpenAI's Responses events: what is generated, item by item, numbered from 0 on. Pure.
+"""The chunks of a chat completion's stream as OpenAI's Responses events, which are numbered from 0 on.
 
-The order: created, in_progress (queued before it in the background); for each item of the output added, its parts,
-their deltas, done; and one of completed, incomplete and failed, which no event follows.
+The order of the events is:
+1. `created`; for a response in the background, `queued`; `in_progress`.
+2. For each item of the output: `output_item.added`, the events of its part with its deltas, `output_item.done`.
+3. One of `completed`, `incomplete` and `failed`. No event follows it.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,41 +14,43 @@ import msgspec
 
 Event = dict[str, Any]
 Body = dict[str, Any]
-"""A response or an item, as the wire has it."""
+"""A response, an item or a chunk, as a JSON object."""
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response is not whole, by the chat completion's finish reason."""
+"""The reason why a response is incomplete, by the finish reason of the chat completion."""
 LAST = ("response.completed", "response.incomplete", "response.failed")
-"""Types of the events that no other follows."""
+"""Types of the last event of a response."""
 _NO_NUMBER = -1
-"""Of a tool call that is not continued."""
+"""Number of a tool call that was restored from events. No chunk continues such a call."""
 
 
 class ResponseWriter:
-    """`response` is kept up to date: it is what a client that does not stream gets in the end."""
+    """Makes the events of a response, and updates the response itself. A client that does not stream gets that response
+    in the end.
+    """
 
     def __init__(self, response: Body, new_id: Callable[[str], str]) -> None:
-        """`new_id`: of an item, from its prefix."""
+        """`new_id` makes the id of an item from the prefix of the id."""
         self.response = response
         self._new_id = new_id
         self._item: Item | None = None
-        """That is being generated."""
+        """The item that is being generated. None between items."""
         self._finish_reason: str | None = None
         self._next = 0
         self.has_begun = False
 
     @classmethod
     def restored(cls, response: Body, events: Iterable[Event], new_id: Callable[[str], str]) -> "ResponseWriter":
-        """The writer that has told these events of the response, as `take` and its like returned them. What it told
-        nobody it does not know: the usage.
+        """A writer in the state of the writer that made `events`. The usage of the response is not restored, because
+        only the last event of a response contains it.
         """
         writer = cls(response, new_id)
         for event in events:
-            writer._retell(event)
+            writer._restore(event)
         return writer
 
     def queue(self) -> list[Event]:
-        """It waits for its turn, and nobody waits for it."""
+        """The events of a response in the background that waits to be generated."""
         self.response["status"] = "queued"
         return [self._state("created"), self._state("queued")]
 
@@ -55,7 +59,7 @@ class ResponseWriter:
         return [*([] if self._next else [self._state("created")]), self._state("in_progress")]
 
     def take(self, chunk: Body) -> list[Event]:
-        """The events of one chunk of a chat completion with one choice."""
+        """The events for one chunk of a chat completion that has one choice."""
         if usage := chunk.get("usage"):
             self.response["usage"] = usage_of(usage)
         events: list[Event] = []
@@ -71,13 +75,13 @@ class ResponseWriter:
         return events
 
     def cut_off(self) -> None:
-        """The answer ends here, as if it had reached its limit of tokens."""
+        """Makes `end` report a response that has reached its limit of tokens."""
         self._finish_reason = "length"
 
     def end(self, completed_at: int) -> list[Event]:
-        """The generation has ended by itself."""
+        """The events after the last chunk. A response without a finish reason fails."""
         if self._finish_reason is None:
-            return self.fail("the generation ended too soon")
+            return self.fail("the generation ended before the answer was complete")
         reason = _INCOMPLETE.get(self._finish_reason)
         events = self._close("incomplete" if reason else "completed")
         if reason:
@@ -87,18 +91,20 @@ class ResponseWriter:
         return [*events, self._terminal("completed")]
 
     def fail(self, message: str, code: str = "server_error") -> list[Event]:
-        """What has been generated stays, marked incomplete. `code`: of OpenAI's ResponseErrorCode."""
+        """The events of a response that fails. Its output stays, and is marked incomplete. `code` is one of OpenAI's
+        ResponseErrorCode.
+        """
         events = self._close("incomplete")
         self.response["error"] = {"code": code, "message": message}
         return [*events, self._terminal("failed")]
 
     def cancel(self) -> list[Event]:
-        """As `fail`, on demand. OpenAI has no event of its own for it."""
+        """The events of a response that its client cancels. OpenAI has no event `cancelled`: `incomplete` is sent."""
         events = self._close("incomplete")
         self.response["status"] = "cancelled"
         return [*events, self._state("incomplete")]
 
-    def _retell(self, event: Event) -> None:
+    def _restore(self, event: Event) -> None:
         self._next = event["sequence_number"] + 1
         match event["type"].removeprefix("response.").split("."):
             case ["queued" | "in_progress" as status]:
@@ -114,7 +120,9 @@ class ResponseWriter:
                 self._item = None
 
     def _call(self, call: Body) -> list[Event]:
-        """A piece of a tool call; one with another number, or the first with a name, begins a new item."""
+        """The events of one piece of a tool call. A piece begins a new item if its number differs from the number of
+        the call that is being generated, or if no call is being generated.
+        """
         function, events = call.get("function") or {}, []
         current = self._item
         if not isinstance(current, _FunctionCall) or current.number != call.get("index", 0):
@@ -163,7 +171,9 @@ class ResponseWriter:
         return self._state(status)
 
     def _state(self, name: str) -> Event:
-        """No item is being generated: those of the output change no more, and neither does what is replaced later."""
+        """An event with the response in it. The event may share the items of the response: this method is called only
+        while no item is being generated, so that no item changes any more.
+        """
         return self._event(f"response.{name}", response={**self.response, "output": [*self.response["output"]]})
 
     def _event(self, kind: str, **values: Any) -> Event:
@@ -173,22 +183,22 @@ class ResponseWriter:
 
 
 Named = tuple[str, Body]
-"""An event's type and what it says beside its place."""
+"""The type of an event, and the fields of the event except its number and its place."""
 
 
 class Item(Protocol):
-    """An item that is being generated, and the events of its growing."""
+    """An item that is being generated."""
 
     body: Body
     delta_type: str
-    """Of the events of its growing."""
+    """Type of the events that add text to the item."""
 
     def begin(self) -> list[Named]: ...
 
     def add(self, text: str, logprobs: list[Any]) -> None: ...
 
     def delta(self, text: str, logprobs: list[Any]) -> list[Named]:
-        """That so much was added."""
+        """The events for a text that was added."""
         ...
 
     def end(self, status: str) -> list[Named]: ...
@@ -263,7 +273,7 @@ class _FunctionCall:
 
     def __init__(self, item_id: str, number: int, call_id: str, name: str) -> None:
         self.number = number
-        """Among the calls of the chat completion."""
+        """Number of the call among the tool calls of the chat completion."""
         self.body: Body = {
             "id": item_id,
             "type": "function_call",
@@ -285,12 +295,12 @@ class _FunctionCall:
 
     def end(self, status: str) -> list[Named]:
         self.body |= {"status": status, "arguments": "".join(self._texts)}
-        told = {"name": self.body["name"], "arguments": self.body["arguments"]}
-        return [("response.function_call_arguments.done", told)]
+        call = {"name": self.body["name"], "arguments": self.body["arguments"]}
+        return [("response.function_call_arguments.done", call)]
 
 
 def item_of(body: Body) -> Item:
-    """An item that has just been added, from the event that says so."""
+    """The item that an event `output_item.added` announces. `body` is the item in that event."""
     match body["type"]:
         case "message":
             return _Message(body["id"])
@@ -301,7 +311,7 @@ def item_of(body: Body) -> Item:
 
 
 def usage_of(usage: Body) -> Body:
-    """A chat completion's, as a response has it."""
+    """The usage of a chat completion in the shape of a response's."""
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
     return {
@@ -314,8 +324,10 @@ def usage_of(usage: Body) -> Body:
 
 
 def _logprobs(choice: Body) -> list[Any]:
-    """Of a token each, as JSON: with twenty alternatives they would take ten times as much memory in any other form."""
-    told = (choice.get("logprobs") or {}).get("content") or []
+    """One entry for each token, already encoded as JSON. With twenty alternatives for a token, Python objects would
+    take ten times as much memory.
+    """
+    entries = (choice.get("logprobs") or {}).get("content") or []
     return [
         msgspec.Raw(
             msgspec.json.encode(
@@ -330,5 +342,5 @@ def _logprobs(choice: Body) -> list[Any]:
                 }
             )
         )
-        for one in told
+        for one in entries
     ]

@@ -1,4 +1,6 @@
-"""POST /v1/responses: what a client may say, and the response object that it gets back. Pure."""
+"""The body of POST /v1/responses, and the response object before anything is generated. api/wire/responses/as_chat.py
+makes the chat completion that generates the response.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,8 +11,10 @@ from api.wire.slo import slo_class_of, tier_of
 from cluster.errors import InvalidRequest
 
 MAX_INPUT_ITEMS = 10_000
+"""Items in the input of one request. Lower refuses clients that send whole conversations; higher takes longer to check.
+"""
 MIN_COMPACT_THRESHOLD = 1000
-"""Tokens, as OpenAI has it."""
+"""Smallest `compact_threshold`, in tokens, as OpenAI limits it."""
 
 KNOWN = frozenset(
     {
@@ -59,12 +63,16 @@ INCLUDABLE = frozenset(
         "web_search_call.results",
     }
 )
-"""OpenAI's values of `include`. Only logprobs are there to include; clients ask for the others whoever serves them."""
+"""OpenAI's values of `include`. Baton has only the log probabilities to include. It accepts all values, because clients
+send them to every service.
+"""
 
 _TOOL_CHOICES = ("none", "auto", "required")
 
 _SUMMARIES_OF_REASONING = ("summary", "generate_summary")
-"""The reasoning itself is in the response, so that there is nothing to sum up."""
+"""Fields that ask for a summary of the reasoning. They have no effect, because the response contains the reasoning
+itself.
+"""
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(
@@ -91,11 +99,12 @@ _TYPES: dict[str, Any] = {
 
 
 class Asked(NamedTuple):
-    """What a response was asked for."""
+    """The request of a response that is stored, from which `request_again` makes a new request."""
 
     response: str
+    """The id of the response."""
     body: dict[str, Any]
-    """Without the input."""
+    """The body of the request, without its input."""
     items: list[Item]
     conversation: str | None
     previous: str | None
@@ -103,24 +112,24 @@ class Asked(NamedTuple):
 
 class ResponseRequest(NamedTuple):
     body: dict[str, Any]
-    """As the client sent it, without nulls."""
+    """The body as the client sent it, without null fields."""
     items: list[Item]
-    """Its input, each item in its full form."""
+    """The input of the request, each item in its full form."""
     conversation: str | None
     previous: str | None
     is_stored: bool
     is_streamed: bool
     is_background: bool
     truncation: str
-    """"auto": what is too long for the model is fitted; "disabled": it is refused."""
+    """"auto" if a prompt that is too long for the model is made shorter, "disabled" if such a prompt is refused."""
     compact_threshold: int | None
-    """The prompt's length in tokens from which on it is to be made shorter, if not the model's window."""
+    """Length from which on the prompt is made shorter, in tokens. None for the length of the model's window."""
     replaced: str | None = None
-    """The response that is generated anew."""
+    """The id of the response that this request generates anew. None for a request that does not repeat one."""
 
 
 def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
-    """Raises InvalidRequest."""
+    """Parses the body of a request. Raises InvalidRequest."""
     given = {name: value for name, value in body.items() if value is not None}
     for name, kinds in _TYPES.items():
         if name in given and (
@@ -158,22 +167,26 @@ def request_of(body: dict[str, Any], default_truncation: str = "disabled") -> Re
 
 
 OVERRIDES = KNOWN - {"conversation", "input", "previous_response_id", "store"}
-"""What a client may change of a response that is generated anew."""
+"""Fields that a client may change when it has a response generated anew."""
 REGENERATED_FROM = "regenerated_from"
-"""Key in the metadata of a response that was generated anew, beside those that its client may have."""
+"""Key in the metadata of a response that was generated anew. Its value is the id of the response that was repeated. The
+key does not count towards the keys that a client may set.
+"""
 
 
 def request_again(asked: Asked, overrides: dict[str, Any], default_truncation: str = "disabled") -> ResponseRequest:
-    """The request for a sibling of the response that was asked for so. Raises InvalidRequest."""
-    kept = {name: value for name, value in asked.body.items() if name not in ("background", "stream")}
-    kept["metadata"] = {name: text for name, text in asked.body["metadata"].items() if name != REGENERATED_FROM}
-    request = request_of(kept | {"input": asked.items} | overrides, default_truncation)
+    """The request that generates a stored response anew, with `overrides` in its body. The new response is a sibling of
+    the stored one. Raises InvalidRequest.
+    """
+    repeated = {name: value for name, value in asked.body.items() if name not in ("background", "stream")}
+    repeated["metadata"] = {name: text for name, text in asked.body["metadata"].items() if name != REGENERATED_FROM}
+    request = request_of(repeated | {"input": asked.items} | overrides, default_truncation)
     request.body["metadata"][REGENERATED_FROM] = asked.response
     return request._replace(replaced=asked.response)
 
 
 def response_of(request: ResponseRequest, response_id: str, created_at: int) -> dict[str, Any]:
-    """The response before anything is generated; `created_at` in seconds."""
+    """The response object before anything is generated. `created_at` is in seconds since 1970."""
     body = request.body
     reasoning = body.get("reasoning") or {}
     return {
@@ -220,7 +233,7 @@ def _input(value: Any) -> list[Item]:
 
 
 def _check_tool_choice(choice: Any) -> None:
-    """Raises InvalidRequest. A tool by its name is for those to judge who know the tools."""
+    """Raises InvalidRequest for a wrong form. Whether a named tool exists is not checked here."""
     if isinstance(choice, dict):
         is_one = choice.get("type") == "function" and isinstance(choice.get("name"), str)
     else:
@@ -232,7 +245,7 @@ def _check_tool_choice(choice: Any) -> None:
 
 
 def _check_include(wanted: Sequence[Any]) -> None:
-    """Raises InvalidRequest. Of tools that are not here, and of encryption, there is nothing to include."""
+    """Raises InvalidRequest for a value that OpenAI does not have."""
     for number, name in enumerate(wanted):
         if name not in INCLUDABLE:
             raise InvalidRequest(
@@ -241,7 +254,7 @@ def _check_include(wanted: Sequence[Any]) -> None:
 
 
 def _check_reasoning(reasoning: dict[str, Any]) -> None:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest for an unknown field of `reasoning`, and for a wrong value of a field about summaries."""
     for name, value in reasoning.items():
         if name not in ("effort", *_SUMMARIES_OF_REASONING):
             raise InvalidRequest(f"reasoning.{name} is not supported", f"reasoning.{name}", "unsupported_parameter")
@@ -252,7 +265,9 @@ def _check_reasoning(reasoning: dict[str, Any]) -> None:
 
 
 def _truncation(given: dict[str, Any], default: str) -> tuple[str, int | None]:
-    """And the threshold of `context_management`, which asks for more than the default, and may have none."""
+    """The truncation, and the smallest threshold of `context_management`. An entry of `context_management` turns
+    truncation on, and may have no threshold.
+    """
     truncation = given.get("truncation", default)
     if truncation not in ("auto", "disabled"):
         raise InvalidRequest("truncation must be 'auto' or 'disabled'", "truncation", "invalid_value")
@@ -267,13 +282,15 @@ def _truncation(given: dict[str, Any], default: str) -> tuple[str, int | None]:
 
 def _compact_threshold(entry: Any, param: str) -> int | None:
     if not isinstance(entry, dict) or entry.get("type") != "compaction":
-        raise InvalidRequest("context_management knows type 'compaction' only", f"{param}.type", "unsupported_value")
+        raise InvalidRequest(
+            "entries of context_management must have the type 'compaction'", f"{param}.type", "unsupported_value"
+        )
     threshold = entry.get("compact_threshold")
     if threshold is None:
         return None
     if type(threshold) is not int or threshold < MIN_COMPACT_THRESHOLD:
         raise InvalidRequest(
-            f"compact_threshold must be a number of tokens from {MIN_COMPACT_THRESHOLD} on",
+            f"compact_threshold must be a number of tokens, at least {MIN_COMPACT_THRESHOLD}",
             f"{param}.compact_threshold",
             "invalid_value",
         )
@@ -288,5 +305,5 @@ def _conversation(value: Any) -> str | None:
 
 
 def _tool(tool: Any) -> Any:
-    """As the official client's strict mode wants it back."""
+    """A tool as the response object shows it. OpenAI's client in strict mode requires `parameters` and `strict`."""
     return {"parameters": None, "strict": None, **tool} if isinstance(tool, dict) else tool

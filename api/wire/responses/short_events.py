@@ -1,12 +1,14 @@
-"""The events of a response without what whoever reads them from the first on knows already. Pure.
+"""Short forms of the events of a response. A short form leaves out what the earlier events of the response contain.
 
-So they are kept, in memory, in PostgreSQL and in Redis: each text is there once. An event is a line of bytes:
+Memory, PostgreSQL and Redis hold events in this form, so that each text is stored once. A short event is a line of
+bytes:
 
-- a delta is its text as JSON, and after a tab the log probabilities of its tokens, if it has some;
-- any other event is a JSON object. The response in it is told by what differs from the response as it was created
-  (api/wire/differences.py), without the output. At the end of an item, what its deltas have said is left out.
+- A delta is its text as JSON. If the delta has log probabilities, a tab and these log probabilities follow.
+- Every event of another type is a JSON object. A response in an event is stored without its output, as the difference
+  to the response as it was created (api/wire/differences.py). An event at the end of an item leaves out the text of the
+  deltas.
 
-Events that an older Baton has written are whole: they are passed on as they are.
+Earlier versions of Baton have stored events in full. Such events are read as they are.
 """
 
 from collections.abc import Iterable
@@ -18,6 +20,7 @@ from api.wire.differences import applied, difference
 from api.wire.responses.events import LAST, Body, Event, Item, item_of
 
 Line = bytes
+"""A short event."""
 
 _KINDS = ("response.output_text.delta", "response.reasoning_text.delta", "response.function_call_arguments.delta")
 _REPEATING = {
@@ -26,20 +29,20 @@ _REPEATING = {
     "response.function_call_arguments.done": ("name", "arguments"),
     "response.content_part.done": ("part",),
 }
-"""Events at the end of an item, and their fields that its deltas have told."""
+"""Types of the events at the end of an item, and their fields that repeat the deltas of the item."""
 LARGE_BYTES = 256 << 10
-"""Of a response as it was created: with more, the events that repeat it are to be written in a thread. Less costs small
-ones the way there and back; more lets other requests wait longer for each such event.
+"""Bytes of a response as it was created, above which the events that repeat it belong into a thread. A lower value
+costs the events of small responses a switch of threads; a higher value holds up the event loop for longer.
 """
 _DELTA, _OBJECT = b'"', b"{"
-"""How lines begin."""
+"""First byte of a line that is a delta, and of a line that is an event of another type."""
 _TAB = b"\t"
-"""Which JSON has in no text."""
+"""Separator in a delta. A tab inside of a JSON string is always escaped."""
 _ITEM_DONE = "response.output_item.done"
 
 
 def shortened(event: Event, created: Body) -> Line:
-    """`created`: the response as it was created, without output."""
+    """The short form of an event. `created` is the response as it was created, without output."""
     kind = event["type"]
     if kind in _KINDS:
         text = msgspec.json.encode(event["delta"])
@@ -59,56 +62,56 @@ class _Typed(msgspec.Struct):
 
 
 def is_last(line: Line) -> bool:
-    """Whether no event follows this one."""
+    """Whether an event is the last of its response."""
     return line.startswith(_OBJECT) and msgspec.json.decode(line, type=_Typed).type in LAST
 
 
 def whole(lines: Iterable[Line], created: Body) -> list[bytes]:
-    """All events of a response, from the first on, as their clients see them: JSON."""
+    """All events of a response in full, as JSON. `lines` are its events from the first on."""
     retelling = Retelling(created)
     return [retelling.told(line) for line in lines]
 
 
 class Retelling:
-    """Gives the events of a response in full, in their order, from the first on."""
+    """Restores the events of one response from their short forms, in their order from the first event on."""
 
     def __init__(self, created: Body) -> None:
         self._created = created
         self._is_large = len(msgspec.json.encode(created)) > LARGE_BYTES
         self._number = 0
-        """Of the next event."""
+        """Number of the next event."""
         self._item: Item | None = None
         self._ended: dict[str, Body] = {}
-        """What the events at the end of the item say, by their type."""
+        """The fields of the events at the end of the current item, by the types of the events."""
         self._output: list[Body] = []
         self._before_number = self._after_number = self._after_text = b""
-        """The parts of a delta of the item that are always the same."""
+        """The JSON of a delta of the current item around its number, its text and its log probabilities."""
 
     def told(self, line: Line) -> bytes:
-        """The next event as JSON."""
+        """The next event in full, as JSON."""
         whole = self._delta(line) if line.startswith(_DELTA) else self._other(line)
         self._number += 1
         return whole
 
     def is_long(self, line: Line) -> bool:
-        """Whether the event repeats a response that is large: then `told` belongs into a thread."""
+        """Whether the event repeats a large response. If so, `told` should be called in a thread."""
         return self._is_large and line.startswith(_OBJECT) and b'"response":' in line
 
     def _delta(self, line: Line) -> bytes:
         assert self._item is not None
         text, _, logprobs = line.partition(_TAB)
         self._item.add(msgspec.json.decode(text, type=str), _listed(logprobs) if logprobs else [])
-        told = b"%b%d%b%b" % (self._before_number, self._number, self._after_number, text)
+        delta = b"%b%d%b%b" % (self._before_number, self._number, self._after_number, text)
         if not self._after_text:
-            return told + b"}"
-        return b"%b%b%b}" % (told, self._after_text, logprobs or b"[]")
+            return delta + b"}"
+        return b"%b%b%b}" % (delta, self._after_text, logprobs or b"[]")
 
     def _other(self, line: Line) -> bytes:
         event: Event = msgspec.json.decode(line)
         kind = event["type"]
         if kind == "response.output_item.added":
             self._begin(event)
-        elif kind in _KINDS:  # an older Baton's
+        elif kind in _KINDS:  # stored by an earlier version of Baton
             assert self._item is not None
             self._item.add(event["delta"], event.get("logprobs", []))
         elif kind == _ITEM_DONE:

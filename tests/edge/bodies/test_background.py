@@ -1,4 +1,4 @@
-"""Responses in the background count for as long as they run, not for as long as somebody waits for their answer."""
+"""A response in the background counts as long as it runs, even if no client waits for it."""
 
 import asyncio
 from typing import Any
@@ -36,7 +36,7 @@ async def test_a_tenant_has_its_part_of_them_until_they_end(state: ChatState, mo
         held = [await started(alice) for _ in range(2)]
         await refused(alice)
         await started(bob)
-        await refused(bob)  # in all
+        await refused(bob)  # the limit of all tenants together
         await alice.responses.cancel(held[0].id)
         async with asyncio.timeout(5):
             while True:

@@ -1,4 +1,4 @@
-"""How much of each thing a request may have, and that what clients send passes."""
+"""Each bound of a request body holds, and ordinary requests pass all bounds."""
 
 from typing import Any
 
@@ -121,6 +121,6 @@ def test_sequences_are_n_of_each_prompt(body: dict[str, Any], number: int) -> No
 
 @pytest.mark.parametrize(("body", "param"), [({"n": 7}, "n"), ({"prompt": ["a"] * 7}, "prompt")])
 def test_too_many_sequences_are_refused_with_the_number_that_may_be(body: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest, match="may ask for 6") as error:
+    with pytest.raises(InvalidRequest, match="the limit is 6") as error:
         check_sequences(body, 6)
     assert error.value.param == param

@@ -1,4 +1,4 @@
-"""Requests count as what they cost: sequences against the replica's capacity, bodies against its memory."""
+"""Requests count by their cost: sequences against the capacity of the replica, bodies against its memory for bodies."""
 
 import asyncio
 from typing import Any
@@ -72,7 +72,7 @@ async def test_bodies_together_take_no_more_memory_than_they_may() -> None:
         first = await wire.connection()
         await first.send(large_post := post(large))
         async with asyncio.timeout(5):
-            while not wire.app.num_asked:  # noqa: ASYNC110  # the kernel brings it in its own time
+            while not wire.app.num_asked:  # noqa: ASYNC110  # until the kernel has delivered the request
                 await asyncio.sleep(0)
         refused = await wire.asked(large_post)
         assert (refused.status, refused.code) == (503, "engine_overloaded")
@@ -81,7 +81,7 @@ async def test_bodies_together_take_no_more_memory_than_they_may() -> None:
         await small.send(post(b"{}"))
         wire.app.may_answer.set()
         assert (await first.answer()).status == 200
-        assert (await small.answer()).status == 200  # one of ordinary length is not kept out
+        assert (await small.answer()).status == 200  # a body of ordinary length is admitted
         assert (await wire.asked(large_post)).status == 200
 
 
@@ -99,7 +99,7 @@ async def test_sender_that_stops_holds_what_it_has_sent_and_no_more() -> None:
     ids=["lists", "numbers"],
 )
 async def test_values_of_a_body_take_the_memory_that_is_made_of_them(body: bytes) -> None:
-    """Two bytes of text become an object of sixty."""
+    """Two bytes of text become an object of sixty bytes."""
     assert len(body) < 2 * FREE_BYTES
     few = {"messages": "x" * len(body)}
     async with a_client(an_app(FakeFrontend(), max_body_bytes=1 << 20, max_bodies_bytes=1 << 20)) as client:
@@ -108,7 +108,7 @@ async def test_values_of_a_body_take_the_memory_that_is_made_of_them(body: bytes
             refused = await client.post(CHAT, content=body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_overloaded")
     async with a_client(an_app(FakeFrontend(), max_body_bytes=1 << 20, max_bodies_bytes=8 << 20)) as client:
-        for _ in range(10):  # which give back what they took
+        for _ in range(10):  # each request gives its memory back
             assert (await client.post(CHAT, content=body)).status_code == 400
 
 
@@ -161,7 +161,7 @@ def test_replica_stands_still_while_it_is_full_and_nothing_ends() -> None:
 
 
 def test_replica_whose_requests_end_between_two_looks_does_not_stand_still() -> None:
-    """Each look finds it full, but full of others."""
+    """The replica is full at each reading, but of new requests."""
     capacity = Capacity(1)
     standstill = Standstill(capacity)
     held = present(capacity.acquire())

@@ -1,4 +1,4 @@
-"""Texts that take minutes to be counted hold up nobody else's."""
+"""A text that takes minutes to count does not delay the counting of further texts."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Whatever is in a body, the streams beside it go on: nothing that is done for it holds the interpreter for long."""
+"""No request body holds up the streams of further requests: no step of its work holds the interpreter lock for long."""
 
 import gc
 import json
@@ -14,8 +14,9 @@ from tests.component.surface import CHAT, COMPLETION, a_client, an_app
 from tests.edge.state.blocking import longest_block
 
 LONGEST_S = 0.25
-"""In CPU time of the process, as a thread may hold the interpreter too. Each call may take 50 ms on one idle core; the
-machine of the tests is shared, and a quarter of a second is what one large collection of garbage takes.
+"""Longest block of the event loop, in seconds of CPU time of the process, because a thread may hold the interpreter
+lock, too. Each call may take 50 ms on an idle core. The machine of the tests is shared, and one large garbage
+collection takes 0.25 s.
 """
 MODEL = {"model": "baton-demo"}
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -68,7 +69,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     frontend = await FakeEngines().frontend(4096, tool_call_parser="hermes")
     async with a_client(an_app(frontend)) as client:
         client.timeout = httpx.Timeout(60)
-        await client.post(CHAT, content=body(messages=HELLO))  # whatever is done but once
+        await client.post(CHAT, content=body(messages=HELLO))  # the work that only the first request causes
         gc.collect()
         gc.freeze()
         yield client
@@ -76,7 +77,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads its own field
+@pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning")  # vLLM reads this field itself
 @pytest.mark.parametrize("name", BODIES)
 async def test_body_does_not_hold_up_others(client: httpx.AsyncClient, name: str) -> None:
     path, content = BODIES[name]

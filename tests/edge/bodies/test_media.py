@@ -1,4 +1,4 @@
-"""A service that takes text fetches nothing that a request names."""
+"""A service that accepts only text fetches no URL that a request names."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What a request asks for is done, or refused, and what is said of it is true."""
+"""Baton does what a request asks for or refuses it, and reports about the request what is true."""
 
 import stat
 from pathlib import Path
@@ -58,6 +58,6 @@ def test_what_a_chat_cannot_do_is_refused() -> None:
 def test_log_is_for_its_user_alone(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "serve.log"
     file.parent.mkdir()
-    file.touch(mode=0o644)  # by an earlier version
+    file.touch(mode=0o644)  # as an earlier version has created it
     assert private(file) == file
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]

@@ -1,4 +1,4 @@
-"""How much JSON there is in a text, known before it is decoded."""
+"""The number of JSON values in a text is known before the text is decoded."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ VALUES = st.recursive(
 
 
 def counted(value: Any) -> tuple[int, int, int]:
-    """Containers, members and entries of a decoded value."""
+    """Numbers of containers, members and entries of a decoded value."""
     if isinstance(value, dict):
         inner = [counted(one) for one in value.values()]
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a request may ask of structured output is bounded before anything is made of it, on each surface alike."""
+"""The constraints of structured output are bounded before any other code reads them, on every surface alike."""
 
 import time
 from collections.abc import Callable
@@ -196,7 +196,7 @@ def test_nothing_but_a_refusal_comes_of_any_body(value: Any, name: str) -> None:
 
 @pytest.mark.parametrize("begun", ["{1,", "{", "{1 ", "{1,2"])
 def test_spaces_in_a_regular_expression_are_looked_at_once(begun: str) -> None:
-    """On the event loop. Looked at again from each place they take 76 ms of CPU time, and now 0.1 ms."""
+    """The search runs on the event loop. With backtracking it takes 76 ms of CPU time, and without 0.1 ms."""
     began = time.thread_time()
     check_constraints({"structured_outputs": {"regex": begun + " " * 4090}}, DEFAULT)
     assert time.thread_time() - began < 0.02

@@ -1,4 +1,4 @@
-"""Each new constraint is compiled in a process of its own first, with a deadline that holds."""
+"""Each new constraint is first compiled in a separate process, which keeps its deadline."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def tag_of(schema: dict[str, object]) -> str:
 
 
 def bomb(number: int) -> str:
-    """A new one each time."""
+    """A constraint that takes too long to compile, and a new one for each number."""
     return json.dumps(SLOW_TO_COMPILE | {"title": str(number)})
 
 
@@ -51,7 +51,9 @@ async def test_honest_schema_compiles(compilers: module.Compilers, schema: Schem
 async def test_constraint_that_compiles_too_long_is_refused_and_its_process_replaced(
     compilers: module.Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the CPU time that it takes: on a busy machine it is not refused for the time that others take."""
+    """The limit is on CPU time, so that on a busy machine a constraint is not refused for the time of further
+    processes.
+    """
     monkeypatch.setattr(module, "WALL_S", 1000.0)
     with pytest.raises(InvalidRequest, match="too long to compile"):
         await compilers.check("json", bomb(0), "a")
@@ -60,7 +62,7 @@ async def test_constraint_that_compiles_too_long_is_refused_and_its_process_repl
 
 
 def test_process_of_a_constraint_that_compiles_too_long_is_ended_by_the_kernel() -> None:
-    """After the CPU time that it has, whatever the library does."""
+    """The kernel ends the process after its CPU time, whatever the library does."""
     setup = {"compile_s": 0.5, "memory_bytes": 4 << 30, "tokenizer": BYTES, "n_vocab": None, "eos": None}
     lines = [setup | {"tag_tokens": ""}, ["json", '{"type": "integer"}'], ["json", bomb(0)]]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -79,7 +81,7 @@ def test_process_of_a_constraint_that_compiles_too_long_is_ended_by_the_kernel()
 async def test_constraint_that_could_not_be_tried_in_time_is_not_taken_for_a_costly_one(
     compilers: module.Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process is stopped, as on a machine that is too busy: it has had neither its CPU time nor its memory."""
+    """The process is stopped, as on a machine that is too busy. It has used up neither its CPU time nor its memory."""
     await compilers.check("json", '{"type": "integer"}', "a")
     (trial,) = compilers._idle
     trial._process.send_signal(signal.SIGSTOP)
@@ -141,7 +143,7 @@ async def test_constraint_whose_process_somebody_kills_is_not_taken_for_a_costly
 async def test_tag_of_a_tool_that_compiles_too_long_is_refused(
     compilers: module.Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WALL_S", 100.0)  # the library is loaded first, which takes long on a busy machine
+    monkeypatch.setattr(module, "WALL_S", 100.0)  # loading the library takes long on a busy machine
     with pytest.raises(InvalidRequest, match="to compile"):
         await compilers.check("structural_tag", tag_of(mutual(300)), "a")
     await compilers.check("structural_tag", tag_of(HONEST["tree"]), "a")
@@ -181,12 +183,12 @@ async def test_client_that_leaves_and_comes_again_starts_no_second_trial(compile
 
 
 async def test_tenant_with_many_new_constraints_holds_up_itself_alone() -> None:
-    """For as long as they take."""
+    """The tenant's own further constraints wait, and those of a second tenant do not."""
     tokenizer = get_tokenizer(str(REPO_ROOT / "conf/models/baton-demo"))
     config = StructuredOutputConfig(compile_s=60.0, compile_memory_mib=4096, max_waiting=MAX_WAITING)
     compilers = Compilers(config, lambda: tokens_of(tokenizer, len(tokenizer), False))
     flood = [asyncio.create_task(compilers.check("json", bomb(n), "bad")) for n in range(MAX_WAITING)]
-    while len(compilers._trials) < MAX_WAITING:  # noqa: ASYNC110  # until all are in line, which sets no event
+    while len(compilers._trials) < MAX_WAITING:  # noqa: ASYNC110  # until all constraints wait, which sets no event
         await asyncio.sleep(0)
     try:
         async with asyncio.timeout(10):
@@ -201,7 +203,7 @@ async def test_tenant_with_many_new_constraints_holds_up_itself_alone() -> None:
 
 
 def test_trial_keeps_the_limit_of_its_operator() -> None:
-    """As under a hard `ulimit -v`, where a higher limit cannot be set."""
+    """A hard `ulimit -v` of the operator is such a limit: the process cannot set a higher one."""
     code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40)); "
     code += "from api.structured.trial import _limit_memory; "
     code += "_limit_memory(1 << 33); print(resource.getrlimit(resource.RLIMIT_AS)); "

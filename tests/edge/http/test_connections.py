@@ -1,4 +1,4 @@
-"""How many connections there may be, and which of them have to go."""
+"""The limits on open connections, and which connection is closed at the limit."""
 
 from tests.edge.http.wire import GET, listening, post
 
@@ -41,7 +41,7 @@ async def test_requests_that_are_being_answered_are_not_driven_out() -> None:
 
 
 async def test_no_more_than_sixty_four_refused_connections_are_still_read_from() -> None:
-    """Each of them is a file descriptor of whoever had no right to it."""
+    """Each refused connection that is still read from holds a file descriptor."""
     async with listening() as wire:
         for _ in range(70):
             refused = await wire.connection()

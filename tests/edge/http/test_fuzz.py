@@ -1,4 +1,4 @@
-"""Any bytes at the HTTP listener, and any body at any route: a well-behaved client beside them is served at once."""
+"""The HTTP listener gets any bytes, and every route any body. A well-behaved client is served at once meanwhile."""
 
 import asyncio
 import gc
@@ -28,11 +28,12 @@ from tests.edge.sockets.strangers import FUZZ_MINUTES
 from tests.expected import of_kind
 
 PATIENCE_S = 1.0
-"""A well-behaved client never waits longer."""
+"""Longest time that a well-behaved client may wait, in seconds."""
 GROWTH_BYTES = 1 << 20
-"""What Python's own caches may take more after the first hundreds of requests."""
+"""Bytes by which Python's own caches may grow after the first hundreds of requests."""
 NUM_BEFORE_BASE = 20
-"""Rounds of strangers after which memory has its base: the caches of Python and of the listener are filled by then."""
+"""Rounds of strangers before the base of memory is measured. These rounds fill the caches of Python and the listener.
+"""
 SEEDS = [
     GET,
     post(b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'),
@@ -50,13 +51,13 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    """Runs on one event loop for all that hypothesis tries."""
+    """Runs all examples of hypothesis on one event loop."""
     with asyncio.Runner() as runner:
         yield runner.run
 
 
 def tried(num_examples: int, *, anew: bool) -> settings:
-    """`anew`: other examples at each run, and not the same ones."""
+    """With `anew`, each run has new examples. Without it, all runs have the same examples."""
     return settings(
         max_examples=num_examples, deadline=None, derandomize=not anew, suppress_health_check=list(HealthCheck)
     )
@@ -64,7 +65,7 @@ def tried(num_examples: int, *, anew: bool) -> settings:
 
 class Stranger(NamedTuple):
     parts: list[bytes]
-    """What it says, one write each."""
+    """The bytes that the stranger sends, one write for each part."""
     ends_its_side: bool
     leaves_after_s: float
 
@@ -117,7 +118,7 @@ async def well_behaved(wire: Wire) -> None:
 
 
 def allocated() -> int:
-    """Bytes that this process holds, without what hypothesis remembers of its examples."""
+    """Bytes that this process holds, without those that hypothesis holds for its examples."""
     gc.collect()
     others = [tracemalloc.Filter(False, path) for path in (hypothesis.__path__[0] + "/*", __file__)]
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(others).traces)
@@ -125,7 +126,7 @@ def allocated() -> int:
 
 def any_bytes_hurt_nobody(run: Run, limits: settings) -> None:
     stack = AsyncExitStack()
-    # Nothing that times out within the test: what a stranger has left must not hinder others
+    # No time-out ends within the test: the connections that strangers leave must not hinder further clients
     wire: Wire = run(stack.enter_async_context(listening(max_ongoing_requests=4)))
     num_rounds, base = 0, 0
 
@@ -145,7 +146,7 @@ def any_bytes_hurt_nobody(run: Run, limits: settings) -> None:
     async def all_have_left() -> None:
         async with asyncio.timeout(5):
             while wire.num_open:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)  # until the kernel has told of all who have left
+                await asyncio.sleep(0.01)  # until the kernel has reported all clients that have left
         await stack.aclose()
 
     tracemalloc.start()
@@ -176,7 +177,7 @@ FIELDS = """
     items function name arguments parameters tool_calls stream_options service_tier truncation previous_response_id
     bad_words repetition_detection documents chat_template_kwargs url id
 """.split()  # noqa: SIM905
-"""Without those of log probabilities, which the fake engines do not have."""
+"""Names of fields for random bodies. Those of log probabilities are missing, because the fake engines have none."""
 PATH_PARAMETER = re.compile(r"\{\w+(:path)?\}")
 VALID = {
     CHAT: {"model": "baton-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
@@ -203,14 +204,14 @@ OF_COMPLETIONS = {"n": st.integers(1, 3), "seed": st.integers(0, 9), "stop": st.
 
 @st.composite
 def right_bodies(draw: st.DrawFn, path: str) -> dict[str, Any]:
-    """For few tokens."""
+    """A valid body that asks for few tokens."""
     right = RIGHT_VALUES | (OF_COMPLETIONS if path in (CHAT, COMPLETION) else {})
     return VALID.get(path, {}) | draw(st.fixed_dictionaries({}, optional=right))
 
 
 @st.composite
 def bodies(draw: st.DrawFn, path: str) -> bytes:
-    """A right one; mostly with some fields set to anything, now and then something else altogether, or cut off."""
+    """A valid body with up to two fields set to any value. Some bodies are any value, and some are cut off."""
     body: Any = draw(right_bodies(path))
     body |= draw(st.dictionaries(st.sampled_from(FIELDS), values, max_size=2))
     match draw(st.integers(0, 19)):
@@ -231,7 +232,7 @@ class Question(NamedTuple):
 
 @st.composite
 def questions(draw: st.DrawFn, routes: list[tuple[str, str]]) -> Question:
-    """Half of them at a route that asks the model."""
+    """Requests at any route. Half of them go to a route that generates tokens."""
     method, path = draw(st.one_of(st.sampled_from([("POST", path) for path in VALID]), st.sampled_from(routes)))
     url = PATH_PARAMETER.sub(lambda _: draw(st.sampled_from(["x", "resp_1", "conv_1", "%00", "%F0%9F"])), path)
     if method == "GET":
@@ -246,7 +247,7 @@ def routes_of(client: httpx.AsyncClient) -> list[tuple[str, str]]:
 
 
 def any_body_is_answered(run: Run, limits: settings, remembering: StateConfig | None = None) -> None:
-    """`remembering`: where it keeps conversations and responses. None: PostgreSQL is away."""
+    """`remembering` is the store of conversations and responses. If it is None, PostgreSQL is away."""
     stack = AsyncExitStack()
 
     async def start() -> httpx.AsyncClient:

@@ -1,4 +1,4 @@
-"""What a request may have before its body, and how it is framed."""
+"""The limits on the head of a request, and the framing of requests."""
 
 import asyncio
 import json
@@ -98,7 +98,7 @@ async def test_too_many_that_follow_each_other_end_the_connection() -> None:
         connection = await wire.connection()
         await connection.send(GET * 1000)
         assert await connection.is_closed()
-        await asyncio.wait_for(wire.app.left.wait(), 5)  # nobody works for who is gone
+        await asyncio.wait_for(wire.app.left.wait(), 5)  # the work for a client that has left ends
         assert wire.app.num_asked == 1
 
 

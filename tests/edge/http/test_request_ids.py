@@ -1,4 +1,4 @@
-"""A request is named alike in its answer, in the log and in its receipt."""
+"""A request has the same id in its answer, in the log and in its route receipt."""
 
 import asyncio
 import io
@@ -61,7 +61,7 @@ async def test_answers_to_what_is_no_request_have_one() -> None:
 
 
 class Speaking(FakeFrontend):
-    """Logs what it is asked, as several do at the same time."""
+    """Logs each request that it gets, while further requests run."""
 
     async def chat_completion(self, body: Any, call: Call) -> Any:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Clients that send slowly, or nothing."""
+"""Clients that send slowly or not at all."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ async def test_body_that_hardly_comes_is_ended(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece that comes is no new beginning."""
+    """A piece that arrives does not start the time again."""
     async with listening(body_grace_s=0.2, min_body_bytes_per_s=1000) as wire:
         connection = await wire.connection()
         await connection.send(post(b"", length=10_000))
@@ -36,7 +36,7 @@ async def test_body_that_comes_byte_by_byte_has_no_more_time(monkeypatch: pytest
         async def drip() -> None:
             for _ in range(200):
                 await connection.send(b"x")
-                await asyncio.sleep(0.05)  # the slow client itself
+                await asyncio.sleep(0.05)  # the delay of the slow client
 
         dripping = asyncio.create_task(drip())
         answer = await connection.answer()
@@ -54,13 +54,13 @@ async def test_body_at_the_least_rate_may_take_longer_than_the_grace(monkeypatch
         began_at = loop.time()
         for _ in range(pieces):
             await connection.send(b"x" * 1000)
-            await asyncio.sleep(grace_s / 4)  # the slow client itself
+            await asyncio.sleep(grace_s / 4)  # the delay of the slow client
         assert (await connection.answer()).status == 200
         assert loop.time() - began_at > 2 * grace_s
 
 
 async def test_bytes_of_a_body_earn_the_time_that_they_may_take_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of what is sent in a second may take half a second, beside the grace."""
+    """Half of the bytes that may be sent in a second may take half a second, and the grace in addition."""
     async with listening(body_grace_s=0.1, min_body_bytes_per_s=100_000) as wire:
         connection = await wire.connection()
         loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ async def test_request_that_is_being_answered_may_take_longer_than_all_of_these(
         wire.app.may_answer.clear()
         connection = await wire.connection()
         await connection.send(post(b"{}"))
-        assert await (await wire.connection()).is_closed()  # one that has no request, meanwhile
+        assert await (await wire.connection()).is_closed()  # a connection without a request is closed meanwhile
         wire.app.may_answer.set()
         assert (await connection.answer()).status == 200
 
@@ -132,7 +132,7 @@ async def test_client_that_waits_with_its_body_is_refused_without_it() -> None:
 
 
 class Talker:
-    """Answers with more than fits between it and its client, and learns how that ended."""
+    """Answers with more bytes than the buffers on the way to its client hold, and notices when the answer ends."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -166,5 +166,5 @@ async def test_client_that_reads_slowly_gets_its_answer() -> None:
         while num_read < 64 << 20:
             num_read += len(await asyncio.wait_for(connection._reader.read(4 << 20), 5))
             if num_read < 16 << 20:
-                await asyncio.sleep(0.02)  # the slow client itself
+                await asyncio.sleep(0.02)  # the delay of the slow client
         assert asyncio.get_running_loop().time() - began_at > 0.3

@@ -1,4 +1,4 @@
-"""The HTTP listener on a real socket, behind the edge, and bytes that are sent to it as they are."""
+"""The HTTP listener and the edge on a real socket, and clients that send any bytes."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ GET = b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def post(body: bytes, *headers: bytes, length: int | None = None) -> bytes:
-    """`length`: that it says it has, if not its own."""
+    """`length` is the Content-Length that the request names. None for the length of `body`."""
     lines = [
         b"POST /echo HTTP/1.1",
         b"Host: localhost",
@@ -39,21 +39,21 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The code of an error in OpenAI's shape."""
+        """The code of an error, which must have OpenAI's shape."""
         error = json.loads(self.body)["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         return str(error["code"])
 
 
 class Echo:
-    """Answers with what it was asked for, once `may_answer` is set, as it is at first."""
+    """Answers with method and path of the request when `may_answer` is set. At first it is set."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.num_asked = 0
         self.left = asyncio.Event()
-        """A client has left before its answer."""
+        """Set when a client has left before its answer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.num_asked += 1
@@ -90,7 +90,7 @@ class Connection:
         return await self.answer()
 
     async def is_closed(self) -> bool:
-        """Whether the listener closes the connection within some time without sending more."""
+        """Whether the server closes the connection in time, without a further byte."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self._reader.read() == b""
@@ -111,7 +111,7 @@ class Wire:
         return connection
 
     async def asked(self, *parts: bytes) -> Answer:
-        """On a connection of its own."""
+        """The answer to bytes that a new connection sends."""
         return await (await self.connection()).asked(*parts)
 
     @property
@@ -125,7 +125,7 @@ class Wire:
 
 @asynccontextmanager
 async def listening(app: Any = None, **options: Any) -> AsyncIterator[Wire]:
-    """`options`: of the configuration of the ingress."""
+    """A listener in front of `app`. `options` are fields of IngressConfig."""
     config = IngressConfig(port=free_port(), **options)
     behind = Echo() if app is None else app
     listener = await HttpListener.start(Edge(behind, config, Capacity(config.max_ongoing_requests)), config)

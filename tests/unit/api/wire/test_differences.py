@@ -1,4 +1,4 @@
-"""Values that are stored as what another one lacks come back byte by byte."""
+"""Values that are stored as the difference to a base come back byte by byte."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A chat completion that was streamed is the one that was told."""
+"""The chunks of a chat completion are put together to the chat completion that was streamed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A Responses request as a chat completion."""
+"""A Responses request becomes the request of a chat completion."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Events that are kept without what their readers know come back to the byte."""
+"""Events come back from their short forms byte by byte."""
 
 from copy import deepcopy
 from itertools import count
@@ -85,7 +85,7 @@ def test_response_that_an_older_version_began_can_be_ended(chunks: list[dict[str
     events = told(chunks, "fail", False, False)
     old, new = events[:at], events[at:]
     if any(event["type"].endswith(".done") for event in new[:1]):
-        return  # the end of an item is told at once
+        return  # the end of an item comes at once
     lines = [msgspec.json.encode(event) for event in old] + [shortened(event, created()) for event in new]
     assert whole(lines, created()) == [msgspec.json.encode(event) for event in events]
 
