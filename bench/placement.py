@@ -2,7 +2,7 @@
 
     make bench-placement
 
-Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt, requests run
+Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt, requests stay
 for a while, every worker reports once a second, and every request passes through all of its events. The goals: 10,000
 placements a second on a core with 64 workers and prompts of 512 tokens, and a p99 of 1 ms with 100 workers and prompts
 of 32k. It measures what would run here: compiled code (`baton compile`), or the sources (BATON_PURE_PYTHON=1). All

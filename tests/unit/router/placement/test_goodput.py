@@ -1,4 +1,4 @@
-"""What the placement policy does with requests and fleets whose right treatment is known."""
+"""What the placement policy does with requests and clusters whose right treatment is known."""
 
 from collections import Counter
 
