@@ -22,7 +22,7 @@ INSERT INTO response_events (tenant_id, response_id, first_number, last_number, 
 VALUES (%(tenant)s, %(id)s, %(first)s, %(last)s, %(events)s, %(key_version)s)
 
 -- name: renew
-UPDATE responses r SET lease_until = now() + %(lease)s
+UPDATE responses r SET lease_until = now() + %(claim)s
 FROM unnest(%(tenants)s::text[], %(ids)s::text[]) AS b (tenant_id, id)
 WHERE r.tenant_id = b.tenant_id AND r.id = b.id AND r.status IN ('queued', 'in_progress')
 RETURNING r.id, r.is_cancelled

@@ -4,7 +4,7 @@ INSERT INTO responses
    lease_until)
 VALUES
   (%(tenant)s, %(id)s, %(conversation)s, %(previous)s, %(status)s, %(is_background)s, %(body)s, %(asked)s, %(key_version)s,
-   now() + %(lease)s)
+   now() + %(claim)s)
 
 -- name: finish
 UPDATE responses

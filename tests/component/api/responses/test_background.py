@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from api.responses import turn
+from api.responses import turn_generation
 from cluster.errors import TooManyRequests
 from tests.component.api.responses.streams import resumed
 
@@ -23,7 +23,7 @@ async def test_background_response_is_there_before_it_is_generated(client, model
 
 
 async def test_background_response_waits_for_workers(client, model, monkeypatch):
-    monkeypatch.setattr(turn, "MAX_BACKGROUND_WAIT_S", 0.02)
+    monkeypatch.setattr(turn_generation, "MAX_BACKGROUND_WAIT_S", 0.02)
     model.error = TooManyRequests("busy", 3.0)
     made = await client.responses.create(model="m", input="Hello", background=True)
     waiting = asyncio.create_task(resumed(client, made.id))
