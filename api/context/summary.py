@@ -35,7 +35,7 @@ _ORDER = (
 
 
 Usage = dict[str, Any]
-"""As a response has it."""
+"""The token counts of a response, as the API shows them."""
 
 
 class Style(NamedTuple):

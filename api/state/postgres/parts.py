@@ -1,4 +1,4 @@
-"""Pages of lists: a page ends at a number of entries or at a size, and a cursor says where the next page begins."""
+"""Pages of lists: a page ends at a number of entries or at a size, and a cursor marks where the next page begins."""
 
 import re
 from typing import Generic, NamedTuple, TypeVar

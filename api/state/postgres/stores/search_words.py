@@ -49,7 +49,7 @@ def hashed_vector(vector: str, key: bytes) -> str:
 
 
 def hashed_query(query: str, keys: Sequence[bytes]) -> str:
-    """A tsquery with each lexeme replaced by its hashes, of which any may match."""
+    """A tsquery with each lexeme replaced by its hashes with all of the keys. Any of these hashes may match."""
     return _QUOTED.sub(lambda found: hashed_word(_unquoted(found[1]), keys), query)
 
 

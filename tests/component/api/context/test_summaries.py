@@ -10,6 +10,7 @@ from api.state.encryption.tenant_keys import TenantKeys
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.items import Coverage
 from api.state.postgres.stores.summaries import ContextStore
+from api.state.postgres.tenant_transaction import TenantDatabase
 from cluster.errors import StateUnavailable
 from tests.component.answering import Model
 from tests.component.remembering import clients_of
@@ -38,7 +39,7 @@ async def client(state: ChatState) -> AsyncIterator[AsyncOpenAI]:
 async def test_compaction_is_to_be_retried_while_its_key_cannot_be_had(state):
     item = await state.stores.context.compaction(ALICE, "They said hello.")
     assert (await state.stores.context.opened(ALICE, [item]))[0]["summary"] == "They said hello."
-    store = ContextStore(state._database, TenantKeys(AwayKey()))
+    store = ContextStore(TenantDatabase(state._database, TenantKeys(AwayKey())))
     with pytest.raises(StateUnavailable):
         await store.opened(ALICE, [item])
 
