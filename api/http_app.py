@@ -11,7 +11,7 @@ from api.edge.error_response import error_response
 from api.frontend.frontend import Frontend
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
-from api.responses.turn import Means
+from api.responses.turn_generation import TurnServices
 from api.routes import (
     completions,
     context,
@@ -55,7 +55,7 @@ def build_http_app(
         keeper=CompletionStoreWriter(state),
         context=context_manager,
         titles=titles,
-        turns=RunningTurns(Means(frontend, context_manager, titles), state, background),
+        turns=RunningTurns(TurnServices(frontend, context_manager, titles), state, background),
         capacity=capacity,
         standstill=Standstill(capacity),
     )

@@ -91,8 +91,8 @@ ALLOWED = {
     "starlette": ("api/*",),
     "pydantic": ("api/*",),
     "openai": ("api/wire/items.py",),
-    "psycopg": ("api/state/*", "cluster/services/postgres.py"),
-    "redis": ("api/state/redis/*", "api/state/event_streams/live_tails.py"),
+    "psycopg": ("api/state/postgres/*", "cluster/services/postgres.py"),
+    "redis": ("api/state/redis/*",),
     "cryptography": ("api/state/encryption/*", "kvtransfer/side_channel.py"),
 }
 """Where each dependency is imported, and nowhere else."""

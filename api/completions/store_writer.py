@@ -1,5 +1,6 @@
-"""Chat completions on their way to PostgreSQL: written one after the other, each tenant's in turn, and
-once it is back where it was away. Who is told that its completion is stored will find it."""
+"""Stores chat completions in PostgreSQL. Those of a tenant are written one after another, and wait while PostgreSQL is
+away. A client whose request succeeds finds its chat completion, unless PostgreSQL was away.
+"""
 
 import asyncio
 import logging
@@ -21,37 +22,49 @@ from cluster.errors import InvalidRequest, ServingError, StateUnavailable
 logger = logging.getLogger("baton.completions")
 
 WRITTEN_WITHIN_S = 2.0
-"""A client waits so long for its completion to be written, and none while PostgreSQL is known to be away."""
+"""How long a client waits for its chat completion to be written, in seconds. While PostgreSQL is known to be away, no
+client waits. Shorter answers more clients before the write; longer stalls clients while PostgreSQL is slow.
+"""
 RETRY_S = 1.0
+"""The time between two tries while PostgreSQL is away, in seconds. Shorter costs more CPU; longer writes later."""
 KEPT_FOR_S = 600.0
-"""What PostgreSQL has not taken by then is lost: it was away for all that time."""
+"""How long a chat completion waits for PostgreSQL before it is lost, in seconds. Shorter loses more in an outage;
+longer takes memory for longer.
+"""
 MAX_WAITING_BYTES = 64 << 20
-"""That wait for PostgreSQL. More takes memory; less refuses to store sooner while PostgreSQL is slow."""
+"""Bytes that may wait for PostgreSQL. More takes memory; less refuses requests sooner while PostgreSQL is slow."""
 LARGEST_SHARE = 4
-"""One of so many parts of it is the most that a tenant may fill."""
+"""The divisor of MAX_WAITING_BYTES that gives the most one tenant may fill. A smaller divisor lets a tenant store more
+at once; a larger one leaves more room to other tenants.
+"""
 RETRY_AFTER_S = 5.0
+"""The Retry-After of a request without room, in seconds. Shorter brings more requests that are refused again; longer
+leaves room unused.
+"""
 
 
 class _Waiting:
+    """A chat completion that waits to be written."""
+
     def __init__(self, tenant: str, completion: ChatCompletion, until: float) -> None:
         self.tenant = tenant
         self.completion = completion
         self.until = until
         self.size = len(completion.body) + len(completion.messages)
         self.needs_no_wait = asyncio.Event()
-        """It is written, or refused, or PostgreSQL is away."""
+        """The client need not wait any more: the chat completion is written or refused, or PostgreSQL is away."""
         self.refusal: ServingError | None = None
-        """Why it will never be written."""
+        """Why the chat completion will never be written. None if it may still be."""
 
 
 class _Queue:
-    """Of a tenant: written one after the other."""
+    """The waiting chat completions of one tenant."""
 
     def __init__(self) -> None:
         self.waiting: deque[_Waiting] = deque()
         self.num_bytes = 0
         self.is_away = False
-        """PostgreSQL, for this tenant."""
+        """PostgreSQL has failed the last write of this tenant."""
         self.writing: asyncio.Task[None] | None = None
 
     def add(self, waiting: _Waiting) -> None:
@@ -67,12 +80,12 @@ class _Queue:
 
 
 class CompletionStoreWriter:
-    """Each tenant has a queue and a share of the memory. None of them waits for another one."""
+    """Each tenant has a queue and a share of the memory, so that no tenant waits for another one."""
 
     def __init__(self, state: ChatState) -> None:
         self._state = state
         self._queues: dict[str, _Queue] = {}
-        """Of tenants for whom something waits."""
+        """The queues that are not empty, by tenant."""
         self._has_room = asyncio.Condition()
 
     @property
@@ -80,12 +93,12 @@ class CompletionStoreWriter:
         return self._state.max_item_bytes
 
     def check_room(self, tenant: str, num_bytes: int) -> None:
-        """For a request that is to be stored, before it is answered. Raises StateUnavailable."""
+        """Check before a request is answered that its chat completion can wait. Raises StateUnavailable."""
         if not self._fits(tenant, num_bytes):
             raise _no_room()
 
     def put(self, tenant: str, completion: ChatCompletion) -> _Waiting:
-        """To be written. Raises StateUnavailable where there is no room for it now."""
+        """Queue a chat completion. Raises StateUnavailable if it has no room."""
         waiting = _Waiting(tenant, completion, asyncio.get_running_loop().time() + KEPT_FOR_S)
         self.check_room(tenant, waiting.size)
         queue = self._queues.setdefault(tenant, _Queue())
@@ -95,7 +108,9 @@ class CompletionStoreWriter:
         return waiting
 
     async def keep(self, tenant: str, completion: ChatCompletion) -> None:
-        """Its client finds it then, if PostgreSQL is there. Raises ServingError where it will not be stored."""
+        """Store a chat completion. Returns when it is written, or when its client need not wait any more. Raises
+        ServingError if it will not be stored.
+        """
         try:
             async with asyncio.timeout(WRITTEN_WITHIN_S):
                 waiting = await self._put_when_there_is_room(tenant, completion)
@@ -108,7 +123,7 @@ class CompletionStoreWriter:
             raise waiting.refusal
 
     async def drained(self) -> None:
-        """Wait for what is to be written."""
+        """Wait until all queues are empty."""
         while writing := [queue.writing for queue in self._queues.values() if queue.writing]:
             await asyncio.gather(*writing)
 
@@ -119,7 +134,7 @@ class CompletionStoreWriter:
             return self.put(tenant, completion)
 
     def _fits(self, tenant: str, size: int) -> bool:
-        """A tenant's share is there for the first one in any case, however large it is."""
+        """Whether a chat completion has room. The first one of a tenant may exceed the tenant's share."""
         room = MAX_WAITING_BYTES - sum(queue.num_bytes for queue in self._queues.values())
         if (queue := self._queues.get(tenant)) is None:
             return size <= room or not self._queues
@@ -128,22 +143,22 @@ class CompletionStoreWriter:
     async def _write_all(self, tenant: str, queue: _Queue) -> None:
         while queue.waiting:
             first = queue.waiting[0]
-            queue.is_away = not await self._is_done_with(first)
+            queue.is_away = not await self._is_settled(first)
             if queue.is_away and asyncio.get_running_loop().time() < first.until:
                 for waiting in queue.waiting:
                     waiting.needs_no_wait.set()
                 await asyncio.sleep(RETRY_S)
                 continue
             if queue.is_away:
-                logger.error("chat completion %s is lost: PostgreSQL was away too long", first.completion.id)
+                logger.error("chat completion %s is lost: PostgreSQL was away for too long", first.completion.id)
             queue.remove_first()
             if not queue.waiting:
                 del self._queues[tenant]
             async with self._has_room:
                 self._has_room.notify_all()
 
-    async def _is_done_with(self, waiting: _Waiting) -> bool:
-        """False while PostgreSQL is away."""
+    async def _is_settled(self, waiting: _Waiting) -> bool:
+        """Try to write a chat completion. False while PostgreSQL is away."""
         try:
             await self._state.stores.chat_completions.add(waiting.tenant, waiting.completion)
         except StateUnavailable:
@@ -152,36 +167,37 @@ class CompletionStoreWriter:
             waiting.refusal = error
         except Exception:
             logger.exception("chat completion %s is lost", waiting.completion.id)
-            waiting.refusal = ServingError("the answer could not be stored")
+            waiting.refusal = ServingError("the chat completion could not be stored")
         return True
 
 
-class Keeping:
-    """One request whose chat completion is stored: with its answer, before the client hears that it is over."""
+class StoredAnswer:
+    """The answer to one request with `store`: it is stored before the client sees its end."""
 
-    def __init__(self, keeper: CompletionStoreWriter, tenant: str, body: dict[str, Any], tier: str) -> None:
+    def __init__(self, store_writer: CompletionStoreWriter, tenant: str, body: dict[str, Any], tier: str) -> None:
         """Raises InvalidRequest, StateUnavailable."""
-        self._keeper = keeper
+        self._store_writer = store_writer
         self._tenant = tenant
         self._tier = tier
-        self._request = StoredRequest(body, datetime.now(UTC), keeper.max_item_bytes)
-        keeper.check_room(tenant, self._request.num_bytes)
+        self._request = StoredRequest(body, datetime.now(UTC), store_writer.max_item_bytes)
+        store_writer.check_room(tenant, self._request.num_bytes)
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is to be answered."""
+        """The request that is to be answered."""
         return self._request.body
 
     async def whole(self, completion: dict[str, Any]) -> dict[str, Any]:
-        """For the client. Raises ServingError where it is not stored."""
-        await self._keeper.keep(self._tenant, self._request.completed(completion))
+        """Store a chat completion. Returns it as the client gets it. Raises ServingError if it is not stored."""
+        await self._store_writer.keep(self._tenant, self._request.completed(completion))
         return completion | {"metadata": self._request.metadata}
 
     async def passed_on(self, frames: AsyncGenerator[str | bytes, None]) -> AsyncGenerator[str | bytes, None]:
-        """For the client, with an error at the end where it is not stored. One that has not ended, because it failed or
-        its client left, is not kept.
+        """The frames for the client. The chat completion that they make is stored before the last frame. A failure to
+        store it raises ServingError. A chat completion that has not ended, because it failed or its client left, is not
+        stored.
         """
-        assembly, is_told = Assembly(), False
+        assembly, has_passed_all = Assembly(), False
         try:
             async with aclosing(frames):
                 async for frame in frames:
@@ -191,13 +207,15 @@ class Keeping:
                     assembly.take(chunk)
                     if not (self._request.hides_usage and chunk.get("choices") == []):
                         yield frame
-            is_told = True
+            has_passed_all = True
         finally:
-            if assembly.is_whole and not is_told:  # its client left before the end of the frames
+            if (
+                assembly.is_whole and not has_passed_all
+            ):  # the client left after the answer, before the end of the frames
                 with suppress(StateUnavailable):
-                    self._keeper.put(self._tenant, self._completed(assembly))
+                    self._store_writer.put(self._tenant, self._completed(assembly))
         if assembly.is_whole:
-            await self._keeper.keep(self._tenant, self._completed(assembly))
+            await self._store_writer.keep(self._tenant, self._completed(assembly))
         yield DONE
 
     def _completed(self, assembly: Assembly) -> ChatCompletion:

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions with `store`: what is kept of the request."""
+"""The stored part of a POST /v1/chat/completions with `store`."""
 
 from datetime import datetime
 from typing import Any
@@ -22,7 +22,7 @@ _SHOWN = (
     "tools",
     "top_p",
 )
-"""Fields of the request that a stored chat completion has too."""
+"""Fields of the request that are copied into the stored chat completion."""
 
 
 def wants_store(body: Any) -> bool:
@@ -35,25 +35,25 @@ def wants_store(body: Any) -> bool:
 
 class StoredRequest:
     def __init__(self, body: Body, created_at: datetime, max_bytes: int) -> None:
-        """`max_bytes`: that may be kept of it. Raises InvalidRequest for what cannot be stored; everything else is
-        checked when it is answered.
+        """`max_bytes`: the most bytes of the request that may be stored. Raises InvalidRequest for a request that
+        cannot be stored. The rest of the request is checked when it is answered.
         """
         self.metadata = metadata_of(body.get("metadata"))
         self.body = body
         self.hides_usage = False
-        """A stream tells it for us alone."""
+        """The stream has the usage only because Baton asked for it: the client must not see it."""
         self._user = user_of(body.get("user"))
         self._created_at = created_at
-        self._messages = msgspec.json.encode(body.get("messages"))  # as they came: who answers may change them
+        self._messages = msgspec.json.encode(body.get("messages"))  # now, because rendering may change the messages
         self.num_bytes = len(self._messages) + len(msgspec.json.encode([body.get(name) for name in _SHOWN]))
-        """That are kept of it."""
+        """The bytes of the request that are stored."""
         if self.num_bytes > max_bytes:
             raise too_large("messages", self.num_bytes, max_bytes)
         if body.get("stream") is True:
             self._ask_for_usage()
 
     def completed(self, completion: Body) -> ChatCompletion:
-        """`completion`: as the client gets it, without its metadata."""
+        """The chat completion to store. `completion`: as the client gets it, without its metadata."""
         shown = {**{name: self.body.get(name) for name in _SHOWN}, "input_user": self._user, **completion}
         return ChatCompletion(
             id=completion["id"],

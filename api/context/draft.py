@@ -1,4 +1,4 @@
-"""A prompt that is being fitted: what of the conversation it holds, and how it gets smaller. Pure."""
+"""A draft of a prompt: which part of the conversation it has, and how it gets smaller. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,24 +9,24 @@ from api.context.turn_boundaries import Item
 
 
 class Memory(NamedTuple):
-    """What the newest turn is reminded of."""
+    """The messages that the newest turn is reminded of."""
 
     message: str
-    """The message that it is put in front of, by its id."""
+    """The id of the message that the memory is put in front of."""
     items: Sequence[Item]
-    """The oldest first."""
+    """The remembered messages, the oldest first."""
 
 
 class Draft(NamedTuple):
     items: Sequence[Item]
-    """Of the whole conversation, the new ones last."""
+    """All items of the conversation, the new ones last."""
     measured: Measured
     cut: int
     covered: int
-    """How many items the summary stands for."""
+    """The number of items up to the last one that the summary stands for."""
     summary: str | None
     notes: Mapping[str, str]
-    """What earlier turns were reminded of, by message."""
+    """The memories of earlier turns, by the id of the message that each is put in front of."""
     memory: Memory | None = None
 
     def sent(self) -> list[Item]:
@@ -34,7 +34,9 @@ class Draft(NamedTuple):
         return composed(self.items, self.cut, self.summary, {**self.notes, **newest})
 
     def smaller(self, num_tokens: int) -> "Draft | None":
-        """By so many tokens, or nearly; what is most easily done without goes first. None: by nothing more."""
+        """A draft that has about `num_tokens` fewer. The memory goes first, then turns, then the summary. None if only
+        the system prompt and the last turn are left.
+        """
         if self.memory is not None:
             return self._replace(memory=None)
         cut = next_cut(self.measured, self.cut, num_tokens)

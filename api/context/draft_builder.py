@@ -1,4 +1,4 @@
-"""Drafts of prompts, with the numbers that they are planned by."""
+"""Builds drafts of prompts, and shrinks them until they fit the window."""
 
 import json
 from collections.abc import Sequence
@@ -16,9 +16,13 @@ from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest
 
 TEMPLATE_TOKENS = 1024
-"""More than templates put around a chat as a whole."""
+"""Tokens that a chat template may put around a whole chat. Lower sends prompts that do not fit; higher counts more
+prompts exactly, which costs time.
+"""
 EXACT_FROM = 0.8
-"""Of the limit: a prompt whose estimate is nearer is counted exactly, even if nothing is left out."""
+"""The share of the limit from which a prompt is counted exactly even if no item is left out. Lower costs more time;
+higher sends prompts that do not fit when the estimate is wrong.
+"""
 
 
 class DraftBuilder:
@@ -27,29 +31,31 @@ class DraftBuilder:
         self._counter = counter
         self._config = config
         self._windows: dict[str, int] = {}
-        """By model."""
+        """The context window of each served model, in tokens."""
 
     async def window(self, model: str) -> int:
-        """Tokens; of a model that is not served, any: it is refused when something is rendered for it."""
+        """The context window of a model, in tokens. For a model that is not served, the window of another model: the
+        request is refused later, when its prompt is rendered.
+        """
         if model not in self._windows:
             self._windows |= {card["id"]: card["max_model_len"] for card in await self._frontend.models()}
         return self._windows.get(model) or max(self._windows.values())
 
     def surely_fits(self, request: ResponseRequest, items: Sequence[Item], window: int) -> bool:
-        """Without counting a token."""
+        """Whether the items fit for any tokenizer, so that no token need be counted."""
         budget = self._budget_with(request, window, system=0)
         system = request.body.get("instructions", "") + json.dumps(request.body.get("tools", ()))
         return TEMPLATE_TOKENS + most_tokens_of_text(system) + sum(map(most_tokens, items)) <= budget.high
 
     async def budget(self, request: ResponseRequest, items: Sequence[Item], window: int) -> Budget:
-        """Raises InvalidRequest where the system prompt has more than its share."""
+        """Raises InvalidRequest if the system prompt has more than its share of the window."""
         system = await self.num_tokens(request, [*items[: num_system(items)], user_message("")])
         answer = request.body.get("max_output_tokens")
         most = int(self._config.system_share * budget_of(self._config, window, answer, 0).limit)
         if system > most:
             raise InvalidRequest(
-                f"instructions, leading system messages and tools have {system} tokens, and may have {most} of the "
-                f"{window} that the model can read",
+                f"instructions, leading system messages and tools have {system} tokens, and may have at most {most} of "
+                f"the {window} tokens of the model's context window",
                 "instructions",
                 "context_length_exceeded",
             )
@@ -71,10 +77,11 @@ class DraftBuilder:
         return Draft(history.items, measured, chosen.cut, covered, text, notes)
 
     async def shrunk(self, request: ResponseRequest, draft: Draft, budget: Budget) -> tuple[Draft, int | None]:
-        """Until it fits, with the exact number of its tokens; None for a conversation that is plainly sent whole.
+        """The draft, made smaller until it fits, with the exact number of its tokens. None instead of the number if the
+        whole conversation is sent and its estimate is far below the limit.
 
         Raises:
-            InvalidRequest: the last turn alone is too long.
+            InvalidRequest: the system prompt and the last turn alone are too long.
         """
         if not draft.leaves_out and sum(draft.measured.tokens) <= min(budget.high, int(EXACT_FROM * budget.limit)):
             return draft, None
@@ -82,8 +89,8 @@ class DraftBuilder:
             smaller = draft.smaller(number - budget.limit)
             if smaller is None:
                 raise InvalidRequest(
-                    f"the last turn and the system prompt have {number} tokens, and the model can read {budget.limit} "
-                    "beside its answer",
+                    f"the last turn and the system prompt have {number} tokens, and the model's context window has "
+                    f"room for {budget.limit} beside the answer",
                     "input",
                     "context_length_exceeded",
                 )
@@ -91,22 +98,22 @@ class DraftBuilder:
         return draft, number
 
     async def num_tokens(self, request: ResponseRequest, items: Sequence[Item]) -> int:
-        """Of the prompt, as the model's template has it. Raises ServingError."""
+        """The exact tokens of a prompt, in the chat template of the model. Raises ServingError."""
         return await self._frontend.count_tokens(chat_body(request.body, request.body["model"], items))
 
     def _budget_with(self, request: ResponseRequest, window: int, system: int) -> Budget:
         return budget_of(self._config, window, request.body.get("max_output_tokens"), system, request.compact_threshold)
 
     async def _tokens(self, items: Sequence[Item], notes: dict[str, str]) -> list[int]:
-        """Of each item, with what it was reminded of."""
-        reminders = [user_message(note) | {"id": f"memory of {message}"} for message, note in notes.items()]
-        told = dict(zip(notes, await self._counter.in_prompt(reminders), strict=True))
+        """The tokens of each item, with the note in front of it."""
+        messages = [user_message(note) | {"id": f"memory of {message}"} for message, note in notes.items()]
+        of_notes = dict(zip(notes, await self._counter.in_prompt(messages), strict=True))
         counts = await self._counter.in_prompt(items)
-        return [tokens + told.get(item["id"], 0) for item, tokens in zip(items, counts, strict=True)]
+        return [tokens + of_notes.get(item["id"], 0) for item, tokens in zip(items, counts, strict=True)]
 
 
 def usable_summaries(history: History) -> list[StoredSummary]:
-    """Those that stand for what is still there, all of it."""
+    """The summaries whose items are all still in the conversation."""
     if not history.summaries:
         return []
     lasts = {start: history.items[start - 1]["id"] for start in turn_starts(history.items) if start}
@@ -114,7 +121,7 @@ def usable_summaries(history: History) -> list[StoredSummary]:
 
 
 def newest_summary(history: History) -> StoredSummary | None:
-    """Which stands for most."""
+    """The usable summary that covers most items."""
     return max(usable_summaries(history), key=lambda summary: summary.coverage.number, default=None)
 
 

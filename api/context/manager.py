@@ -1,4 +1,4 @@
-"""Fits conversations into the model's window."""
+"""Fits conversations into the context window of the model."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -25,20 +25,26 @@ from cluster.errors import InvalidRequest, StateUnavailable
 logger = logging.getLogger("baton.context")
 
 SUMMARY_TIER = "flex"
-"""Of those that nobody waits for."""
+"""The service tier of summaries that no client waits for."""
 COMPACTION_SHARE = 0.1
-"""Of the window, for the summary that a client asks for where there are no others."""
+"""The share of the window that a compaction may take if the config turns summaries off. Lower loses more of the
+conversation; higher leaves less room for the next turns.
+"""
 COMPACTED_WINDOWS = 8
-"""That a client may have summarized at once."""
+"""The windows of text that one compaction may summarize. More takes longer and occupies workers; fewer refuses longer
+histories.
+"""
 
 
 class Fitted(NamedTuple):
+    """A prompt that fits the window."""
+
     items: list[Item]
-    """To be sent."""
+    """The items that are sent."""
     report: dict[str, Any] | None = None
-    """The response's `context`, where something was left out."""
+    """The `context` of the response. None if no item was left out."""
     turn: TurnContext | None = None
-    """For `after_turn`."""
+    """The input of `after_turn`. None if nothing is left to do after the turn."""
 
 
 class ContextManager:
@@ -49,73 +55,73 @@ class ContextManager:
         config: ContextConfig,
         index: Callable[[], Relevant] | None = None,
     ) -> None:
-        """`store` and `index`: raise StateUnavailable while they cannot be reached. Without an index turns are
-        reminded of nothing.
+        """`store` and `index`: return the store and the index, or raise StateUnavailable while PostgreSQL was not
+        reached. Without an index, turns are reminded of nothing.
         """
         self.config = config
         self._store = store
         counter = TokenCounter(frontend)
-        self._drafting = DraftBuilder(frontend, counter, config)
+        self._drafts = DraftBuilder(frontend, counter, config)
         self._counter = counter
         self._summarizer = Summarizer(frontend, counter)
         self._recall = MemoryRecall(index, counter) if index is not None and config.memory_share else None
-        self._upkeep = SummaryJobs(self._drafting, self._summarizer, store)
+        self._summary_jobs = SummaryJobs(self._drafts, self._summarizer, store)
 
     async def fit(
         self, tenant: str, request: ResponseRequest, history: History, items: list[Item], response: str | None = None
     ) -> Fitted:
-        """What the model is sent of the history and the turn's own items, all with ids. `response`: of the turn, if it
-        is stored.
+        """The prompt of a turn: the part of its history that fits, and the turn's own `items`. All items have ids.
+        `response`: the id of the response; None if the turn is not stored.
 
         Raises:
-            InvalidRequest: even the last turn alone is too long, or a compaction is not ours.
-            StateUnavailable: a compaction cannot be opened now.
+            InvalidRequest: the last turn alone is too long, or a compaction comes from another tenant or server.
+            StateUnavailable: a compaction cannot be opened, because PostgreSQL is away.
         """
         whole = await self._whole(tenant, history, items)
         if request.truncation != "auto":
             return Fitted(composed(whole.items, 0))
-        window = await self._drafting.window(request.body["model"])
-        if not whole.memories and self._drafting.surely_fits(request, whole.items, window):
+        window = await self._drafts.window(request.body["model"])
+        if not whole.memories and self._drafts.surely_fits(request, whole.items, window):
             return Fitted(composed(whole.items, 0))
-        budget = await self._drafting.budget(request, whole.items, window)
-        draft = await self._drafting.draft(whole, budget)
+        budget = await self._drafts.budget(request, whole.items, window)
+        draft = await self._drafts.draft(whole, budget)
         if self._recall is not None and request.conversation and draft.leaves_out:
             memory = await self._recall.memory(tenant, request.conversation, items, draft, budget.memory)
             draft = draft._replace(memory=memory)
-        draft, num_tokens = await self._drafting.shrunk(request, draft, budget)
+        draft, num_tokens = await self._drafts.shrunk(request, draft, budget)
         report = None if num_tokens is None or not draft.leaves_out else draft.report(window, num_tokens)
         if response is None:
             return Fitted(draft.sent(), report)
         await self._remember(tenant, response, draft.memory)
         writer = self.config.summary_model or request.body["model"]
-        turn = TurnContext(tenant, response, whole, budget, writer, await self._drafting.window(writer))
+        turn = TurnContext(tenant, response, whole, budget, writer, await self._drafts.window(writer))
         return Fitted(draft.sent(), report, turn)
 
     def after_turn(self, fitted: Fitted, output: Sequence[Item], call: Call) -> None:
-        """Once the turn is stored with this output: in the background, a summary is written if it will be wanted."""
+        """Write a summary in the background if a next turn will need it. The turn is stored, with this output."""
         if (turn := fitted.turn) is not None:
             style = Style(call.tenant, turn.writer, turn.window, turn.budget.summary, SUMMARY_TIER)
-            self._upkeep.after(turn, output, style)
+            self._summary_jobs.after(turn, output, style)
 
     async def count(self, tenant: str, request: ResponseRequest, history: History, items: list[Item]) -> int:
-        """The tokens of the prompt that the model would be sent. Raises ServingError."""
+        """The tokens of the prompt that a turn would have. Raises ServingError."""
         fitted = await self.fit(tenant, request, history, items)
-        return await self._drafting.num_tokens(request, fitted.items)
+        return await self._drafts.num_tokens(request, fitted.items)
 
     async def compact(
         self, tenant: str, request: ResponseRequest, history: History, items: list[Item], call: Call
     ) -> tuple[Item, Usage]:
-        """All of it as a compaction item, and what that took.
+        """A compaction item of the whole history and `items`, and the tokens that writing it took.
 
         Raises:
-            InvalidRequest: it is too long, or a compaction is not ours.
-            ServingError: it could not be written.
+            InvalidRequest: the history is too long, or a compaction comes from another tenant or server.
+            ServingError: the summary could not be written.
         """
         whole = await self._whole(tenant, history, items)
         newest = newest_summary(whole)
         covered = newest.coverage.number if newest else 0
         writer = self.config.summary_model or request.body["model"]
-        window = await self._drafting.window(writer)
+        window = await self._drafts.window(writer)
         await self._check_length(whole.items[covered:], COMPACTED_WINDOWS * window)
         max_tokens = budget_of(self.config, window, None, 0).summary or int(COMPACTION_SHARE * window)
         tier, instructions = tier_of(call.terms.slo_class), request.body.get("instructions")
@@ -125,10 +131,10 @@ class ContextManager:
 
     async def idle(self) -> None:
         """Wait for the summaries that are being written."""
-        await self._upkeep.idle()
+        await self._summary_jobs.idle()
 
     async def close(self) -> None:
-        await self._upkeep.close()
+        await self._summary_jobs.close()
 
     async def _whole(self, tenant: str, history: History, items: list[Item]) -> History:
         if any(item["type"] == "compaction" for item in items):
@@ -139,7 +145,9 @@ class ContextManager:
         number = sum(await self._counter.items(items))
         if number > most:
             raise InvalidRequest(
-                f"what is to be compacted has {number} tokens, and may have {most}", "input", "context_length_exceeded"
+                f"the history to compact has {number} tokens, and may have at most {most}",
+                "input",
+                "context_length_exceeded",
             )
 
     async def _remember(self, tenant: str, response: str, memory: Memory | None) -> None:
@@ -149,5 +157,6 @@ class ContextManager:
             await self._store().add_memory(tenant, response, [item["id"] for item in memory.items])
         except StateUnavailable:
             logger.warning(
-                "what response %s was reminded of is not kept: its next turn starts from another prefix", response
+                "the memory of response %s is not stored: the next turn will have another prefix, and no prefix hit",
+                response,
             )

@@ -1,4 +1,4 @@
-"""What a turn is reminded of: older messages that have to do with its question."""
+"""Memory of a turn: older messages that are relevant to its question, among those that the prompt leaves out."""
 
 import asyncio
 import logging
@@ -14,32 +14,35 @@ from cluster.errors import ServingError
 logger = logging.getLogger("baton.context")
 
 MAX_MEMORIES = 8
+"""Messages that a turn is reminded of. More finds more; fewer leaves more of the budget to each message."""
 TIMEOUT_S = 1.0
-"""An answer is not worth waiting for longer."""
+"""How long a turn waits for the index, in seconds. Shorter reminds fewer turns under load; longer delays their first
+token.
+"""
 
 
 class Relevant(Protocol):
-    """An index of what was said."""
+    """An index of messages."""
 
     async def relevant(
         self, tenant: str, conversation: str, text: str, limit: int, before_item: str | None = None
     ) -> list[str]:
-        """Messages of the conversation that have to do with the text, the best first: their ids. Raises
-        ServingError.
-        """
+        """Ids of messages of the conversation that are relevant to the text, the best first. Raises ServingError."""
         ...
 
 
 class MemoryRecall:
     def __init__(self, index: Callable[[], Relevant], counter: TokenCounter) -> None:
-        """`index`: raises StateUnavailable while it cannot be reached."""
+        """`index`: returns the index, or raises StateUnavailable while PostgreSQL was not reached."""
         self._index = index
         self._counter = counter
 
     async def memory(
         self, tenant: str, conversation: str, asked: Sequence[Item], draft: Draft, budget: int
     ) -> Memory | None:
-        """Of the messages that are left out, for the newest of those that are asked. `budget`: in tokens."""
+        """The memory for the newest question in `asked`, the turn's own items. `budget`: the most tokens of the
+        memory. None if no message that is left out is relevant.
+        """
         question = next(
             (item for item in reversed(asked) if item["type"] == "message" and item["role"] == "user"), None
         )
@@ -53,7 +56,7 @@ class MemoryRecall:
                 first = draft.items[draft.cut]["id"]
                 best = await self._index().relevant(tenant, conversation, text, MAX_MEMORIES, first)
         except (ServingError, TimeoutError) as error:
-            logger.warning("nothing was looked up for a turn: %s", error or "no answer in time")
+            logger.warning("a turn is reminded of nothing: %s", error or "the index has not answered in time")
             return None
         found = [messages[item] for item in best if item in messages]
         counts = await self._counter.texts([memory_note([item]) for item in found])

@@ -1,8 +1,8 @@
-"""What the model is told beside the items that it is sent: summaries and memories, in front of a user's message. Pure.
+"""Notes in a prompt: summaries and memories, which the model reads in front of a user's message. Pure.
 
-They are part of that message because templates differ in what they make of any other: some refuse two messages of a
-role in a row, and some gather system messages at the beginning, where each would change the prefix of the prompt. And
-nothing that was once said gets the authority of a system message.
+A note is a part of the user's message, not a message of its own, because chat templates differ: some refuse two
+messages of one role in a row, and some gather system messages at the beginning, where each note would change the
+prefix of the prompt. Besides, no text of the conversation may get the authority of a system message.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,15 +11,21 @@ from typing import Any
 from api.context.turn_boundaries import Item, num_system
 
 EXCERPT_CHARS = 600
-"""Of each message that a turn is reminded of."""
+"""Characters of each message that a turn is reminded of. More tells the model more of each message; fewer makes room
+for more messages.
+"""
 MESSAGE_TOKENS = 16
-"""More than templates put around a message, where it is not measured: the sum of counts with it is to be no less than
-the prompt has.
+"""Tokens that the chat template puts around a message, as long as it is not measured. It must not be too low: the
+counted tokens would be fewer than the prompt has. Higher leaves more items out.
 """
 SEAM_TOKENS = 1
-"""That a text may have more of within a template than by itself."""
+"""Tokens that a text may have more inside a template than alone. Lower can undercount a prompt; higher leaves more
+items out.
+"""
 IMAGE_TOKENS = 1024
-"""What an image counts where it cannot be looked at."""
+"""Tokens that an image counts as, because its size is not known here. Lower undercounts prompts with large images;
+higher leaves more items out.
+"""
 
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "developer": "System"}
 
@@ -27,8 +33,9 @@ _SPEAKERS = {"user": "User", "assistant": "Assistant", "system": "System", "deve
 def composed(
     items: Sequence[Item], cut: int, summary: str | None = None, memories: Mapping[str, str] | None = None
 ) -> list[Item]:
-    """The items that are sent: the system prompt and what follows the cut. `summary`: stands for what does not.
-    `memories`: by the id of the message that they belong to. The summaries that clients have sent are in place.
+    """The items that are sent: the system prompt and the items from the cut on. `summary`: of the items that are left
+    out. `memories`: notes, by the id of the message that they stand before. The compactions of clients become notes in
+    their place.
     """
     waiting = [] if summary is None else [summary_note(summary)]
     sent: list[Item] = []
@@ -64,7 +71,7 @@ def user_message(*texts: str) -> Item:
 
 
 def text_of(item: Item) -> str:
-    """All that the model reads of it."""
+    """The text of an item that the model reads."""
     match item["type"]:
         case "message":
             return _joined(item["content"])
@@ -91,7 +98,7 @@ def num_images(item: Item) -> int:
 
 
 def spoken(item: Item, max_chars: int) -> str:
-    """As a line of a transcript; empty for what the model has only thought."""
+    """An item as a line of a transcript. Empty for reasoning."""
     text = shortened(text_of(item), max_chars)
     match item["type"]:
         case "message":
@@ -106,7 +113,7 @@ def spoken(item: Item, max_chars: int) -> str:
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """Without its middle, if it is longer."""
+    """The text, without its middle if it is longer than `max_chars`."""
     if len(text) <= max_chars:
         return text
     half = max(1, (max_chars - 3) // 2)

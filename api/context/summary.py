@@ -1,4 +1,4 @@
-"""Summaries of what was said, by a model."""
+"""Writes summaries of conversations with the model."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,11 +13,16 @@ from api.wire.slo import slo_class_of
 from cluster.errors import ServingError
 
 PROMPT_TOKENS = 400
-"""More than the request around a transcript takes."""
+"""Tokens that the request around a transcript may take. Lower makes prompts that do not fit; higher makes more
+requests.
+"""
 MIN_ROOM = 256
-"""Tokens of a transcript, in a window however small."""
+"""Tokens that a transcript has at least, even in a small window. Lower makes very many requests; higher makes prompts
+that do not fit a small window.
+"""
 MAX_TRANSCRIPTS = 4
-"""Of a summary that may cover less than all."""
+"""Requests for a summary that may cover only a part of the items. Fewer covers less; more occupies workers for longer.
+"""
 
 _TASK = (
     "You keep the notes of a conversation between a user and an assistant. It will be continued by somebody who has "
@@ -30,35 +35,38 @@ _ORDER = (
 
 
 Usage = dict[str, Any]
-"""As a response has it."""
+"""The token counts of a response, as the API shows them."""
 
 
 class Style(NamedTuple):
-    """How summaries are written."""
+    """How a summary is written."""
 
     kv_tenant: str
-    """Whose KV blocks they may share."""
+    """The tenant whose KV blocks the requests may share."""
     model: str
     window: int
     max_tokens: int
+    """The most tokens of the summary."""
     tier: str
-    """OpenAI's `service_tier`."""
+    """OpenAI's `service_tier` of the requests."""
     instructions: str | None = None
-    """That the conversation was held under."""
+    """The instructions of the assistant in the conversation."""
 
 
 class Written(NamedTuple):
+    """A summary as the model has written it."""
+
     text: str
     covers: int
-    """How many of the items it tells of."""
+    """The number of items that the summary covers."""
     usage: Usage
-    """Of all chat completions that it took."""
+    """The sum over all requests for the summary."""
 
 
 class _Transcript(NamedTuple):
     text: str
     end: int
-    """How many items there are up to its end."""
+    """The number of items up to the end of the transcript."""
 
 
 class Summarizer:
@@ -69,8 +77,9 @@ class Summarizer:
     async def extended(
         self, style: Style, summary: str | None, items: Sequence[Item], stops: Sequence[int] = ()
     ) -> Written:
-        """The summary, with what these items say. `stops`: how many of them it may cover, if all are many; where the
-        fewest are still many, it tells nothing of their middle. Raises ServingError.
+        """A summary of an earlier summary and of these items. `stops`: the numbers of items that the summary may cover
+        if all items need more than MAX_TRANSCRIPTS requests. If even the lowest number needs more, the middle of the
+        items is left out. Raises ServingError.
         """
         usages: list[Usage] = []
         transcripts, covers = await self._transcripts(style, items), len(items)
@@ -79,33 +88,33 @@ class Summarizer:
             covers = max((stop for stop in stops if stop <= end), default=min(stops))
             transcripts = _without_middle(await self._transcripts(style, items[:covers]))
         for transcript in transcripts:
-            answer = await self._asked(style, summary, transcript.text)
+            answer = await self._requested(style, summary, transcript.text)
             summary = (answer["choices"][0]["message"].get("content") or "").strip()
             if not summary:
                 raise ServingError("the model wrote no summary")
             usages.append(usage_of(answer["usage"]))
         return Written(summary or "", covers, _sum(usages))
 
-    async def _asked(self, style: Style, summary: str | None, transcript: str) -> dict[str, Any]:
-        told = f"The assistant's instructions are:\n{style.instructions}\n\n" if style.instructions else ""
+    async def _requested(self, style: Style, summary: str | None, transcript: str) -> dict[str, Any]:
+        instructions = f"The assistant's instructions are:\n{style.instructions}\n\n" if style.instructions else ""
         before = f"The notes so far:\n{summary}\n\n" if summary else ""
         order = _ORDER.format(words=max(20, style.max_tokens // 2))
         body = {
             "model": style.model,
             "messages": [
                 {"role": "system", "content": _TASK},
-                {"role": "user", "content": f"{told}{before}What was said since:\n{transcript}\n{order}"},
+                {"role": "user", "content": f"{instructions}{before}What was said since:\n{transcript}\n{order}"},
             ],
             "max_completion_tokens": style.max_tokens,
             "service_tier": style.tier,
-            "chat_template_kwargs": {"enable_thinking": False},  # of templates that know it: notes take no thought
+            "chat_template_kwargs": {"enable_thinking": False},  # a summary needs no reasoning
         }
         answer = await self._frontend.chat_completion(body, Call(tenant=style.kv_tenant, slo_class=slo_class_of(body)))
         assert isinstance(answer, dict)
         return answer
 
     async def _transcripts(self, style: Style, items: Sequence[Item]) -> list[_Transcript]:
-        """Each as long as the window allows."""
+        """The items as transcripts, each as long as the window allows."""
         (instructions,) = await self._counter.texts([style.instructions or ""])
         room = max(MIN_ROOM, style.window - 2 * style.max_tokens - PROMPT_TOKENS - instructions)
         tokens = await self._counter.items(items)

@@ -1,4 +1,4 @@
-"""What a conversation wants after a turn: a summary of what will be left out, before it is."""
+"""Background jobs after turns: each writes a summary of the items that a next prompt will leave out."""
 
 import asyncio
 import logging
@@ -17,38 +17,42 @@ from cluster.errors import ServingError
 logger = logging.getLogger("baton.context")
 
 MAX_JOBS = 4
-"""Summaries that a replica writes at a time. A conversation that finds no place has it written after a later turn."""
+"""Summaries that a replica writes at a time. A conversation that finds no room gets its summary after a later turn.
+More competes with turns for workers; fewer leaves more items without a summary.
+"""
 TIMEOUT_S = 300.0
-"""Of all that a summary takes, however slowly the model writes."""
+"""How long writing a summary may take, in seconds. Shorter gives up long summaries of slow models; longer keeps their
+places.
+"""
 
 
 class TurnContext(NamedTuple):
-    """What a turn leaves to do."""
+    """The input of a summary job."""
 
     tenant: str
     response: str
     history: History
-    """With the turn's input."""
+    """The history of the turn, with the turn's input."""
     budget: Budget
     writer: str
-    """The model that writes its summaries."""
+    """The model that writes the summary."""
     window: int
-    """The writer's."""
+    """The context window of the writer, in tokens."""
 
 
 class SummaryJobs:
-    def __init__(self, drafting: DraftBuilder, summarizer: Summarizer, store: Callable[[], ContextStore]) -> None:
-        """`store`: raises StateUnavailable while it cannot be reached."""
-        self._drafting = drafting
+    def __init__(self, drafts: DraftBuilder, summarizer: Summarizer, store: Callable[[], ContextStore]) -> None:
+        """`store`: returns the store, or raises StateUnavailable while PostgreSQL was not reached."""
+        self._drafts = drafts
         self._summarizer = summarizer
         self._store = store
         self._jobs: dict[str, asyncio.Task[None]] = {}
-        """By tenant."""
+        """The running job of each tenant."""
 
     def after(self, turn: TurnContext, output: Sequence[Item], style: Style) -> None:
-        """Goes on in the background, one at a time for each tenant."""
-        has_place = turn.tenant not in self._jobs and len(self._jobs) < MAX_JOBS
-        if turn.budget.summary and turn.history.items and has_place:
+        """Start a job, unless the tenant has one already or MAX_JOBS run."""
+        has_room = turn.tenant not in self._jobs and len(self._jobs) < MAX_JOBS
+        if turn.budget.summary and turn.history.items and has_room:
             job = asyncio.create_task(self._summarize(turn, output, style))
             self._jobs[turn.tenant] = job
             job.add_done_callback(lambda _: self._jobs.pop(turn.tenant))
@@ -67,12 +71,12 @@ class SummaryJobs:
             async with asyncio.timeout(TIMEOUT_S):
                 await self._extend(turn, turn.history._replace(items=[*turn.history.items, *output]), style)
         except (ServingError, TimeoutError) as error:
-            logger.warning("no summary after response %s: %s", turn.response, error or "not written in time")
+            logger.warning("no summary after response %s: %s", turn.response, error or "it was not written in time")
         except Exception:
             logger.exception("no summary after response %s", turn.response)
 
     async def _extend(self, turn: TurnContext, history: History, style: Style) -> None:
-        draft = await self._drafting.draft(history, turn.budget)
+        draft = await self._drafts.draft(history, turn.budget)
         number = to_summarize(draft.measured, draft.cut, turn.budget)
         if number is None:
             return

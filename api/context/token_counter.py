@@ -1,4 +1,6 @@
-"""How many tokens an item takes, nearly: those of its text, counted once, and some for what is around it."""
+"""Estimates the tokens of items: the tokens of an item's text, which are counted once, and those of the template
+around it.
+"""
 
 import logging
 from collections import OrderedDict
@@ -12,7 +14,9 @@ from cluster.errors import ServingError
 logger = logging.getLogger("baton.context")
 
 MAX_BYTES_PER_CHAR = 4
+"""The most bytes of a character in UTF-8."""
 KEPT_COUNTS = 200_000
+"""Counts of items that a replica keeps. More takes memory; fewer counts the items of long conversations again."""
 
 _WORD = "Hello"
 _ROLES = ("user", "assistant", "user")
@@ -22,9 +26,9 @@ class TokenCounter:
     def __init__(self, frontend: Frontend) -> None:
         self._frontend = frontend
         self._kept: OrderedDict[str, int] = OrderedDict()
-        """By the item's id, the oldest first. Items do not change."""
+        """The tokens of items by id, the oldest first. Items do not change."""
         self._around_message: int | None = None
-        """In prompts, once it is measured."""
+        """The tokens that the chat template puts around a message. None until they are measured."""
 
     async def items(self, items: Sequence[Item]) -> list[int]:
         kept = {item["id"]: self._kept[item["id"]] for item in items if item["id"] in self._kept}
@@ -40,7 +44,7 @@ class TokenCounter:
         return [counts[item["id"]] for item in items]
 
     async def in_prompt(self, items: Sequence[Item]) -> list[int]:
-        """The same, with what the template that is served puts around a message."""
+        """The tokens of items, with those that the served chat template puts around a message."""
         if self._around_message is None:
             self._around_message = await self._measured()
         less = MESSAGE_TOKENS - self._around_message
@@ -50,7 +54,7 @@ class TokenCounter:
         ]
 
     async def _measured(self) -> int:
-        """All served models have one template."""
+        """The tokens that the chat template puts around a message. All served models have the same template."""
         messages = [{"role": role, "content": _WORD} for role in _ROLES]
         (model, *_), (word,) = await self._frontend.models(), await self._frontend.count_texts([_WORD])
         try:
@@ -59,17 +63,17 @@ class TokenCounter:
                 for number in (1, 2, 3)
             ]
         except ServingError as error:
-            logger.warning("what the chat template puts around a message cannot be measured: %s", error)
+            logger.warning("the tokens of the chat template around a message cannot be measured: %s", error)
             return MESSAGE_TOKENS
         return max(two - one, three - two) - word + SEAM_TOKENS
 
     async def texts(self, texts: Sequence[str]) -> list[int]:
-        """Each as a message of its own."""
+        """The tokens of each text as a message of its own."""
         return [MESSAGE_TOKENS + tokens for tokens in await self._frontend.count_texts(texts)] if texts else []
 
 
 def most_tokens(item: Item) -> int:
-    """That it can have, whatever the tokenizer: a token is at least a byte."""
+    """The most tokens that an item can have with any tokenizer: a token has at least one byte."""
     return MESSAGE_TOKENS + most_tokens_of_text(text_of(item)) + num_images(item) * IMAGE_TOKENS
 
 

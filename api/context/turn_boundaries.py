@@ -1,33 +1,33 @@
-"""A conversation's items as turns: what is sent or left out together. Pure.
+"""The turns of a conversation: groups of items that are sent or left out together. Pure.
 
-A turn begins with a user's message and holds all that follows, so that tool calls stay with their results. System and
-developer messages belong to the user's message after them; those that begin the conversation are its system prompt,
-and to no turn.
+A turn begins with a user's message and ends before the next one, so that tool calls stay with their results. System and
+developer messages belong to the turn of the user's message after them. Those that begin the conversation are its system
+prompt, which belongs to no turn.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 Item = dict[str, Any]
-"""As the wire has it."""
+"""An item, as the API shows it."""
 
 SYSTEM_ROLES = ("system", "developer")
 
 
 def turn_starts(items: Sequence[Item]) -> list[int]:
-    """Where the turns begin, the first one after the system prompt."""
+    """The first item of each turn."""
     first = num_system(items)
     split = _between_calls_and_results(items)
     return [at for at in range(first, len(items)) if at == first or (_begins(items, at) and at not in split)]
 
 
 def num_system(items: Sequence[Item]) -> int:
-    """How many items the system prompt has."""
+    """The number of items of the system prompt."""
     return next((at for at, item in enumerate(items) if not _is_system(item)), len(items))
 
 
 def is_asked(item: Item) -> bool:
-    """Whether a model was given it to answer."""
+    """Whether an item is input of a model, rather than its output."""
     is_made = item["type"] in ("reasoning", "function_call") or item.get("role") == "assistant"
     return not is_made
 
@@ -49,7 +49,7 @@ def _is_system(item: Item) -> bool:
 def _between_calls_and_results(items: Sequence[Item]) -> set[int]:
     call_of: dict[str, int] = {}
     last_result: dict[int, int] = {}
-    """By the call's place."""
+    """The place of the last result of each call, by the place of the call."""
     for at, item in enumerate(items):
         if item["type"] == "function_call":
             call_of[item["call_id"]] = at

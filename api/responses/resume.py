@@ -1,4 +1,4 @@
-"""Responses that are kept, wherever they are generated: their streams, from any event on, and their end on demand."""
+"""Resume: the streams of stored responses from any event on, and their cancellation, from any replica."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,31 +11,38 @@ from api.wire.responses.short_events import Line, Retelling, is_last
 from cluster.errors import InvalidRequest
 
 LOOK_INTERVAL_S = 0.25
-"""Between two looks at what another replica has told, where Redis does not tell."""
+"""The time between two looks into PostgreSQL for new events of another replica while Redis has none, in seconds.
+Shorter costs PostgreSQL more; longer shows events later.
+"""
 CANCELLED_WITHIN_S = 5.0
-"""More than a replica takes to hear of it."""
+"""How long a cancellation waits for the end of a response on another replica, in seconds. It exceeds the time between
+two renewals of a generation claim, at which the replica learns of the cancellation. Shorter returns before the end;
+longer keeps clients waiting when that replica is lost.
+"""
 
 
 async def resumed(
     turns: RunningTurns, state: ChatState, tenant: str, response: str, after: int
 ) -> AsyncGenerator[bytes, None]:
-    """Its events after this one as JSON, to the last.
+    """The events of a response after event `after`, as JSON, up to the last one.
 
     Raises:
         NotFound: there is no such response.
-        InvalidRequest: its events are not kept any more.
-        StateUnavailable: it is not generated here, and PostgreSQL is away.
+        InvalidRequest: the retention has deleted the events.
+        StateUnavailable: another replica generates the response, and PostgreSQL is away.
     """
     turn = turns.running(tenant, response)
-    events = turn.events(after) if turn else _written(state, tenant, response, after)
+    events = turn.events(after) if turn else _stored_events(state, tenant, response, after)
     async with aclosing(events):
         async for event in events:
             yield event
 
 
-async def _written(state: ChatState, tenant: str, response: str, after: int) -> AsyncGenerator[bytes, None]:
-    """Those after this one, or at least the last one: who has seen more than became durable learns how it ended."""
-    store, retelling, number, told = state.stores.response_events, None, -1, b""
+async def _stored_events(state: ChatState, tenant: str, response: str, after: int) -> AsyncGenerator[bytes, None]:
+    """The stored events after event `after`. A client that has seen more events than are stored gets the last one
+    again, and so learns how the response ended.
+    """
+    store, retelling, number, event = state.stores.response_events, None, -1, b""
     async with aclosing(_lines(state, tenant, response)) as lines:
         async for line in lines:
             if retelling is None:
@@ -43,16 +50,16 @@ async def _written(state: ChatState, tenant: str, response: str, after: int) -> 
                 if created is None:
                     raise no_response(response)
                 retelling = Retelling(created)
-            told = await asyncio.to_thread(retelling.told, line) if retelling.is_long(line) else retelling.told(line)
+            event = await asyncio.to_thread(retelling.told, line) if retelling.is_long(line) else retelling.told(line)
             number += 1
             if number > after:
-                yield told
+                yield event
     if 0 <= number <= after:
-        yield told
+        yield event
 
 
 async def _lines(state: ChatState, tenant: str, response: str) -> AsyncGenerator[Line, None]:
-    """From the first one on, to the last, as they become durable."""
+    """All events of a response as short lines, from the first to the last, as they are stored."""
     store, after = state.stores.response_events, -1
     while True:
         standing = await store.standing(tenant, response)
@@ -60,7 +67,7 @@ async def _lines(state: ChatState, tenant: str, response: str) -> AsyncGenerator
             raise no_response(response)
         if not standing.has_events:
             raise InvalidRequest(
-                f"the events of response '{response}' are not kept any more: retrieve it without 'stream'",
+                f"the events of response '{response}' are deleted already: retrieve the response without 'stream'",
                 "stream",
                 "events_expired",
             )
@@ -70,7 +77,7 @@ async def _lines(state: ChatState, tenant: str, response: str) -> AsyncGenerator
             after += len(lines)
         if standing.status not in RUNNING:
             return
-        async with aclosing(state.tails.follow(tenant, response, after)) as batches:
+        async with aclosing(state.live_tails.follow(tenant, response, after)) as batches:
             async for batch in batches:
                 lines = await store.opened(tenant, response, batch.seq_from, batch.sealed, batch.key_version)
                 for line in lines[after + 1 - batch.seq_from :]:
@@ -82,12 +89,12 @@ async def _lines(state: ChatState, tenant: str, response: str) -> AsyncGenerator
 
 
 async def cancelled(turns: RunningTurns, state: ChatState, tenant: str, response: str) -> None:
-    """Returns when it has ended, wherever it is generated, or after some seconds."""
+    """Wait until a response that is marked as cancelled has ended, but no longer than CANCELLED_WITHIN_S."""
     if turn := turns.running(tenant, response):
         await turn.cancel()
         return
     with suppress(TimeoutError):
         async with asyncio.timeout(CANCELLED_WITHIN_S):
-            async with aclosing(_written(state, tenant, response, -1)) as events:
+            async with aclosing(_stored_events(state, tenant, response, -1)) as events:
                 async for _ in events:
                     pass

@@ -1,4 +1,4 @@
-"""The turns that are generated on this ingress replica."""
+"""The turns that this ingress replica generates."""
 
 import asyncio
 import time
@@ -7,7 +7,8 @@ from typing import Any
 
 from api.edge.capacity import Capacity, Units
 from api.frontend.generation import Call
-from api.responses.turn import Means, Turn
+from api.responses.turn import Turn
+from api.responses.turn_generation import TurnServices
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.history import NOTHING
 from api.state.postgres.stores.items import Item, refers, with_ids
@@ -16,22 +17,29 @@ from api.wire.responses.request import ResponseRequest, response_of
 from cluster.errors import StateUnavailable, TooManyRequests
 
 WITHDRAW_INTERVAL_S = 1.0
+"""The time between two tries to withdraw a turn, in seconds. Shorter costs more CPU while PostgreSQL is away; longer
+keeps the conversation locked for longer when it is back.
+"""
 WITHDRAWALS = 20
-"""Then its lease has run out."""
+"""Tries to withdraw a turn: after them its generation claim has run out, and a job ends it. Fewer shows the client a
+failed response in its conversation; more is of no use.
+"""
 BACKGROUND_RETRY_AFTER_S = 10.0
-"""A response takes seconds to minutes."""
+"""The Retry-After while too many responses run in the background, in seconds: a response takes seconds to minutes.
+Shorter brings more requests that are refused again; longer leaves room unused.
+"""
 
 Settle = Callable[[asyncio.Future[Turn]], None]
 
 
 class RunningTurns:
-    def __init__(self, means: Means, state: ChatState, background: Capacity) -> None:
-        """`background`: of responses that nobody waits for."""
-        self._means = means
+    def __init__(self, services: TurnServices, state: ChatState, background: Capacity) -> None:
+        """`background`: bounds the responses that run in the background."""
+        self._services = services
         self._state = state
         self._background = background
         self._running: dict[tuple[str, str], Turn] = {}
-        """Those that are kept, by tenant and id."""
+        """The stored turns, by tenant and response."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(
@@ -43,18 +51,17 @@ class RunningTurns:
         units: Units,
         settle: Settle | None = None,
     ) -> Turn:
-        """The user's turn is durable when this returns, if it is to be stored. `tenant`: as the state knows it;
-        `response`: the id that it gets; `units`: what the HTTP request holds, which the turn holds as long as it
-        goes on; `settle`: called when it is known whether there will be a turn, whether or not its client is still
-        there.
+        """Start a turn. If it is to be stored, its input is stored when this returns. `tenant`: the tenant's name in
+        the state. `response`: the id of the new response. `units`: the capacity that the HTTP request holds; the turn
+        holds it until it is over. `settle`: called when the turn is admitted or refused, even if its client has left.
 
         Raises:
-            NotFound, Conflict: of the conversation, the previous response, or an item that the input refers to.
-            StateUnavailable: it needs what is remembered.
-            TooManyRequests: it is in the background, where enough are.
+            NotFound, Conflict: the conversation, the previous response or a referenced item is gone or busy.
+            StateUnavailable: PostgreSQL is away, and the turn needs it.
+            TooManyRequests: too many responses run in the background.
         """
         held = self._in_background(tenant) if request.is_background else units.share()
-        starting = asyncio.create_task(self._start(tenant, request, call, response))  # all of it, or nothing
+        starting = asyncio.create_task(self._start(tenant, request, call, response))  # not cancelled half-way
         starting.add_done_callback(lambda started: _release_after(started, held))
         self._keep(starting)
         if settle is not None:
@@ -66,7 +73,7 @@ class RunningTurns:
             raise
 
     def running(self, tenant: str, response: str) -> Turn | None:
-        """A turn that is kept, and generated here."""
+        """A stored turn that this replica generates. None if there is none."""
         return self._running.get((tenant, response))
 
     async def drained(self) -> None:
@@ -80,8 +87,8 @@ class RunningTurns:
         if held is None:
             raise TooManyRequests(
                 f"{self._background.num_held} responses run in the background of this ingress replica, "
-                f"{self._background.of_tenant(tenant)} of them yours: at most {self._background.most} may, and "
-                f"{self._background.most_per_tenant} of one API key",
+                f"{self._background.of_tenant(tenant)} of them of this API key: at most {self._background.most} may "
+                f"run at a time, and {self._background.most_per_tenant} of one API key",
                 BACKGROUND_RETRY_AFTER_S,
             )
         return held
@@ -96,11 +103,11 @@ class RunningTurns:
             asked = {name: value for name, value in request.body.items() if name != "input"}
             admission = Admission(response, items, request.conversation, request.previous, request.replaced, asked)
             history, key = await self._admitted(store, tenant, admission)
-            turn.keep(store, self._state.stores.log_writer, key)
+            turn.keep(store, self._state.stores.event_writer, key)
             self._running[tenant, turn.id] = turn
         elif request.conversation or request.previous:
             history = await self._state.stores.responses.history(tenant, request.conversation, request.previous)
-        task = turn.start(self._means, history, items, call)
+        task = turn.start(self._services, history, items, call)
         task.add_done_callback(lambda _: self._running.pop((tenant, turn.id), None))
         self._keep(task)
         return turn
@@ -110,14 +117,16 @@ class RunningTurns:
         try:
             if admission.conversation is None or admission.replaced is None:
                 return await store.admit(tenant, admission)
-            async with self._state.cache.forgetting(tenant, admission.conversation):  # of which a part is replaced
+            async with self._state.cache.forgetting(tenant, admission.conversation):  # it loses the replaced items
                 return await store.admit(tenant, admission)
         except StateUnavailable:
             self._keep(asyncio.create_task(self._withdrawn(store, tenant, admission.created["id"])))
             raise
 
     async def _withdrawn(self, store: Responses, tenant: str, response: str) -> None:
-        """It may have been admitted, though nobody has said so: its client will send it again."""
+        """Undo an admission whose outcome is unknown, because PostgreSQL went away: the client will send the request
+        again.
+        """
         for _ in range(WITHDRAWALS):
             try:
                 await store.withdraw(tenant, response)
@@ -131,19 +140,21 @@ class RunningTurns:
 
 
 async def input_of(state: ChatState, tenant: str, request: ResponseRequest) -> list[Item]:
-    """With ids, and with what it refers to. Raises NotFound, InvalidRequest, StateUnavailable."""
+    """The input of a request with ids, and with each reference replaced by the stored item. Raises NotFound,
+    InvalidRequest, StateUnavailable.
+    """
     items = request.items
     return with_ids(await state.stores.responses.referred(tenant, items) if refers(items) else items)
 
 
 def _leave(starting: "asyncio.Task[Turn]") -> None:
-    """The client of a turn has left while it was admitted."""
+    """Leave a turn whose client left while the turn was admitted."""
     if not starting.cancelled() and starting.exception() is None:
         starting.result().leave()
 
 
 def _release_after(starting: "asyncio.Task[Turn]", held: Units) -> None:
-    """Its turn is over, or there will be none."""
+    """Release capacity when the turn is over, or at once if the turn was not admitted."""
     if starting.cancelled() or starting.exception() is not None:
         held.release()
     else:

@@ -1,13 +1,19 @@
-"""The title of a conversation: how the model is asked for it, and what becomes of its answer. Pure."""
+"""The title of a conversation: the prompt that asks the model for it, and the title in the model's answer. Pure."""
 
 import re
 from collections.abc import Sequence
 from typing import Any
 
 MAX_TITLE = 80
+"""Characters of a title. More is harder to show in a list; fewer cuts more titles."""
 MAX_QUESTION, MAX_ANSWER = 600, 300
-"""Characters."""
+"""Characters of the first question and of the first answer that the model reads. More costs more prefill; fewer gives
+worse titles.
+"""
 MAX_TITLE_TOKENS = 32
+"""Tokens that the model may generate. More costs more decode; fewer cuts titles of languages with many tokens per
+word.
+"""
 
 _ASK = (
     "Write a title for the conversation that begins below: at most six words, in its language. "
@@ -19,7 +25,7 @@ _WRAPPING = " \t\"'`*_#“”„‘’«»「」『』"  # noqa: RUF001
 
 
 def title_body(model: str, question: str, answer: str) -> dict[str, Any]:
-    """The chat completion that gives a title; one that can wait."""
+    """The request of the chat completion that writes a title, in the SLO class that can wait longest."""
     beginning = f"User: {question[:MAX_QUESTION]}\n\nAssistant: {answer[:MAX_ANSWER]}"
     return {
         "model": model,
@@ -32,7 +38,7 @@ def title_body(model: str, question: str, answer: str) -> dict[str, Any]:
 
 
 def first_messages(items: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """By role, what the user said first, and what the assistant did: the item's id, and its text."""
+    """The first message of the user and of the assistant, by role: the id of the item, and its text."""
     said: dict[str, tuple[str, str]] = {}
     for item in items:
         if item["type"] == "message" and item["role"] in ("user", "assistant") and item["role"] not in said:
@@ -43,13 +49,15 @@ def first_messages(items: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]
 
 
 def title_of(answer: str, question: str) -> str:
-    """Of the model's answer; where that is of no use, the question's first words. Empty where there are none."""
+    """The title in the model's answer, or else the first words of the question. Empty if neither has a letter or
+    digit.
+    """
     lines = _THOUGHTS.sub("", answer).splitlines()
     return next(filter(None, map(_cleaned, lines)), "") or _cleaned(question)
 
 
 def _cleaned(line: str) -> str:
-    """One line, without what models put around a title. Empty where it has no letter or digit."""
+    """A line without the quotes and labels that models put around a title. Empty if it has no letter or digit."""
     shown = "".join(character if character.isprintable() else " " for character in line)
     title = _LABEL.sub("", " ".join(shown.split()).strip(_WRAPPING)).strip(_WRAPPING)
     title = title.removesuffix(".").rstrip() if not title.endswith("..") else title

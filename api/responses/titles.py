@@ -1,4 +1,4 @@
-"""Conversations without a title get one from the model, behind the turns: late, or not at all under load."""
+"""The model writes titles for conversations without one, in the background: late, or not at all under load."""
 
 import asyncio
 import logging
@@ -14,10 +14,15 @@ from cluster.errors import InvalidRequest, ServingError
 logger = logging.getLogger("baton.titles")
 
 MAX_TITLES = 4
-"""That are being made at a time; a conversation that comes then has its next turn to get one."""
+"""Titles that a replica makes at a time. A conversation that finds no room gets its title after a later turn. More
+competes with turns for workers; fewer leaves more conversations without a title.
+"""
 TITLE_TIMEOUT_S = 60.0
+"""How long making a title may take, in seconds. Shorter gives more titles up under load; longer keeps their places."""
 NUM_FIRST_ITEMS = 20
-"""Of a conversation, among which the first question and the first answer are."""
+"""The first items of a conversation, which are searched for the first question and the first answer. More reads more;
+fewer misses the answer of a turn with many tool calls.
+"""
 
 
 class Titles:
@@ -25,17 +30,17 @@ class Titles:
         self._frontend = frontend
         self._state = state
         self._making: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """By tenant and conversation."""
+        """The titles that are being made, by tenant and conversation."""
 
     async def after_turn(self, tenant: str, conversation: str) -> None:
-        """A turn has ended well. Returns at once; what goes wrong is no title this time."""
+        """Start a title after a turn that has succeeded. A failure is logged, and a later turn tries again."""
         key = tenant, conversation
         if self._state.has_titles and key not in self._making and len(self._making) < MAX_TITLES:
             task = self._making[key] = asyncio.create_task(self._make(tenant, conversation))
             task.add_done_callback(lambda _: self._making.pop(key))
 
     async def close(self) -> None:
-        """The titles that are being made are given up."""
+        """Give up the titles that are being made."""
         for task in self._making.values():
             task.cancel()
         await self.drained()
@@ -64,12 +69,12 @@ class Titles:
         if not said:
             return
         question, answer = (said[role][1] if role in said else "" for role in ("user", "assistant"))
-        title = title_of(await self._asked(tenant, question, answer), question)
+        title = title_of(await self._written(tenant, question, answer), question)
         if title:
             await store.add_title(tenant, conversation, title, [item for item, _ in said.values()])
 
-    async def _asked(self, tenant: str, question: str, answer: str) -> str:
-        """What the model says; nothing where it cannot be asked so. Raises ServingError."""
+    async def _written(self, tenant: str, question: str, answer: str) -> str:
+        """The model's answer; empty if the model refuses the request. Raises ServingError."""
         models = await self._frontend.models()
         body = title_body(models[0]["id"], question, answer)
         try:

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from api.completions.store_writer import Keeping
+from api.completions.store_writer import StoredAnswer
 from api.completions.stored_request import wants_store
 from api.frontend.frontend import Frames
 from api.frontend.generation import Call
@@ -29,7 +29,9 @@ async def create_chat_completion(request: Request) -> Response:
     call = call_of(request, body)
     keeping = None
     if wants_store(body):
-        keeping = Keeping(services_of(request).keeper, tenant_in_state(request), body, tier_of(call.terms.slo_class))
+        keeping = StoredAnswer(
+            services_of(request).keeper, tenant_in_state(request), body, tier_of(call.terms.slo_class)
+        )
     return await _answered(request, body, call, services_of(request).frontend.chat_completion, keeping)
 
 
@@ -47,7 +49,7 @@ router.add_route("/v1/completions", create_completion, methods=["POST"])
 
 
 async def _answered(
-    request: Request, body: Any, call: Call, answer: Answer, keeping: Keeping | None = None
+    request: Request, body: Any, call: Call, answer: Answer, keeping: StoredAnswer | None = None
 ) -> Response:
     result = await answer(body if keeping is None else keeping.body, call)
     if isinstance(result, dict):

@@ -1,5 +1,6 @@
-"""What an ingress replica remembers, and where: PostgreSQL, which is started where it has no URL, migrated, and waited
-for while it is away; and Redis, a help that is started in the same way, and done without while it is away.
+"""The state of an ingress replica, from start to close. PostgreSQL has the conversations: it is started if the config
+has no URL of it, migrated, and waited for while it is away. Redis is started in the same way; Baton goes on without
+it.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from api.state.encryption.tenant_keys import TenantKeys
 from api.state.event_streams.event_log import LogSpace
 from api.state.event_streams.live_tails import LiveTails
 from api.state.postgres.database import EVERY_TENANT, RETRY_AFTER_S, Database
+from api.state.postgres.tenant_transaction import TenantDatabase
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
@@ -27,64 +29,75 @@ from cluster.services.redis import REDIS_FOLDER, LocalRedis
 logger = logging.getLogger("baton.state")
 
 LOOK_INTERVAL_S = 1.0
-"""Between two looks at whether PostgreSQL or Redis runs, or can be reached."""
+"""The time between two looks whether PostgreSQL and Redis run and can be reached, in seconds. Shorter costs more CPU;
+longer finds a loss later.
+"""
 MAX_LOOK_INTERVAL_S = 30.0
-"""While it cannot be."""
-PURGE_INTERVAL_S = 300.0
+"""The longest time between two tries of a job that fails, in seconds. Shorter logs more errors during an outage; longer
+finds its end later.
+"""
+RETENTION_INTERVAL_S = 300.0
+"""The time between two runs of the retention, in seconds. Shorter costs PostgreSQL more; longer deletes later."""
 MAX_LOG_BYTES = 512 << 20
-"""That the running responses of a replica may have told together; the largest is ended where it is more. Less ends long
-answers sooner while there are many; more takes memory that the replica needs for requests.
+"""Bytes that the event logs of a replica may take; beyond it the response with the largest log is ended. Less ends long
+answers sooner while many run; more takes memory that the replica needs for requests.
 """
 
 
 class ChatState:
     def __init__(self, config: StateConfig) -> None:
-        """Raises ValueError for a master key or a URL of Redis that is none, OSError where a key cannot be kept."""
+        """Raises ValueError for an invalid master key or URL of Redis, OSError if the file of the master key cannot be
+        read or written.
+        """
         self._config = config
         folder = REPO_ROOT / config.data_dir
-        # A variable that is empty is as one that is not set
+        # An empty variable counts as one that is not set
         self._url = os.environ.get(DATABASE_URL_VARIABLE) or config.database_url
         self.local = None if self._url else LocalPostgres(folder / POSTGRES_FOLDER)
-        """Where PostgreSQL has no URL."""
+        """The PostgreSQL that Baton runs itself. None if the config has a URL."""
         self._keys = TenantKeys(master_key(config.master_key, folder))
         self._database: Database | None = None
         self._writing: Database | None = None
-        """The same, on a connection that clients cannot keep busy: leases are renewed whatever they ask for."""
+        """The same database on a connection that requests cannot keep busy, so that generation claims are renewed under
+        any load.
+        """
         self._stores: Stores | None = None
         self._unreadable: str | None = None
-        """Why nothing can be read, though PostgreSQL is there."""
+        """Why the stored conversations cannot be read although PostgreSQL can be reached. None if they can be read."""
         self._is_ready = asyncio.Event()
         """The stores have been reached once."""
         self._jobs: list[asyncio.Task[None]] = []
 
         self.log_space = LogSpace(MAX_LOG_BYTES, config.max_response_bytes)
-        """For what responses tell while they are generated here."""
-        self._volatile = RedisClient()
-        self.tails = LiveTails(self._volatile)
-        self.retries = IdempotencyKeys(self._volatile, self._keys.hashed)
-        self.cache = ReadCache(self._volatile, self._keys, config.cache_s)
+        """The memory for the event logs of running responses."""
+        self._redis = RedisClient()
+        self.live_tails = LiveTails(self._redis)
+        self.idempotency_keys = IdempotencyKeys(self._redis, self._keys.hashed)
+        self.cache = ReadCache(self._redis, self._keys, config.cache_s)
         redis_url = os.environ.get(REDIS_URL_VARIABLE) or config.redis_url
         self._local_redis = None if redis_url else LocalRedis(folder / REDIS_FOLDER)
         if redis_url:
-            self._volatile.reach(redis_url)
+            self._redis.reach(redis_url)
 
     def start(self) -> None:
-        """Becomes ready in the background: nobody who asks without a conversation waits for it."""
+        """Start the background jobs, which make the stores ready. Requests without a conversation need not wait for
+        it.
+        """
         jobs = (
             (self._tend, LOOK_INTERVAL_S),
-            (self._purge, PURGE_INTERVAL_S),
+            (self._delete_old, RETENTION_INTERVAL_S),
             (self._index, LOOK_INTERVAL_S),
             (self.look_for_redis, LOOK_INTERVAL_S),
         )
-        self._jobs = [asyncio.create_task(_kept_up(job, interval_s)) for job, interval_s in jobs]
+        self._jobs = [asyncio.create_task(_repeat(job, interval_s)) for job, interval_s in jobs]
 
     @property
     def stores(self) -> Stores:
-        """Raises StateUnavailable until they can be reached for the first time, ServingError if they cannot be read."""
+        """Raises StateUnavailable before PostgreSQL is reached, ServingError if the stored texts cannot be read."""
         if self._unreadable is not None:
             raise ServingError(self._unreadable)
         if self._stores is None:
-            raise StateUnavailable("conversations cannot be reached yet", RETRY_AFTER_S)
+            raise StateUnavailable("the stored conversations cannot be reached yet", RETRY_AFTER_S)
         return self._stores
 
     @property
@@ -98,8 +111,8 @@ class ChatState:
 
     async def close(self) -> None:
         if self._stores is not None:
-            await self._stores.log_writer.close()
-        await self.retries.settled()
+            await self._stores.event_writer.close()
+        await self.idempotency_keys.settled()
         for job in self._jobs:
             job.cancel()
         if self._jobs:
@@ -107,8 +120,8 @@ class ChatState:
         for database in (self._writing, self._database):
             if database is not None:
                 await database.close()
-        await self.tails.close()
-        await self._volatile.close()
+        await self.live_tails.close()
+        await self._redis.close()
         for local in (self.local, self._local_redis):
             if local is not None:
                 await asyncio.to_thread(local.stop)
@@ -117,9 +130,9 @@ class ChatState:
         await self.look()
         await self.stores.orphans.end()
 
-    async def _purge(self) -> None:
+    async def _delete_old(self) -> None:
         await self._is_ready.wait()
-        await self.stores.purges.run()
+        await self.stores.retention.run()
 
     async def _index(self) -> None:
         await self._is_ready.wait()
@@ -127,12 +140,13 @@ class ChatState:
             pass
 
     async def look(self) -> None:
-        """Start what does not run, and reach what runs.
+        """Start PostgreSQL if Baton runs it, prepare the stores at the first call, and check that PostgreSQL can be
+        reached.
 
         Raises:
             ServiceFailed, StateUnavailable: PostgreSQL does not start, or is away.
-            ServingError: the master key is another one than that of the database.
-            RuntimeError, ValueError: the database, or the config, is not fit for Baton.
+            ServingError: the database was written with another master key.
+            RuntimeError, ValueError: a newer Baton has written the database, or the config does not fit PostgreSQL.
         """
         if self.local is not None and (self._url is None or not self.local.is_running):
             self._url = await asyncio.to_thread(self.local.start)
@@ -145,10 +159,10 @@ class ChatState:
         if self._stores is None:
             await self._database.migrate()
             await self._check_master_key(self._database)
-            stores = stores_in(self._database, self._writing, self._keys, self.tails, self.cache, self._config)
+            stores = stores_in(self._database, self._writing, self._keys, self.live_tails, self.cache, self._config)
             await stores.search.check()
             self._stores = stores
-            stores.log_writer.start()
+            stores.event_writer.start()
             self._is_ready.set()
         try:
             await self._database.probe()
@@ -159,10 +173,10 @@ class ChatState:
         async with self._writing.transaction(EVERY_TENANT) as transaction:
             await self._keys.forget_destroyed(transaction)
 
-    def administration(self, tell: Callable[[str], None]) -> Administration:
-        """Of what `look` has reached."""
+    def administration(self, report: Callable[[str], None]) -> Administration:
+        """The administration of the database that `look` has reached."""
         assert self._database is not None
-        return Administration(self._database, self._keys, self._volatile, tell)
+        return Administration(TenantDatabase(self._database, self._keys), self._keys, self._redis, report)
 
     async def _check_master_key(self, database: Database) -> None:
         self._unreadable = None
@@ -176,21 +190,21 @@ class ChatState:
             raise
 
     async def look_for_redis(self) -> None:
-        """The same for Redis. Raises ServiceFailed."""
+        """Start Redis if Baton runs it, and check whether it can be reached. Raises ServiceFailed."""
         if self._local_redis is not None and not self._local_redis.is_running:
-            self._volatile.reach(await asyncio.to_thread(self._local_redis.start))
-        await self._volatile.run(("PING",))  # an outage is noticed, and its end, before a request waits for it
+            self._redis.reach(await asyncio.to_thread(self._local_redis.start))
+        await self._redis.run(("PING",))  # finds an outage, and its end, before a request has to
         await self.cache.settle()
 
 
-async def _kept_up(job: Callable[[], Awaitable[None]], interval_s: float) -> None:
-    """Again and again; each job by itself, so that none waits for another one, or for what that one waits for."""
+async def _repeat(job: Callable[[], Awaitable[None]], interval_s: float) -> None:
+    """Run a job for ever. Each job has a task of its own, so that no job waits for another one."""
     wait_s = interval_s
     while True:
         try:
             await job()
             wait_s = interval_s
-        except Exception as error:  # whatever it is, it may be over the next time
+        except Exception as error:  # every failure may be over at the next try
             wait_s = min(2 * wait_s, MAX_LOOK_INTERVAL_S)
-            logger.error("%s; tried again in %g s", error, wait_s)
+            logger.error("%s; the next try is in %g s", error, wait_s)
         await asyncio.sleep(wait_s)

@@ -1,4 +1,4 @@
-"""All that is kept in PostgreSQL, by what it is."""
+"""The stores of an ingress replica in PostgreSQL."""
 
 from typing import NamedTuple
 
@@ -17,38 +17,47 @@ from api.state.postgres.stores.responses import Responses
 from api.state.postgres.stores.retention import Retention
 from api.state.postgres.stores.search import Search
 from api.state.postgres.stores.summaries import ContextStore
+from api.state.postgres.tenant_transaction import TenantDatabase
 from api.state.redis.read_cache import ReadCache
 from cluster.config.state import StateConfig
 
 
 class Stores(NamedTuple):
+    """One store for each kind of object, and the background jobs that belong to them."""
+
     conversations: Conversations
     responses: Responses
     response_events: ResponseEvents
-    log_writer: EventWriter
-    """Of the responses that are generated here."""
+    event_writer: EventWriter
+    """Writes the events of the responses that this replica generates."""
     orphans: Orphans
     context: ContextStore
     chat_completions: ChatCompletions
     feedback: FeedbackStore
     search: Search
-    purges: Retention
+    retention: Retention
 
 
 def stores_in(
-    database: Database, writing: Database, keys: TenantKeys, tails: LiveTails, cache: ReadCache, config: StateConfig
+    database: Database,
+    writing: Database,
+    keys: TenantKeys,
+    live_tails: LiveTails,
+    cache: ReadCache,
+    config: StateConfig,
 ) -> Stores:
-    """`writing`: the same database, for what is generated."""
+    """`writing`: the same database on a connection of its own, for the events of running responses."""
+    tenants = TenantDatabase(database, keys)
     limits = Limits(config.max_item_bytes, config.max_conversation_items, config.max_conversation_bytes)
     return Stores(
-        conversations=Conversations(database, keys, limits),
-        responses=Responses(database, keys, limits, HistorySpace(config.max_histories_bytes)),
-        response_events=ResponseEvents(database, keys),
-        log_writer=EventWriter(ResponseEvents(writing, keys), tails),
-        orphans=Orphans(database, keys),
-        context=ContextStore(database, keys),
-        chat_completions=ChatCompletions(database, keys),
-        feedback=FeedbackStore(database, keys),
-        search=Search(database, keys, config.words_language, config.max_connections),
-        purges=Retention(database, cache, config),
+        conversations=Conversations(tenants, limits),
+        responses=Responses(tenants, limits, HistorySpace(config.max_histories_bytes)),
+        response_events=ResponseEvents(tenants),
+        event_writer=EventWriter(ResponseEvents(TenantDatabase(writing, keys)), live_tails),
+        orphans=Orphans(tenants),
+        context=ContextStore(tenants),
+        chat_completions=ChatCompletions(tenants),
+        feedback=FeedbackStore(tenants),
+        search=Search(tenants, config.words_language, config.max_connections),
+        retention=Retention(tenants, cache, config),
     )

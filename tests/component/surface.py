@@ -129,13 +129,13 @@ class StateAway:
 
     cache = ReadCache(RedisClient(), TenantKeys(LocalMasterKey(bytes(KEY_BYTES))), keep_s=600)
 
-    retries = IdempotencyKeys(RedisClient(), str)
+    idempotency_keys = IdempotencyKeys(RedisClient(), str)
     max_item_bytes = 10 << 20
     log_space = LogSpace(1 << 30, 1 << 20)
 
     @property
     def stores(self) -> None:
-        raise StateUnavailable("conversations cannot be reached yet", 2.0)
+        raise StateUnavailable("the stored conversations cannot be reached yet", 2.0)
 
 
 def a_scrape(deployment: str, value: float) -> Scrape:

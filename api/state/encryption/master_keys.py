@@ -1,4 +1,4 @@
-"""Where the master key comes from: a key management service that the config names, the environment, or a file."""
+"""The source of the master key: a key management service that the config names, the environment, or a file."""
 
 import os
 from importlib import import_module
@@ -9,11 +9,11 @@ from cluster.config.environment import MASTER_KEY_VARIABLE
 
 
 def master_key(factory: str | None, folder: Path) -> MasterKey:
-    """`factory`: "package.module:callable", where the config names one.
+    """`factory`: "package.module:callable"; None if the config names no factory. `folder`: for a new key file.
 
     Raises:
-        ValueError: a master key that is none.
-        OSError: one cannot be kept.
+        ValueError: the given master key is not valid.
+        OSError: the key file cannot be read or written.
     """
     given = os.environ.get(MASTER_KEY_VARIABLE)
     if factory is not None:
@@ -26,8 +26,7 @@ def master_key(factory: str | None, folder: Path) -> MasterKey:
         return LocalMasterKey(*map(bytes.fromhex, given.split(",")))
     except ValueError as error:
         raise ValueError(
-            f"{MASTER_KEY_VARIABLE} must be 64 hexadecimal digits, and those of keys from before behind a comma "
-            f"({error})"
+            f"{MASTER_KEY_VARIABLE} must be a key of 64 hexadecimal digits, or several, separated by commas ({error})"
         ) from error
 
 
@@ -35,10 +34,10 @@ def _made_by(factory: str) -> MasterKey:
     module, _, name = factory.partition(":")
     try:
         made = getattr(import_module(module), name)()
-    except Exception as error:  # whatever somebody else's code does
+    except Exception as error:  # the factory is not Baton's code and may raise anything
         raise ValueError(
-            f"state.master_key: {factory} gives no master key ({type(error).__name__}: {error})"
+            f"state.master_key: {factory} returns no master key ({type(error).__name__}: {error})"
         ) from error
     if not isinstance(made, MasterKey):
-        raise ValueError(f"state.master_key: {factory} gives {made!r}, which lacks name, wrap or unwrap")
+        raise ValueError(f"state.master_key: {factory} returns {made!r}, which lacks name, wrap or unwrap")
     return made

@@ -1,4 +1,4 @@
-"""What a response has told so far: kept from its first event on, for any number of clients to read."""
+"""The event log of a running response: all of its events in memory, for any number of clients to read."""
 
 import asyncio
 import math
@@ -9,17 +9,19 @@ from api.wire.responses.short_events import Line, Retelling, shortened
 
 
 class LogSpace:
-    """The memory that the logs of a replica share."""
+    """The memory that the event logs of a replica share."""
 
     def __init__(self, most: int, most_of_one: int) -> None:
-        """Bytes. `most_of_one`: of one log."""
+        """`most`, `most_of_one`: the bytes that all logs together, and one log, may take."""
         self._most = most
         self._most_of_one = most_of_one
         self._logs: dict[EventLog, int] = {}
         self.used = 0
 
     def take(self, log: "EventLog", num_bytes: int) -> None:
-        """A log that is too large is full, and so is the largest one when all of them are too large together."""
+        """Count bytes of a log. A log that is too large becomes full. If all logs together are too large, the largest
+        one becomes full.
+        """
         self.used += num_bytes
         self._logs[log] = self._logs.get(log, 0) + num_bytes
         if self._logs[log] > self._most_of_one:
@@ -29,15 +31,15 @@ class LogSpace:
             largest.is_full = True
 
     def give_back(self, log: "EventLog") -> None:
-        """All that it has taken."""
+        """Give back all bytes of a log."""
         self.used -= self._logs.pop(log, 0)
 
 
 class EventLog:
-    """Event number N is at place N. Clients see it when it is released."""
+    """Event number N is at place N. Clients see an event when it is released."""
 
     def __init__(self, created: Body, space: LogSpace) -> None:
-        """`created`: the response, which is not to be changed, without output."""
+        """`created`: the response as it is created, without output. It must not be changed later."""
         self._created = created
         self._space = space
         self._lines: list[Line] = []
@@ -45,7 +47,7 @@ class EventLog:
         self._is_over = False
         self._changed = asyncio.Event()
         self.is_full = False
-        """Its response is to say no more."""
+        """Whether the response must end, because its log has no room for more events."""
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -56,7 +58,7 @@ class EventLog:
         self._space.take(self, sum(map(len, lines)))
 
     def since(self, number: int, max_bytes: float = math.inf) -> list[Line]:
-        """From this event on; no more than so many bytes, but for the first."""
+        """The events from event `number` on. They have at most `max_bytes`, unless the first event is larger."""
         lines: list[Line] = []
         for line in self._lines[number:]:
             max_bytes -= len(line)
@@ -66,8 +68,8 @@ class EventLog:
         return lines
 
     def settle(self, lines: list[Line]) -> bool:
-        """These are remembered of it in the end: they are told, where nothing else has been told already. Whether they
-        are.
+        """Replace the events by these, which are stored in the end. Returns False if clients have already seen other
+        events, or all of these: the log then stays as it is.
         """
         released = self._lines[: self._num_released]
         is_open = len(lines) > len(released) and lines[: len(released)] == released
@@ -76,44 +78,46 @@ class EventLog:
         return is_open
 
     def release(self, number: int) -> None:
-        """All events before this one."""
+        """Release all events before event `number`."""
         if number > self._num_released:
             self._num_released = number
             self._wake()
 
     def end(self) -> None:
-        """Release all that is there; there will be no more."""
+        """Release all events. No event may be added after this."""
         self._num_released = len(self._lines)
         self._is_over = True
         self._wake()
 
     async def over(self) -> None:
-        """Returns when there will be no more."""
+        """Wait until the log has ended."""
         while not self._is_over:
             await self._changed.wait()
 
     def forget(self) -> None:
-        """Nobody adds to it any more, and who still reads it is the last."""
+        """Give the memory of the log back to its space. Clients that still read the log keep it until they are done."""
         self._space.give_back(self)
 
     async def read(self, after: int = -1) -> AsyncGenerator[bytes, None]:
-        """The released events after this one as JSON, until there are no more; the last one in any case."""
-        number, told, retelling = 0, b"", Retelling(self._created)
+        """The released events after event `after` as JSON, until the log has ended. A client that has seen more events
+        than the log has gets the last one again.
+        """
+        number, event, retelling = 0, b"", Retelling(self._created)
         while True:
             changed = self._changed
             while number < self._num_released:
                 line = self._lines[number]
-                told = (
+                event = (
                     await asyncio.to_thread(retelling.told, line) if retelling.is_long(line) else retelling.told(line)
                 )
                 if number > after:
-                    yield told
+                    yield event
                 number += 1
             if self._is_over:
                 break
             await changed.wait()
         if 0 < number <= after + 1:
-            yield told
+            yield event
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

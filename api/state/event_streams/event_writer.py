@@ -1,7 +1,7 @@
-"""The events of all running responses of a replica on their way into PostgreSQL, written together.
+"""Writes the events of all running responses of a replica into PostgreSQL, in common transactions.
 
-Clients see an event when it is durable, so that whoever resumes a stream finds what it has seen; but they do not wait
-for a PostgreSQL that is slow or away.
+A client sees an event when it is stored, so that a client that resumes a stream finds every event that it has seen. But
+clients do not wait for a PostgreSQL that is slow or away.
 """
 
 import asyncio
@@ -12,31 +12,40 @@ from api.state.encryption.tenant_keys import TenantKey
 from api.state.event_streams.event_log import EventLog
 from api.state.event_streams.live_tails import LiveTails, TailEvents
 from api.state.event_streams.response_events import BATCH_BYTES, ResponseEvents, StoredEvents, batches_of
-from api.state.postgres.stores.responses import LEASE, RUNNING
+from api.state.postgres.stores.responses import GENERATION_CLAIM, RUNNING
 from cluster.errors import Conflict, StateUnavailable
 
 logger = logging.getLogger("baton.state")
 
 INTERVAL_S = 0.02
-"""Between two transactions: 50 a second cost a replica some percent of a core, however many responses share them. The
-clients of a fast model see some tokens at a time.
+"""The time between two transactions, in seconds. Shorter costs more CPU: 50 transactions a second cost a replica some
+percent of a core, for any number of responses. Longer shows the tokens of a fast model in larger groups.
 """
 PATIENCE_S = 0.25
-"""How long clients wait for PostgreSQL."""
+"""How long clients wait for a transaction before they see events that are not stored, in seconds. Shorter shows more
+such events, which a resumed stream may lack; longer stalls streams while PostgreSQL is slow.
+"""
 RETRY_S = 0.5
+"""The time between two tries while PostgreSQL is away, in seconds. Shorter costs more CPU; longer stores events later.
+"""
 MAX_BYTES = 4e6
-"""Of a transaction: what has piled up is written little by little."""
-RENEWALS_PER_LEASE = 5
+"""Bytes of one transaction. More catches up faster after an outage; fewer occupies the event loop and PostgreSQL for
+less time at once.
+"""
+RENEWALS_PER_CLAIM = 5
+"""Renewals of a generation claim in the time that it lasts. Fewer loses claims after fewer failed renewals; more makes
+more transactions.
+"""
 
 
 class RunningResponse:
-    """A response that is being generated here."""
+    """A response that this replica generates."""
 
     def __init__(
         self, key: TenantKey, response: str, log: EventLog, status: Callable[[], str], stop: Callable[[bool], None]
     ) -> None:
-        """`status`: of the response, now. `stop` is called when it must end: because somebody has cancelled it, or
-        (False) because it is over or gone without us.
+        """`status`: returns the status of the response. `stop`: called when the response must end, with True if a
+        client has cancelled it, and with False if PostgreSQL has it as over or gone.
         """
         self.key = key
         self.response = response
@@ -45,7 +54,7 @@ class RunningResponse:
         self.stop = stop
         self.num_written = 0
         self.is_ending = False
-        """Who generates it writes the rest."""
+        """The turn has begun to store the end of the response: it stores the remaining events, too."""
 
 
 class EventWriter:
@@ -53,11 +62,12 @@ class EventWriter:
         self._events = events
         self._tails = tails
         self._running: dict[str, RunningResponse] = {}
-        self._told = asyncio.Event()
+        self._has_more = asyncio.Event()
+        """A log may have events that are not written."""
         self._is_behind = False
-        """PostgreSQL does not keep up."""
+        """PostgreSQL does not keep up, so clients see events before they are stored."""
         self._one_at_a_time = asyncio.Lock()
-        """Transactions that change many responses would wait for each other for ever."""
+        """Two transactions that change many responses each could deadlock."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -75,14 +85,14 @@ class EventWriter:
     def forget(self, running: RunningResponse) -> None:
         self._running.pop(running.response, None)
 
-    def tell(self, running: RunningResponse) -> None:
-        """Its log has more events."""
+    def write_soon(self, running: RunningResponse) -> None:
+        """To be called when the log of the response has more events."""
         if self._is_behind:
             running.log.release(len(running.log))
-        self._told.set()
+        self._has_more.set()
 
-    async def pass_on(self, running: RunningResponse) -> None:
-        """What was written of it elsewhere, to those who follow it from other replicas."""
+    async def publish_end(self, running: RunningResponse) -> None:
+        """Publish the events that the turn has stored itself, for clients that read them from other replicas."""
         lines = running.log.since(running.num_written)
         for batch in batches_of(running.key, running.response, running.num_written, lines):
             await self._publish([batch])
@@ -94,22 +104,22 @@ class EventWriter:
 
     async def _keep_writing(self) -> None:
         while True:
-            await self._told.wait()
-            self._told.clear()
+            await self._has_more.wait()
+            self._has_more.clear()
             batches = self._batches()
             if batches and not await self._is_written(batches):
                 self._fall_behind()
-                self._told.set()
+                self._has_more.set()
                 await asyncio.sleep(RETRY_S)
             await asyncio.sleep(INTERVAL_S)
 
     def _batches(self) -> list[StoredEvents]:
-        """What is to be written next; there may be more."""
+        """The next batches to write, one for each response that has events. Events beyond MAX_BYTES come next time."""
         batches: list[StoredEvents] = []
         num_bytes = 0.0
         for running in self._running.values():
             if num_bytes > MAX_BYTES:
-                self._told.set()
+                self._has_more.set()
                 break
             events = [] if running.is_ending else running.log.since(running.num_written, BATCH_BYTES)
             if events:
@@ -118,11 +128,11 @@ class EventWriter:
                 )
                 num_bytes += len(batches[-1].sealed)
                 if running.num_written + len(events) < len(running.log):
-                    self._told.set()
+                    self._has_more.set()
         return batches
 
     async def _is_written(self, batches: list[StoredEvents]) -> bool:
-        """False while PostgreSQL is away."""
+        """Write batches, and release and publish their events. False while PostgreSQL is away."""
         late = asyncio.get_running_loop().call_later(PATIENCE_S, self._fall_behind)
         try:
             async with self._one_at_a_time:
@@ -132,40 +142,43 @@ class EventWriter:
             for batch in batches:
                 if batch.response in written:
                     self._has_written(batch.response, batch.last_number + 1)
-                    self._heed(batch.response, written)
+                    self._stop_if_over(batch.response, written)
                 else:
-                    await self._look_at(batch)
+                    await self._check_refused(batch)
             await self._publish([batch for batch in batches if batch.response in written])
         except StateUnavailable:
             return False
         except Exception:
-            logger.exception("the events of %d responses were not written", len(batches))
+            logger.exception("the events of %d responses could not be written", len(batches))
             return False
         finally:
             late.cancel()
         return True
 
-    async def _look_at(self, batch: StoredEvents) -> None:
-        """It was not written: it is over, or an earlier try has written it after all."""
+    async def _check_refused(self, batch: StoredEvents) -> None:
+        """Find out why a batch was not written: the response is over, or an earlier try has written the batch after
+        all.
+        """
         try:
             standing = await self._events.standing(batch.tenant, batch.response)
-        except Conflict:  # its tenant is being erased
+        except Conflict:  # the tenant is being erased
             standing = None
         if standing is None or standing.status not in RUNNING:
-            self._heed(batch.response, {})
+            self._stop_if_over(batch.response, {})
         else:
             self._has_written(batch.response, standing.last_number + 1)
-            self._told.set()  # there may be more
+            self._has_more.set()
 
     def _has_written(self, response: str, number: int) -> None:
         if running := self._running.get(response):
             running.num_written = number
             running.log.release(number)
 
-    def _heed(self, response: str, standing: dict[str, bool]) -> None:
+    def _stop_if_over(self, response: str, is_cancelled: dict[str, bool]) -> None:
+        """Stop a response that is cancelled or over. `is_cancelled`: of the responses that still run in PostgreSQL."""
         running = self._running.get(response)
-        if running is not None and not running.is_ending and standing.get(response) is not False:
-            running.stop(response in standing)
+        if running is not None and not running.is_ending and is_cancelled.get(response) is not False:
+            running.stop(response in is_cancelled)
 
     def _fall_behind(self) -> None:
         self._is_behind = True
@@ -175,14 +188,14 @@ class EventWriter:
 
     async def _keep_renewing(self) -> None:
         while True:
-            await asyncio.sleep(LEASE.total_seconds() / RENEWALS_PER_LEASE)
+            await asyncio.sleep(GENERATION_CLAIM.total_seconds() / RENEWALS_PER_CLAIM)
             responses = [(running.key.tenant, running.response) for running in self._running.values()]
             if responses:
                 try:
                     async with self._one_at_a_time:
-                        standing = await self._events.renew(responses, LEASE)
+                        is_cancelled = await self._events.renew(responses, GENERATION_CLAIM)
                 except Exception as error:
-                    logger.warning("the leases of %d responses were not renewed: %s", len(responses), error)
+                    logger.warning("the generation claims of %d responses were not renewed: %s", len(responses), error)
                     continue
                 for _, response in responses:
-                    self._heed(response, standing)
+                    self._stop_if_over(response, is_cancelled)

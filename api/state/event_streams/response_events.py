@@ -1,5 +1,5 @@
-"""The events of responses as PostgreSQL holds them: appended while they are told, read by whoever resumes. They are
-short (api/wire/responses/short_events.py), a line each.
+"""The events of responses in PostgreSQL: appended while a response is generated, and read when a client resumes its
+stream. Each event is a short line (api/wire/responses/short_events.py).
 """
 
 from collections.abc import Iterator
@@ -7,33 +7,35 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
-from psycopg.rows import DictRow
 
-from api.state.encryption.tenant_keys import TenantKey, TenantKeys
-from api.state.postgres.database import EVERY_TENANT, Database, Transaction, fetch_all, fetch_one
+from api.state.encryption.tenant_keys import TenantKey
+from api.state.postgres.database import EVERY_TENANT, Row
 from api.state.postgres.queries import queries
+from api.state.postgres.tenant_transaction import TenantDatabase, TenantTransaction
 from api.wire.responses.short_events import Line
 
 READ_AT_ONCE, READ_BYTES_AT_ONCE = 256, 1 << 20
-"""Batches of events, and their bytes, but for a single batch."""
+"""The most batches that one read returns, and the most bytes of them unless a single batch is larger. Fewer makes more
+round trips; more takes more memory for each client that resumes.
+"""
 BATCH_BYTES = 500_000
-"""Of a batch, but for a single event. Larger ones are fewer rows; smaller ones keep the event loop and PostgreSQL less
-long at a time.
+"""The most bytes of a batch, unless a single event is larger. Larger batches make fewer rows; smaller batches occupy
+the event loop and PostgreSQL for less time at once.
 """
 
 Body = dict[str, Any]
-"""A response object, as the wire has it."""
+"""A response, as the API shows it."""
 
 _SQL = queries("events.sql")
 
 
 class StoredEvents(NamedTuple):
-    """Events of one response, next to each other."""
+    """Consecutive events of one response."""
 
     tenant: str
     response: str
     status: str
-    """Of the response, after them."""
+    """The status of the response after these events."""
     first_number: int
     last_number: int
     sealed: bytes
@@ -47,23 +49,25 @@ class StoredEvents(NamedTuple):
 
 
 class Standing(NamedTuple):
+    """How far a response is."""
+
     status: str
     last_number: int
-    """Of the last event that is written; -1 for none."""
+    """The number of the last stored event; -1 if none is stored."""
     has_events: bool
-    """False when they are not kept any more."""
+    """False if the retention has deleted the events."""
     over_for_s: float
-    """0 while it runs."""
+    """Seconds since the end of the response; 0 while it runs."""
 
 
 class ResponseEvents:
-    def __init__(self, database: Database, keys: TenantKeys) -> None:
+    def __init__(self, database: TenantDatabase) -> None:
         self._database = database
-        self._keys = keys
 
     async def append(self, batches: list[StoredEvents]) -> dict[str, bool]:
-        """All at once. Returns those that were written: the events before them were, and the response still runs; and
-        whether somebody wants the response to end.
+        """Write batches of many responses in one transaction. A batch is written only if the event before it is stored
+        and the response still runs. Returns the responses whose batch was written, each with whether a client has
+        cancelled it.
         """
         values = {
             "tenants": [batch.tenant for batch in batches],
@@ -75,76 +79,77 @@ class ResponseEvents:
             "key_versions": [batch.key_version for batch in batches],
         }
         async with self._database.transaction(EVERY_TENANT) as transaction:
-            rows = await (await transaction.execute(_SQL["append"], values)).fetchall()
+            rows = await transaction.fetch_all(_SQL["append"], **values)
         return {row["id"]: row["is_cancelled"] for row in rows}
 
-    async def renew(self, responses: list[tuple[str, str]], lease: timedelta) -> dict[str, bool]:
-        """By tenant and id. Returns those that still run, and whether somebody wants them to end."""
+    async def renew(self, responses: list[tuple[str, str]], claim: timedelta) -> dict[str, bool]:
+        """Renew the generation claims of these responses, each given as tenant and id. Returns the responses that still
+        run, each with whether a client has cancelled it.
+        """
         values = {
             "tenants": [tenant for tenant, _ in responses],
             "ids": [response for _, response in responses],
-            "lease": lease,
+            "claim": claim,
         }
         async with self._database.transaction(EVERY_TENANT) as transaction:
-            rows = await (await transaction.execute(_SQL["renew"], values)).fetchall()
+            rows = await transaction.fetch_all(_SQL["renew"], **values)
         return {row["id"]: row["is_cancelled"] for row in rows}
 
     async def standing(self, tenant: str, response: str) -> Standing | None:
-        """None where there is no such response."""
+        """None if there is no such response."""
         async with self._database.transaction(tenant) as transaction:
-            row = await fetch_one(transaction, _SQL["standing"], tenant=tenant, id=response)
+            row = await transaction.fetch_one(_SQL["standing"], id=response)
             return Standing(**row) if row else None
 
     async def read(self, tenant: str, response: str, after: int) -> list[Line]:
-        """Events after this one; not all of them, where there are many."""
+        """The stored events after event `after`, up to the bounds of one read."""
         async with self._database.transaction(tenant) as transaction:
             values = {"after": after, "limit": READ_AT_ONCE, "max_bytes": READ_BYTES_AT_ONCE}
-            rows = await fetch_all(transaction, _SQL["since"], tenant=tenant, id=response, **values)
-            return await _lines(transaction, self._keys, tenant, response, rows, after)
+            rows = await transaction.fetch_all(_SQL["since"], id=response, **values)
+            return await _lines(transaction, response, rows, after)
 
     async def created(self, tenant: str, response: str) -> Body | None:
-        """The response as it was created, without which its events cannot be told. None where there is none."""
+        """The response as it was created, which is needed to expand its short events. None if there is no such
+        response.
+        """
         async with self._database.transaction(tenant) as transaction:
-            row = await fetch_one(transaction, _SQL["created"], tenant=tenant, id=response)
+            row = await transaction.fetch_one(_SQL["created"], id=response)
             if row is None:
                 return None
-            key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            return created_in(key, row)
+            return created_in(await transaction.key(row["key_version"]), row)
 
     async def opened(self, tenant: str, response: str, first_number: int, sealed: bytes, version: int) -> list[Line]:
-        """The events of a batch that came another way."""
-        key = self._keys.remembered(tenant, version)
+        """The events of a sealed batch, which may come from a live tail instead of the table."""
+        key = self._database.remembered_key(tenant, version)
         if key is None:
             async with self._database.transaction(tenant) as transaction:
-                key = await self._keys.of_version(transaction, tenant, version)
+                key = await transaction.key(version)
         return key.unseal(sealed, _place(response, first_number)).split(b"\n")
 
 
-async def events_of(transaction: Transaction, keys: TenantKeys, tenant: str, response: str) -> list[Line]:
-    """All of them."""
-    values = {"after": -1, "limit": None, "max_bytes": None}
-    rows = await fetch_all(transaction, _SQL["since"], tenant=tenant, id=response, **values)
-    return await _lines(transaction, keys, tenant, response, rows, -1)
+async def events_of(transaction: TenantTransaction, response: str) -> list[Line]:
+    """All stored events of a response."""
+    rows = await transaction.fetch_all(_SQL["since"], id=response, after=-1, limit=None, max_bytes=None)
+    return await _lines(transaction, response, rows, -1)
 
 
 async def add_events(
-    transaction: Transaction, key: TenantKey, response: str, first_number: int, lines: list[Line]
+    transaction: TenantTransaction, key: TenantKey, response: str, first_number: int, lines: list[Line]
 ) -> None:
-    """At the end of a response."""
+    """Append the last events of a response."""
     for batch in batches_of(key, response, first_number, lines):
         values = {
-            "tenant": key.tenant,
             "id": response,
             "first": batch.first_number,
             "last": batch.last_number,
             "events": batch.sealed,
             "key_version": key.version,
         }
-        await transaction.execute(_SQL["add"], values)
+        await transaction.execute(_SQL["add"], **values)
 
 
 def batches_of(key: TenantKey, response: str, first_number: int, lines: list[Line]) -> Iterator[StoredEvents]:
-    """In pieces that are not too large."""
+    """The events in batches of at most BATCH_BYTES."""
     piece: list[Line] = []
     num_bytes = 0
     for line in lines:
@@ -157,21 +162,19 @@ def batches_of(key: TenantKey, response: str, first_number: int, lines: list[Lin
         yield StoredEvents.of(key, response, "", first_number, piece)
 
 
-def created_in(key: TenantKey, row: DictRow) -> Body:
-    """The response as it was created; of one that an older Baton has ended, as it was then. Without output."""
+def created_in(key: TenantKey, row: Row) -> Body:
+    """The response as it was created, without output. Older versions of Baton stored its end instead."""
     body: Body = msgspec.json.decode(key.unseal(row["body"], f"responses/{row['id']}/body"))
     return body
 
 
-async def _lines(
-    transaction: Transaction, keys: TenantKeys, tenant: str, response: str, rows: list[DictRow], after: int
-) -> list[Line]:
-    """After this event."""
-    by_version = await keys.of_rows(transaction, tenant, rows)
+async def _lines(transaction: TenantTransaction, response: str, rows: list[Row], after: int) -> list[Line]:
+    """The events of these rows after event `after`."""
+    by_version = await transaction.keys_of(rows)
     lines: list[Line] = []
     for row in rows:
-        told = by_version[row["key_version"]].unseal(row["events"], _place(response, row["first_number"])).split(b"\n")
-        lines += told[max(0, after + 1 - row["first_number"]) :]
+        batch = by_version[row["key_version"]].unseal(row["events"], _place(response, row["first_number"]))
+        lines += batch.split(b"\n")[max(0, after + 1 - row["first_number"]) :]
     return lines
 
 

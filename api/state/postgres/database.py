@@ -1,5 +1,5 @@
-"""PostgreSQL as the stores see it: transactions, each in the name of one tenant, of whom none keeps the others from
-theirs.
+"""PostgreSQL as the stores see it: transactions, each in the name of one tenant. Tenants share the connections fairly,
+so that no tenant keeps another from its transactions.
 """
 
 import asyncio
@@ -25,32 +25,47 @@ logger = logging.getLogger("baton.state")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 MIGRATION_LOCK = 0xBA7011
-"""Of PostgreSQL's advisory locks: one process migrates, the others wait."""
+"""The key of the advisory lock in PostgreSQL that lets one process migrate while all other processes wait."""
 EVERY_TENANT = "*"
-"""The name in which jobs tend the rows of all tenants."""
+"""The tenant name of background jobs. Their transactions see the rows of all tenants."""
 CONNECTION_TIMEOUT_S = 2.0
-"""A request that must wait longer for a connection is refused."""
+"""How long a request waits for a connection before it is refused, in seconds. Shorter refuses more requests of a busy
+replica; longer keeps clients waiting that will be refused anyway.
+"""
 PROBE_TIMEOUT_S = 5.0
+"""How long the probe waits for PostgreSQL, in seconds. Shorter takes a slow server for a lost one; longer finds a loss
+later.
+"""
 TRANSACTION_TIMEOUT_S = 7.0
-"""How long a transaction may take, its wait for a connection included. PostgreSQL ends a statement after 5 s, so that
-this is for a server or a network that hangs. Longer has clients wait for nothing then, shorter ends transactions of a
-busy server that has accepted them.
+"""How long a transaction may take, in seconds, with its wait for a connection. PostgreSQL itself ends a statement after
+5 s, so this bound is for a server or a network that hangs. Longer keeps clients waiting for an answer that never comes;
+shorter ends transactions that a busy server has accepted.
 """
 CUT_MARGIN_S = 1.0
-"""How much later a transaction is cancelled whose connection was cut and that does not end by it."""
+"""How long after its connection was cut a transaction is cancelled if it has not ended, in seconds. Shorter cancels a
+transaction that is about to end; longer keeps its client waiting.
+"""
 MIGRATION_TIMEOUT_S = 600.0
-"""Of a table with many rows."""
+"""How long all migrations together may take, in seconds. Shorter fails on tables with many rows; longer finds a hanging
+migration later.
+"""
 RECONNECT_TIMEOUT_S = 3.0
-"""The pool tries again ever more seldom for so long, and then anew, when somebody asks for a connection."""
+"""How long the pool tries to reconnect before it gives up until the next request for a connection, in seconds. The
+pauses between tries grow. Longer finds a server later that is back; shorter connects more often to a server that is
+away.
+"""
 RETRY_AFTER_S = 2.0
+"""The Retry-After of a request that PostgreSQL could not serve, in seconds. Shorter brings more requests during an
+outage; longer keeps clients away after it.
+"""
 LARGEST_SHARE = 2
-"""One of so many parts of the connections is the most that a tenant may have. A larger part would let a tenant answer
-more of its own requests at once, and leave fewer to the others while they wait for its to end.
+"""The divisor of the connections that gives the most one tenant may hold at a time. A smaller divisor lets a tenant run
+more requests at once; a larger one leaves more connections to other tenants.
 """
 NEARLY_FULL_BYTES = 256 << 20
-"""A tenant that is so near to its quota stores one thing after the other, so that no two take the last room. It is more
-than the connections of a replica can store at once. Less could let a tenant have more than its quota; more makes it
-slower sooner.
+"""The distance to its quota from which a tenant's writes run one after another, in bytes, so that no two writes take
+the last room. It exceeds what all connections of a replica can store at once. Less could let a tenant exceed its quota;
+more slows a tenant down earlier.
 """
 SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
 
@@ -58,7 +73,8 @@ _ENTER: LiteralString = "SELECT baton_enter(%(tenant)s, %(lock)s, %(adds)s, %(mo
 
 Transaction = AsyncConnection[DictRow]
 Query = LiteralString | Composed
-
+Row = DictRow
+"""The columns of a row, by name."""
 
 GONE = frozenset(
     {
@@ -70,12 +86,12 @@ GONE = frozenset(
         "feedback_tenant_id_chat_completion_id_fkey",
     }
 )
-"""Foreign keys to what clients and purges may delete at any moment."""
+"""Foreign keys to rows that clients or the retention may delete at any moment."""
 
 
 class Database:
     def __init__(self, url: str, max_connections: int, quota: Callable[[str], int | None] = lambda _: None) -> None:
-        """`quota`: of a tenant, in bytes."""
+        """`quota`: the bytes that a tenant may store; None for no bound."""
         self._shares = Shares(max_connections, max(1, max_connections // LARGEST_SHARE))
         self._quota = quota
         self._pool: AsyncConnectionPool[Transaction] = AsyncConnectionPool(
@@ -91,10 +107,10 @@ class Database:
         self._url = url
         self._probing: AsyncConnection | None = None
         self.reachable_since = math.inf
-        """Since when no probe has failed; in seconds of the event loop's clock."""
+        """The event loop's time since which no probe has failed. `math.inf` while PostgreSQL is away."""
 
     async def open(self) -> None:
-        """Connections are made, and made anew, in the background: this waits for none."""
+        """Start the pool. Connections are made in the background; this waits for none of them."""
         await self._pool.open()
 
     async def close(self) -> None:
@@ -103,9 +119,9 @@ class Database:
             await self._probing.close()
 
     async def probe(self) -> None:
-        """Whether PostgreSQL has been there since the last time. On a connection of its own, which breaks when the
-        server is lost, and which no tenant keeps busy: a transaction fails for other reasons too, as want of a
-        connection or of a lock. Raises StateUnavailable.
+        """Check that PostgreSQL has not been lost since the last probe. The probe has a connection of its own, which
+        breaks when the server is lost, and which no tenant keeps busy. A failed transaction would prove less: it may
+        have found no free connection, or no free lock. Raises StateUnavailable.
         """
         try:
             if self._probing is None:
@@ -122,8 +138,8 @@ class Database:
             raise _away(error) from error
 
     async def drop_broken(self) -> None:
-        """All connections, once the server was lost, before a transaction gets one. Others take their place. They are
-        not asked whether they work: a connection may never answer, and cannot be left before it does.
+        """Replace all connections after the server was lost, before a transaction gets one of them. The pool does not
+        check the old connections: such a check cannot be left, and a broken connection may never answer it.
         """
         await self._pool.drain()
 
@@ -131,13 +147,14 @@ class Database:
     async def transaction(
         self, tenant: str, timeout_s: float = TRANSACTION_TIMEOUT_S, *, adds: int = 0, lock: int | None = None
     ) -> AsyncIterator[Transaction]:
-        """Sees the rows of this tenant alone; committed at the end, rolled back by an exception. `adds`: how many bytes
-        it is to store, as far as its client decides. `lock`: a number that no other transaction has at the same time.
+        """A transaction that sees the rows of this tenant alone. It is committed at the end and rolled back by an
+        exception. `adds`: the bytes that the client asks to store. `lock`: a number that at most one transaction holds
+        at a time.
 
         Raises:
-            InvalidRequest: text has NUL characters or halves of surrogate pairs, which cannot be stored; or the tenant
-                has no room for what it adds.
-            NotFound: what it adds to has just been deleted.
+            InvalidRequest: a text has NUL characters or halves of surrogate pairs, which PostgreSQL does not store; or
+                the quota of the tenant has no room for `adds`.
+            NotFound: the row that a new row refers to has just been deleted.
             Conflict: the tenant is being erased.
             StateUnavailable: PostgreSQL is away, or too slow.
         """
@@ -151,20 +168,20 @@ class Database:
                 yield connection
         except (DataError, UnicodeEncodeError) as error:
             if getattr(error, "sqlstate", None) is not None:
-                raise  # PostgreSQL's, of what we have made of the request
-            raise InvalidRequest(
-                f"the request has text that cannot be stored: {error}", None, "invalid_value"
-            ) from error
+                raise  # PostgreSQL refused a value that Baton made: a bug of Baton, not of the request
+            raise InvalidRequest(f"a text of the request cannot be stored: {error}", None, "invalid_value") from error
         except ForeignKeyViolation as error:
             if error.diag.constraint_name not in GONE:
                 raise
-            raise NotFound("what the request is about has just been deleted", None, "not_found") from error
+            raise NotFound("the object that the request refers to has just been deleted", None, "not_found") from error
         except (PoolTimeout, TimeoutError, OperationalError) as error:
             raise _away(error) from error
 
     @asynccontextmanager
     async def _connected(self, tenant: str, until: float) -> AsyncIterator[Transaction]:
-        """Within the time that a request may wait for that; cut at `until`, be it in the middle of the commit."""
+        """A connection, which is cut at `until`, even in the middle of the commit. Raises TimeoutError, PoolTimeout if
+        no connection is free in CONNECTION_TIMEOUT_S.
+        """
         async with AsyncExitStack() as held:
             async with asyncio.timeout(CONNECTION_TIMEOUT_S):
                 await held.enter_async_context(self._shares.one(tenant))
@@ -180,20 +197,21 @@ class Database:
         )
         assert row is not None
         if row["standing"] == "erased":
-            raise Conflict("all that is stored for this API key is being erased", None, "tenant_erased")
+            raise Conflict("the data of this API key is being erased", None, "tenant_erased")
         if row["standing"] == "full":
             raise InvalidRequest(
-                f"with this request more than {most} bytes would be stored for this API key: delete something first",
+                f"the request would store more than the {most} bytes that this API key may store: delete something "
+                "first",
                 None,
                 "storage_quota_exceeded",
             )
 
     async def migrate(self) -> None:
-        """Bring the tables up to date; one process does it, whoever calls.
+        """Bring the tables up to date. Of several processes that call it, one migrates and the rest wait.
 
         Raises:
             StateUnavailable: PostgreSQL is away.
-            RuntimeError: a newer Baton has been here.
+            RuntimeError: a newer version of Baton has written this database.
         """
         known = {int(file.name.partition("_")[0]): file for file in sorted(MIGRATIONS.glob("*.sql"))}
         async with self.transaction(EVERY_TENANT, MIGRATION_TIMEOUT_S) as transaction:
@@ -225,8 +243,8 @@ def _now() -> float:
 
 @contextmanager
 def _cut(connection: AsyncConnection[Any], until: float) -> Iterator[None]:
-    """At that time of the event loop, if it comes. A statement that is cancelled asks the server first to end it, and
-    waits for the answer: of a server that hangs there is none.
+    """Shut the socket of the connection down at `until`, unless the block ends before. Cancelling is not enough:
+    psycopg asks the server to cancel the statement and waits for the answer, which a server that hangs never sends.
     """
     cutting = asyncio.get_running_loop().call_at(until, _shut_down, connection)
     try:
@@ -236,13 +254,13 @@ def _cut(connection: AsyncConnection[Any], until: float) -> Iterator[None]:
 
 
 def _shut_down(connection: AsyncConnection[Any]) -> None:
-    with suppress(OSError, OperationalError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as its_socket:
-        its_socket.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError, OperationalError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def _away(error: Exception) -> StateUnavailable:
-    logger.warning("PostgreSQL is away, or busy: %s", str(error).strip() or type(error).__name__)
-    return StateUnavailable("conversations cannot be reached now", RETRY_AFTER_S)
+    logger.warning("PostgreSQL is away or busy: %s", str(error).strip() or type(error).__name__)
+    return StateUnavailable("the stored conversations cannot be reached now", RETRY_AFTER_S)
 
 
 async def fetch_all(transaction: Transaction, query: Query, **values: Any) -> list[DictRow]:

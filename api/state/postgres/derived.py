@@ -1,16 +1,16 @@
-"""What is made of what was said, as summaries are, and must not outlive it."""
+"""Locks around what is derived from stored texts, such as summaries, and must not outlive them."""
 
 import hashlib
 
 
 def lock_of_derived(tenant: str) -> int:
-    """Held by who deletes what a tenant has said, and by who stores what was made of it: no summary is stored of
-    something that is being deleted.
+    """The lock that a transaction holds while it deletes texts of a tenant, or stores what was derived from them: no
+    summary is stored of a text that is being deleted.
     """
     return lock_number("derived", tenant)
 
 
 def lock_number(*names: str) -> int:
-    """Of a lock in PostgreSQL that has these names."""
+    """The number of the advisory lock with these names."""
     digest = hashlib.blake2b("\0".join(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

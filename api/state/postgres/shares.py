@@ -1,5 +1,5 @@
-"""Who may use a few things that many want, connections say: each tenant has a share, and nobody waits for one who has
-more. Pure, but for asyncio.
+"""Fair shares of a scarce resource, such as connections. No tenant waits for a tenant that holds more than itself.
+Pure, except for asyncio.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 class Shares:
     def __init__(self, number: int, most_of_one: int) -> None:
-        """`most_of_one`: that one tenant may have of them at a time, even while nobody else wants one: it would have to
-        be waited for.
+        """`number`: the units of the resource. `most_of_one`: the units that one tenant may hold at a time, even while
+        no other tenant waits: a tenant that comes next would have to wait for them.
         """
         self._num_free = number
         self._most_of_one = most_of_one
@@ -19,11 +19,13 @@ class Shares:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._num_served = 0
         self._last: dict[str, int] = {}
-        """Of those who wait or have one: when they were served. Of equals, who was not for longest comes next."""
+        """When each tenant that waits or holds a unit was last served. Of tenants that hold equally many, the one that
+        was not served for the longest time comes next.
+        """
 
     @asynccontextmanager
     async def one(self, tenant: str) -> AsyncIterator[None]:
-        """Waits as long as it takes."""
+        """Wait for a unit, without a time-out, and hold it in the block."""
         await self._take(tenant)
         try:
             yield

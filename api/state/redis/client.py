@@ -1,4 +1,4 @@
-"""Redis as the stores see it: a help that may be away, and that may forget. Nobody waits for it for long."""
+"""The client of Redis, which may be away and may forget: no caller waits for it for long, or depends on an answer."""
 
 import asyncio
 import logging
@@ -13,11 +13,15 @@ from redis.exceptions import ResponseError
 logger = logging.getLogger("baton.state")
 
 TIMEOUT_S = 0.25
-"""A Redis that does not answer for so long is away."""
+"""How long Redis may take to answer before it counts as away, in seconds. Shorter takes a busy Redis for a lost one;
+longer delays requests while Redis is away.
+"""
 RETRY_AFTER_S = 1.0
-"""While it is away, nobody asks it more often."""
+"""The time between two tries while Redis is away, in seconds. Shorter delays more requests; longer finds a Redis later
+that is back.
+"""
 MAX_AT_ONCE = 200
-"""Calls that share a round trip."""
+"""Calls that share a round trip. More makes fewer round trips; fewer makes each of them shorter."""
 
 Command = tuple[str | bytes | int, ...]
 Call = tuple[tuple[Command, ...], asyncio.Future[list[Any] | None]]
@@ -34,7 +38,9 @@ class RedisClient:
         self._working: asyncio.Task[None] | None = None
 
     def reach(self, url: str) -> None:
-        """From now on; connects when it is asked. Raises ValueError for what is no URL."""
+        """Use this Redis, unless one is in use already. The connection is made at the first call. Raises ValueError for
+        an invalid URL.
+        """
         if self._redis is None:
             self._redis = Redis.from_url(
                 url,
@@ -51,7 +57,7 @@ class RedisClient:
             await self._redis.aclose()
 
     async def run(self, *commands: Command) -> list[Any] | None:
-        """Their answers. None when Redis is away, or refuses one of them."""
+        """The answers to these commands. None if Redis is away, or refuses one of them."""
         redis = self._unless_away()
         if redis is None:
             return None
@@ -62,7 +68,7 @@ class RedisClient:
         return await answers
 
     def listener(self) -> PubSub | None:
-        """To subscribe with; None when Redis is away."""
+        """A connection for subscriptions; None while Redis is away."""
         redis = self._unless_away()
         return None if redis is None else redis.pubsub()
 
@@ -70,7 +76,7 @@ class RedisClient:
         return self._redis if asyncio.get_running_loop().time() >= self._not_before else None
 
     async def _work(self, redis: Redis) -> None:
-        """A task of its own, which no caller cancels: a connection is never left in the middle of an answer."""
+        """Runs in a task that no caller cancels, so that a connection is never left in the middle of an answer."""
         while self._calls:
             calls, self._calls = self._calls[:MAX_AT_ONCE], self._calls[MAX_AT_ONCE:]
             found = await self._round_trip(redis, [command for commands, _ in calls for command in commands])
@@ -79,7 +85,7 @@ class RedisClient:
             rest = iter(found or ())
             for commands, answers in calls:
                 own = None if found is None else _unless_refused([next(rest) for _ in commands])
-                if not answers.done():  # its caller has been cancelled
+                if not answers.done():  # done: its caller was cancelled
                     answers.set_result(own)
 
     async def _round_trip(self, redis: Redis, commands: list[Command]) -> list[Any] | None:
@@ -88,7 +94,7 @@ class RedisClient:
                 for command in commands:
                     pipeline.execute_command(*command)
                 answers = await pipeline.execute(raise_on_error=False)
-        except Exception as error:  # whatever it is, nobody may wait for ever
+        except Exception as error:  # every failure must end the wait of the callers
             self._lose(error)
             return None
         if self._is_away:
@@ -100,12 +106,12 @@ class RedisClient:
         self._not_before = asyncio.get_running_loop().time() + RETRY_AFTER_S
         if not self._is_away:
             self._is_away = True
-            logger.warning("Redis is away, which is done without: %s", str(error) or type(error).__name__)
+            logger.warning("Redis is away, Baton goes on without it: %s", str(error) or type(error).__name__)
 
 
 def _unless_refused(answers: list[Any]) -> list[Any] | None:
     for answer in answers:
         if isinstance(answer, ResponseError):
-            logger.warning("Redis refuses a command: %s", answer)
+            logger.warning("Redis has refused a command: %s", answer)
             return None
     return answers

@@ -1,8 +1,10 @@
-"""Copies of what was read, sealed, in Redis: shown again while PostgreSQL is away, and never after a deletion.
+"""Stale reads: sealed copies of reads in Redis, which answer requests while PostgreSQL is away. No copy is shown after
+its original was deleted.
 
-What belongs to a scope (a conversation, a response) lies under one mark there. Who reads PostgreSQL takes the mark
-first; a copy is kept only if the mark is still the same. A deletion removes mark and copies together once PostgreSQL
-knows of it, so that a slower reader keeps nothing; and so does a Redis that forgets.
+All copies of a scope (a conversation, a response) are under one name in Redis, beside a mark. A reader takes the mark
+before it reads PostgreSQL, and its copy is stored only if the mark is still the same. A deletion removes the mark with
+the copies once PostgreSQL has deleted the original, so that a reader that was slower stores no copy. The same holds
+when Redis forgets the mark.
 """
 
 import math
@@ -20,12 +22,19 @@ from api.state.redis.client import RedisClient
 from cluster.errors import NotFound, ServingError, StateUnavailable
 
 MAX_BYTES = 1 << 20
-"""Of a copy; what is larger is not kept."""
+"""Bytes of a copy; a larger read is not copied. More takes memory of Redis; less answers fewer reads while PostgreSQL
+is away.
+"""
 MAX_SCOPE = 64
-"""Characters. Ids that clients make up may be longer; nothing is found under them."""
+"""Characters of a scope's id that can have copies. Baton's own ids are shorter; a longer id was made up by a client."""
 MARK_S = 60
-"""Longer than any reader of PostgreSQL needs."""
+"""How long a mark is kept without a copy, in seconds: longer than any read of PostgreSQL takes. Shorter loses the
+copies of slow reads; longer takes memory of Redis.
+"""
 MAX_OWED = 100_000
+"""Deletions that a replica remembers while Redis is away. More takes memory; beyond the bound the oldest is forgotten,
+and a copy of its original may be shown.
+"""
 
 _TAKE_MARK = """
 local mark = redis.call('HGET', KEYS[1], 'mark')
@@ -46,41 +55,41 @@ end
 Body = dict[str, Any]
 
 
-class Copy(NamedTuple):
+class CachedRead(NamedTuple):
     body: Body
     age_s: float | None
-    """None: it is no copy."""
+    """Seconds since a copy was made. None if PostgreSQL has answered."""
 
 
 class ReadCache:
-    def __init__(self, volatile: RedisClient, keys: TenantKeys, keep_s: float) -> None:
-        self._volatile = volatile
+    def __init__(self, redis: RedisClient, keys: TenantKeys, keep_s: float) -> None:
+        self._redis = redis
         self._keys = keys
         self._keep_s = keep_s
         self._owed: LRUCache[str, object] = LRUCache(MAX_OWED)
-        """What was deleted while Redis was away."""
+        """Names whose copies must be deleted when Redis is back."""
 
-    async def read(self, tenant: str, scope: str, name: str, ask: Callable[[], Awaitable[Body]]) -> Copy:
-        """What `ask` gives; or what it gave last, when it raises StateUnavailable. Raises what it raises."""
+    async def read(self, tenant: str, scope: str, name: str, read: Callable[[], Awaitable[Body]]) -> CachedRead:
+        """The result of `read`, or its last copy if `read` raises StateUnavailable. Raises what `read` raises."""
         mark = await self.mark(tenant, scope)
         try:
-            body = await ask()
+            body = await read()
         except StateUnavailable:
             copy = await self.get(tenant, scope, name)
             if copy is None:
                 raise
             return copy
         except NotFound:
-            await self.forget(tenant, [scope])  # whoever has deleted it
+            await self.forget(tenant, [scope])  # another replica may have deleted the original
             raise
         if mark is not None:
             await self.put(tenant, scope, name, body, mark)
-        return Copy(body, None)
+        return CachedRead(body, None)
 
     @asynccontextmanager
     async def forgetting(self, tenant: str, scope: str) -> AsyncIterator[list[str]]:
-        """Around what deletes or replaces something in PostgreSQL: whatever comes of it, no copy from before is shown.
-        Gives the list of the scopes, which may be added to.
+        """Around a deletion or a replacement in PostgreSQL: even if the block fails, no earlier copy is shown. Yields
+        the list of the scopes, to which the block may append.
         """
         scopes = [scope]
         try:
@@ -89,48 +98,49 @@ class ReadCache:
             await self.forget(tenant, scopes)
 
     async def mark(self, tenant: str, scope: str) -> str | None:
-        """To be taken before PostgreSQL is read. None: nothing can be kept."""
+        """The mark of a scope, to be taken before PostgreSQL is read. None if no copy can be stored."""
         if self._keep_s == 0 or len(scope) > MAX_SCOPE:
             return None
-        answers = await self._volatile.run(("EVAL", _TAKE_MARK, 1, _name(tenant, scope), uuid4().hex, MARK_S))
+        answers = await self._redis.run(("EVAL", _TAKE_MARK, 1, _name(tenant, scope), uuid4().hex, MARK_S))
         return None if answers is None else str(answers[0].decode())
 
     async def put(self, tenant: str, scope: str, name: str, body: Body, mark: str) -> None:
-        """`body`: read after the mark was taken."""
+        """Store a copy. `body`: read after the mark was taken."""
         key = self._keys.remembered(tenant)
         text = msgspec.json.encode((time.time(), body))
         if key is not None and len(text) <= MAX_BYTES:
             sealed = msgspec.msgpack.encode((key.version, key.seal(text, _place(scope, name))))
             keep_s = math.ceil(self._keep_s)
-            await self._volatile.run(("EVAL", _KEEP, 1, _name(tenant, scope), mark, f"copy:{name}", sealed, keep_s))
+            await self._redis.run(("EVAL", _KEEP, 1, _name(tenant, scope), mark, f"copy:{name}", sealed, keep_s))
 
-    async def get(self, tenant: str, scope: str, name: str) -> Copy | None:
+    async def get(self, tenant: str, scope: str, name: str) -> CachedRead | None:
         where = _name(tenant, scope)
-        answers = None if where in self._owed else await self._volatile.run(("HGET", where, f"copy:{name}"))
+        answers = None if where in self._owed else await self._redis.run(("HGET", where, f"copy:{name}"))
         if not answers or answers[0] is None or where in self._owed:
             return None
         version, sealed = msgspec.msgpack.decode(answers[0], type=tuple[int, bytes])
         key = self._keys.remembered(tenant, version)
         if key is None:
             return None
-        with suppress(ServingError):  # somebody else's
+        with suppress(ServingError):  # the copy was not sealed for this place
             text = key.unseal(sealed, _place(scope, name))
             read_at, body = msgspec.json.decode(text, type=tuple[float, Body])
             age_s = max(0.0, time.time() - read_at)
-            return Copy(body, age_s) if age_s <= self._keep_s else None
+            return CachedRead(body, age_s) if age_s <= self._keep_s else None
         return None
 
     async def forget(self, tenant: str, scopes: list[str]) -> None:
+        """Delete the copies of these scopes, or remember to delete them when Redis is back."""
         for scope in scopes:
             self._owed[_name(tenant, scope)] = object()
         await self.settle()
 
     async def settle(self) -> None:
-        """Forget what could not be forgotten while Redis was away."""
+        """Delete the copies that could not be deleted while Redis was away."""
         owed = dict(self._owed)
-        if owed and await self._volatile.run(("DEL", *owed)) is not None:
+        if owed and await self._redis.run(("DEL", *owed)) is not None:
             for name, deletion in owed.items():
-                if self._owed.get(name) is deletion:  # and not a later one
+                if self._owed.get(name) is deletion:  # else the scope was forgotten again meanwhile
                     del self._owed[name]
 
 

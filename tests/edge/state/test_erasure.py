@@ -116,7 +116,7 @@ async def test_nothing_is_stored_for_a_while_and_then_as_for_a_new_tenant(
         refused = await http.request(method, path, json=None if method == "GET" else {"items": SAID})
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "tenant_erased")
     rows(postgres, "UPDATE tenants SET erased_at = now() - interval '1 day' WHERE erased_at IS NOT NULL")
-    await state.stores.purges.run()
+    await state.stores.retention.run()
     assert (await http.get(f"/v1/conversations/{conversation}")).status_code == 404
     made = (await http.post("/v1/conversations", json={"items": SAID})).json()
     assert (await http.get(f"/v1/conversations/{made['id']}/items")).json()["data"][0]["content"][0]["text"] == "canary"

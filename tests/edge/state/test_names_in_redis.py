@@ -20,7 +20,7 @@ async def test_nobody_can_check_guesses_of_what_was_said_by_what_is_in_redis(
     with Redis.from_url(redis) as client:
         client.flushall()
         answer = (await http_of(state).post("/v1/responses", json=TURN, headers={"idempotency-key": KEY})).json()
-        await state.retries.settled()
+        await state.idempotency_keys.settled()
         said = [(name, client.get(name)) for name in client.scan_iter("baton:request:*")]
     assert said
     again = await http_of(await state_with()).post("/v1/responses", json=TURN, headers={"idempotency-key": KEY})
@@ -34,7 +34,7 @@ async def test_another_database_has_other_names(
     state: ChatState, state_with: Callable[..., Awaitable[ChatState]], postgres: str
 ) -> None:
     """They are made with a key of its own."""
-    one = state.retries.hashed(KEY)
-    assert (await state_with()).retries.hashed(KEY) == one
+    one = state.idempotency_keys.hashed(KEY)
+    assert (await state_with()).idempotency_keys.hashed(KEY) == one
     emptied(postgres)
-    assert (await state_with()).retries.hashed(KEY) != one
+    assert (await state_with()).idempotency_keys.hashed(KEY) != one

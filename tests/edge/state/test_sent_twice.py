@@ -121,7 +121,7 @@ class Replica:
     def __init__(self, url: str, stores: Stores) -> None:
         self.volatile = RedisClient()
         self.volatile.reach(url)
-        self.retries, self.stores = IdempotencyKeys(self.volatile, str), stores
+        self.idempotency_keys, self.stores = IdempotencyKeys(self.volatile, str), stores
 
 
 steps = st.lists(
@@ -168,8 +168,8 @@ async def tried(url: str, steps: list[tuple[str, int]]) -> None:
             response, hold = holding.popitem()
             if step == "die":
                 present(hold._renewal).cancel()
-                hold._retries._own.clear()
-                await hold._retries._volatile.run(("DEL", hold._key))  # as when its lease has run out
+                hold._keys._own.clear()
+                await hold._keys._redis.run(("DEL", hold._key))  # as when the claim has run out
                 continue
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if step == "admit":
@@ -179,9 +179,9 @@ async def tried(url: str, steps: list[tuple[str, int]]) -> None:
                 ended.set_exception(ValueError())
             hold.settle(ended)
             for replica in replicas:
-                await replica.retries.settled()
+                await replica.idempotency_keys.settled()
     for hold in holding.values():
         hold.refuse()
     for replica in replicas:
-        await replica.retries.settled()
+        await replica.idempotency_keys.settled()
         await replica.volatile.close()

@@ -1,5 +1,5 @@
 -- name: alone
--- Nothing of the tenant goes on after this that has begun before
+-- Waits until every transaction of the tenant that has begun is over, and keeps new ones waiting
 SELECT set_config('app.tenant_id', %(tenant)s, true),
   pg_advisory_xact_lock(hashtextextended('baton tenant ' || %(tenant)s, 0))
 
@@ -32,5 +32,5 @@ UPDATE tenant_keys SET wrapped_key = %(wrapped_key)s, master_key = %(master_key)
 WHERE tenant_id = %(tenant)s AND version = %(version)s AND wrapped_key = %(before)s
 
 -- name: forget_words
--- They are hashed with the key of their item
+-- The words are hashed with the key of their item, so a new key needs new hashes
 UPDATE item_words SET language = '', words = NULL WHERE tenant_id = %(tenant)s AND item_id = ANY (%(items)s)

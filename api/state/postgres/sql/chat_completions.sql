@@ -21,7 +21,7 @@ RETURNING id, metadata, body, key_version
 DELETE FROM chat_completions WHERE tenant_id = %(tenant)s AND id = %(id)s RETURNING id
 
 -- name: list_newest_first
--- As many as are asked for, and have no more bytes, but for the first
+-- A page ends after `limit` rows, or before max_bytes are exceeded; its first row is always in it
 SELECT id, metadata, body, key_version, number
 FROM (
   SELECT *, sum(octet_length(body)) OVER (ORDER BY created_at DESC, id DESC) AS total, count(*) OVER () AS number
@@ -42,7 +42,7 @@ WHERE total - octet_length(body) < %(max_bytes)s
 ORDER BY created_at DESC, id DESC
 
 -- name: list_oldest_first
--- As many as are asked for, and have no more bytes, but for the first
+-- A page ends after `limit` rows, or before max_bytes are exceeded; its first row is always in it
 SELECT id, metadata, body, key_version, number
 FROM (
   SELECT *, sum(octet_length(body)) OVER (ORDER BY created_at, id) AS total, count(*) OVER () AS number

@@ -2,13 +2,14 @@
 SELECT FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s FOR SHARE
 
 -- name: lock_conversation
--- That of the response, which is locked before, as everywhere. Turns of it wait, and so does whoever deletes its items
+-- The conversation of the response. As everywhere, the response is locked before its conversation. Turns of the
+-- conversation wait, and so do deletions of its items
 SELECT c.id FROM conversations c JOIN responses r ON r.tenant_id = c.tenant_id AND r.conversation_id = c.id
 WHERE r.tenant_id = %(tenant)s AND r.id = %(id)s
 FOR UPDATE OF c
 
 -- name: summarized_response
--- While all that is covered is still a part of its conversation
+-- The response, if all items that the summary covers are still in its conversation
 SELECT conversation_id, (SELECT coalesce(max(position) + 1, 0) FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s) AS position
 FROM responses r
 WHERE tenant_id = %(tenant)s AND id = %(id)s

@@ -31,7 +31,7 @@ WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
 RETURNING id
 
 -- name: lock_responses
--- As whoever finishes one does: the response before its conversation
+-- As everywhere, responses are locked before their conversation
 SELECT FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s ORDER BY id FOR UPDATE
 
 -- name: delete_responses
@@ -39,7 +39,7 @@ DELETE FROM responses WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s
 RETURNING id
 
 -- name: list_newest_first
--- After an entry that is where it was (at), or else is now
+-- The page after an entry: at the place where the entry was (at), or else where it is now
 SELECT id, created_at, updated_at, end_user, metadata, title, title_key_version
 FROM conversations
 WHERE tenant_id = %(tenant)s AND deleted_at IS NULL
@@ -53,7 +53,7 @@ ORDER BY updated_at DESC, id DESC
 LIMIT %(limit)s
 
 -- name: list_oldest_first
--- After an entry that is where it was (at), or else is now
+-- The page after an entry: at the place where the entry was (at), or else where it is now
 SELECT id, created_at, updated_at, end_user, metadata, title, title_key_version
 FROM conversations
 WHERE tenant_id = %(tenant)s AND deleted_at IS NULL
@@ -81,11 +81,11 @@ WHERE r.tenant_id = %(tenant)s AND i.id = %(id)s
 FOR NO KEY UPDATE OF r
 
 -- name: lock
--- Before its items are deleted: no summary of them is written meanwhile
+-- Before an item is deleted: no summary of it is stored meanwhile
 SELECT id FROM conversations WHERE tenant_id = %(tenant)s AND id = %(conversation)s FOR NO KEY UPDATE
 
 -- name: forget_in_branches
--- Summaries of what followed the item outside of its conversation
+-- Deletes the summaries in responses outside the conversation that follow the item by previous_response_id
 WITH RECURSIVE branches AS (
   SELECT r.id FROM responses r
   WHERE r.tenant_id = %(tenant)s AND r.previous_response_id IN (
@@ -99,7 +99,7 @@ DELETE FROM items i USING branches b
 WHERE i.tenant_id = %(tenant)s AND i.response_id = b.id AND i.covers IS NOT NULL
 
 -- name: delete_item
--- With what was made of it: summaries that may tell of it, a title, and feedback that is about it alone
+-- Deletes an item with all that was derived from it: later summaries, the title, and feedback on this item alone
 WITH gone AS (
   DELETE FROM items
   WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(id)s
@@ -107,7 +107,7 @@ WITH gone AS (
 ), events AS (
   DELETE FROM response_events e USING gone
   WHERE e.tenant_id = gone.tenant_id AND e.response_id = gone.response_id AND gone.is_output
-), told AS (
+), without_events AS (
   UPDATE responses r SET has_events = false, event_bytes = 0 FROM gone
   WHERE r.tenant_id = gone.tenant_id AND r.id = gone.response_id AND gone.is_output
 ), summaries AS (
@@ -123,7 +123,7 @@ WITH gone AS (
 SELECT response_id FROM gone
 
 -- name: items_newest_first
--- As many as are asked for, and have no more bytes, but for the first
+-- A page ends after `limit` rows, or before max_bytes are exceeded; its first row is always in it
 SELECT id, status, body, key_version, number
 FROM (
   SELECT *, sum(octet_length(body)) OVER (ORDER BY seq DESC) AS total, count(*) OVER () AS number
@@ -141,7 +141,7 @@ WHERE %(max_bytes)s::bigint IS NULL OR total - octet_length(body) < %(max_bytes)
 ORDER BY seq DESC
 
 -- name: items_oldest_first
--- As many as are asked for, and have no more bytes, but for the first
+-- A page ends after `limit` rows, or before max_bytes are exceeded; its first row is always in it
 SELECT id, status, body, key_version, number
 FROM (
   SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) AS total, count(*) OVER () AS number

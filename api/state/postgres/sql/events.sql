@@ -1,5 +1,5 @@
 -- name: append
--- Those of responses that have told just the events before them, and still run
+-- Writes the batches of responses that still run, and whose last stored event is the one before the batch
 WITH batch AS (
   SELECT * FROM unnest(%(tenants)s::text[], %(ids)s::text[], %(statuses)s::text[], %(firsts)s::int[], %(lasts)s::int[],
                        %(events)s::bytea[], %(key_versions)s::int[])
@@ -22,7 +22,7 @@ INSERT INTO response_events (tenant_id, response_id, first_number, last_number, 
 VALUES (%(tenant)s, %(id)s, %(first)s, %(last)s, %(events)s, %(key_version)s)
 
 -- name: renew
-UPDATE responses r SET lease_until = now() + %(lease)s
+UPDATE responses r SET lease_until = now() + %(claim)s
 FROM unnest(%(tenants)s::text[], %(ids)s::text[]) AS b (tenant_id, id)
 WHERE r.tenant_id = b.tenant_id AND r.id = b.id AND r.status IN ('queued', 'in_progress')
 RETURNING r.id, r.is_cancelled
@@ -35,7 +35,7 @@ FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 SELECT id, body, key_version FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s
 
 -- name: since
--- No more than so many bytes, but for the first batch
+-- Batches up to max_bytes; the first batch is always among them
 SELECT first_number, events, key_version
 FROM (
   SELECT first_number, events, key_version, sum(octet_length(events)) OVER (ORDER BY first_number) AS total
@@ -48,6 +48,7 @@ WHERE %(max_bytes)s::bigint IS NULL OR total - octet_length(events) < %(max_byte
 ORDER BY first_number
 
 -- name: orphans
+-- Responses whose generation claim (lease_until) has run out
 SELECT tenant_id, id FROM responses
 WHERE status IN ('queued', 'in_progress') AND lease_until < now()
 ORDER BY lease_until

@@ -8,7 +8,8 @@ WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND supersed
 ORDER BY seq
 
 -- name: up_to
--- The turns before it, and what the first of them followed in its conversation
+-- The items of a response and of the turns before it, and the items that the first of these turns followed in its
+-- conversation
 WITH RECURSIVE turns AS (
   SELECT id, previous_response_id, conversation_id, 0 AS depth
   FROM responses WHERE tenant_id = %(tenant)s AND id = %(id)s

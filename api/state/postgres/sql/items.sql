@@ -4,7 +4,7 @@ WHERE tenant_id = %(tenant)s AND id = %(id)s AND deleted_at IS NULL
 RETURNING next_seq - %(number)s AS first_seq, bytes
 
 -- name: add
--- Search finds them when their words are known, a moment later
+-- Search finds the items a moment later, when a background job has indexed their words
 WITH added AS (
   INSERT INTO items
     (tenant_id, id, conversation_id, seq, response_id, position, is_output, type, role, status, body, key_version,
@@ -22,19 +22,19 @@ SELECT tenant_id, id FROM added
 WHERE conversation_id IS NOT NULL AND type = 'message' AND role IN ('user', 'assistant')
 
 -- name: size
--- Of these items together, each as often as it is named
+-- The bytes of these items; an item counts as often as it is named
 SELECT coalesce(sum(octet_length(i.body)), 0) AS size
 FROM unnest(%(ids)s::text[]) AS named (id) JOIN items i ON i.tenant_id = %(tenant)s AND i.id = named.id
 
 -- name: by_id
--- That a client still has: a conversation that it has deleted stays for a while, and so does in a conversation what was
--- replaced, after its response
+-- Items that a client can still see. Items of deleted conversations stay in the table for a while, and so do replaced items
+-- whose response is deleted
 SELECT i.id, i.status, i.body, i.key_version
 FROM items i LEFT JOIN conversations c ON c.tenant_id = i.tenant_id AND c.id = i.conversation_id
 WHERE i.tenant_id = %(tenant)s AND i.id = ANY (%(ids)s) AND c.deleted_at IS NULL
   AND (i.superseded_at IS NULL OR i.response_id IS NOT NULL)
 
 -- name: number
--- Counted no further than to the limit
+-- Stops counting at the limit
 SELECT count(*) AS number FROM (
   SELECT FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(id)s LIMIT %(limit)s) AS counted

@@ -14,7 +14,7 @@ WHERE wrapped_key IS NOT NULL
 ORDER BY created_at LIMIT 1
 
 -- name: destroyed
--- Since then; and in any case when that is
+-- The keys that were destroyed since a time. There is at least one row, with the time of this look
 SELECT k.tenant_id, k.version, now() AS looked_at
 FROM (SELECT 1) AS one
 LEFT JOIN tenant_keys k ON k.destroyed_at > coalesce(%(since)s::timestamptz, now()) - %(margin)s::interval

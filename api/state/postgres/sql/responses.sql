@@ -4,7 +4,7 @@ INSERT INTO responses
    lease_until)
 VALUES
   (%(tenant)s, %(id)s, %(conversation)s, %(previous)s, %(status)s, %(is_background)s, %(body)s, %(asked)s, %(key_version)s,
-   now() + %(lease)s)
+   now() + %(claim)s)
 
 -- name: finish
 UPDATE responses
@@ -22,7 +22,7 @@ UPDATE responses SET is_cancelled = true
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND is_background AND status IN ('queued', 'in_progress')
 
 -- name: supersede
--- The turn and what follows it leave the conversation, from which nothing that it followed may have left
+-- The replaced turn and all later items leave the conversation. No row if an item before the turn has left it meanwhile
 WITH first AS (
   SELECT conversation_id, min(seq) AS seq FROM items
   WHERE tenant_id = %(tenant)s AND response_id = %(replaced)s AND conversation_id IS NOT NULL
@@ -44,7 +44,7 @@ WHERE r.tenant_id = %(tenant)s AND r.id = %(id)s
 RETURNING r.id
 
 -- name: restore
--- What the turn has superseded
+-- Items that the turn has superseded return to the conversation
 UPDATE items i SET superseded_at = NULL
 FROM responses r
 WHERE r.tenant_id = %(tenant)s AND r.id = %(id)s AND i.tenant_id = r.tenant_id
@@ -80,7 +80,7 @@ ORDER BY position
 SELECT id FROM items WHERE tenant_id = %(tenant)s AND response_id = %(id)s AND id = %(item)s AND NOT is_output
 
 -- name: input_newest_first
--- As many as are asked for, and have no more bytes, but for the first
+-- A page ends after `limit` rows, or before max_bytes are exceeded; its first row is always in it
 SELECT id, status, body, key_version, number
 FROM (
   SELECT *, sum(octet_length(body)) OVER (ORDER BY position DESC) AS total, count(*) OVER () AS number
@@ -98,7 +98,7 @@ WHERE %(max_bytes)s::bigint IS NULL OR total - octet_length(body) < %(max_bytes)
 ORDER BY position DESC
 
 -- name: input_oldest_first
--- As many as are asked for, and have no more bytes, but for the first
+-- A page ends after `limit` rows, or before max_bytes are exceeded; its first row is always in it
 SELECT id, status, body, key_version, number
 FROM (
   SELECT *, sum(octet_length(body)) OVER (ORDER BY position) AS total, count(*) OVER () AS number

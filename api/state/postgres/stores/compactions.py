@@ -1,10 +1,10 @@
-"""Compaction items: summaries that clients keep and send back without being able to read or change them."""
+"""Compaction items: summaries that clients keep and send back. A client can neither read nor change the summary."""
 
 from base64 import b64decode, b64encode
 
-from api.state.encryption.tenant_keys import TenantKey, TenantKeys
-from api.state.postgres.database import Transaction
+from api.state.encryption.tenant_keys import TenantKey
 from api.state.postgres.stores.items import Item, aside
+from api.state.postgres.tenant_transaction import TenantTransaction
 from cluster.errors import InvalidRequest, ServingError, StateUnavailable
 
 _PLACE = "compaction"
@@ -12,19 +12,19 @@ _VERSION_BYTES = 4
 
 
 def sealed_summary(key: TenantKey, summary: str) -> str:
-    """An item's `encrypted_content`."""
+    """The `encrypted_content` of a compaction item."""
     version = key.version.to_bytes(_VERSION_BYTES, "big")
     return b64encode(version + key.seal(summary.encode(), _PLACE)).decode()
 
 
-async def opened(transaction: Transaction, keys: TenantKeys, tenant: str, items: list[Item]) -> list[Item]:
-    """The compactions among the items with their `summary`. Raises InvalidRequest for one that is not the tenant's."""
+async def opened(transaction: TenantTransaction, items: list[Item]) -> list[Item]:
+    """The items, with a `summary` in each compaction. Raises InvalidRequest for a compaction of another tenant or
+    server.
+    """
     compactions = [item for item in items if item["type"] == "compaction"]
     try:
         contents = [_content(item) for item in compactions]
-        by_version = {
-            version: await keys.of_version(transaction, tenant, version) for version in {one[0] for one in contents}
-        }
+        by_version = await transaction.keys(version for version, _ in contents)
         texts = await aside(
             len(contents),
             sum(len(text) for _, text in contents),
@@ -34,13 +34,15 @@ async def opened(transaction: Transaction, keys: TenantKeys, tenant: str, items:
         raise
     except (ValueError, ServingError) as error:
         raise InvalidRequest(
-            "a compaction's encrypted_content must be what this server has given", "encrypted_content", "invalid_value"
+            "the encrypted_content of a compaction must be as this server has returned it",
+            "encrypted_content",
+            "invalid_value",
         ) from error
     summaries = iter(texts)
     return [item | {"summary": next(summaries)} if item["type"] == "compaction" else item for item in items]
 
 
 def _content(item: Item) -> tuple[int, bytes]:
-    """The version of its key, and what is sealed."""
+    """The version of the key, and the sealed summary."""
     content = b64decode(item["encrypted_content"], validate=True)
     return int.from_bytes(content[:_VERSION_BYTES], "big"), content[_VERSION_BYTES:]

@@ -1,16 +1,14 @@
-"""What a turn follows, as PostgreSQL holds it."""
+"""The history of a turn: the stored items that the turn follows, with their summaries."""
 
 from typing import Any, NamedTuple
 
-from psycopg.rows import DictRow
-
-from api.state.encryption.tenant_keys import TenantKeys
-from api.state.postgres.database import Transaction, fetch_all, fetch_one
+from api.state.postgres.database import Row
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.compactions import opened
 from api.state.postgres.stores.conversations import found_conversation
 from api.state.postgres.stores.history_space import HeldHistory, HistorySpace
 from api.state.postgres.stores.items import Coverage, Item, Limits, unsealed
+from api.state.postgres.tenant_transaction import TenantTransaction
 from cluster.errors import Conflict, InvalidRequest, NotFound
 
 _SQL = queries("history.sql")
@@ -19,69 +17,68 @@ _SQL = queries("history.sql")
 class StoredSummary(NamedTuple):
     coverage: Coverage
     after: int
-    """How many items there were when it came."""
+    """The number of items in the conversation when the summary was stored."""
     text: str
 
 
 class History(NamedTuple):
     items: list[Item]
-    """The oldest first, without the summaries that Baton made. A client's compaction has its `summary`."""
+    """The items, the oldest first, without the summaries that Baton made. A client's compaction has its `summary`."""
     memories: dict[str, list[str]]
-    """Ids of the items that a turn was reminded of, by the id of its last message from the user."""
+    """The ids of the items that a turn was reminded of, by the id of the turn's last message from the user."""
     summaries: list[StoredSummary]
     held: HeldHistory | None = None
-    """The memory that it takes."""
+    """The memory that the items take. It is given back when the history is garbage-collected."""
 
 
 NOTHING = History([], {}, [])
 
 
 class Histories:
-    def __init__(self, keys: TenantKeys, limits: Limits, space: HistorySpace) -> None:
-        self._keys = keys
+    def __init__(self, limits: Limits, space: HistorySpace) -> None:
         self._limits = limits
         self._space = space
 
-    async def of(
-        self, transaction: Transaction, tenant: str, conversation: str | None, previous: str | None
-    ) -> History:
-        """
+    async def of(self, transaction: TenantTransaction, conversation: str | None, previous: str | None) -> History:
+        """The history of a turn in a conversation, or after a previous response.
+
         Raises:
             NotFound: no such conversation or previous response.
             Conflict: the previous response is being generated.
             InvalidRequest: the previous response follows more than a conversation may have.
-            TooManyRequests, Overloaded: there is no room for it in memory now.
+            TooManyRequests, Overloaded: the replica has no memory for the history now.
         """
         if conversation is not None:
-            await found_conversation(transaction, tenant, conversation)
-            sizes = await fetch_all(transaction, _SQL["of_conversation"], tenant=tenant, conversation=conversation)
+            await found_conversation(transaction, conversation)
+            sizes = await transaction.fetch_all(_SQL["of_conversation"], conversation=conversation)
         elif previous is not None:
-            await _require_over(transaction, tenant, previous)
-            most = self._limits.conversation_items
-            sizes = await fetch_all(transaction, _SQL["up_to"], tenant=tenant, id=previous, most=most)
+            await _require_over(transaction, previous)
+            sizes = await transaction.fetch_all(_SQL["up_to"], id=previous, most=self._limits.conversation_items)
             self._check_length(previous, sizes)
         else:
             return NOTHING
-        held = self._space.hold(tenant, sum(row["num_bytes"] for row in sizes))
-        rows = await fetch_all(transaction, _SQL["items"], tenant=tenant, ids=[row["id"] for row in sizes])
-        items = await unsealed(await self._keys.of_rows(transaction, tenant, rows), rows)
-        return _history(rows, await opened(transaction, self._keys, tenant, items), held)
+        held = self._space.hold(transaction.tenant, sum(row["num_bytes"] for row in sizes))
+        rows = await transaction.fetch_all(_SQL["items"], ids=[row["id"] for row in sizes])
+        items = await unsealed(await transaction.keys_of(rows), rows)
+        return _history(rows, await opened(transaction, items), held)
 
-    def _check_length(self, previous: str, sizes: list[DictRow]) -> None:
-        """The answer to a turn is stored even if it exceeds what may be stored: it is no reason to refuse the next."""
+    def _check_length(self, previous: str, sizes: list[Row]) -> None:
+        """Answers do not count toward the bytes, and only at double the limit toward the items: an answer is stored
+        even beyond the limits, and must not make the next turn impossible.
+        """
         most, most_bytes = self._limits.conversation_items, self._limits.conversation_bytes
         asked = [row["num_bytes"] for row in sizes if not row["is_answer"]]
         if len(asked) > most or len(sizes) > 2 * most or sum(asked) > most_bytes:
             raise InvalidRequest(
-                f"response '{previous}' follows too much: a turn may follow {most} items and {most_bytes} bytes. Begin "
-                "anew with a part of it, or with what POST /v1/responses/compact makes of it",
+                f"the history of response '{previous}' is too long: a turn may follow {most} items and {most_bytes} "
+                "bytes. Begin anew with a part of the history, or with its compaction by POST /v1/responses/compact",
                 "previous_response_id",
                 "conversation_full",
             )
 
 
-async def _require_over(transaction: Transaction, tenant: str, previous: str) -> None:
-    found = await fetch_one(transaction, _SQL["status"], tenant=tenant, id=previous)
+async def _require_over(transaction: TenantTransaction, previous: str) -> None:
+    found = await transaction.fetch_one(_SQL["status"], id=previous)
     if found is None:
         raise NotFound(f"no response with id '{previous}'", "previous_response_id", "previous_response_not_found")
     if found["status"] in ("queued", "in_progress"):
@@ -92,7 +89,7 @@ async def _require_over(transaction: Transaction, tenant: str, previous: str) ->
         )
 
 
-def _history(rows: list[DictRow], all_items: list[dict[str, Any]], held: HeldHistory) -> History:
+def _history(rows: list[Row], all_items: list[dict[str, Any]], held: HeldHistory) -> History:
     items: list[Item] = []
     summaries: list[StoredSummary] = []
     memories: dict[str, tuple[str, list[str]]] = {}

@@ -1,19 +1,26 @@
-"""The memory of a replica that histories take while turns follow them. Arithmetic: nothing here waits."""
+"""Accounting of the memory that the histories of running turns take in a replica. Nothing here waits."""
 
 from collections import Counter, deque
 
 from cluster.errors import Overloaded, TooManyRequests
 
 RETRY_AFTER_S = 1.0
+"""The Retry-After of a turn without memory for its history, in seconds. Shorter brings more requests that are refused
+again; longer keeps clients away when memory is free.
+"""
 
 
 class HistorySpace:
     def __init__(self, most: int) -> None:
-        """Sealed bytes. A tenant may have half of them, but for one history that is larger."""
+        """`most`: the bytes that histories may take, counted as they are sealed. A tenant may hold half of them, or a
+        single history of any size.
+        """
         self._most = most
         self._held: Counter[str] = Counter()
         self._given_back: deque[tuple[str, int]] = deque()
-        """By whichever thread was the last to refer to a history, and not yet taken off."""
+        """Tenants and bytes of histories that are freed, and not subtracted yet. `HeldHistory.__del__` appends here
+        from any thread.
+        """
 
     @property
     def num_held(self) -> int:
@@ -25,23 +32,25 @@ class HistorySpace:
         return self._held.total()
 
     def hold(self, tenant: str, num_bytes: int) -> "HeldHistory":
-        """Raises TooManyRequests where others of the tenant take its half, Overloaded where all of it is taken."""
+        """Count a history. Raises TooManyRequests if the tenant has no room in its half, Overloaded if the replica has
+        no room.
+        """
         held = self.num_held
         of_tenant = self._held[tenant]
         if of_tenant and of_tenant + num_bytes > self._most // 2:
             raise TooManyRequests(
-                f"turns that are in progress follow {of_tenant} bytes of your conversations: an API key may have "
-                f"{self._most // 2} at a time in this replica",
+                f"the histories of this API key's running turns have {of_tenant} bytes: an API key may have "
+                f"{self._most // 2} bytes at a time in this replica",
                 RETRY_AFTER_S,
             )
         if held and held + num_bytes > self._most:
-            raise Overloaded("turns in long conversations take all the memory that there is for them", RETRY_AFTER_S)
+            raise Overloaded("the histories of running turns take all the memory for histories", RETRY_AFTER_S)
         self._held[tenant] += num_bytes
         return HeldHistory(self._given_back, tenant, num_bytes)
 
 
 class HeldHistory:
-    """It is given back when nobody refers to this any more: what was read lives no longer, however its turn ends."""
+    """The memory of one history. Garbage collection gives it back, so that no way in which a turn ends can leak it."""
 
     def __init__(self, given_back: deque[tuple[str, int]], tenant: str, num_bytes: int) -> None:
         self._given_back = given_back

@@ -1,4 +1,4 @@
-"""Items in PostgreSQL: sealed, and in order within their conversation and their response."""
+"""Items in PostgreSQL: sealed, and ordered within their conversation and their response."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,23 +6,27 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
-from psycopg.rows import DictRow
 
-from api.state.encryption.tenant_keys import TenantKey, TenantKeys
-from api.state.postgres.database import Transaction, fetch_all, fetch_one
+from api.state.encryption.tenant_keys import TenantKey
+from api.state.postgres.database import Row
 from api.state.postgres.queries import queries
+from api.state.postgres.tenant_transaction import TenantTransaction
 from cluster.errors import InvalidRequest, NotFound
 
 MANY, LARGE_BYTES = 200, 1 << 20
-"""Items, and bytes of them, that take the event loop too long: a thread reads and writes them."""
+"""The number of items, and of their bytes, above which a thread encodes and seals them. Fewer pays for a thread more
+often; more keeps the event loop from other requests for longer.
+"""
 ROW_BYTES = 500
-"""That an item counts beside its own (baton_row_bytes of migration 8)."""
+"""The bytes that a row counts toward the quota beside its texts. It equals baton_row_bytes of migration 8."""
 MAX_REFERRED_BYTES = 32 << 20
-"""That a request may refer to: about as much as one may have of its own."""
+"""The bytes of stored items that one request may refer to: about the size of the largest request body. More takes
+memory of the replica; less refuses requests with long references.
+"""
 
 Made = TypeVar("Made")
 Item = dict[str, Any]
-"""As the wire has it, with its id, type and status."""
+"""An item as the API shows it, with its id, type and status."""
 
 _SQL = queries("items.sql")
 _PREFIXES = {
@@ -35,7 +39,7 @@ _PREFIXES = {
 
 
 class Limits(NamedTuple):
-    """Of what clients may store."""
+    """The most that clients may store in one item and in one conversation."""
 
     item_bytes: int
     conversation_items: int
@@ -43,23 +47,22 @@ class Limits(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Items, ready to be sealed."""
+    """Items with their ids, and each of them as JSON that is ready to be sealed."""
 
     items: list[Item]
-    """With ids."""
     texts: list[bytes]
-    """Each as JSON."""
 
     @property
     def num_bytes(self) -> int:
-        """That they take when they are stored."""
+        """The bytes that the stored items count toward the quota."""
         return sum(map(len, self.texts)) + ROW_BYTES * len(self.texts)
 
 
 class Coverage(NamedTuple):
-    """What a summary stands for: the items up to one."""
+    """The items that a summary stands for: the first `number` items of the conversation."""
 
     through: str
+    """The id of the last of them."""
     number: int
 
 
@@ -76,36 +79,34 @@ def new_id(prefix: str) -> str:
 
 
 def with_ids(items: list[Item]) -> list[Item]:
-    """New ones, whatever the items were called before."""
+    """The items with new ids, which replace the ids that a client may have given."""
     return [{**item, "id": new_id(_PREFIXES.get(item["type"], "item"))} for item in items]
 
 
 def refers(items: list[Item]) -> bool:
-    """Whether some of them are references to others."""
+    """Whether one of the items is a reference to a stored item."""
     return any(item["type"] == "item_reference" for item in items)
 
 
-async def referred(
-    transaction: Transaction, keys: TenantKeys, tenant: str, items: list[Item], param: str
-) -> list[Item]:
-    """The items with those that they refer to in the place of references. `param`: where a client has them.
+async def referred(transaction: TenantTransaction, items: list[Item], param: str) -> list[Item]:
+    """The items, with each reference replaced by the stored item. `param`: the parameter of the request that has them.
 
     Raises:
         NotFound: the tenant has no such item, or has deleted it.
-        InvalidRequest: they are too large.
+        InvalidRequest: the stored items are too large together.
     """
     ids = [item["id"] for item in items if item["type"] == "item_reference"]
     if not ids:
         return items
-    all_of_them = await fetch_one(transaction, _SQL["size"], tenant=tenant, ids=ids)
-    if all_of_them is not None and all_of_them["size"] > MAX_REFERRED_BYTES:
+    total = await transaction.fetch_one(_SQL["size"], ids=ids)
+    if total is not None and total["size"] > MAX_REFERRED_BYTES:
         raise InvalidRequest(
-            f"the items that are referred to have more than {MAX_REFERRED_BYTES} bytes",
+            f"the items that the request refers to have more than {MAX_REFERRED_BYTES} bytes",
             param,
             "string_above_max_length",
         )
-    rows = await fetch_all(transaction, _SQL["by_id"], tenant=tenant, ids=ids)
-    found = {item["id"]: item for item in await unsealed(await keys.of_rows(transaction, tenant, rows), rows)}
+    rows = await transaction.fetch_all(_SQL["by_id"], ids=ids)
+    found = {item["id"]: item for item in await unsealed(await transaction.keys_of(rows), rows)}
     for name in ids:
         if name not in found:
             raise NotFound(f"Item with id '{name}' not found.", param, "item_not_found")
@@ -113,7 +114,9 @@ async def referred(
 
 
 async def packed(items: list[Item], param: str, limits: Limits | None = None) -> Packed:
-    """Items with ids. `param`: where a client has them. Raises InvalidRequest for one that is too large."""
+    """Items with ids, encoded. `param`: the parameter of the request that has them. Raises InvalidRequest for an item
+    that is larger than `limits` allow.
+    """
     texts = await aside(
         len(items), sum(map(_rough_bytes, items)), lambda: [msgspec.json.encode(item) for item in items]
     )
@@ -128,7 +131,7 @@ def too_large(param: str, num_bytes: int, most: int) -> InvalidRequest:
 
 
 async def append(
-    transaction: Transaction,
+    transaction: TenantTransaction,
     key: TenantKey,
     added: Packed,
     *,
@@ -137,8 +140,8 @@ async def append(
     coverage: Coverage | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """To a conversation, a response, or both. `coverage`: of a summary. `limits`: None for what is taken in any case.
-    Raises NotFound, InvalidRequest.
+    """Append items to a conversation, to a response, or to both. `coverage`: what the item stands for if it is a
+    summary. `limits`: None for items that are stored even in a full conversation. Raises NotFound, InvalidRequest.
     """
     items = added.items
     places = [_place(item["id"]) for item in items]
@@ -146,11 +149,10 @@ async def append(
     bodies = await aside(len(items), added.num_bytes, lambda: [key.seal(text, place) for text, place in sealed])
     first_seq = None
     if conversation is not None:
-        first_seq = await _reserve(transaction, key.tenant, conversation, bodies, limits)
+        first_seq = await _reserve(transaction, conversation, bodies, limits)
     if not items:
         return
     values = {
-        "tenant": key.tenant,
         "ids": [item["id"] for item in items],
         "conversation": conversation,
         "first_seq": first_seq,
@@ -165,11 +167,11 @@ async def append(
         "covers_through": coverage.through if coverage else None,
         "covers": coverage.number if coverage else None,
     }
-    await transaction.execute(_SQL["add"], values)
+    await transaction.execute(_SQL["add"], **values)
 
 
-async def unsealed(keys: dict[int, TenantKey], rows: list[DictRow]) -> list[Item]:
-    """`keys`: of the rows."""
+async def unsealed(keys: dict[int, TenantKey], rows: list[Row]) -> list[Item]:
+    """The items of these rows. `keys`: the keys of the rows, by version."""
     num_bytes = sum(len(row["body"]) for row in rows)
     return await aside(len(rows), num_bytes, lambda: [_unsealed(keys[row["key_version"]], row) for row in rows])
 
@@ -179,12 +181,14 @@ def no_conversation(conversation: str) -> NotFound:
 
 
 async def _reserve(
-    transaction: Transaction, tenant: str, conversation: str, bodies: list[bytes], limits: Limits | None
+    transaction: TenantTransaction, conversation: str, bodies: list[bytes], limits: Limits | None
 ) -> int:
-    """A conversation that has no room for one more is full even for none."""
+    """The place of the first of these items in the conversation. A conversation without room for one more item counts
+    as full even if no item is to be added: the answer to the turn would not fit.
+    """
     number = len(bodies)
     values = {"number": number, "bytes": sum(map(len, bodies))}
-    row = await fetch_one(transaction, _SQL["reserve_seqs"], tenant=tenant, id=conversation, **values)
+    row = await transaction.fetch_one(_SQL["reserve_seqs"], id=conversation, **values)
     if row is None:
         raise no_conversation(conversation)
     if limits is None:
@@ -192,8 +196,8 @@ async def _reserve(
     if row["bytes"] > limits.conversation_bytes:
         raise _full(conversation, f"{limits.conversation_bytes} bytes")
     wanted, most = max(1, number), limits.conversation_items
-    if row["first_seq"] - 1 + wanted > most:  # so many there have been; not all of them need be there
-        counted = await fetch_one(transaction, _SQL["number"], tenant=tenant, id=conversation, limit=most)
+    if row["first_seq"] - 1 + wanted > most:  # places are never used again, so deleted items count here too
+        counted = await transaction.fetch_one(_SQL["number"], id=conversation, limit=most)
         if counted is not None and counted["number"] + wanted > most:
             raise _full(conversation, f"{most} items")
     return int(row["first_seq"])
@@ -201,19 +205,20 @@ async def _reserve(
 
 def _full(conversation: str, most: str) -> InvalidRequest:
     return InvalidRequest(
-        f"conversation '{conversation}' is full: it may have {most}. Begin another one, or delete some",
+        f"conversation '{conversation}' is full: a conversation may have {most}. Begin another conversation, or delete "
+        "items of this one",
         "conversation",
         "conversation_full",
     )
 
 
 async def aside(number: int, num_bytes: int, work: Callable[[], Made]) -> Made:
-    """In a thread, where there is much to do: other requests go on meanwhile."""
+    """The result of `work`, which runs in a thread if it takes long, so that other requests go on meanwhile."""
     return await asyncio.to_thread(work) if number > MANY or num_bytes > LARGE_BYTES else work()
 
 
 def _rough_bytes(item: Item) -> int:
-    """Of its longest texts, nearly."""
+    """An estimate of the bytes of an item: the characters of its texts, two levels deep."""
     fields = [value for value in item.values() if isinstance(value, str)]
     parts = [part for value in item.values() if isinstance(value, list) for part in value if isinstance(part, dict)]
     return sum(map(len, fields)) + sum(
@@ -221,7 +226,7 @@ def _rough_bytes(item: Item) -> int:
     )
 
 
-def _unsealed(key: TenantKey, row: DictRow) -> Item:
+def _unsealed(key: TenantKey, row: Row) -> Item:
     item: Item = msgspec.json.decode(key.unseal(row["body"], _place(row["id"])))
     return item | {"id": row["id"], "status": row["status"]}
 

@@ -1,17 +1,14 @@
-"""Responses as PostgreSQL holds them: admitted before anything is generated, finished once. Every look-up is within one
-tenant.
-"""
+"""Responses in PostgreSQL: admitted before anything is generated, and finished once."""
 
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 from psycopg.errors import UniqueViolation
-from psycopg.rows import DictRow
 
-from api.state.encryption.tenant_keys import TenantKey, TenantKeys
+from api.state.encryption.tenant_keys import TenantKey
 from api.state.event_streams.response_events import Body, add_events, created_in, events_of
-from api.state.postgres.database import Database, Transaction, fetch_all, fetch_one
+from api.state.postgres.database import Row
 from api.state.postgres.derived import lock_of_derived
 from api.state.postgres.parts import PAGE_BYTES, items_in
 from api.state.postgres.queries import queries
@@ -29,16 +26,21 @@ from api.state.postgres.stores.items import (
     too_large,
     unsealed,
 )
+from api.state.postgres.tenant_transaction import TenantDatabase, TenantTransaction
 from api.wire.differences import Difference, applied, difference
 from api.wire.pages import Page, Part
 from api.wire.responses.request import Asked
 from api.wire.responses.short_events import Line
 from cluster.errors import Conflict, InvalidRequest, NotFound
 
-LEASE = timedelta(seconds=15)
-"""A response that nobody has renewed for so long has lost whoever generated it."""
+GENERATION_CLAIM = timedelta(seconds=15)
+"""How long the generation claim of an ingress lasts after its last renewal (`lease_until` in the table). Shorter takes
+an ingress for lost that was cut off for a moment, and ends its responses; longer leaves the responses of a lost ingress
+in progress for longer.
+"""
 
 RUNNING = ("queued", "in_progress")
+"""The statuses of a response that is not over."""
 
 _SQL = queries("responses.sql")
 
@@ -49,66 +51,65 @@ class Admission(NamedTuple):
     created: Body
     """The response as it is created, without output."""
     items: list[Item]
-    """Its input, with ids."""
+    """The input of the turn, with ids."""
     conversation: str | None
     previous: str | None
     replaced: str | None
-    """The response that it is generated anew for."""
+    """The response in whose place the turn is generated."""
     asked: dict[str, Any]
-    """Its request, as the client said it, without the input."""
+    """The request of the client, without the input."""
 
 
 class Admitted(NamedTuple):
+    """The history of an admitted turn, and the key that seals its events."""
+
     history: History
-    """What it follows."""
     key: TenantKey
-    """For its events."""
 
 
 class Ending(NamedTuple):
-    """What becomes of a response."""
+    """How a response ends."""
 
     response: str
     status: str
     outcome: Difference
-    """The response at its end, without output, to what it was when it was created."""
+    """The difference between the response at its end and the response as it was created, without output."""
     output: list[Item]
     lines: list[Line]
-    """All its events (api/wire/responses/short_events.py)."""
+    """All events of the response (api/wire/responses/short_events.py)."""
 
     @classmethod
     def of(cls, response: Body, created: Body, lines: list[Line]) -> "Ending":
-        """`response`: at its end."""
+        """`response`: the response at its end, with output."""
         outcome = difference({**response, "output": []}, created)
         return cls(response["id"], response["status"], outcome, response["output"], lines)
 
 
 class Responses:
-    def __init__(self, database: Database, keys: TenantKeys, limits: Limits, space: HistorySpace) -> None:
-        """`limits`: only the answer to a turn may be more. `space`: for what turns follow."""
+    def __init__(self, database: TenantDatabase, limits: Limits, space: HistorySpace) -> None:
+        """`limits`: for everything but the answer to a turn. `space`: the memory of the histories of turns."""
         self._database = database
-        self._keys = keys
         self._limits = limits
-        self._histories = Histories(keys, limits, space)
+        self._histories = Histories(limits, space)
 
     async def history(self, tenant: str, conversation: str | None, previous: str | None) -> History:
-        """What a turn follows. Raises NotFound, Conflict, InvalidRequest, TooManyRequests, Overloaded."""
+        """The history of a turn. Raises NotFound, Conflict, InvalidRequest, TooManyRequests, Overloaded."""
         async with self._database.transaction(tenant) as transaction:
-            return await self._histories.of(transaction, tenant, conversation, previous)
+            return await self._histories.of(transaction, conversation, previous)
 
     async def referred(self, tenant: str, items: list[Item]) -> list[Item]:
-        """An input with what it refers to. Raises NotFound, InvalidRequest."""
+        """The items, with each reference replaced by the stored item. Raises NotFound, InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
-            return await referred(transaction, self._keys, tenant, items, "input")
+            return await referred(transaction, items, "input")
 
     async def admit(self, tenant: str, turn: Admission) -> Admitted:
-        """The turn is durable from here on, and nobody else's on its conversation.
+        """Store a turn before it is generated. Until the turn is over, no other turn is admitted to its conversation.
 
         Raises:
             NotFound: no such conversation or previous response.
-            InvalidRequest: the conversation is full, or the tenant's quota; or something in the turn is too large.
-            TooManyRequests, Overloaded: there is no room in memory for what it follows.
-            Conflict: another turn is running on the conversation, or what was replaced is no part of it any more.
+            InvalidRequest: the conversation or the tenant's quota is full; or a part of the turn is too large.
+            TooManyRequests, Overloaded: the replica has no memory for the history of the turn.
+            Conflict: another turn is running in the conversation, or the replaced response has left the conversation.
         """
         conversation, limits = turn.conversation, self._limits
         added, texts = await packed(turn.items, "input", limits), _texts(turn, limits)
@@ -116,12 +117,12 @@ class Responses:
         try:
             async with self._database.transaction(tenant, adds=adds) as transaction:
                 if conversation is not None:
-                    await found_conversation(transaction, tenant, conversation)
-                key = await self._keys.newest(transaction, tenant)
-                await self._create(transaction, key, turn, texts)  # from here on the conversation is this turn's
+                    await found_conversation(transaction, conversation)
+                key = await transaction.sealing_key()
+                await _create(transaction, key, turn, texts)  # a unique index refuses a second running turn
                 if conversation is not None and turn.replaced is not None:
-                    await _supersede(transaction, tenant, turn)
-                history = await self._histories.of(transaction, tenant, conversation, turn.previous)
+                    await _supersede(transaction, turn)
+                history = await self._histories.of(transaction, conversation, turn.previous)
                 place = StoredTurn(turn.created["id"], 0, is_output=False)
                 await append(transaction, key, added, conversation=conversation, turn=place, limits=limits)
                 return Admitted(history, key)
@@ -133,111 +134,103 @@ class Responses:
             ) from error
 
     async def finish(self, tenant: str, ending: Ending) -> list[Line]:
-        """Returns the events that are written: others, if it was over before."""
+        """Store the end of a response. Returns the stored events, which differ from those of `ending` if the response
+        was already over.
+        """
         async with self._database.transaction(tenant) as transaction:
-            if await end_response(transaction, self._keys, tenant, ending):
+            if await end_response(transaction, ending):
                 return ending.lines
-            return await events_of(transaction, self._keys, tenant, ending.response)
+            return await events_of(transaction, ending.response)
 
     async def cancel(self, tenant: str, response: str) -> bool:
-        """Have a background response end; False for one that is over. Raises NotFound, InvalidRequest."""
+        """Mark a background response as cancelled. Returns False if it is over. Raises NotFound, InvalidRequest."""
         async with self._database.transaction(tenant) as transaction:
-            row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
+            row = await transaction.fetch_one(_SQL["lock"], id=response)
             if row is None:
                 raise no_response(response)
             if not row["is_background"]:
                 raise InvalidRequest(
-                    f"response '{response}' was not created in the background: leave its stream to be rid of it",
+                    f"response '{response}' was not created in the background: close its stream to cancel it",
                     None,
                     "not_in_background",
                 )
-            await transaction.execute(_SQL["cancel"], {"tenant": tenant, "id": response})
+            await transaction.execute(_SQL["cancel"], id=response)
             return row["status"] in RUNNING
 
     async def withdraw(self, tenant: str, response: str) -> None:
-        """It was never admitted, and neither was its input."""
+        """Undo an admission: delete the response and its input, and restore the items that the turn superseded."""
         async with self._database.transaction(tenant) as transaction:
             for statement in ("lock", "restore", "withdraw_items", "delete"):
-                await transaction.execute(_SQL[statement], {"tenant": tenant, "id": response})
+                await transaction.execute(_SQL[statement], id=response)
 
     async def get(self, tenant: str, response: str) -> Body:
         """Raises NotFound."""
         async with self._database.transaction(tenant) as transaction:
-            row = await fetch_one(transaction, _SQL["get"], tenant=tenant, id=response)
+            row = await transaction.fetch_one(_SQL["get"], id=response)
             if row is None:
                 raise no_response(response)
-            key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            output = await fetch_all(transaction, _SQL["output"], tenant=tenant, id=response)
-            keys = await self._keys.of_rows(transaction, tenant, output)
+            key = await transaction.key(row["key_version"])
+            output = await transaction.fetch_all(_SQL["output"], id=response)
+            keys = await transaction.keys_of(output)
         items = await unsealed(keys, output)
         return _shown(key, row) | {"status": row["status"], "output": items}
 
     async def delete(self, tenant: str, response: str) -> None:
-        """Its items stay in the conversation that they belong to.
+        """Delete a response. Its items stay in their conversation.
 
         Raises:
             NotFound: there is no such response.
-            Conflict: it is being generated.
+            Conflict: the response is being generated.
         """
         async with self._database.transaction(tenant, lock=lock_of_derived(tenant)) as transaction:
-            row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
+            row = await transaction.fetch_one(_SQL["lock"], id=response)
             if row is None:
                 raise no_response(response)
             if row["status"] in RUNNING:
                 raise Conflict(f"response '{response}' is still being generated", None, "response_in_progress")
-            await transaction.execute(_SQL["delete_items"], {"tenant": tenant, "id": response})
-            await transaction.execute(_SQL["delete"], {"tenant": tenant, "id": response})
+            await transaction.execute(_SQL["delete_items"], id=response)
+            await transaction.execute(_SQL["delete"], id=response)
 
     async def input_items(self, tenant: str, response: str, page: Page) -> Part[Item]:
         """Raises NotFound."""
         query = _SQL["input_newest_first" if page.newest_first else "input_oldest_first"]
         async with self._database.transaction(tenant) as transaction:
-            if await fetch_one(transaction, _SQL["get"], tenant=tenant, id=response) is None:
+            if await transaction.fetch_one(_SQL["get"], id=response) is None:
                 raise no_response(response)
             values = {"id": response, "after": page.after, "limit": page.limit + 1, "max_bytes": PAGE_BYTES}
-            rows = await fetch_all(transaction, query, tenant=tenant, **values)
+            rows = await transaction.fetch_all(query, **values)
             if not rows and page.after:
-                place = {"tenant": tenant, "id": response, "item": page.after}
-                if await fetch_one(transaction, _SQL["input_item"], **place) is None:
-                    raise NotFound(f"no item with id '{page.after}' in this response", "after", "item_not_found")
-            keys = await self._keys.of_rows(transaction, tenant, rows)
+                await _require_input_item(transaction, response, page.after)
+            keys = await transaction.keys_of(rows)
         return await items_in(page, keys, rows)
 
     async def asked(self, tenant: str, response: str) -> Asked:
-        """Raises NotFound."""
+        """The request that a response answers. Raises NotFound, InvalidRequest."""
         query = _SQL["input_oldest_first"]
         values = {"id": response, "after": None, "limit": None, "max_bytes": None}
         async with self._database.transaction(tenant) as transaction:
-            row = await fetch_one(transaction, _SQL["asked"], tenant=tenant, id=response)
+            row = await transaction.fetch_one(_SQL["asked"], id=response)
             if row is None:
                 raise no_response(response)
             if row["asked"] is None:
-                raise InvalidRequest(f"response '{response}' was made by an older Baton: send its request again")
-            key = await self._keys.of_version(transaction, tenant, row["key_version"])
-            rows = await fetch_all(transaction, query, tenant=tenant, **values)
-            keys = await self._keys.of_rows(transaction, tenant, rows)
+                raise InvalidRequest(
+                    f"the request of response '{response}' is not stored, because an older version of Baton made the "
+                    "response: send the request again"
+                )
+            key = await transaction.key(row["key_version"])
+            rows = await transaction.fetch_all(query, **values)
+            keys = await transaction.keys_of(rows)
         body, items = _asked(key, row), await unsealed(keys, rows)
         return Asked(response, body, items, row["conversation_id"], row["previous_response_id"])
 
-    async def _create(self, transaction: Transaction, key: TenantKey, turn: Admission, texts: "_Texts") -> None:
-        response = turn.created["id"]
-        values = {
-            "tenant": key.tenant,
-            "id": response,
-            "conversation": turn.conversation,
-            "previous": turn.previous,
-            "status": turn.created["status"],
-            "is_background": turn.created["background"],
-            "body": key.seal(texts.created, _place(response, "body")),
-            "asked": key.seal(texts.asked, _place(response, "asked")),
-            "key_version": key.version,
-            "lease": LEASE,
-        }
-        await transaction.execute(_SQL["create"], values)
+
+async def _require_input_item(transaction: TenantTransaction, response: str, item: str) -> None:
+    if await transaction.fetch_one(_SQL["input_item"], id=response, item=item) is None:
+        raise NotFound(f"no item with id '{item}' in this response", "after", "item_not_found")
 
 
 class _Texts(NamedTuple):
-    """Of a turn that is to be admitted, as JSON."""
+    """A turn that is to be admitted, as JSON: the response as it is created, and the request."""
 
     created: bytes
     asked: bytes
@@ -248,7 +241,7 @@ class _Texts(NamedTuple):
 
 
 def _texts(turn: Admission, limits: Limits) -> _Texts:
-    """Raises InvalidRequest where there is too much beside the input."""
+    """Raises InvalidRequest if the turn is too large even without its input."""
     asked = difference(turn.asked, turn.created)
     texts = _Texts(msgspec.json.encode(turn.created), msgspec.json.encode(asked))
     if texts.num_bytes > limits.item_bytes:
@@ -257,28 +250,39 @@ def _texts(turn: Admission, limits: Limits) -> _Texts:
     return texts
 
 
-async def end_response(transaction: Transaction, keys: TenantKeys, tenant: str, ending: Ending) -> bool:
-    """Write its end, output, and those of all its events that are not written yet. False for one that is over, or
-    gone.
+async def _create(transaction: TenantTransaction, key: TenantKey, turn: Admission, texts: _Texts) -> None:
+    response = turn.created["id"]
+    await transaction.execute(
+        _SQL["create"],
+        id=response,
+        conversation=turn.conversation,
+        previous=turn.previous,
+        status=turn.created["status"],
+        is_background=turn.created["background"],
+        body=key.seal(texts.created, _place(response, "body")),
+        asked=key.seal(texts.asked, _place(response, "asked")),
+        key_version=key.version,
+        claim=GENERATION_CLAIM,
+    )
+
+
+async def end_response(transaction: TenantTransaction, ending: Ending) -> bool:
+    """Store the end of a response, its output, and the events that are not stored yet. Returns False if the response is
+    already over, or gone.
     """
     response = ending.response
-    row = await fetch_one(transaction, _SQL["lock"], tenant=tenant, id=response)
+    row = await transaction.fetch_one(_SQL["lock"], id=response)
     if row is None or row["status"] not in RUNNING:
         return False
-    newest = await keys.newest(transaction, tenant)
+    newest = await transaction.sealing_key()
     version = row["key_version"]
-    key = newest if version == newest.version else await keys.of_version(transaction, tenant, version)
+    key = newest if version == newest.version else await transaction.key(version)
     await add_events(transaction, key, response, row["last_number"] + 1, ending.lines[row["last_number"] + 1 :])
-    values = {
-        "tenant": tenant,
-        "id": response,
-        "status": ending.status,
-        "outcome": key.seal(msgspec.json.encode(ending.outcome), _place(response, "outcome")),
-        "last_number": len(ending.lines) - 1,
-    }
-    await transaction.execute(_SQL["finish"], values)
+    outcome = key.seal(msgspec.json.encode(ending.outcome), _place(response, "outcome"))
+    values = {"id": response, "status": ending.status, "outcome": outcome, "last_number": len(ending.lines) - 1}
+    await transaction.execute(_SQL["finish"], **values)
     if ending.output:
-        place = await fetch_one(transaction, _SQL["next_position"], tenant=tenant, id=response)
+        place = await transaction.fetch_one(_SQL["next_position"], id=response)
         assert place is not None
         turn = StoredTurn(response, place["position"], is_output=True)
         output = await packed(ending.output, "output")
@@ -290,8 +294,8 @@ def no_response(response: str) -> NotFound:
     return NotFound(f"no response with id '{response}'", "response_id", "response_not_found")
 
 
-def _shown(key: TenantKey, row: DictRow) -> Body:
-    """As it is now, without output."""
+def _shown(key: TenantKey, row: Row) -> Body:
+    """The response as it is now, without output."""
     created = created_in(key, row)
     if row["outcome"] is None:
         return created
@@ -300,8 +304,8 @@ def _shown(key: TenantKey, row: DictRow) -> Body:
     return body
 
 
-def _asked(key: TenantKey, row: DictRow) -> dict[str, Any]:
-    """Its request. Older ones are stored whole."""
+def _asked(key: TenantKey, row: Row) -> dict[str, Any]:
+    """The request of a response. An older version of Baton stored requests whole, not as a difference."""
     asked = msgspec.json.decode(key.unseal(row["asked"], _place(row["id"], "asked")))
     body: dict[str, Any] = asked if isinstance(asked, dict) else applied(asked, created_in(key, row))
     return body
@@ -311,11 +315,10 @@ def _place(response: str, column: str) -> str:
     return f"responses/{response}/{column}"
 
 
-async def _supersede(transaction: Transaction, tenant: str, turn: Admission) -> None:
-    values = {"id": turn.created["id"], "replaced": turn.replaced}
-    if await fetch_one(transaction, _SQL["supersede"], tenant=tenant, **values) is None:
+async def _supersede(transaction: TenantTransaction, turn: Admission) -> None:
+    if await transaction.fetch_one(_SQL["supersede"], id=turn.created["id"], replaced=turn.replaced) is None:
         raise Conflict(
-            f"response '{turn.replaced}' follows what is no part of the conversation any more: go on from there by "
+            f"response '{turn.replaced}' follows items that have left the conversation: continue from it with "
             "previous_response_id",
             None,
             "response_superseded",

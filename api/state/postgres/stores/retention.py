@@ -1,5 +1,5 @@
-"""What leaves the database by itself, a batch at a time: what was deleted, and what is older than its tenant's
-retention, and the events of what is over. What runs stays.
+"""Retention: the background job that deletes rows in batches. It deletes what clients have deleted, what is older than
+the retention of its tenant, and the events of responses that are over. Running responses stay.
 """
 
 from collections import defaultdict
@@ -7,34 +7,42 @@ from datetime import timedelta
 from typing import Any
 
 from psycopg.errors import QueryCanceled
-from psycopg.rows import DictRow
 
-from api.state.postgres.database import EVERY_TENANT, Database, fetch_all
+from api.state.postgres.database import EVERY_TENANT, Row
 from api.state.postgres.queries import queries
+from api.state.postgres.tenant_transaction import TenantDatabase
 from api.state.redis.read_cache import ReadCache
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 
-PURGES = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions", "old_events")
-"""Of purges.sql, in this order."""
+DELETIONS = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions", "old_events")
+"""The statements of retention.sql that delete rows, in the order in which they run."""
 FENCE = timedelta(minutes=15)
-"""After an erasure nothing is stored for the tenant for so long: longer than any replica keeps what PostgreSQL has not
-taken. Shorter could bring back what a replica that was cut off still has; longer keeps whoever has the API key waiting.
+"""How long nothing is stored for a tenant after its erasure. It exceeds the time for which a replica keeps writes that
+PostgreSQL has not taken. Shorter could bring data back that a cut-off replica still has; longer refuses the tenant's
+API key for longer.
 """
 KEEP_EVENTS = timedelta(hours=1)
-"""Of responses that are over: so long their streams can be resumed."""
-PURGED_AT_ONCE = 50
+"""How long the stream of a response can be resumed after its end. Longer takes more disk; shorter fails more clients
+that come back late.
+"""
+DELETED_AT_ONCE = 50
+"""Rows of one transaction. More is faster; fewer locks rows for less time."""
 FORGOTTEN_AT_ONCE = 1000
-"""Copies."""
+"""Scopes of copies that one command deletes from Redis. More makes fewer commands; fewer blocks Redis for less time."""
 FEWER = 7
-"""By which a batch is divided that takes too long."""
-PURGE_TIMEOUT_S = 600.0
+"""The divisor of a batch that takes too long. A larger one finds a small enough batch sooner; a smaller one a larger.
+"""
+DELETION_TIMEOUT_S = 600.0
+"""How long one transaction of the retention may take, in seconds. Shorter never deletes a very large conversation;
+longer finds a hanging PostgreSQL later.
+"""
 
-_SQL = queries("purges.sql")
+_SQL = queries("retention.sql")
 
 
 class Retention:
-    def __init__(self, database: Database, cache: ReadCache, config: StateConfig) -> None:
+    def __init__(self, database: TenantDatabase, cache: ReadCache, config: StateConfig) -> None:
         self._database = database
         self._cache = cache
         self._keep_deleted = timedelta(days=config.keep_deleted_days)
@@ -42,24 +50,24 @@ class Retention:
         self._own = {tenant: _days(config.retention_days_of(tenant)) for tenant in config.tenants}
 
     async def run(self) -> int:
-        """Returns how many are gone."""
+        """Delete all rows whose time is over. Returns their number."""
         own = {"tenants": list(self._own), "keep_own": list(self._own.values())}
         async with self._database.transaction(EVERY_TENANT) as transaction:
-            rows = await fetch_all(transaction, _SQL["retentions"], keep=self._retention, **own)
-            await transaction.execute(_SQL["lift_fences"], {"fence": FENCE})
+            rows = await transaction.fetch_all(_SQL["retentions"], keep=self._retention, **own)
+            await transaction.execute(_SQL["lift_fences"], fence=FENCE)
         keep = {
             "keep_deleted": self._keep_deleted,
             "keep_events": KEEP_EVENTS,
             "tenants": [row["tenant_id"] for row in rows],
             "keep": [row["keep"] for row in rows],
         }
-        return sum([await self._purge(name, keep) for name in PURGES])
+        return sum([await self._delete(name, keep) for name in DELETIONS])
 
-    async def _purge(self, name: str, keep: dict[str, Any]) -> int:
-        number, limit = 0, PURGED_AT_ONCE
+    async def _delete(self, name: str, keep: dict[str, Any]) -> int:
+        number, limit = 0, DELETED_AT_ONCE
         while True:
             try:
-                gone = await self._purged(name, keep, limit)
+                gone = await self._delete_batch(name, keep, limit)
             except StateUnavailable as error:
                 if limit == 1 or not isinstance(error.__cause__, QueryCanceled):
                     raise
@@ -69,19 +77,19 @@ class Retention:
             if gone < limit:
                 return number
 
-    async def _purged(self, name: str, keep: dict[str, Any], limit: int) -> int:
-        """One alone has all the time that it takes."""
-        gone: list[DictRow] = []
+    async def _delete_batch(self, name: str, keep: dict[str, Any], limit: int) -> int:
+        """Delete up to `limit` rows. A batch of one row has no statement time-out."""
+        gone: list[Row] = []
         try:
-            async with self._database.transaction(EVERY_TENANT, PURGE_TIMEOUT_S) as transaction:
+            async with self._database.transaction(EVERY_TENANT, DELETION_TIMEOUT_S) as transaction:
                 if limit == 1:
                     await transaction.execute("SET LOCAL statement_timeout = 0")
-                gone += await fetch_all(transaction, _SQL[name], **keep, limit=limit)
+                gone += await transaction.fetch_all(_SQL[name], **keep, limit=limit)
         finally:
             await self._forget_copies(gone)
         return len(gone)
 
-    async def _forget_copies(self, gone: list[DictRow]) -> None:
+    async def _forget_copies(self, gone: list[Row]) -> None:
         scopes: dict[str, list[str]] = defaultdict(list)
         for row in gone:
             scopes[row["tenant_id"]] += row["scopes"]

@@ -1,42 +1,45 @@
-"""What the context manager keeps. Every look-up is within one tenant."""
+"""What the context manager stores of a conversation: its summaries, and the items that turns were reminded of."""
 
 from collections.abc import Sequence
 
-from api.state.encryption.tenant_keys import TenantKeys
-from api.state.postgres.database import Database, fetch_one
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.compactions import opened, sealed_summary
 from api.state.postgres.stores.items import Coverage, Item, StoredTurn, append, new_id, packed
+from api.state.postgres.tenant_transaction import TenantDatabase
 
 _SQL = queries("context.sql")
 
 
 class ContextStore:
-    def __init__(self, database: Database, keys: TenantKeys) -> None:
+    def __init__(self, database: TenantDatabase) -> None:
         self._database = database
-        self._keys = keys
 
     async def compaction(self, tenant: str, summary: str) -> Item:
-        """An item for the client to keep."""
+        """The compaction item of a summary, for the client to keep. It is not stored here."""
         async with self._database.transaction(tenant) as transaction:
-            key = await self._keys.newest(transaction, tenant)
+            key = await transaction.sealing_key()
             return {"id": new_id("cmp"), "type": "compaction", "encrypted_content": sealed_summary(key, summary)}
 
     async def opened(self, tenant: str, items: list[Item]) -> list[Item]:
-        """The compactions among the items with their `summary`. Raises InvalidRequest for one that is not ours."""
+        """The items, with a `summary` in each compaction. Raises InvalidRequest for a compaction of another tenant or
+        server.
+        """
         async with self._database.transaction(tenant) as transaction:
-            return await opened(transaction, self._keys, tenant, items)
+            return await opened(transaction, items)
 
     async def add_summary(self, tenant: str, response: str, coverage: Coverage, summary: str) -> bool:
-        """At the end of the response, and of its conversation. False: the response, or what is covered, is gone."""
+        """Append a summary to the response, and to its conversation. Returns False if the response or one of the
+        covered items is gone.
+        """
         async with self._database.transaction(tenant) as transaction:
-            values = {"tenant": tenant, "id": response, "last": coverage.through, "number": coverage.number}
             for statement in ("lock_response", "lock_conversation"):
-                await transaction.execute(_SQL[statement], values)
-            row = await fetch_one(transaction, _SQL["summarized_response"], **values)
+                await transaction.execute(_SQL[statement], id=response)
+            row = await transaction.fetch_one(
+                _SQL["summarized_response"], id=response, last=coverage.through, number=coverage.number
+            )
             if row is None:
                 return False
-            key = await self._keys.newest(transaction, tenant)
+            key = await transaction.sealing_key()
             item = {
                 "id": new_id("cmp"),
                 "type": "compaction",
@@ -49,6 +52,6 @@ class ContextStore:
             return True
 
     async def add_memory(self, tenant: str, response: str, items: Sequence[str]) -> None:
-        """Ids of the items that the turn was reminded of."""
+        """Store the ids of the items that a turn was reminded of."""
         async with self._database.transaction(tenant) as transaction:
-            await transaction.execute(_SQL["remember"], {"tenant": tenant, "id": response, "items": list(items)})
+            await transaction.execute(_SQL["remember"], id=response, items=list(items))

@@ -10,6 +10,7 @@ from api.state.encryption.tenant_keys import TenantKeys
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.items import Coverage
 from api.state.postgres.stores.summaries import ContextStore
+from api.state.postgres.tenant_transaction import TenantDatabase
 from cluster.errors import StateUnavailable
 from tests.component.answering import Model
 from tests.component.openai_objects import id_of
@@ -40,7 +41,7 @@ async def client(state: ChatState) -> AsyncIterator[AsyncOpenAI]:
 async def test_compaction_is_to_be_retried_while_its_key_cannot_be_had(state: ChatState) -> None:
     item = await state.stores.context.compaction(ALICE, "They said hello.")
     assert (await state.stores.context.opened(ALICE, [item]))[0]["summary"] == "They said hello."
-    store = ContextStore(present(state._database), TenantKeys(AwayKey()))
+    store = ContextStore(TenantDatabase(present(state._database), TenantKeys(AwayKey())))
     with pytest.raises(StateUnavailable):
         await store.opened(ALICE, [item])
 

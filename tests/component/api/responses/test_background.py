@@ -7,7 +7,7 @@ import pytest
 from openai import BadRequestError, NotFoundError
 from openai.types.responses import ResponseOutputMessage
 
-from api.responses import turn
+from api.responses import turn_generation
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model
 from tests.component.api.responses.streams import resumed
@@ -31,7 +31,7 @@ async def test_background_response_is_there_before_it_is_generated(client: opena
 async def test_background_response_waits_for_workers(
     client: openai.AsyncOpenAI, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "MAX_BACKGROUND_WAIT_S", 0.02)
+    monkeypatch.setattr(turn_generation, "MAX_BACKGROUND_WAIT_S", 0.02)
     model.error = TooManyRequests("busy", 3.0)
     made = await client.responses.create(model="m", input="Hello", background=True)
     waiting = asyncio.create_task(resumed(client, made.id))

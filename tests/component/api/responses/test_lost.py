@@ -12,10 +12,9 @@ import pytest
 from openai import InternalServerError
 from openai.types.conversations import Message
 
-from api.state.event_streams import event_writer as log_writer
-from api.state.event_streams import orphans
+from api.state.event_streams import event_writer, orphans
 from api.state.lifecycle import ChatState
-from api.state.postgres.stores.responses import LEASE
+from api.state.postgres.stores.responses import GENERATION_CLAIM
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from tests.component.answering import Model, texts
@@ -26,12 +25,12 @@ from tests.expected import of_kind, present
 
 @pytest.fixture
 def knows_that_nobody_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "LEASE", timedelta(0))
+    monkeypatch.setattr(orphans, "GENERATION_CLAIM", timedelta(0))
 
 
 @pytest.fixture
-def has_short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "LEASE", timedelta(seconds=0.5))
+def has_short_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_writer, "GENERATION_CLAIM", timedelta(seconds=0.5))
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -43,11 +42,11 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def lose(state: ChatState, postgres: str) -> None:
-    """The servers of all running responses. They live, and renew their leases meanwhile."""
+    """The servers of all running responses. They live, and renew their generation claims meanwhile."""
     for _ in range(1000):  # those that are just being written to are passed over
         with psycopg.connect(postgres) as connection:
             connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-            connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
+            connection.execute("UPDATE responses SET lease_until = now() - %s", [GENERATION_CLAIM])
         if await state.stores.orphans.end():
             return
         await asyncio.sleep(0.01)
@@ -90,14 +89,14 @@ async def test_stream_of_a_lost_response_ends(
     model.may_go_on.set()
 
 
-async def test_after_an_outage_others_have_the_time_to_renew_their_leases(
+async def test_after_an_outage_others_have_the_time_to_renew_their_claims(
     client: openai.AsyncOpenAI, model: Model, state: ChatState, postgres: str
 ) -> None:
     model.may_go_on.clear()
     made = await client.responses.create(model="m", input="Hello", background=True)
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-        connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
+        connection.execute("UPDATE responses SET lease_until = now() - %s", [GENERATION_CLAIM])
     assert await state.stores.orphans.end() == 0
     assert (await client.responses.retrieve(made.id)).status in ("queued", "in_progress")
     model.may_go_on.set()
@@ -156,8 +155,8 @@ async def test_response_that_cannot_be_read_keeps_no_other_from_ending(
     model.may_go_on.set()
 
 
-@pytest.mark.usefixtures("has_short_leases")
-async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(
+@pytest.mark.usefixtures("has_short_claims")
+async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_claim(
     client: openai.AsyncOpenAI, clients: ClientOf, model: Model, postgres: str
 ) -> None:
     model.may_go_on.clear()
@@ -166,7 +165,7 @@ async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
 
         def seen() -> tuple[int, Any]:
-            """How many clients wait, and until when the lease is."""
+            """How many clients wait, and until when the generation claim lasts."""
             (found,) = connection.execute(
                 "SELECT (SELECT count(*) FROM pg_locks WHERE NOT granted), lease_until FROM responses"
             ).fetchall()
@@ -176,8 +175,8 @@ async def test_clients_that_keep_postgresql_busy_cost_no_turn_its_lease(
         several = [client, clients("sk-bob")]  # no tenant has more than half of the connections
         waiting = [asyncio.create_task(one.conversations.retrieve("conv_x")) for one in several * 10]
         await until(lambda: seen()[0] == StateConfig().max_connections)
-        _, lease = seen()
-        await until(lambda: seen()[1] != lease)
+        _, claim = seen()
+        await until(lambda: seen()[1] != claim)
         assert seen()[0] == StateConfig().max_connections
     model.may_go_on.set()
     await asyncio.wait(waiting)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from api.state.event_streams import event_writer as log_writer
+from api.state.event_streams import event_writer
 from api.state.lifecycle import ChatState
 from tests.component.answering import Model
 from tests.component.api.responses.streams import cut_after, numbers, resumed
@@ -109,12 +109,12 @@ async def test_events_are_kept_for_a_while_after_the_end(
     model.may_go_on.clear()
     running, _ = await cut_after(client, 3)
     over = await client.responses.create(model="m", input="Hello")
-    assert await state.stores.purges.run() == 0
+    assert await state.stores.retention.run() == 0
     assert numbers(await resumed(client, over.id))[0] == 0
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
         connection.execute("UPDATE responses SET finished_at = finished_at - %s", [timedelta(hours=1)])
-    assert await state.stores.purges.run() == 1
+    assert await state.stores.retention.run() == 1
     with pytest.raises(BadRequestError) as caught:
         await resumed(client, over.id)
     assert caught.value.code == "events_expired"
@@ -125,7 +125,7 @@ async def test_events_are_kept_for_a_while_after_the_end(
 async def test_what_has_piled_up_is_written_little_by_little(
     client: openai.AsyncOpenAI, model: Model, state: ChatState, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_writer, "BATCH_BYTES", 1)
+    monkeypatch.setattr(event_writer, "BATCH_BYTES", 1)
     stream = await client.responses.create(model="m", input="Hello", stream=True)
     told = [event async for event in stream]
     assert await resumed(client, response_of(told[-1]).id) == told

@@ -21,7 +21,7 @@ from api.frontend.generation import Call
 from api.server.listener import HttpListener
 from api.state.event_streams import orphans
 from api.state.lifecycle import ChatState
-from api.state.postgres.stores.responses import LEASE
+from api.state.postgres.stores.responses import GENERATION_CLAIM
 from bench.fronts.ports import free_port
 from cluster.config.ingress import IngressConfig
 from cluster.config.state import StateConfig
@@ -85,7 +85,7 @@ async def _serve(moment: str, port: int, config: StateConfig) -> None:
 @pytest.fixture
 async def survivor(state: ChatState, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncOpenAI]:
     """The same client, of an ingress that lives."""
-    monkeypatch.setattr(orphans, "LEASE", timedelta(0))
+    monkeypatch.setattr(orphans, "GENERATION_CLAIM", timedelta(0))
     async with clients_of(state, Model()) as found:
         yield found("sk-alice")
 
@@ -144,5 +144,5 @@ async def reached(port: int) -> None:
 async def end_orphans(state: ChatState, postgres: str) -> None:
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT set_config('app.tenant_id', '*', true)")
-        connection.execute("UPDATE responses SET lease_until = now() - %s", [LEASE])
+        connection.execute("UPDATE responses SET lease_until = now() - %s", [GENERATION_CLAIM])
     await state.stores.orphans.end()

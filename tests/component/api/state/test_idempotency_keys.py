@@ -8,11 +8,11 @@ from redis import Redis
 
 from api.state.redis import idempotency_keys as module
 from api.state.redis.client import RedisClient
-from api.state.redis.idempotency_keys import GenerationClaim, HeldClaim, Hold, IdempotencyKeys
+from api.state.redis.idempotency_keys import HeldClaim, Hold, IdempotencyKeys, KeyClaim
 from tests.component.forgetful import ForgetfulRedis
 from tests.expected import present
 
-ONE, OTHER = GenerationClaim("f", "resp_1"), GenerationClaim("f", "resp_2")
+ONE, OTHER = KeyClaim("f", "resp_1"), KeyClaim("f", "resp_2")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def done(error: Exception | None = None) -> "asyncio.Future[None]":
     return ended
 
 
-async def admitted(retries: IdempotencyKeys, name: str, claim: GenerationClaim, tenant: str = "alice") -> None:
+async def admitted(retries: IdempotencyKeys, name: str, claim: KeyClaim, tenant: str = "alice") -> None:
     hold = await retries.claim(tenant, name, claim)
     assert isinstance(hold, Hold)
     hold.settle(done())
@@ -71,14 +71,14 @@ async def test_request_that_is_sent_again_on_purpose_counts_from_then_on(
     earlier.settle(done())
     for retries in replicas:
         await retries.settled()
-    assert await first.claim("alice", "f", GenerationClaim("f", "resp_3")) == HeldClaim(OTHER, is_admitted=True)
+    assert await first.claim("alice", "f", KeyClaim("f", "resp_3")) == HeldClaim(OTHER, is_admitted=True)
 
 
 async def test_name_of_a_response_that_is_gone_is_taken_by_one(replicas: list[module.IdempotencyKeys]) -> None:
     first, other = replicas
     await admitted(first, "k", ONE)
     assert isinstance(await other.claim("alice", "k", OTHER, gone=ONE), Hold)
-    third = GenerationClaim("f", "resp_3")
+    third = KeyClaim("f", "resp_3")
     assert await first.claim("alice", "k", third, gone=ONE) == HeldClaim(OTHER, is_admitted=False)
 
 
@@ -107,7 +107,7 @@ async def test_what_redis_forgets_its_owner_tells_it_again(
 async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_replica(
     replicas: list[module.IdempotencyKeys], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEASE_S", 0.2)
+    monkeypatch.setattr(module, "CLAIM_S", 0.2)
     first, other = replicas
     hold = await first.claim("alice", "k", ONE)
     assert isinstance(hold, Hold)
@@ -125,4 +125,4 @@ async def test_all_of_it_is_forgotten_in_time_and_says_nothing_of_the_request(
     await replicas[0].take("alice", "j", OTHER)
     with Redis.from_url(forgetful.url) as client:
         lasts = {name: client.ttl(f"baton:request:alice:{name}") for name in "kj"}
-    assert lasts == {"k": module.KEPT_S, "j": int(module.LEASE_S)}
+    assert lasts == {"k": module.KEPT_S, "j": int(module.CLAIM_S)}

@@ -227,7 +227,7 @@ async def test_key_management_service_wraps_the_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "why"),
     [
-        ("no.such.module:key", "no.such.module:key gives no master key .*No module named 'no'"),
+        ("no.such.module:key", "no.such.module:key returns no master key .*No module named 'no'"),
         (f"{KMS}:nothing", "no attribute 'nothing'"),
         (f"{KMS}:broken", "OSError: no credentials"),
         (f"{KMS}:no_master_key", "lacks name, wrap or unwrap"),
@@ -248,7 +248,9 @@ async def test_language_that_postgres_does_not_know_is_named(
     state: chat_state.ChatState, http: httpx.AsyncClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = ChatState(StateConfig(data_dir=str(tmp_path), search_language="klingon"))
-    with pytest.raises(ValueError, match=r"state.search_language: PostgreSQL does not know 'klingon', but .*english"):
+    with pytest.raises(
+        ValueError, match=r"state.search_language: PostgreSQL does not know 'klingon'; it knows .*english"
+    ):
         await other.look()
     await other.close()
 

@@ -9,7 +9,8 @@ from redis import Redis
 
 from api.state.event_streams import live_tails as module
 from api.state.event_streams.live_tails import LiveTails, TailEvents
-from api.state.redis import client as volatile_module
+from api.state.redis import client as redis_client
+from api.state.redis import subscriptions
 from api.state.redis.client import RedisClient
 from tests.component.forgetful import ForgetfulRedis
 
@@ -157,7 +158,7 @@ async def test_one_that_leaves_takes_nothing_from_the_others(
 async def test_follower_that_lags_too_far_behind_is_sent_back_to_postgresql(
     writer: module.LiveTails, reader: module.LiveTails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_LAG_BYTES", 100)
+    monkeypatch.setattr(subscriptions, "MAX_LAG_BYTES", 100)
     monkeypatch.setattr(module, "SILENCE_S", 0.5)
     async with aclosing(reader.follow("alice", "r", -1)) as batches:
         first = asyncio.create_task(anext(batches))
@@ -188,7 +189,7 @@ async def test_killed_redis_ends_the_tails_at_once(
 async def test_tails_come_back_with_redis(
     writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(volatile_module, "RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr(redis_client, "RETRY_AFTER_S", 0.01)
     await published(writer, a_batch(0, 0))
     assert await followed(reader, -1, 1) == [a_batch(0, 0)]
     forgetful.kill()

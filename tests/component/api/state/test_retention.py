@@ -13,7 +13,7 @@ from api.identity.tenants import tenant_of_key
 from api.state.lifecycle import ChatState
 from api.state.postgres import database
 from api.state.postgres.stores import retention
-from api.state.postgres.stores.retention import PURGED_AT_ONCE
+from api.state.postgres.stores.retention import DELETED_AT_ONCE
 from cluster.config.state import StateConfig, TenantStateConfig
 from tests.component.answering import Model
 from tests.component.remembering import ClientOf, clients_of
@@ -49,7 +49,7 @@ def purge(postgres: str, tmp_path: Path) -> Purge:
         state = ChatState(StateConfig(database_url=postgres, data_dir=str(tmp_path), **config))
         await state.look()
         try:
-            return await state.stores.purges.run()
+            return await state.stores.retention.run()
         finally:
             await state.close()
 
@@ -177,10 +177,10 @@ async def test_running_turn_is_not_purged(
 
 
 async def test_more_than_a_batch_is_purged(state: ChatState, purge: Purge, aged: Callable[[float], None]) -> None:
-    for _ in range(PURGED_AT_ONCE + 1):
+    for _ in range(DELETED_AT_ONCE + 1):
         await state.stores.conversations.create("alice", {}, [])
     aged(2)
-    assert await purge(retention_days=1) == PURGED_AT_ONCE + 1
+    assert await purge(retention_days=1) == DELETED_AT_ONCE + 1
 
 
 def slow_down(postgres: str, change: str, table: str, seconds: float) -> None:
@@ -196,13 +196,13 @@ def slow_down(postgres: str, change: str, table: str, seconds: float) -> None:
 async def test_batch_that_takes_too_long_is_purged_in_smaller_ones(
     state: ChatState, postgres: str, purge: Purge, aged: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(PURGED_AT_ONCE):
+    for _ in range(DELETED_AT_ONCE):
         made = await state.stores.conversations.create("alice", {}, [])
         await state.stores.conversations.delete("alice", made.id, [])
     aged(31)
     slow_down(postgres, "DELETE", "conversations", 0.05)
     monkeypatch.setattr(database, "SETTINGS", "-c statement_timeout=2000")
-    assert await purge() == PURGED_AT_ONCE
+    assert await purge() == DELETED_AT_ONCE
 
 
 async def test_events_that_take_too_long_are_purged_in_smaller_batches(

@@ -256,7 +256,7 @@ async def test_what_was_purged_is_never_shown(
     )
     purging = ChatState(config)
     await purging.look()
-    assert await purging.stores.purges.run() == 2
+    assert await purging.stores.retention.run() == 2
     await purging.close()
     own_postgres.down()
     assert await is_away(*(ask() for ask in asks))

@@ -1,8 +1,8 @@
--- Each but the first removes a batch of what nobody may find any more. A row for each, with the scopes in which there may
--- be copies (api/state/redis/read_cache.py).
+-- The statements that delete return one row for each deleted object, with the scopes in which Redis may have copies of it
+-- (api/state/redis/read_cache.py).
 
 -- name: retentions
--- Of the tenants that have one. A tenant's own wins over that of all the others, and NULL is for ever
+-- Tenants whose data is deleted after a time. The retention of a tenant overrides the general one; NULL keeps data for ever
 SELECT tenant_id, keep
 FROM (
   SELECT t.id AS tenant_id, CASE WHEN own.tenant_id IS NULL THEN %(keep)s::interval ELSE own.keep END AS keep
@@ -12,7 +12,7 @@ FROM (
 WHERE keep IS NOT NULL
 
 -- name: lift_fences
--- Of tenants that were erased so long ago that no replica has anything of them any more
+-- Tenants whose erasure is so long ago that no replica has writes of them left may store again
 UPDATE tenants SET erasing_since = NULL, erased_at = NULL
 WHERE erased_at < now() - %(fence)s::interval
 
@@ -46,7 +46,7 @@ RETURNING c.tenant_id,
   c.id || ARRAY(SELECT r.id FROM responses r WHERE r.tenant_id = c.tenant_id AND r.conversation_id = c.id) AS scopes
 
 -- name: old_responses
--- Those of a conversation leave with it
+-- Responses outside conversations. Those of a conversation are deleted with the conversation
 WITH old AS MATERIALIZED (
   SELECT found.tenant_id, found.id
   FROM unnest(%(tenants)s::text[], %(keep)s::interval[]) AS of_tenant (id, keep)

@@ -1,15 +1,16 @@
 -- name: lexemes
--- NULL where nothing is searched
+-- NULL if nothing is indexed
 SELECT to_tsvector(nullif(%(language)s, '')::regconfig, text)::text AS vector
 FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number)
 ORDER BY number
 
 -- name: limit_time
--- Of each statement of this transaction from here on
+-- Sets the time-out of the next statements of this transaction
 SELECT set_config('statement_timeout', %(milliseconds)s, true)
 
 -- name: behind
--- Whose words are not known yet, or those of another language than is wanted now; no more bytes, but for the first
+-- Messages that are not indexed, or in another language than the current one. At most max_bytes, unless the first
+-- message is larger
 SELECT w.tenant_id, i.id, i.status, i.body, i.key_version
 FROM item_words w JOIN items i ON i.tenant_id = w.tenant_id AND i.id = w.item_id
 WHERE (w.tenant_id, w.item_id) IN (
@@ -39,7 +40,7 @@ SELECT query::text, querytree(query) NOT IN ('', 'T') AS has_words
 FROM websearch_to_tsquery(%(language)s::regconfig, %(text)s) AS query
 
 -- name: find
--- Conversations by their best message, of the newest that match
+-- Conversations, ranked by their best message among the newest messages that match
 WITH newest AS MATERIALIZED (
   SELECT i.conversation_id, i.seq, w.item_id
   FROM item_words w JOIN items i ON i.tenant_id = w.tenant_id AND i.id = w.item_id
@@ -70,13 +71,13 @@ SELECT * FROM measured WHERE total - octet_length(item_body) < %(max_bytes)s ORD
 
 -- name: marked
 SELECT ts_headline(
-  language, text, websearch_to_tsquery(language, %(asked)s), concat('HighlightAll=true, StartSel=', chr(2), ', StopSel=', chr(3))
+  language, texts.text, websearch_to_tsquery(language, %(text)s), concat('HighlightAll=true, StartSel=', chr(2), ', StopSel=', chr(3))
 ) AS text
 FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS texts (text, number), CAST(%(language)s AS regconfig) AS language
 ORDER BY number
 
 -- name: relevant
--- Of the newest. A word weighs more the fewer messages of the conversation have it
+-- The newest messages are compared. A word weighs more if fewer messages of the conversation have it
 WITH messages AS MATERIALIZED (
   SELECT i.id, i.seq, w.words
   FROM items i JOIN item_words w ON w.tenant_id = i.tenant_id AND w.item_id = i.id
@@ -85,13 +86,13 @@ WITH messages AS MATERIALIZED (
          OR i.seq < (SELECT seq FROM items WHERE tenant_id = %(tenant)s AND conversation_id = %(conversation)s AND id = %(before)s))
   ORDER BY i.seq DESC
   LIMIT %(among)s
-), asked AS (
+), searched AS (
   SELECT word, ln(1 + (SELECT count(*) FROM messages)::float8 / count(*)) AS weight
   FROM unnest(%(words)s::tsquery[]) AS word JOIN messages m ON m.words @@ word
   GROUP BY word
 ), best AS (
-  SELECT m.id, m.seq, sum(a.weight * ts_rank(m.words, a.word, 1)) AS relevance
-  FROM messages m JOIN asked a ON m.words @@ a.word
+  SELECT m.id, m.seq, sum(s.weight * ts_rank(m.words, s.word, 1)) AS relevance
+  FROM messages m JOIN searched s ON m.words @@ s.word
   GROUP BY m.id, m.seq
   ORDER BY relevance DESC, m.seq DESC
   LIMIT %(limit)s
