@@ -38,7 +38,7 @@ async def with_everything(http) -> str:
     await http.get(f"/v1/conversations/{conversation}")  # of which a copy is kept
     await http.get(f"/v1/conversations/{conversation}/items")
     await http.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
-    await http._transport.app.state.services.keeper.drained()
+    await http._transport.app.state.services.completion_writer.drained()
     return conversation
 
 
