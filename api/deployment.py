@@ -1,4 +1,4 @@
-"""Ingress: the Serve deployment that runs the HTTP application. Builds; decides nothing."""
+"""Ingress: the Serve deployment that runs the HTTP application. It builds the parts of a replica, and nothing else."""
 
 import gc
 import random
@@ -29,12 +29,13 @@ from router.session.scheduler_failover import SchedulerFailover
 from router.session.session import Session
 
 SWITCH_INTERVAL_S = 0.0005
-"""After how long a thread lets another one have the interpreter. While a large body is checked in a thread, the event
-loop may wait so long behind each call of the kernel. The 99th percentile of an echo beside one busy thread is 0.7 ms;
-with Python's default of 5 ms it is 3 to 16 ms. Shorter costs the threads time.
+"""Time after which a thread gives the interpreter to a waiting thread, in seconds (`sys.setswitchinterval`). While a
+large body is checked in a thread, the event loop may wait that long after each system call. The 99th percentile of an
+echo beside one busy thread is 0.7 ms; with Python's default of 5 ms it is 3 to 16 ms. A lower value costs the threads
+time; a higher value delays the event loop.
 """
 LIBRARIES_OF_REQUESTS = ("uvicorn", "vllm", "asyncio")
-"""Loggers that write of requests too."""
+"""Loggers of libraries whose lines get the id of the request."""
 
 
 class Ingress:
@@ -61,7 +62,7 @@ class Ingress:
             self._scheduling, scheduler_peer, [scheduler, prefill, decode], config.ingress.metrics_max_age_s
         )
         frontend = self._frontend = await Frontend.start(config, self._start_session)
-        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # vLLM has configured its own logger by now
+        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # after vLLM has configured its own logger
         self._state = ChatState(config.state)
         if self._state.local is not None:
             claim_state(is_new=self._state.local.is_new)
@@ -71,22 +72,22 @@ class Ingress:
         )
         http_app = build_http_app(frontend, cluster, receipts, self._state, self._context, config.ingress)
         gc.collect()
-        gc.freeze()  # what is loaded by now lives as long as the process: collections need not walk it
+        gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
         self._services: IngressServices = http_app.state.services
         self._listener = await HttpListener.start(http_app, config.ingress)
 
     async def check_health(self) -> None:
-        """Raises when this replica no longer listens, so that Serve replaces it."""
+        """Raise RuntimeError if the listener has ended, so that Serve replaces the replica."""
         self._listener.check_health()
 
     async def scrape(self) -> metrics.Scrape:
         return metrics.scrape("ingress", own_worker_id())
 
     async def __del__(self) -> None:
-        if "_listener" in self.__dict__:  # absent when the replica did not start
+        if "_listener" in self.__dict__:  # the attribute is absent if the replica did not start
             await self._listener.close()
             await self._services.turns.drained()
-            await self._services.keeper.drained()
+            await self._services.completion_writer.drained()
             await self._services.titles.close()
             await self._context.close()
             self._scheduling.close()

@@ -1,4 +1,4 @@
-"""The HTTP surface: all routes, over a frontend, a view of the cluster and what is remembered."""
+"""The FastAPI application of an ingress replica: all routes, and the services that the routes use."""
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -41,7 +41,7 @@ def build_http_app(
     context_manager: ContextManager,
     config: IngressConfig,
 ) -> FastAPI:
-    """The HTTP surface over a frontend, a view of the cluster and what is remembered."""
+    """The application with all its routes, the edge (api/edge/edge.py) around the routes, and handlers of errors."""
     app = FastAPI(title="Baton", docs_url=None, redoc_url=None, openapi_url=None)
     capacity = Capacity(config.max_ongoing_requests)
     background = Capacity(config.max_background_responses, config.max_background_responses_per_tenant)
@@ -52,7 +52,7 @@ def build_http_app(
         cluster=cluster,
         receipts=receipts,
         chat_state=state,
-        keeper=CompletionStoreWriter(state),
+        completion_writer=CompletionStoreWriter(state),
         context=context_manager,
         titles=titles,
         turns=RunningTurns(TurnServices(frontend, context_manager, titles), state, background),

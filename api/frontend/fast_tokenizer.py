@@ -1,7 +1,7 @@
-"""Prompts to token ids, without what costs vLLM's renderer more than the ids themselves.
+"""Prompts to token ids, at less cost than in vLLM's renderer.
 
-A call of a Hugging Face tokenizer also gives where in the text each token is, and masks, which nobody reads. And a
-short prompt is rendered and tokenized sooner than the threads are woken that would do it.
+A call of a Hugging Face tokenizer also computes the offset of each token and masks, which vLLM does not read. vLLM's
+renderer hands each prompt to a thread, although a short prompt takes less time than the change of thread.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,9 @@ from vllm.renderers import BaseRenderer
 from vllm.renderers.hf import HfRenderer, safe_apply_chat_template
 
 SHORT_CHARS = 4096
-"""Tokenized in half a millisecond, for which the event loop may be blocked."""
+"""Longest text that is rendered and tokenized on the event loop, in characters: 4096 take half a millisecond. A higher
+value blocks the event loop for longer; with a lower value, more prompts wait for a thread.
+"""
 
 _ENCODING_OPTIONS = {"add_special_tokens", "truncation", "max_length"}
 _TEMPLATE_OPTIONS = {
@@ -24,14 +26,19 @@ _TEMPLATE_OPTIONS = {
     "return_dict",
     "tokenize",
 }
-"""That every chat is rendered with. What a request adds, like tools, may take a template long."""
+"""Options that vLLM renders every chat with. With an option that a request adds (tools, for example), a template may
+take long: such a chat is rendered in a thread.
+"""
 
 Asynchronous = Callable[..., Awaitable[Any]]
 
 
 def quicken(renderer: BaseRenderer[Any]) -> None:
-    """Have a renderer do what is short at once, and all of it with less. One whose tokenizer is not simply one of the
-    `tokenizers` library stays as it is.
+    """Let a renderer tokenize short prompts on the event loop, and all prompts without offsets and masks.
+
+    The methods that are replaced are vLLM's `BaseRenderer._tokenize_prompt_async` and
+    `HfRenderer._apply_chat_template_async`. A renderer stays unchanged if its tokenizer overrides the encoding of the
+    `tokenizers` library.
     """
     tokenizer = renderer.tokenizer
     if (
@@ -52,8 +59,8 @@ def quicken(renderer: BaseRenderer[Any]) -> None:
 
 
 def ids_only(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """The same tokenizer, quicker where it is called with one text and only the ids can be wanted."""
-    plain = deepcopy(tokenizer.backend_tokenizer)  # the other's settings change, which must not meet an encoding
+    """A copy of the tokenizer that takes a shorter way if it is called with one text for its ids alone."""
+    plain = deepcopy(tokenizer.backend_tokenizer)  # `_encode_plus` of Hugging Face changes the settings of the original
     plain.no_truncation()
     plain.no_padding()
     plain.encode_special_tokens = tokenizer.split_special_tokens

@@ -1,7 +1,7 @@
 """vLLM's OpenAI front half, without its engine: request models, chat templates, tokenizer, tool and reasoning parsers.
 
-`Frontend` owns vLLM's serving objects; they believe to talk to an engine, which is `RemoteEngine`
-(api/frontend/remote_engine.py).
+`Frontend` owns vLLM's serving objects (`OpenAIServingChat`, `OpenAIServingCompletion`, `OpenAIServingModels`). In place
+of vLLM's engine they call `RemoteEngine` (api/frontend/remote_engine.py).
 """
 
 import argparse
@@ -38,17 +38,19 @@ from cluster.engine.block_hashes import BlockHasher
 from cluster.errors import InvalidRequest, ServingError
 
 Frames = AsyncGenerator[str | bytes, None]
-"""Of a stream: as vLLM writes them (str), or ready for the wire (bytes)."""
+"""SSE frames of one stream. A str is as vLLM writes it; bytes are ready for the wire."""
 
 
 COUNTED_WINDOWS = 8
-"""The tokens of a prompt are counted up to so many times what the model can read. More lets one question keep a thread
-busy for longer; fewer says of fewer prompts by how much they are too long.
+"""Longest prompt whose tokens are counted, in multiples of the model's context length. A higher value lets one request
+keep a thread busy for longer. With a lower value, fewer clients learn by how much their prompt is too long.
 """
 
 
 class _Counted(ChatCompletionRequest):
-    """A request whose prompt may be longer than the model can read."""
+    """A request whose tokens are counted. Its prompt may be longer than the model can read: `build_tok_params` replaces
+    the limit that vLLM's renderer enforces.
+    """
 
     def build_tok_params(self, model_config: Any) -> Any:
         most = COUNTED_WINDOWS * model_config.max_model_len
@@ -60,15 +62,23 @@ _COUNTED: FailFast[_Counted] = FailFast(_Counted)
 _TEXT: FailFast[CompletionRequest] = FailFast(CompletionRequest)
 
 MANY_MESSAGES = 200
-"""Validating so many takes up to 3 ms, for which the event loop may be blocked."""
+"""Most messages of a chat that are validated on the event loop, in number. The validation of 200 takes up to 3 ms. A
+higher value blocks the event loop for longer; a lower value sends more requests through the checking thread.
+"""
 MESSAGES_AT_A_TIME = 1024
-"""Validating so many takes up to 12 ms, in which nothing else of the process runs."""
+"""Most messages that the checking thread validates in one call of pydantic, in number. The validation of 1024 takes up
+to 12 ms, and the call holds the interpreter. A higher value blocks the event loop for longer; a lower value makes more
+calls for one chat.
+"""
 MANY_TOKENS = 20_000
-"""Validating so many takes up to 2 ms."""
+"""Most token ids of a text completion's prompt that are validated on the event loop, in number. The validation of
+20,000 takes up to 2 ms. A higher value blocks the event loop for longer; a lower value sends more requests through the
+checking thread.
+"""
 
 
 class Frontend:
-    """Answers chat and text completions from dictionaries, as a dictionary or a stream of SSE frames."""
+    """Answers chat and text completions. A request is a dictionary; an answer is a dictionary or a stream of frames."""
 
     def __init__(
         self, chat: OpenAIServingChat, completion: OpenAIServingCompletion, models: OpenAIServingModels
@@ -88,7 +98,7 @@ class Frontend:
         )
 
     async def close(self) -> None:
-        """Nobody asks any more: the processes that try constraints end."""
+        """End the processes that compile constraints. No request may be open."""
         engine: RemoteEngine = self._chat.engine_client
         await engine.compilers.close()
 
@@ -98,20 +108,20 @@ class Frontend:
         return [card.model_dump(include={"id", "object", "created", "owned_by", "max_model_len"}) for card in cards]
 
     async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
-        """Raises ServingError (InvalidRequest for bad input)."""
+        """Answer a chat completion. Raises ServingError (InvalidRequest for bad input)."""
         request = await _validated_chat(_CHAT, body)
         return await self._answer(self._chat.create_chat_completion, request, call)
 
     async def completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
-        """Raises ServingError (InvalidRequest for bad input)."""
+        """Answer a text completion. Raises ServingError (InvalidRequest for bad input)."""
         request = (
             await in_checking_thread(lambda: _validated(_TEXT, body)) if _is_long(body) else _validated(_TEXT, body)
         )
         return await self._answer(self._completion.create_completion, request, call)
 
     async def count_tokens(self, body: Any) -> int:
-        """Of the prompt of a chat completion, even if it is too long for the model. Raises ServingError, InvalidRequest
-        for more than COUNTED_WINDOWS times too many.
+        """The number of tokens of a chat completion's prompt, which may be too long for the model. Raises ServingError
+        (InvalidRequest for bad input, and for a prompt longer than COUNTED_WINDOWS context lengths).
         """
         request = await _validated_chat(_COUNTED, body)
         try:
@@ -124,7 +134,7 @@ class Frontend:
         return len(prompt["prompt_token_ids"])
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each text, by itself; of a long one nearly."""
+        """The number of tokens of each text by itself; an approximation for a long text (TextCounter)."""
         return await self._texts.counts(texts)
 
     def _count(self, text: str) -> int:
@@ -139,7 +149,7 @@ class Frontend:
         except (VLLMClientError, GracefulHTTPError, GenerationError, ValueError, TypeError, OverflowError) as error:
             raise call.error or serving_error(error) from error
         finally:
-            call.generations.clear()  # they know the call: no cycle may outlive the rendering
+            call.generations.clear()  # each generation refers to the call: this breaks the reference cycle
         if isinstance(answer, ErrorResponse):
             raise call.error or error_of_response(answer)
         if isinstance(answer, BaseModel):
@@ -148,7 +158,7 @@ class Frontend:
 
 
 async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
-    """vLLM's serving objects as its own server builds them, over the cluster."""
+    """vLLM's serving objects, built as vLLM's own server builds them (`init_app_state`), over a `RemoteEngine`."""
     arguments = _arguments(config)
     engine = RemoteEngine(arguments, BlockHasher(config.block_size), start_session, config.ingress.structured_output)
     state = State()
@@ -157,7 +167,7 @@ async def vllm_state(config: AppConfig, start_session: SessionFactory) -> State:
 
 
 def _arguments(config: AppConfig) -> argparse.Namespace:
-    """vLLM's server arguments: its defaults, the shared engine arguments, and what the ingress configures."""
+    """vLLM's server arguments: vLLM's defaults, the shared engine arguments, and the settings of the ingress."""
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args([])
     ingress = config.ingress
     settings = {
@@ -168,7 +178,9 @@ def _arguments(config: AppConfig) -> argparse.Namespace:
         "enable_auto_tool_choice": ingress.tool_call_parser is not None,
         "chat_template": ingress.chat_template,
         "enable_prompt_tokens_details": True,
-        "limit_mm_per_prompt": dict.fromkeys(("image", "video", "audio"), 0),  # what slips through is not fetched
+        "limit_mm_per_prompt": dict.fromkeys(
+            ("image", "video", "audio"), 0
+        ),  # vLLM fetches no media that `_check_media` misses
     }
     if ingress.reasoning_parser is not None:
         settings["reasoning_parser"] = ingress.reasoning_parser
@@ -179,7 +191,9 @@ def _arguments(config: AppConfig) -> argparse.Namespace:
 
 
 async def _validated_chat(model: FailFast[Any], body: Any) -> Any:
-    """Raises InvalidRequest."""
+    """The body as vLLM's request model; validated in the checking thread if it has many messages. Raises
+    InvalidRequest.
+    """
     messages = body.get("messages") if isinstance(body, dict) else None
     if isinstance(messages, list) and len(messages) > MANY_MESSAGES:
         return await in_checking_thread(lambda: _validated_in_pieces(model, body))
@@ -187,7 +201,7 @@ async def _validated_chat(model: FailFast[Any], body: Any) -> Any:
 
 
 def _validated_in_pieces(model: FailFast[Any], body: dict[str, Any]) -> Any:
-    """A few messages at a time. Raises InvalidRequest."""
+    """The body as vLLM's request model, validated MESSAGES_AT_A_TIME messages at a time. Raises InvalidRequest."""
     messages, size = body["messages"], MESSAGES_AT_A_TIME
     request = _validated(model, {**body, "messages": messages[:size]})
     for start in range(size, len(messages), size):
@@ -196,14 +210,14 @@ def _validated_in_pieces(model: FailFast[Any], body: dict[str, Any]) -> Any:
 
 
 def _is_long(body: Any) -> bool:
-    """The prompt of a text completion has many token ids."""
+    """Whether the prompt of a text completion has more than MANY_TOKENS token ids."""
     prompt = body.get("prompt") if isinstance(body, dict) else None
     return isinstance(prompt, list) and sum(len(ids) if isinstance(ids, list) else 1 for ids in prompt) > MANY_TOKENS
 
 
 def _validated(model: FailFast[Any], body: Any, first_message: int = 0) -> Any:
-    """The body as vLLM's request model, with nothing in it that a client may not set. `first_message`: the number of
-    the first of its messages. Raises InvalidRequest.
+    """The body as vLLM's request model. `first_message` is the index of the body's first message in the chat of the
+    client. Raises InvalidRequest, also for a field that a client may not set.
     """
     try:
         present = check_fields(body, model.fields)
@@ -216,12 +230,14 @@ def _validated(model: FailFast[Any], body: Any, first_message: int = 0) -> Any:
         raise InvalidRequest(f"{first['msg']} (at {param or 'the request'})", param, code) from error
     except VLLMClientError as error:
         raise serving_error(error) from error
-    except (AttributeError, KeyError, TypeError) as error:  # vLLM's own validators on a value of the wrong type
+    except (AttributeError, KeyError, TypeError) as error:  # raised by vLLM's validators for a value of a wrong type
         raise InvalidRequest(f"a field of the request has a wrong type ({error})", None, "invalid_type") from error
 
 
 def _check_media(messages: Any, first_message: int) -> None:
-    """Before anything is fetched: vLLM's renderer downloads what a URL names. Raises InvalidRequest."""
+    """Raise InvalidRequest for a message with media. vLLM's renderer would download the URLs in such a message
+    (`has_non_text_content` finds the messages without a download).
+    """
     if has_non_text_content(messages):
         number = first_message + next(
             number for number, message in enumerate(messages) if has_non_text_content([message])
@@ -234,7 +250,7 @@ def _check_media(messages: Any, first_message: int) -> None:
 
 
 def _path_in(body: Any, loc: tuple[int | str, ...], first_message: int) -> str | None:
-    """Where pydantic found an error, without the names that it gives to the branches of a union."""
+    """The path to the value that pydantic refused, without the names that pydantic gives to the branches of a union."""
     path: list[str] = []
     last = len(loc) - 1
     for i, part in enumerate(loc):
@@ -251,7 +267,7 @@ def _uncounted(error: ServingError) -> ServingError:
     if error.code != "context_length_exceeded":
         return error
     return InvalidRequest(
-        f"the prompt has more than {COUNTED_WINDOWS} times the tokens that the model can read: they are not counted",
+        f"the prompt is longer than {COUNTED_WINDOWS} times the model's context length: its tokens are not counted",
         "input",
         error.code,
     )

@@ -1,6 +1,7 @@
 """One HTTP request and the generations that it asks the cluster for.
 
-vLLM's serving code stands between the two and cannot carry a request along: it is found again by a context variable.
+vLLM's serving code runs between the HTTP request and its generations, and passes no object of ours through. The context
+variable `CALL` connects the two.
 """
 
 import asyncio
@@ -36,26 +37,28 @@ SessionFactory = Callable[[GenerateRequest, Terms], Session]
 
 
 class Call:
-    """One HTTP request."""
+    """One HTTP request that generates, with what is known of it so far."""
 
     def __init__(self, *, tenant: str = "", **terms: Any) -> None:
-        """`tenant`: whose it is; nobody else's requests find its KV blocks. `terms`: of router/session/receipt.py."""
+        """`tenant` is the tenant of the request: only requests of the same tenant hit the KV blocks of its prompt.
+        `terms` are fields of `Terms` (router/session/receipt.py).
+        """
         self.id = uuid.uuid4().hex
         self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
         self.tenant = tenant
         self.placement: Placement | None = None
         """Where the request runs, why, and what is expected. Set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
-        """Where the KV of its prompt came from, as the worker of the first token found it; set with that token."""
+        """The sources of the prompt's KV blocks on the worker that generated the first token, set with that token."""
         self.error: ServingError | None = None
-        """Why generation failed; vLLM's serving code passes on no more than a message."""
+        """The error that ended a generation. vLLM's serving code passes on only its message."""
         self.generations: list[Generation] = []
-        """One per prompt, once the request is rendered."""
+        """One generation per prompt, added when vLLM has rendered the request."""
         self.has_tools = False
-        """vLLM looks for calls of tools in what is generated."""
+        """Whether the request offers tools. If so, vLLM looks for tool calls in the generated text."""
 
     def again(self) -> "Call":
-        """The same request, tried anew."""
+        """A new call for another try of the same request. The new call arrives now."""
         call = Call(tenant=self.tenant)
         call.terms = msgspec.structs.replace(self.terms, arrived_at=call.terms.arrived_at)
         return call
@@ -65,7 +68,9 @@ CALL: ContextVar[Call] = ContextVar("call")
 
 
 def constraint_in(params: Any) -> tuple[str, str]:
-    """Its kind, as vLLM names it in lower case, and its text. Raises InvalidRequest."""
+    """The kind of a constraint (the name of vLLM's `StructuredOutputOptions`, in lower case) and its text. Raises
+    InvalidRequest.
+    """
     try:
         kind, spec = get_structured_output_key(params)
     except (TypeError, ValueError) as error:
@@ -74,7 +79,7 @@ def constraint_in(params: Any) -> tuple[str, str]:
 
 
 class Generation:
-    """One rendered prompt, and the session that answers it. Whoever consumes it consumes it once."""
+    """One rendered prompt and the session that answers it. A generation can be consumed once."""
 
     def __init__(
         self,
@@ -97,7 +102,9 @@ class Generation:
         return self._call.has_tools
 
     def processed(self, processor: InputProcessor) -> EngineCoreRequest:
-        """Raises GenerationError where the engine's own checks refuse the prompt or its parameters."""
+        """The prompt as a request to the engine. Raises GenerationError if `InputProcessor` refuses the prompt or its
+        sampling parameters; `Call.error` then has the reason.
+        """
         try:
             request = processor.process_inputs(
                 self._request_id, self._prompt, self.params, supported_tasks=("generate",)
@@ -106,7 +113,7 @@ class Generation:
                 raise VLLMClientError("only text prompts are supported")
         except VLLMClientError as error:
             self._call.error = serving_error(error)
-            raise GenerationError(str(error)) from error  # which vLLM's serving code passes on without logging it
+            raise GenerationError(str(error)) from error  # vLLM's serving code does not log a GenerationError
         processor.assign_request_id(request)
         return request
 

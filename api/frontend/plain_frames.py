@@ -1,7 +1,7 @@
 """The SSE frames of one plain text stream: constant parts around the JSON string of a delta.
 
-vLLM's own response models build the parts, so that they follow its field order and its idea of what is absent, once per
-process and kind of frame; a stream stamps its id and time into them.
+vLLM's response models build the parts, once per process and kind of frame. The parts therefore have vLLM's field order
+and vLLM's choice of absent fields. A stream puts its id and its time into the parts.
 """
 
 import secrets
@@ -29,18 +29,22 @@ from vllm.entrypoints.serve.engine.protocol import PromptTokenUsageInfo, UsageIn
 
 _TEXT, _ID, _STOP = (secrets.token_hex(16) for _ in range(3))
 _CREATED = secrets.randbits(52) | 1 << 52
-"""Stand for what differs from stream to stream in a part: text, id, stop string, time. No client can guess them."""
+"""Placeholders in a part for what differs between streams: text, id, stop string, time. The placeholders are random, so
+that no text of a client contains them.
+"""
 
 _json_string = msgspec.json.Encoder().encode
-"""Escapes exactly what pydantic's serializer does (tests/component/api/frontend/test_plain_frames.py)."""
+"""A text as JSON. The encoder escapes the same characters as pydantic's serializer
+(tests/component/api/frontend/test_plain_frames.py).
+"""
 
 
 class TextFrames(Protocol):
     opening: bytes
-    """Sent before the first text."""
+    """The frame before the first text; empty if the stream has none."""
 
     def text(self, text: str) -> bytes:
-        """The frame of a delta that ends nothing; empty where vLLM sends none."""
+        """The frame of a delta that does not end the sequence; empty if vLLM sends no frame for it."""
         ...
 
     def finish(self, text: str, finish_reason: str, stop_reason: int | str | None) -> bytes: ...
@@ -129,7 +133,7 @@ class CompletionFrames:
 
 
 class _Stamp:
-    """What tells one stream's frames from another's."""
+    """The id and the time that all frames of one stream have."""
 
     def __init__(self, request_id: str, created: int) -> None:
         self._id = _json_string(request_id)
@@ -139,7 +143,7 @@ class _Stamp:
         return tuple(part.replace(_ID_JSON, self._id).replace(_CREATED_JSON, self._created) for part in parts)
 
     def joined(self, parts: tuple[bytes, ...], text: str, stop_reason: int | str | None) -> bytes:
-        """The frame of a text between the parts, with the stop string that ended it, if one did."""
+        """The frame of a text between the parts. `stop_reason` is the stop string if one ended the sequence."""
         stamped = self.on(parts)
         if isinstance(stop_reason, str):
             stop = _json_string(stop_reason)
@@ -151,6 +155,9 @@ _STOP_JSON = _json_string(_STOP)
 _ID_JSON = _json_string(_ID)
 _CREATED_JSON = str(_CREATED).encode()
 _PARTS_KEPT = 256
+"""Kinds of frame whose parts are cached, in number, for chats and for completions each. Kinds differ in model name,
+finish reason or stop token. A higher value takes more memory; a lower value builds parts again more often.
+"""
 
 
 @lru_cache(_PARTS_KEPT)
@@ -163,7 +170,7 @@ def _chat_parts(
     stop_reason: int | str | None = None,
     fingerprint: str | None = None,
 ) -> tuple[bytes, ...]:
-    """A frame, cut at its text when that is `_TEXT`. A field that is None is unset."""
+    """A frame, cut at its text if the text is `_TEXT`. A field that is None is unset in the frame."""
     delta = DeltaMessage(**_known(role=role, content=text))
     choice = ChatCompletionResponseStreamChoice(
         index=0, delta=delta, logprobs=None, finish_reason=finish_reason, **_known(stop_reason=stop_reason)
@@ -196,7 +203,7 @@ def _completion_chunk(model_name: str, **fields: Any) -> CompletionStreamRespons
 
 
 def _fingerprint_of_the_finish(serving: GenerateBaseServing, request: Any) -> str | None:
-    """vLLM stamps the last chunk, which is the usage where that was asked for."""
+    """The fingerprint of a finish frame; None if a usage frame follows, because vLLM stamps the last chunk alone."""
     return None if wants_usage(request) else serving.system_fingerprint
 
 
@@ -221,5 +228,7 @@ def _cut(chunk: BaseModel) -> tuple[bytes, ...]:
 
 
 def _frame(chunk: BaseModel, *, exclude_none: bool = False) -> bytes:
-    """What vLLM leaves null unless asked for is left unset here, which is what `public_frame` makes of it there."""
+    """The frame of a chunk, without its unset fields. In vLLM's own frames those fields are null, and `public_frame`
+    (api/wire/bodies.py) removes them.
+    """
     return f"data: {chunk.model_dump_json(exclude_unset=True, exclude_none=exclude_none)}\n\n".encode()

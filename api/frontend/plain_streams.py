@@ -1,10 +1,10 @@
 """Streams of plain text without vLLM's objects per token.
 
 vLLM's serving code builds a request output, a pydantic chunk and its JSON for each token. `TextChat` and
-`TextCompletion` are that serving code with one method replaced: where a request asks for text and nothing else, its
-stream is written from frames that are prepared once per request (api/frontend/plain_frames.py). Everything else, and
-everything that is not plainly understood here, stays vLLM's. Both ways give the same bytes
-(tests/component/api/frontend/test_plain_streams.py).
+`TextCompletion` are vLLM's `OpenAIServingChat` and `OpenAIServingCompletion` with one method replaced. If a request
+asks only for text, its stream is written from frames that are prepared once per request (api/frontend/plain_frames.py).
+A request that asks for more, or sets a field that PLAIN_REQUEST_FIELDS lacks, gets vLLM's own stream. Both streams have
+the same bytes (tests/component/api/frontend/test_plain_streams.py).
 """
 
 import logging
@@ -30,7 +30,7 @@ from cluster.messages.generation import FinishReason, TokenDelta
 
 logger = logging.getLogger("baton.ingress")
 
-UNDERSTOOD = PLAIN_FIELDS | {
+PLAIN_REQUEST_FIELDS = PLAIN_FIELDS | {
     "add_generation_prompt",
     "add_special_tokens",
     "chat_template_kwargs",
@@ -46,15 +46,16 @@ UNDERSTOOD = PLAIN_FIELDS | {
     "stream_options",
     "truncate_prompt_tokens",
 }
-"""Fields that change the prompt, the tokens or their text, and not what a frame says of them (`stream_options` may: it
-is looked at). Any other field keeps its default, or the stream is vLLM's.
+"""Fields of a request that a plain stream supports: they change the prompt, the tokens or their text, but not the form
+of a frame (`stream_options` can change it and is checked). If a request sets any further field to a value that is not
+its default, vLLM writes the stream.
 """
 
 
 class TextChat(OpenAIServingChat):
     @classmethod
     def adopt(cls, serving: OpenAIServingChat) -> "TextChat":
-        """A serving object that vLLM has set up."""
+        """A TextChat with the attributes of a serving object that vLLM has set up."""
         adopted: TextChat = cls.__new__(cls)
         adopted.__dict__.update(serving.__dict__)
         return adopted
@@ -72,7 +73,7 @@ class TextChat(OpenAIServingChat):
 class TextCompletion(OpenAIServingCompletion):
     @classmethod
     def adopt(cls, serving: OpenAIServingCompletion) -> "TextCompletion":
-        """A serving object that vLLM has set up."""
+        """A TextCompletion with the attributes of a serving object that vLLM has set up."""
         adopted: TextCompletion = cls.__new__(cls)
         adopted.__dict__.update(serving.__dict__)
         return adopted
@@ -100,7 +101,7 @@ Serving = TextChat | TextCompletion
 
 
 def plain_generation(serving: Serving, request: ChatCompletionRequest | CompletionRequest) -> Generation | None:
-    """The one generation of a request that asks for plain text; None where vLLM must write the stream."""
+    """The generation of a request that asks for plain text; None if vLLM must write the stream."""
     generations = CALL.get().generations
     if len(generations) != 1 or serving.enable_force_include_usage or serving.enable_per_request_metrics:
         return None
@@ -108,7 +109,7 @@ def plain_generation(serving: Serving, request: ChatCompletionRequest | Completi
     if usage is not None and usage.include_usage and usage.continuous_usage_stats:
         return None
     fields = type(request).model_fields
-    for name in request.model_fields_set - UNDERSTOOD:
+    for name in request.model_fields_set - PLAIN_REQUEST_FIELDS:
         if name not in fields or getattr(request, name) != fields[name].get_default(call_default_factory=True):
             return None
     return generations[0] if _is_plain(generations[0].params) else None
@@ -126,8 +127,8 @@ def _is_plain(params: SamplingParams) -> bool:
 
 
 def passes_text_on(parser: type[Parser] | None) -> bool:
-    """Whether text reaches the client as it is when no tools were given: there is no parser, or one for tools alone
-    that leaves the text to vLLM's common streaming code.
+    """Whether the text of a request without tools reaches the client unchanged. It does without a parser, and with a
+    parser for tools alone that leaves the text to vLLM's `DelegatingParser`.
     """
     if parser is None:
         return True
@@ -139,7 +140,7 @@ def passes_text_on(parser: type[Parser] | None) -> bool:
 
 
 class _TextStream:
-    """One sequence on its way from token deltas to frames."""
+    """One stream: it turns the token deltas of its sequence into frames."""
 
     def __init__(self, serving: Serving, generation: Generation, frames: TextFrames, with_usage: bool) -> None:
         self._serving = serving
@@ -149,13 +150,13 @@ class _TextStream:
         self._detokenizer: IncrementalDetokenizer
         self._num_prompt_tokens = 0
         self._num_cached_tokens: int | None = None
-        """None until the first delta."""
+        """Tokens of the prompt whose KV blocks were cached, in number; None before the first delta."""
         self._num_output_tokens = 0
         self._is_finished = False
 
     async def frames(self) -> AsyncGenerator[str | bytes, None]:
-        """As vLLM's stream generators: whatever happens ends in frames. Errors and the terminal frame are vLLM's own
-        text, for the wire to recognize.
+        """The frames of the stream. An error is a frame, as in vLLM's stream generators. Frames of errors and the
+        terminal frame are vLLM's own text (str), which EventStream (api/server/event_stream.py) recognizes.
         """
         serving = self._serving
         try:
@@ -188,8 +189,10 @@ class _TextStream:
         self._num_cached_tokens = sources.cached if sources else 0
 
     def _frame(self, delta: TokenDelta) -> bytes:
-        """The delta's frame; empty where vLLM sends none. Counts and ends as vLLM's output processor does."""
-        if self._is_finished:  # at a stop string; the worker ends the sequence on its own
+        """The frame of a delta; empty if vLLM sends no frame for it. Tokens are counted and the sequence ends as in
+        vLLM's `OutputProcessor`.
+        """
+        if self._is_finished:  # a stop string ended the sequence here; the worker still sends a few deltas
             return b""
         detokenizer, num_new, finish = self._detokenizer, len(delta.token_ids), delta.finish_reason
         num_before = detokenizer.num_output_tokens()

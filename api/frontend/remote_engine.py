@@ -1,4 +1,4 @@
-"""The engine that vLLM's serving code believes to talk to: one session per request over the workers."""
+"""The engine that vLLM's serving code calls in the ingress. It runs each prompt as a session over the workers."""
 
 import argparse
 from collections.abc import AsyncGenerator
@@ -30,16 +30,20 @@ from cluster.messages.generation import TokenDelta
 from router.session.session import Session
 
 DETOKENIZER_CONTEXT = 32
-"""Prompt tokens that may decide how the first output tokens read. vLLM's own slow detokenizer looks at 7."""
+"""Prompt tokens that the detokenizer of an answer starts from, in number. The text of the first output tokens depends
+on the prompt tokens before them. With a higher value, the first token costs more time. With fewer than 7, which vLLM's
+`SlowIncrementalDetokenizer` reads, the first text can be wrong.
+"""
 
 TOKENS_ALONE = 512
-"""An answer that may call tools leaves in pieces of one token per so many that it has. Fewer make long arguments come
-in coarser pieces, more makes each token of them cost the event loop longer.
+"""The divisor of the delivery interval of an answer that may call tools, in tokens: an answer of n tokens leaves
+n // 512 tokens at a time (at least one). A lower value delivers long tool arguments in larger pieces. A higher value
+costs more time of the event loop per token, because vLLM's tool parsers read the whole text at each delivery.
 """
 
 
 class RemoteEngine:
-    """What vLLM's serving code needs of an engine (its EngineClient)."""
+    """The part of vLLM's `EngineClient` that vLLM's serving code uses."""
 
     errored = False
 
@@ -55,7 +59,8 @@ class RemoteEngine:
         self.renderer = renderer_from_config(self.vllm_config)
         quicken(self.renderer)
         self.input_processor = InputProcessor(self.vllm_config, self.renderer)
-        # vLLM would parse constraints here, on the event loop: the compilers try them elsewhere.
+        # With a config, vLLM's `SamplingParams.verify` would compile constraints on the event loop. `Compilers` does it
+        # in processes of their own.
         self.input_processor.structured_outputs_config = None
         judge_by_keywords()
         self.compilers = Compilers(constraints, self._tokens)
@@ -66,7 +71,7 @@ class RemoteEngine:
         self._decoder = MsgpackDecoder(EngineCoreOutput)
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
-        """Admission is the Scheduler's."""
+        """Admit every request: the Scheduler decides on admission."""
 
     async def is_tracing_enabled(self) -> bool:
         return False
@@ -81,10 +86,11 @@ class RemoteEngine:
         reasoning_parser_kwargs: dict[str, Any] | None = None,
         **ignored: object,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Run one prompt. `ignored` are the engine's own affairs: priority, data-parallel rank, trace headers.
+        """Run one prompt. `ignored` are arguments for an engine alone: priority, data-parallel rank, trace headers.
 
-        The generation is also left in the call, where the plain text path (api/frontend/plain_streams.py) takes it
-        from. Nothing runs, and nothing needs closing, before one of the two is iterated.
+        The generation is also added to the call. Plain text streams (api/frontend/plain_streams.py) take it from there
+        and do not iterate the outputs. The generation starts with the first iteration of either, and needs no closing
+        before.
         """
         call = CALL.get()
         generation = Generation(call, prompt, sampling_params, request_id, reasoning_ended, reasoning_parser_kwargs)
@@ -104,13 +110,15 @@ class RemoteEngine:
         return tokens_of(self.renderer.get_tokenizer(), vocab_size, self._has_tags)
 
     def detokenizer(self, request: EngineCoreRequest) -> IncrementalDetokenizer:
-        """A detokenizer that knows the end of the prompt: given all of it, it decodes all of it at the first token."""
+        """A detokenizer that starts from the last DETOKENIZER_CONTEXT tokens of the prompt. With the whole prompt,
+        vLLM's `FastIncrementalDetokenizer` would decode the whole prompt at the first token.
+        """
         tail = copy(request)
         tail.prompt_token_ids = (request.prompt_token_ids or [])[-DETOKENIZER_CONTEXT:]
         return IncrementalDetokenizer.from_new_request(self.renderer.tokenizer, tail)
 
     async def _outputs_of(self, generation: Generation) -> AsyncGenerator[RequestOutput, None]:
-        """The generation as vLLM's own serving code takes it."""
+        """The generation as the request outputs that vLLM's serving code reads."""
         request = self.processed(generation)
         collector = RequestOutputCollector(request.params.output_kind, request.request_id)
         sequence_ids = self._expect(request, collector)
@@ -124,13 +132,13 @@ class RemoteEngine:
                         if (output := collector.get_nowait()) is not None:
                             yield cast(RequestOutput, output)
                         if generation.has_tools:
-                            self._come_together(sequence_ids[delta.sequence])
+                            self._lengthen_interval(sequence_ids[delta.sequence])
         finally:
             self._outputs.abort_requests(sequence_ids, internal=True)
 
-    def _come_together(self, sequence_id: str) -> None:
-        """The longer a sequence is, the more of its tokens leave at a time: vLLM's tool parsers look at all of the text
-        whenever something comes.
+    def _lengthen_interval(self, sequence_id: str) -> None:
+        """Raise the number of tokens that leave at a time (vLLM's `RequestState.stream_interval`) with the length of
+        the sequence.
         """
         state = self._outputs.request_states.get(sequence_id)
         if state is None or state.detokenizer is None:
@@ -139,11 +147,11 @@ class RemoteEngine:
         interval = num_tokens // TOKENS_ALONE
         if interval > state.stream_interval:
             if state.stream_interval == 1:
-                state.sent_tokens_offset = num_tokens  # vLLM keeps it for longer intervals alone
+                state.sent_tokens_offset = num_tokens  # vLLM updates the offset only if the interval is longer than 1
             state.stream_interval = interval
 
     def _expect(self, request: EngineCoreRequest, collector: RequestOutputCollector) -> list[str]:
-        """Prepare detokenization of the request's sequences; returns their ids by index."""
+        """Prepare the detokenization of the request's sequences. Returns the id of each sequence, by its index."""
         if request.params.n == 1:
             self._outputs.add_request(request, None, None, 0, collector)
             return [request.request_id]

@@ -1,4 +1,4 @@
-"""How many tokens texts have: in a thread of its own and in small parts, so that nobody's texts hold up others."""
+"""The number of tokens of texts, counted in one thread and in small parts: long texts must not delay other work."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -7,22 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 from api.frontend.fast_tokenizer import SHORT_CHARS
 
 COUNTED_AT_A_TIME = 1 << 16
-"""Characters. The tokenizer's answer is put into Python lists while nothing else of the process runs: 5 ms for so many.
-More blocks the event loop for longer, and lets others wait longer for their turn; fewer cuts more words in two, each of
-which counts as two tokens.
+"""Most text that is tokenized in one call, in characters. The tokenizer builds Python lists with the interpreter held:
+about 5 ms for 65,536 characters. A higher value blocks the event loop and other counts for longer. A lower value cuts
+more words in two, and each word that is cut adds a token to the count.
 """
 
 _COUNTING = ThreadPoolExecutor(1, "counting")
-"""Long conversations take minutes. In the threads that all share they would take those of everybody else."""
+"""The thread that counts. Counting a long conversation takes minutes: in asyncio's default executor it would occupy the
+threads that other work needs.
+"""
 
 
 class TextCounter:
     def __init__(self, count: Callable[[str], int]) -> None:
-        """`count`: the tokens of a short text."""
+        """`count` returns the number of tokens of a text of at most COUNTED_AT_A_TIME characters."""
         self._count = count
 
     async def counts(self, texts: Sequence[str]) -> list[int]:
-        """Of each text, by itself; of one longer than COUNTED_AT_A_TIME nearly."""
+        """The number of tokens of each text by itself. For a text longer than COUNTED_AT_A_TIME it is an approximation,
+        because the text is cut into parts.
+        """
         if sum(map(len, texts)) <= SHORT_CHARS:
             return [self._count(text) for text in texts]
         counts, loop = [0] * len(texts), asyncio.get_running_loop()
@@ -37,7 +41,7 @@ class TextCounter:
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
-    """Parts of the texts, with their texts' numbers: about COUNTED_AT_A_TIME characters each."""
+    """Batches of at most COUNTED_AT_A_TIME characters. An entry of a batch is the index of a text and a part of it."""
     batch: list[tuple[int, str]] = []
     num_chars = 0
     for number, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""What vLLM's front half reports as an error, as one of ours."""
+"""Errors of vLLM's front half as errors of cluster/errors.py."""
 
 import msgspec
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
@@ -22,13 +22,13 @@ def error_of_response(response: ErrorResponse) -> ServingError:
     if error.code == NotFound.http_status:
         return NotFound(error.message, error.param, "model_not_found" if error.param == "model" else None)
     if error.code >= ServingError.http_status:
-        return ServingError(UNFORESEEN)  # the text of its exception is for the log, where it is
+        return ServingError(UNFORESEEN)  # vLLM has logged the exception; its text is not for the client
     return _invalid(error.message, error.param)
 
 
 def error_in_frame(frame: str, known: ServingError | None) -> ServingError | None:
-    """The error that an SSE frame of vLLM's serving code reports, if it does: the `known` one, of which the frame says
-    no more than a message, or vLLM's own.
+    """The error that an SSE frame of vLLM's serving code reports; None if the frame reports no error. `known` is the
+    error that the call already has. It is preferred, because the frame has only its message.
     """
     if not frame.startswith('data: {"error"'):
         return None

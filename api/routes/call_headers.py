@@ -1,4 +1,4 @@
-"""What the routes that generate share: how a request is to be run, and what its answer says of how it was."""
+"""Request and response headers of the routes that generate: how to run a request, and how the request was run."""
 
 from typing import Any
 
@@ -19,20 +19,24 @@ from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction, Slo
 
 PATH_HEADER = "x-baton-path"
-"""Of a response: where it ran. Of a request, where the operator allows it: where it must run."""
+"""In a response, the path on which the request ran. In a request, the path on which the request must run, if
+`ingress.allow_path_header` permits the header.
+"""
 
 SOURCES_HEADER = "x-baton-prompt-tokens"
-"""Of a response: how many tokens of the prompt the worker of the first token computed, and found where."""
+"""In a response, the sources of the prompt's KV blocks on the worker that generated the first token: the number of
+prompt tokens that the worker computed, and the number that the worker found in each source.
+"""
 
 SLO_HEADER = "x-baton-slo"
-"""Of a response: its SLO class, and the TTFT and TPOT that it was to meet."""
+"""In a response, the SLO class of the request with its TTFT and TPOT objectives."""
 
 PREDICTED_HEADER = "x-baton-predicted"
-"""Of a response: the TTFT and TPOT that it was placed for."""
+"""In a response, the TTFT and TPOT that the Scheduler predicted for the placement."""
 
 
 def call_of(request: Request, body: Any) -> Call:
-    """Raises InvalidRequest."""
+    """The call that a request's headers and body describe. Raises InvalidRequest."""
     call = Call(
         tenant=tenant_of(request),
         path=_forced_path(request),
@@ -45,13 +49,15 @@ def call_of(request: Request, body: Any) -> Call:
 
 
 async def check_constraints_of(request: Request, body: Any) -> None:
-    """What the body asks of structured output. Raises InvalidRequest."""
+    """Check the constraints of structured output in a body. Raises InvalidRequest."""
     config = services_of(request).config.structured_output
     await checked(request, None, lambda: check_constraints(body, config))
 
 
 def hold_sequences(request: Request, body: Any) -> None:
-    """A request that asks for several holds so much of the replica's capacity. Raises InvalidRequest, Overloaded."""
+    """Take one unit of the replica's capacity for each sequence that a request asks for. The request already holds the
+    first unit. Raises InvalidRequest, Overloaded.
+    """
     number = check_sequences(body, services_of(request).max_sequences)
     if number > 1:
         hold_more(request.scope, number - 1)
@@ -78,7 +84,9 @@ def _listed(**values: object) -> str:
 
 
 def _forced_path(request: Request) -> Path | None:
-    """Raises InvalidRequest for a header that is not allowed or names no path."""
+    """The path that the request's header forces; None without the header. Raises InvalidRequest if the header is not
+    allowed, or if it names no path.
+    """
     wanted = request.headers.get(PATH_HEADER)
     if wanted is None:
         return None

@@ -1,4 +1,7 @@
-"""POST /v1/chat/completions and /v1/completions."""
+"""POST /v1/chat/completions and /v1/completions: completions are generated.
+
+The routes of completions that were stored before are in api/routes/stored_completions.py.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -29,9 +32,8 @@ async def create_chat_completion(request: Request) -> Response:
     call = call_of(request, body)
     keeping = None
     if wants_store(body):
-        keeping = StoredAnswer(
-            services_of(request).keeper, tenant_in_state(request), body, tier_of(call.terms.slo_class)
-        )
+        writer = services_of(request).completion_writer
+        keeping = StoredAnswer(writer, tenant_in_state(request), body, tier_of(call.terms.slo_class))
     return await _answered(request, body, call, services_of(request).frontend.chat_completion, keeping)
 
 
@@ -42,7 +44,7 @@ async def create_completion(request: Request) -> Response:
     return await _answered(request, body, call_of(request, body), services_of(request).frontend.completion)
 
 
-# Plain routes: FastAPI's own would resolve dependencies, of which there are none, for each request.
+# `add_route` adds Starlette's routes: FastAPI's own would resolve dependencies for each request, and there are none.
 router = APIRouter()
 router.add_route("/v1/chat/completions", create_chat_completion, methods=["POST"])
 router.add_route("/v1/completions", create_completion, methods=["POST"])
@@ -53,7 +55,7 @@ async def _answered(
 ) -> Response:
     result = await answer(body if keeping is None else keeping.body, call)
     if isinstance(result, dict):
-        if "service_tier" in result:  # vLLM's own is always null
+        if "service_tier" in result:  # vLLM always sets null
             result["service_tier"] = tier_of(call.terms.slo_class)
         shown = public(result)
         return JSONResponse(shown if keeping is None else await keeping.whole(shown), headers=headers_of(call))

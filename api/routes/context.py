@@ -1,4 +1,4 @@
-"""/v1/responses/compact and /input_tokens: a conversation made short, and how long a prompt would be."""
+"""/v1/responses/compact and /v1/responses/input_tokens: compaction of a conversation, and the length of a prompt."""
 
 import time
 from typing import Any
@@ -75,7 +75,7 @@ async def input_tokens(request: Request) -> dict[str, Any]:
 
 
 async def _conversation(request: Request, wanted: ResponseRequest) -> tuple[History, list[Item]]:
-    """What the input follows, and the input, with ids. Raises NotFound, StateUnavailable."""
+    """The history that the input follows, and the items of the input with ids. Raises NotFound, StateUnavailable."""
     state: ChatState = services_of(request).chat_state
     tenant, history = tenant_in_state(request), NOTHING
     if wanted.conversation or wanted.previous:

@@ -1,4 +1,4 @@
-"""/v1/conversations: OpenAI's conversations and their items, and a list of conversations, which OpenAI has not."""
+"""/v1/conversations: OpenAI's conversations and their items, and a list of conversations, which OpenAI lacks."""
 
 from typing import Any
 
@@ -30,7 +30,9 @@ async def create(request: Request) -> dict[str, Any]:
 
 @router.get("")
 async def list_conversations(request: Request) -> dict[str, Any]:
-    """Newest first; `user` and `metadata[key]=value` select. With `query`, those that match it, the best first."""
+    """List conversations, the newest first. `user` and `metadata[key]=value` are filters. With `query`, list the
+    conversations that match the query, the best first.
+    """
     query, page = request.query_params, page_of(request.query_params)
     tenant, user, metadata = tenant_in_state(request), query.get("user"), metadata_in(query)
     if "query" not in query:
@@ -38,7 +40,9 @@ async def list_conversations(request: Request) -> dict[str, Any]:
         shown = [_shown(conversation) for conversation in found.part.data]
         return listed(Part(shown, found.part.has_more), found.cursor)
     if "order" in query:
-        raise InvalidRequest("with query, the best come first: there is no other order", "order", "invalid_value")
+        raise InvalidRequest(
+            "order cannot be set together with query: the best matches come first", "order", "invalid_value"
+        )
     matches = await _state(request).stores.search.find(tenant, query["query"], page, user, metadata)
     return listed(Part([_shown_match(match) for match in matches.part.data], matches.part.has_more), matches.cursor)
 
@@ -55,7 +59,9 @@ async def retrieve(request: Request, conversation: str) -> Response:
 
 @router.post("/{conversation}")
 async def update(request: Request, conversation: str) -> dict[str, Any]:
-    """What the body does not name stays; a title of null is removed."""
+    """Change the metadata or the title of a conversation. A field that the body lacks stays as it is; the title null
+    removes the title.
+    """
     body, tenant = await object_of(request, frozenset({"metadata", "title"})), tenant_in_state(request)
     metadata = metadata_of(body["metadata"]) if "metadata" in body else None
     title = title_of(body["title"]) if "title" in body else None
@@ -108,7 +114,7 @@ async def delete_item(request: Request, conversation: str, item: str) -> dict[st
 
 
 def _store(request: Request) -> Conversations:
-    """Raises StateUnavailable."""
+    """The store of conversations. Raises StateUnavailable."""
     return _state(request).stores.conversations
 
 

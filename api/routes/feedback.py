@@ -1,4 +1,4 @@
-"""/v1/feedback: what users think of stored responses and chat completions, which OpenAI has not."""
+"""/v1/feedback: the opinions of users about stored responses and chat completions. OpenAI lacks this resource."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ async def create(request: Request) -> dict[str, Any]:
 
 @router.get("")
 async def list_feedback(request: Request) -> dict[str, Any]:
-    """Newest first; `response_id` and `rating` select."""
+    """List feedback, the newest first. `response_id` and `rating` are filters."""
     query, page = request.query_params, page_of(request.query_params)
     rating = rating_of(query["rating"]) if "rating" in query else None
     found = await _store(request).find(tenant_in_state(request), page, query.get("response_id"), rating)
@@ -37,7 +37,7 @@ async def delete(request: Request, feedback: str) -> dict[str, Any]:
 
 
 def _store(request: Request) -> FeedbackStore:
-    """Raises StateUnavailable."""
+    """The store of feedback. Raises StateUnavailable."""
     state: ChatState = services_of(request).chat_state
     return state.stores.feedback
 

@@ -12,14 +12,15 @@ router = APIRouter()
 
 
 STANDSTILL_S = 10.0
-"""A replica that has been full for so long without one of its requests ending refuses everybody. Sooner would take out
-replicas that are only busy, all at the same time.
+"""Time after which a replica that is full, and in which no request ends, counts as unhealthy, in seconds. A lower value
+takes replicas out of service that are only busy, possibly all at once. With a higher value, a replica that is stuck
+refuses clients for longer.
 """
 
 
 @router.api_route("/healthz", methods=["GET", "HEAD"])
 async def healthz(request: Request) -> Response:
-    """This ingress replica answers, and takes requests."""
+    """Tell whether this ingress replica answers and takes requests."""
     capacity: Capacity = services_of(request).capacity
     standstill: Standstill = services_of(request).standstill
     stands_still = standstill.lasts_s(asyncio.get_running_loop().time()) > STANDSTILL_S
@@ -33,7 +34,7 @@ async def healthz(request: Request) -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Both pools can serve: a prefill worker can hand over to a decode worker."""
+    """Tell whether the cluster can serve: a prefill worker can hand KV blocks to a decode worker."""
     view = await services_of(request).cluster.view()
     body = {
         "ready": view.is_ready,
@@ -46,5 +47,5 @@ async def readyz(request: Request) -> Response:
 
 @router.get("/metrics")
 async def scrape(request: Request) -> Response:
-    """Prometheus text for the whole application."""
+    """The metrics of the whole application, as Prometheus text."""
     return Response(await services_of(request).cluster.metrics_page(), media_type="text/plain; version=0.0.4")

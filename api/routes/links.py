@@ -1,4 +1,4 @@
-"""GET /baton/links: how each prefill worker's KV blocks reach each decode worker. What `baton probe` prints."""
+"""GET /baton/links: the transport from each prefill worker to each decode worker. `baton probe` prints this table."""
 
 import msgspec
 from fastapi import APIRouter, Request, Response

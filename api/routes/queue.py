@@ -1,4 +1,4 @@
-"""GET /baton/queue: who waits for a placement, in the order in which they are served, and for how long yet."""
+"""GET /baton/queue: the requests that wait for a placement, in the order of service, with their expected waits."""
 
 import msgspec
 from fastapi import APIRouter, Request, Response

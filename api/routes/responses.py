@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's responses, which remember what they follow."""
+"""/v1/responses: OpenAI's responses. A response can follow a conversation or an earlier response."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -42,7 +42,7 @@ async def create(request: Request) -> Response:
 
 @router.get("/{response}")
 async def retrieve(request: Request, response: str) -> Any:
-    """With `stream=true` its events, those after `starting_after`."""
+    """Answer with a stored response, or with its events if `stream=true`: those after the event `starting_after`."""
     tenant, query = tenant_in_state(request), request.query_params
     if not flag_in(query, "stream"):
         return await answer_or_copy(
@@ -62,7 +62,9 @@ async def cancel(request: Request, response: str) -> dict[str, Any]:
 
 @router.post("/{response}/regenerate")
 async def regenerate(request: Request, response: str) -> Response:
-    """A sibling: the same input, answered anew. In a conversation it takes the place of the turn and what follows."""
+    """Answer the input of a response again, as a new response. In a conversation, the new response replaces the turn
+    and the turns that follow it.
+    """
     overrides = await object_of(request, OVERRIDES)
     await check_constraints_of(request, overrides)
     tenant, store = tenant_in_state(request), _store(request)
@@ -90,7 +92,7 @@ async def input_items(request: Request, response: str) -> Response:
 
 
 async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str, Any]) -> Response:
-    """However often the body is sent, in tries of the same request."""
+    """Answer a request once, even if its client sends it several times (api/responses/idempotency.py)."""
     if not wanted.is_stored:
         return await _answer(request, wanted, new_id("resp"))
     tenant = tenant_in_state(request)
@@ -103,7 +105,9 @@ async def _answer_once(request: Request, wanted: ResponseRequest, body: dict[str
 
 
 async def _answer(request: Request, wanted: ResponseRequest, response: str, hold: Hold | None = None) -> Response:
-    """`response`: its id. `hold`: of the name of this request."""
+    """Start the turn that makes the response with the id `response`, and answer with the response or its events. `hold`
+    keeps the name under which further tries of the request find the response; None if there is no such name.
+    """
     try:
         call = call_of(request, wanted.body)
         tenant, units = tenant_in_state(request), request.scope[UNITS]
@@ -141,7 +145,7 @@ async def _answer_of_another_try(request: Request, wanted: ResponseRequest, resp
 
 
 def _resumed(request: Request, response: str, first: int) -> EventStream:
-    """From this event on."""
+    """The events of a response from the event `first` on."""
     frames = _frames(_events_of(request, response, first - 1), first)
     keep_alive_s = services_of(request).config.keep_alive_s
     return EventStream(frames, lambda _: None, dict, keep_alive_s, lambda error: error_event(error, first))
@@ -153,7 +157,7 @@ def _events_of(request: Request, response: str, after: int) -> AsyncGenerator[by
 
 
 async def _started(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Of another try, which may be refused."""
+    """The events of another try of the request. Raises Conflict if that try was refused."""
     try:
         async with aclosing(events):
             async for event in events:
@@ -163,7 +167,9 @@ async def _started(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes,
 
 
 def _refused_meanwhile() -> Conflict:
-    return Conflict("another try of this request was refused meanwhile: try again", None, "request_refused")
+    return Conflict(
+        "another try of this request was refused in the meantime: send the request again", None, "request_refused"
+    )
 
 
 async def _turn_frames(turn: Turn) -> AsyncGenerator[bytes, None]:
@@ -176,7 +182,9 @@ async def _turn_frames(turn: Turn) -> AsyncGenerator[bytes, None]:
 
 
 async def _frames(events: AsyncGenerator[bytes, None], first: int) -> AsyncGenerator[bytes, None]:
-    """`first`: the number of the first event. Raises ServingError where there is none."""
+    """The events as frames. `first` is the number of the first event. An error is raised as ServingError before the
+    first event, and is a frame after it.
+    """
     number = first
     try:
         async with aclosing(events):
@@ -197,6 +205,6 @@ async def _whole(turn: Turn) -> dict[str, Any]:
 
 
 def _store(request: Request) -> Responses:
-    """Raises StateUnavailable."""
+    """The store of responses. Raises StateUnavailable."""
     state: ChatState = services_of(request).chat_state
     return state.stores.responses

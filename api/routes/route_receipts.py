@@ -1,5 +1,6 @@
-"""GET /baton/receipts?last=N&http_request=ID: where the last requests ran, or those of one HTTP request, why, what was
-predicted, and how it came out. For debugging: of one ingress replica, and only where `ingress.keep_receipts` allows it.
+"""GET /baton/receipts?last=N&http_request=ID: the last route receipts, of all requests or of one HTTP request.
+
+The route is for debugging. It shows the receipts of one ingress replica, as many as `ingress.keep_receipts` keeps.
 """
 
 from typing import Any
@@ -13,9 +14,10 @@ from cluster.errors import InvalidRequest, NotFound
 router = APIRouter(prefix="/baton")
 
 DEFAULT_LAST = 10
+"""Receipts in an answer to a request without `last`, in number."""
 MAX_LAST = 1000
-"""Receipts in one answer, in number. They are put together on the event loop, some 16 us each: more holds up all
-requests of the replica, fewer has an operator ask more often.
+"""Most receipts in one answer, in number. A receipt is encoded on the event loop in about 16 us. A higher value blocks
+the event loop for longer; with a lower value, an operator needs more calls.
 """
 
 
@@ -30,7 +32,7 @@ async def receipts(request: Request) -> Response:
 
 
 def _number(request: Request) -> int:
-    """Raises InvalidRequest."""
+    """The number of receipts that the request asks for. Raises InvalidRequest."""
     text = request.query_params.get("last", str(DEFAULT_LAST))
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LAST)) and int(text) <= MAX_LAST):
         raise InvalidRequest(f"last must be a number, at most {MAX_LAST}", "last", "invalid_value")
@@ -38,7 +40,7 @@ def _number(request: Request) -> int:
 
 
 def _named(value: Any) -> Any:
-    """With the names of all fields: on the wire between processes many structs are arrays."""
+    """The value with the names of all fields: msgspec would encode some structs as arrays (`array_like`)."""
     if isinstance(value, msgspec.Struct):
         return {name: _named(field) for name, field in msgspec.structs.asdict(value).items()}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""What the routes of an ingress replica work with, made once when the replica starts (api/http_app.py)."""
+"""The services that the routes of an ingress replica use, made when the replica starts (api/http_app.py)."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,14 @@ from cluster.config.ingress import IngressConfig
 
 @dataclass(frozen=True, kw_only=True)
 class IngressServices:
-    """What the routes of one ingress replica share. All fields live as long as the replica."""
+    """The objects that the routes of one ingress replica share. All of them live as long as the replica."""
 
     config: IngressConfig
     frontend: Frontend
     cluster: ClusterPort
     receipts: ReceiptLog
     chat_state: ChatState
-    keeper: CompletionStoreWriter
+    completion_writer: CompletionStoreWriter
     context: ContextManager
     titles: Titles
     turns: RunningTurns
@@ -34,7 +34,7 @@ class IngressServices:
 
     @property
     def max_sequences(self) -> int:
-        """The most sequences that one request may ask for, in number."""
+        """Most sequences that one request may ask for, in number."""
         return min(self.config.max_sequences_per_request, self.config.max_ongoing_requests)
 
 

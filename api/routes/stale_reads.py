@@ -1,4 +1,4 @@
-"""Reads that are answered from copies while what is remembered cannot be reached."""
+"""Stale reads: answers from copies while PostgreSQL cannot be reached."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,14 +10,16 @@ from api.routes.services import services_of
 from api.wire.pages import Page
 
 STALE_HEADER = "x-baton-stale"
-"""Of a response that is a copy: how many seconds ago it was so."""
+"""In a stale read, the age of the copy, in seconds."""
 
 
 async def answer_or_copy(
     request: Request, tenant: str, scope: str, name: str | None, ask: Callable[[], Awaitable[dict[str, Any]]]
 ) -> Response:
-    """`scope`: the conversation or response whose deletion ends the copies. `name`: of the copy in it; None for what is
-    not kept. Raises what `ask` raises.
+    """The answer of `ask`, or a copy of an earlier answer if PostgreSQL cannot be reached.
+
+    `scope` is the conversation or response whose deletion also deletes the copies. `name` is the name of the copy in
+    the scope; None if no copy is kept. Raises the errors of `ask`.
     """
     if name is None:
         return JSONResponse(await ask())
@@ -27,5 +29,5 @@ async def answer_or_copy(
 
 
 def first_page(page: Page) -> str | None:
-    """Its name as a copy; None for a later one."""
+    """The name of a list's first page as a copy; None for a later page, of which no copy is kept."""
     return None if page.after else f"{page.limit} {'newest' if page.newest_first else 'oldest'} first"

@@ -1,4 +1,7 @@
-"""/v1/chat/completions: those that were stored."""
+"""/v1/chat/completions: completions that were stored.
+
+The routes that generate completions are in api/routes/completions.py.
+"""
 
 from typing import Any
 
@@ -18,7 +21,7 @@ router = APIRouter(prefix="/v1/chat/completions")
 
 @router.get("")
 async def list_completions(request: Request) -> dict[str, Any]:
-    """Oldest first; `model`, `user` and `metadata[key]=value` select."""
+    """List stored completions, the oldest first. `model`, `user` and `metadata[key]=value` are filters."""
     query, page = request.query_params, page_of(request.query_params, "asc")
     found = await _store(request).find(
         tenant_in_state(request), page, query.get("model"), query.get("user"), metadata_in(query)
@@ -47,13 +50,13 @@ async def delete(request: Request, completion: str) -> dict[str, Any]:
 
 @router.get("/{completion}/messages")
 async def messages(request: Request, completion: str) -> dict[str, Any]:
-    """Those that it answers, oldest first."""
+    """List the messages that a completion answers, the oldest first."""
     page = page_of(request.query_params, "asc")
     found = await _store(request).messages(tenant_in_state(request), completion)
     return listed(part_of(listed_messages(completion, found), page))
 
 
 def _store(request: Request) -> ChatCompletions:
-    """Raises StateUnavailable."""
+    """The store of chat completions. Raises StateUnavailable."""
     state: ChatState = services_of(request).chat_state
     return state.stores.chat_completions

@@ -1,1 +1,1 @@
-"""What stands between a connection and a route: who may ask, how much, how long, and what every answer says."""
+"""The HTTP server of an ingress replica: listener, HTTP protocol, event streams and the ports of its routes."""

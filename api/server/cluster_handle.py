@@ -1,4 +1,4 @@
-"""The whole application, as an ingress replica sees it: the Scheduler's views, and everybody's metrics."""
+"""The whole application, as an ingress replica sees it: the Scheduler's views, and the metrics of all replicas."""
 
 import asyncio
 import logging
@@ -13,13 +13,14 @@ from router.session.scheduler_failover import SchedulerFailover
 
 logger = logging.getLogger("baton.handles")
 _VIEW_MAX_AGE_S = 0.25
-"""How old a view of the cluster or of the queue may be that is given to clients, in seconds. As long as workers take
-between two reports: longer shows what is no more, shorter lets who asks all the time cost the Scheduler more.
+"""Greatest age of a view of the cluster or of the queue that clients get, in seconds: the interval of workers' reports
+(REPORT_INTERVAL_S of cluster/worker/worker.py). A lower value costs the Scheduler more calls and shows little that is
+newer. A higher value shows workers and requests that are gone.
 """
 
 
 class ClusterHandle:
-    """The whole application, as an ingress replica sees it."""
+    """The implementation of ClusterPort (api/server/ports.py) by calls of the Scheduler and of all replicas."""
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class ClusterHandle:
         deployments: list[Deployment],
         metrics_max_age_s: float,
     ) -> None:
-        """To be made while the replica starts (`connected_handles`)."""
+        """Must run while the replica starts (`connected_handles`)."""
         self._deployments = connected_handles(deployments)
         self._view = SharedAnswer(scheduling.view, _VIEW_MAX_AGE_S)
         self._queue = SharedAnswer(scheduler.queue, _VIEW_MAX_AGE_S)
@@ -45,13 +46,13 @@ class ClusterHandle:
 
 
 async def metrics_page_of(deployments: Sequence[Deployment]) -> bytes:
-    """The metrics of every replica that answers in time, and of how many there are none."""
+    """Prometheus text: the metrics of every replica that answers in time, and the number of replicas that do not."""
     answers = await asyncio.gather(*(broadcast(handle, "scrape") for handle in deployments))
     num_missing = {}
     for handle, replicas in zip(deployments, answers, strict=True):
         missing = [repr(answer) for answer in replicas if not isinstance(answer, Scrape)]
         if missing:
-            logger.warning("no metrics of %d replicas of %s: %s", len(missing), handle.deployment_name, missing)
+            logger.warning("%d replicas of %s gave no metrics: %s", len(missing), handle.deployment_name, missing)
         num_missing[handle.deployment_name] = len(missing)
     scrapes = [answer for replicas in answers for answer in replicas if isinstance(answer, Scrape)]
     return await asyncio.to_thread(render, scrapes, num_missing)

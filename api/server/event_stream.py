@@ -1,8 +1,8 @@
-"""A stream of frames as an HTTP response, whatever happens to the generator behind it.
+"""A stream of frames as an HTTP response.
 
-Not Starlette's StreamingResponse: it sees the first frame before it chooses the status, and a frame costs it one
-message. Frames are vLLM's text (str), or ready for the wire (bytes). A client that leaves cancels the response
-(api/edge/disconnect.py), and with it the generator.
+An EventStream replaces Starlette's StreamingResponse: an EventStream sees the first frame before it chooses the status,
+and sends one ASGI message per frame. Frames are vLLM's text (str), or ready for the wire (bytes). When the client
+leaves, api/edge/disconnect.py cancels the response, which closes the generator of the frames.
 """
 
 import asyncio
@@ -20,13 +20,19 @@ from cluster.errors import ServingError
 logger = logging.getLogger("baton.ingress")
 
 STALL_FACTOR = 4
-"""A client that has taken nothing for so many times `keep_alive_s` is given up."""
+"""Time after which a stream is closed whose client takes nothing, in multiples of `keep_alive_s`. A lower value closes
+streams of slow clients; with a higher value, a dead client holds its generation for longer.
+"""
 
 
 class EventStream(Response):
-    """Until the first frame, or until `keep_alive_s` have passed without one, the status is open: an error is an error
-    response. Then errors are frames, a comment follows each `keep_alive_s` of silence, and exactly one terminal frame
-    ends the stream; unless the client reads nothing any more, whose connection is then closed as it is.
+    """A response of frames. It handles errors, silence and clients that stall as follows.
+
+    1. An error before the status is sent is an error response. The status is sent with the first frame, or after
+       `keep_alive_s` seconds without a frame.
+    2. A later error is a frame, and one terminal frame ends the stream, as it does without an error. A comment is sent
+       after each `keep_alive_s` seconds of silence.
+    3. If the client takes nothing for STALL_FACTOR times `keep_alive_s`, the stream ends without a terminal frame.
     """
 
     def __init__(
@@ -37,7 +43,9 @@ class EventStream(Response):
         keep_alive_s: float,
         error_frame: Callable[[ServingError], bytes] = error_frame,
     ) -> None:
-        """`headers_of_status` are asked for when it is sent; `error_frame` tells of what `frames` raises after that."""
+        """`headers_of_status` is called when the status is sent. `error_frame` makes the frame of an error that comes
+        after the status.
+        """
         self.background = None
         self._frames = frames
         self._error_in = error_in
@@ -56,7 +64,7 @@ class EventStream(Response):
         self._sent()
         self._watch_silence(send)
         try:
-            # In a task of its own: each token would else wake up through all the layers of the application.
+            # A task of its own: in the task of the request, each token would resume all layers of the application.
             self._sending = asyncio.create_task(self._send_all(scope, receive, send))
             await self._sending
         except asyncio.CancelledError:
@@ -103,7 +111,9 @@ class EventStream(Response):
         self._last_sent_at = asyncio.get_running_loop().time()
 
     def _watch_silence(self, send: Send) -> None:
-        """One timer for the whole stream: nothing to do per frame."""
+        """Send a comment after a silence, and end the stream of a client that takes nothing. One timer serves the whole
+        stream, so that a frame costs only a time stamp.
+        """
         loop = asyncio.get_running_loop()
         silence_s = loop.time() - self._last_sent_at
         if silence_s >= self._keep_alive_s:
@@ -111,7 +121,7 @@ class EventStream(Response):
                 self._is_stalled = True
                 self._sending.cancel()
                 return
-            if not self._is_sending and self._comment is None:  # a client that is slow needs no comments
+            if not self._is_sending and self._comment is None:  # a frame that waits for a slow client is no silence
                 self._comment = asyncio.create_task(self._send_comment(send))
             silence_s = 0.0
         self._timer = loop.call_later(self._keep_alive_s - silence_s, self._watch_silence, send)

@@ -1,8 +1,8 @@
 """The HTTP listener of an ingress replica: uvicorn inside the replica's own process.
 
-Clients connect straight to the replica. Serve's proxy would cost about 200 microseconds of CPU per streamed token; its
-cheaper replacement, HAProxy, still costs 14, must be chosen in the environment before Ray starts, and listens on all
-interfaces.
+Clients connect to the replica without Serve's proxy. The proxy would cost about 200 microseconds of CPU per streamed
+token. HAProxy, with which Serve can replace its proxy, costs 14 microseconds, must be chosen in the environment before
+Ray starts, and listens on all interfaces.
 """
 
 import asyncio
@@ -21,18 +21,31 @@ from cluster.network.open_files import allow_open_files
 logger = logging.getLogger("baton.ingress")
 
 BIND_TIMEOUT_S = 10.0
-"""A replica that this one replaces may still be finishing its streams."""
+"""Longest wait for the port, in seconds. The predecessor of this replica may still finish its streams on the port. With
+a lower value, a replacement fails while its predecessor ends; with a higher value, a wrong port is reported later.
+"""
 BIND_RETRY_S = 0.2
+"""Pause between two tries to bind the port, in seconds. A lower value costs CPU; a higher value delays the start."""
 BACKLOG = 2048
+"""Connections that the kernel completes before the process accepts them, in number. With a lower value, a burst of new
+connections is dropped; with a higher value, more connections wait in a process that is too busy.
+"""
 SEND_BUFFER_BYTES = 128 << 10
-"""Of a connection. The kernel would by itself take megabytes, and a client that reads nothing be noticed late."""
+"""Size of a connection's send buffer in the kernel, in bytes. The kernel's own choice grows to megabytes. With a higher
+value, a client that reads nothing is noticed later; with a lower value, a fast client waits for the event loop.
+"""
 MAX_SWEEP_S = 1.0
+"""Longest pause between two sweeps, in seconds. A lower value costs CPU; with a higher value, connections outlive their
+deadlines for longer.
+"""
 SWEEPS = 5
-"""Connections are looked at so often in the shortest time that they have. More often costs CPU, less often lets them
-live longer than that.
+"""Sweeps within the shortest time-out of a connection, in number. A higher value costs CPU; with a lower value,
+connections outlive their deadlines for longer.
 """
 OTHER_FILES = 1024
-"""What the process opens beside the connections of clients, at most."""
+"""Files that the process may open beside the connections of clients, in number. With a lower value, a process with all
+connections open cannot open a file; with a higher value, fewer machines permit the limit, and more log the warning.
+"""
 
 
 class HttpListener:
@@ -44,7 +57,7 @@ class HttpListener:
 
     @classmethod
     async def start(cls, app: ASGIApp, config: IngressConfig) -> "HttpListener":
-        """Raises OSError when the address cannot be listened on."""
+        """A listener on the address of the config. Raises OSError if the address cannot be bound."""
         listening = await _bound(config)
         _allow_files(config.max_connections + OTHER_FILES)
         gatekeeper = Gatekeeper(config)
@@ -64,12 +77,12 @@ class HttpListener:
         return cls(server, asyncio.create_task(server.serve(sockets=[listening])), gatekeeper)
 
     def check_health(self) -> None:
-        """Raises when nobody listens any more."""
+        """Raise RuntimeError if the listener has ended."""
         if self._serving.done():
             raise RuntimeError("the HTTP listener has ended")
 
     async def close(self) -> None:
-        """Take no more connections and wait for the open requests."""
+        """Accept no more connections, and wait for the end of the open requests."""
         self._server.should_exit = True
         await self._serving
         self._sweeping.cancel()
@@ -84,7 +97,7 @@ async def _sweep(gatekeeper: Gatekeeper) -> None:
 
 
 def _allow_files(number: int) -> None:
-    """A process without file descriptors accepts no connection, whoever holds them."""
+    """Raise the limit of open files: a process that has used up its file descriptors accepts no connection."""
     if (allowed := allow_open_files(number)) < number:
         logger.warning(
             "only %d files may be open: ingress.max_connections needs %d (ulimit -n), or must be lower", allowed, number
@@ -100,19 +113,21 @@ async def _bound(config: IngressConfig) -> socket.socket:
             if asyncio.get_running_loop().time() > deadline:
                 raise OSError(
                     f"cannot listen on {config.host}:{config.port} ({error.strerror}): choose another ingress.port; "
-                    "if it is Serve's own proxy that listens there, set proxy_location: Disabled"
+                    "if Serve's own proxy listens there, set proxy_location: Disabled"
                 ) from error
         await asyncio.sleep(BIND_RETRY_S)
 
 
 def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
-    """`shared`: several replicas of one machine listen on the port, and the kernel spreads the connections."""
+    """A socket that listens. If `shared`, several replicas of one machine can listen on the port, and the kernel
+    spreads the connections over the replicas.
+    """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which its connections inherit
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit the option
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listening.bind((host, port))
         listening.listen(BACKLOG)

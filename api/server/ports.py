@@ -1,4 +1,4 @@
-"""What the HTTP surface needs from the rest of the cluster."""
+"""The port through which the HTTP routes see the rest of the cluster."""
 
 from typing import Protocol
 
@@ -7,13 +7,15 @@ from cluster.messages.views import ClusterView, QueuedRequest
 
 class ClusterPort(Protocol):
     async def view(self) -> ClusterView:
-        """Raises ServingError while the Scheduler is away."""
+        """The Scheduler's view of the workers. Raises ServingError while the Scheduler cannot be reached."""
         ...
 
     async def queue(self) -> list[QueuedRequest]:
-        """Who waits for a placement, in the order in which they are served. Raises ServingError."""
+        """The requests that wait for a placement, in the order of service. Raises ServingError while the Scheduler
+        cannot be reached.
+        """
         ...
 
     async def metrics_page(self) -> bytes:
-        """Prometheus text of every process that answers in time."""
+        """Prometheus text with the metrics of every replica that answers in time."""
         ...

@@ -1,4 +1,4 @@
-"""What has become of the requests of one ingress replica: counted, and the last ones kept."""
+"""The route receipts of one ingress replica: all are counted in metrics, and the last ones are kept."""
 
 from collections import deque
 from itertools import islice
@@ -19,7 +19,7 @@ class ReceiptLog:
         self._kept: deque[RouteReceipt] = deque(maxlen=num_kept)
 
     def last(self, number: int, http_request: str | None = None) -> list[RouteReceipt]:
-        """The newest first, as far as they are kept: of all, or of one HTTP request."""
+        """At most `number` kept receipts, the newest first: of all requests, or of one HTTP request."""
         kept = (r for r in reversed(self._kept) if http_request is None or r.http_request == http_request)
         return list(islice(kept, number))
 
@@ -50,7 +50,7 @@ def _count_sources(role: str, sources: PromptTokenSources | None) -> None:
 
 
 def _compare(receipt: RouteReceipt, path: str) -> None:
-    """What was predicted with what came, unless the request had to be placed again."""
+    """Record the ratios of measured to predicted times, unless the request had more than one placement."""
     predicted = receipt.placement.predicted if receipt.placement else None
     if predicted is None or receipt.num_attempts != 1:
         return

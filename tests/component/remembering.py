@@ -51,6 +51,6 @@ async def clients_of(
             await client.close()
         await listener.close()
         await app.state.services.turns.drained()
-        await app.state.services.keeper.drained()
+        await app.state.services.completion_writer.drained()
         await app.state.services.titles.close()
         await app.state.services.context.close()

@@ -123,4 +123,4 @@ async def test_deployment_that_does_not_answer_does_not_vanish_silently(
         'baton_scrape_missing{deployment="DecodeWorker"} 2.0',
     ]
     assert page.count(b"baton_output_tokens_total{") == 2
-    assert "no metrics of 1 replicas of PrefillWorker" in caplog.text
+    assert "1 replicas of PrefillWorker gave no metrics" in caplog.text

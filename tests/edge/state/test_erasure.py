@@ -44,7 +44,7 @@ async def with_everything(http: httpx.AsyncClient) -> str:
     await http.get(f"/v1/conversations/{conversation}")  # of which a copy is kept
     await http.get(f"/v1/conversations/{conversation}/items")
     await http.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
-    await services_of(http).keeper.drained()
+    await services_of(http).completion_writer.drained()
     return conversation
 
 

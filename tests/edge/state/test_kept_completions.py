@@ -66,7 +66,7 @@ async def test_tenant_that_fills_its_queue_is_told_so_and_the_others_are_stored(
     assert (await app.post(CHAT, json=asked("x" * 8 * KILO), headers=bob)).status_code == 200
     assert await stored(app, headers=bob) == 1
     greedy_is_slow.set()
-    await services_of(app).keeper.drained()
+    await services_of(app).completion_writer.drained()
     assert await stored(app) == 2
 
 

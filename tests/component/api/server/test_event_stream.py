@@ -12,6 +12,7 @@ from api.edge.edge import Edge
 from api.server.event_stream import EventStream
 from cluster.config.ingress import IngressConfig
 from cluster.errors import Overloaded, ServingError
+from cluster.simulation.clock import VirtualLoop
 
 DONE = "data: [DONE]\n\n"
 TEXT = 'data: {"text":"a"}\n\n'
@@ -19,8 +20,11 @@ BROKEN = 'data: {"error":"broken"}\n\n'
 COMMENT = ": keep-alive\n\n"
 REFUSAL = 'data: {"error":{"message":"full","type":"server_error","param":null,"code":"engine_overloaded"}}\n\n'
 
-SOON = 0.02
-"""A keep-alive that a test can wait for."""
+SOON = 1 / 64
+"""Keep-alive interval of a test that waits for comments, in seconds. A test that needs a time below the interval
+runs on a VirtualLoop: on a loaded machine, a sleep of SOON / 4 can take longer than SOON. SOON is a power of two, so
+that sums of virtual times are exact.
+"""
 
 
 def error_in(frame: str) -> ServingError | None:
@@ -171,19 +175,27 @@ async def test_comments_fill_the_silence_between_frames_and_lose_none() -> None:
     assert client.text.startswith(TEXT + COMMENT)
 
 
-async def test_stream_that_is_not_silent_has_no_comments() -> None:
+def test_stream_that_is_not_silent_has_no_comments() -> None:
     steps: list[str | bytes | float] = [TEXT, SOON / 4]
-    assert COMMENT not in (await taken(*steps * 12, keep_alive_s=SOON)).text
+    client = VirtualLoop().run(taken(*steps * 12, keep_alive_s=SOON))
+    assert client.text == TEXT * 12 + DONE
 
 
-async def test_slow_client_is_sent_no_comments() -> None:
-    client, frames = Client(), Frames(TEXT, TEXT)
-    client.accept.clear()
-    taking = asyncio.ensure_future(client.takes(frames, SOON))
-    await asyncio.sleep(3 * SOON)
-    client.accept.set()
-    await taking
-    assert client.text == TEXT + TEXT + DONE
+def test_comments_are_as_far_apart_as_the_silence_allows() -> None:
+    client = VirtualLoop().run(taken(TEXT, 3.5 * SOON, TEXT, SOON / 2, TEXT, keep_alive_s=SOON))
+    assert client.text == TEXT + COMMENT * 3 + TEXT * 2 + DONE
+
+
+def test_slow_client_is_sent_no_comments() -> None:
+    async def slow() -> Client:
+        client = Client()
+        client.accept.clear()
+        taking = asyncio.ensure_future(client.takes(Frames(TEXT, TEXT), SOON))
+        await asyncio.sleep(3 * SOON)
+        client.accept.set()
+        return await taking
+
+    assert VirtualLoop().run(slow()).text == TEXT + TEXT + DONE
 
 
 @pytest.mark.parametrize(
