@@ -12,6 +12,7 @@ from api.identity.tenants import tenant_of_key
 from api.state.event_streams.response_events import StoredEvents, events_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import RUNNING
+from api.state.postgres.tenant_transaction import TenantDatabase
 from api.wire.responses.short_events import whole
 from tests.component.api.responses.streams import resumed
 from tests.edge.state.blocking import longest_block
@@ -79,12 +80,11 @@ async def test_what_an_older_version_has_stored_is_shown_as_ever(client, model, 
 
 
 async def as_of_an_older_version(state: Any, url: str, response: str) -> None:
-    keys = state._keys
     ((tenant,),) = rows(url, "SELECT tenant_id FROM responses WHERE id = %s", [response])
-    async with state._database.transaction(tenant) as transaction:
-        key = await keys.newest(transaction, tenant)
-        store = state.stores
-        lines = await events_of(transaction, keys, tenant, response)
+    store = state.stores
+    async with TenantDatabase(state._database, state._keys).transaction(tenant) as transaction:
+        key = await transaction.sealing_key()
+        lines = await events_of(transaction, response)
     ended, asked = await store.responses.get(tenant, response), await store.responses.asked(tenant, response)
     created = await store.response_events.created(tenant, response)
     batch = StoredEvents.of(key, response, "", 0, whole(lines, created))
