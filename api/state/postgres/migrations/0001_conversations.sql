@@ -1,7 +1,7 @@
 -- Tenants, the keys that their texts are encrypted with, and their conversations.
 --
--- Every row belongs to a tenant, and row-level security shows it to nobody else, whatever a query forgets. A job that
--- tends the rows of all tenants sets app.tenant_id to '*'.
+-- Every row belongs to a tenant. Row-level security hides the row from other tenants even if a query forgets its condition.
+-- A job over the rows of all tenants sets app.tenant_id to '*'.
 
 CREATE TABLE tenants (
   id         text PRIMARY KEY,
@@ -11,7 +11,7 @@ CREATE TABLE tenants (
 CREATE TABLE tenant_keys (
   tenant_id    text NOT NULL REFERENCES tenants (id),
   version      int NOT NULL,
-  -- By the master key. NULL: destroyed, and what it has encrypted with it
+  -- Wrapped by the master key. NULL: the key is destroyed, and its texts cannot be read any more
   wrapped_key  bytea,
   master_key   text NOT NULL,
   created_at   timestamptz NOT NULL DEFAULT now(),

@@ -1,4 +1,4 @@
--- Responses: a turn each, with the items that it was given and those that it made.
+-- Responses. Each is one turn, with its input items and its output items.
 --
 -- An item belongs to a conversation (seq is its place there), to a response (position), or to both.
 
@@ -12,9 +12,9 @@ CREATE TABLE responses (
   -- The response object without its output
   body                 bytea NOT NULL,
   key_version          int NOT NULL,
-  -- Whoever generates it renews this; one that has run out is nobody's any more
+  -- The generation claim: the ingress that generates the response renews it. After this time the response is orphaned
   lease_until          timestamptz NOT NULL,
-  -- Ended because its lease ran out; if its generator lives after all, its word is the last
+  -- Ended because the generation claim ran out. If the ingress lives after all, its end of the response replaces this one
   is_orphan            boolean NOT NULL DEFAULT false,
   created_at           timestamptz NOT NULL DEFAULT now(),
   finished_at          timestamptz,

@@ -1,4 +1,4 @@
--- What a response has told, event by event, from before its clients see it.
+-- The events of responses, which are stored before clients see them.
 
 CREATE TABLE response_events (
   tenant_id    text NOT NULL,
@@ -14,20 +14,20 @@ CREATE TABLE response_events (
 
 ALTER TABLE responses
   DROP COLUMN is_orphan,
-  -- Of the last event above
+  -- The number of the last event in response_events
   ADD COLUMN last_number int NOT NULL DEFAULT -1,
   ADD COLUMN is_background boolean NOT NULL DEFAULT false,
-  -- Whoever generates it is to stop
+  -- A client has cancelled the response, and the ingress that generates it must stop
   ADD COLUMN is_cancelled boolean NOT NULL DEFAULT false,
-  -- What its client asked for, as it said it, without the input
+  -- The request of the client, without the input
   ADD COLUMN asked bytea,
-  -- Its events are kept
+  -- The events are not deleted yet
   ADD COLUMN has_events boolean NOT NULL DEFAULT true,
-  -- It is generated anew: the conversation's next_seq when it superseded the turn before
+  -- For a turn that replaces another one: next_seq of the conversation at that time
   ADD COLUMN supersedes_at bigint;
 CREATE INDEX responses_with_events ON responses (finished_at) WHERE finished_at IS NOT NULL AND has_events;
 
--- A turn that is generated anew leaves the conversation, with all that followed it, where next_seq was this
+-- Of an item that has left its conversation with a replaced turn: next_seq of the conversation at that time
 ALTER TABLE items ADD COLUMN superseded_at bigint;
 
 ALTER TABLE response_events ENABLE ROW LEVEL SECURITY;

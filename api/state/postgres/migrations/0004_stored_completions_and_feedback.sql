@@ -1,4 +1,4 @@
--- Chat completions that clients have asked to be stored, and what users think of responses and of them.
+-- Stored chat completions, and the feedback of users on responses and chat completions.
 
 CREATE TABLE chat_completions (
   tenant_id   text NOT NULL REFERENCES tenants (id),
@@ -8,10 +8,10 @@ CREATE TABLE chat_completions (
   metadata    jsonb NOT NULL DEFAULT '{}',
   -- The completion without its metadata
   body        bytea NOT NULL,
-  -- What it answers
+  -- The messages of the request
   messages    bytea NOT NULL,
   key_version int NOT NULL,
-  -- When it was asked for; it may have been written later
+  -- The time of the request; the row may have been written later
   created_at  timestamptz NOT NULL,
   PRIMARY KEY (tenant_id, id)
 );
@@ -27,7 +27,7 @@ CREATE POLICY own ON chat_completions
 CREATE TABLE feedback (
   tenant_id          text NOT NULL REFERENCES tenants (id),
   id                 text NOT NULL,
-  -- What it is about, one of the two
+  -- The subject of the feedback: one of the two
   response_id        text,
   chat_completion_id text,
   item_id            text,

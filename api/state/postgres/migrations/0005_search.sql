@@ -1,12 +1,12 @@
--- The words of messages as keyed hashes, titles of conversations, and what retention looks for.
+-- The words of messages as keyed hashes, titles of conversations, and indexes for the retention.
 
--- A row for each message that is searched. Other than the tables of texts, this one does not force row-level security
--- on its owner: PostgreSQL would not use the index then, because @@ is not leakproof. It holds hashes alone, by a key
--- of their tenant, and whoever reads it joins items, where row-level security is forced.
+-- One row for each message that can be found. Unlike the tables of texts, this table does not force row-level security on
+-- its owner: PostgreSQL would not use the index then, because @@ is not leakproof. The table has only hashes, which are
+-- keyed by tenant, and every query joins items, where row-level security is forced.
 CREATE TABLE item_words (
   tenant_id text NOT NULL,
   item_id   text NOT NULL,
-  -- That of `words`; empty: they are not known yet, or not to be
+  -- The language of `words`. Empty: the message is not indexed
   language  text NOT NULL DEFAULT '',
   words     tsvector,
   PRIMARY KEY (tenant_id, item_id),

@@ -1,10 +1,10 @@
--- What a turn was reminded of, and summaries of what came before one.
+-- The memories of turns, and the summaries of conversations.
 
--- Items of its conversation, by relevance when it was asked: told again whenever it is, so that its prompt is the same
+-- The items of its conversation that a turn was reminded of. Later prompts repeat them, so that their prefix is the same
 ALTER TABLE responses ADD COLUMN memory text[];
 
--- A compaction that Baton made: the last item that it stands for, and how many there are up to that one. One that has
--- no such number any more stands for something that was deleted
+-- Of a compaction that Baton made: the last item that it stands for, and the number of items up to that one. If the
+-- conversation has another number of items up to there, one of them was deleted
 ALTER TABLE items
   ADD COLUMN covers_through text,
   ADD COLUMN covers int,

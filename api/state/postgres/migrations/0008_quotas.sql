@@ -1,9 +1,9 @@
--- How much is stored for each tenant, how each transaction begins, and tenants that are being erased.
+-- The bytes that are stored for each tenant, the begin of each transaction, and tenants that are being erased.
 
 ALTER TABLE tenants ADD COLUMN erasing_since timestamptz;
 
--- What each statement has added to a tenant's bytes, or taken away. A row for each, so that no two transactions wait for
--- each other; a job adds them up. The sum is the tenant's bytes at any moment
+-- The bytes that each statement has added to a tenant, or removed. Each statement adds a row, so that no two transactions
+-- wait for each other; a job adds the rows up. Their sum is the tenant's bytes at any moment
 CREATE TABLE tenant_bytes (
   tenant_id text NOT NULL,
   bytes     bigint NOT NULL
@@ -15,10 +15,10 @@ CREATE POLICY own ON tenant_bytes
   USING (current_setting('app.tenant_id', true) IN (tenant_id, '*'))
   WITH CHECK (current_setting('app.tenant_id', true) IN (tenant_id, '*'));
 
--- How a transaction of a tenant begins. Other than in a plain statement, each query here sees what was committed while
--- the one before it has waited. `lock_number`: held by one transaction at a time. `adds`: bytes that it is to store, of
--- `most`; `near`: so near to those, one transaction at a time stores. Whoever erases a tenant, or destroys one of its
--- keys, takes the lock of the tenant alone: nothing that has begun before goes on after.
+-- Begins a transaction of a tenant. Unlike in a plain statement, each query here sees what was committed while the query
+-- before it has waited. `lock_number`: a lock that one transaction holds at a time. `adds`: the bytes that the transaction
+-- is to store; `most`: the quota; `near`: the distance to the quota from which one transaction stores at a time. An erasure
+-- or the destruction of a key takes the lock of the tenant exclusively, so it waits for every transaction that has begun.
 CREATE FUNCTION baton_enter(tenant text, lock_number bigint, adds bigint, most bigint, near bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,10 +45,10 @@ BEGIN
   RETURN 'open';
 END $$;
 
--- Of a row beside its texts: itself, and its place in indexes
+-- The bytes that a row counts beside its texts: the row itself, and its entries in indexes
 CREATE FUNCTION baton_row_bytes() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 500::bigint';
 
--- Items: their own bytes are their conversation's, too. It counts what is added itself (reserve_seqs), and is locked then
+-- Items. Their bytes count for their conversation, too: reserve_seqs, which locks the conversation, adds them
 ALTER TABLE conversations ADD COLUMN bytes bigint NOT NULL DEFAULT 0;
 
 CREATE FUNCTION baton_items_added() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -75,8 +75,8 @@ END $$;
 CREATE TRIGGER items_gone AFTER DELETE ON items REFERENCING OLD TABLE AS gone
   FOR EACH STATEMENT EXECUTE FUNCTION baton_items_gone();
 
--- Everything else: a row has the bytes that the function of its table says. The events of a response count when it is
--- over, all together (event_bytes): while it runs they are as many as state.max_response_bytes at most
+-- All other tables: a function for each table returns the bytes of a row. The events of a response count when the response
+-- is over, all together (event_bytes). While it runs they have at most state.max_response_bytes
 ALTER TABLE responses ADD COLUMN event_bytes bigint NOT NULL DEFAULT 0;
 
 CREATE FUNCTION baton_bytes(r responses) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
@@ -124,7 +124,7 @@ CREATE TRIGGER conversations_updated AFTER UPDATE ON conversations
 CREATE TRIGGER feedback_changed AFTER INSERT OR UPDATE OR DELETE ON feedback
   FOR EACH ROW EXECUTE FUNCTION baton_rows_changed();
 
--- What is there already. The policy lets nobody write in the name of all tenants
+-- The rows that exist already. The policy forbids writes in the name of all tenants
 ALTER TABLE conversations NO FORCE ROW LEVEL SECURITY;
 INSERT INTO tenant_bytes (tenant_id, bytes)
 SELECT tenant_id, sum(bytes) FROM (

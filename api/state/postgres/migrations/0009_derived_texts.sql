@@ -1,10 +1,10 @@
--- What is made of what was said does not outlive it.
+-- Texts that were derived from other texts do not outlive them.
 
--- The items that a title was made of; NULL for one that a client has set
+-- The items that a title was made from; NULL for a title that a client has set
 ALTER TABLE conversations ADD COLUMN title_of text[];
 
--- Nobody knows which of those that are there were made: they go with what they would have been made of, the first message
--- of the user and the first one of the assistant
+-- It is not known which of the existing titles were made: all of them count as made from the first message of the user and
+-- the first message of the assistant
 ALTER TABLE conversations NO FORCE ROW LEVEL SECURITY;
 UPDATE conversations c SET title_of = ARRAY(
   SELECT DISTINCT ON (i.role) i.id FROM items i
@@ -13,7 +13,7 @@ UPDATE conversations c SET title_of = ARRAY(
 WHERE title IS NOT NULL;
 ALTER TABLE conversations FORCE ROW LEVEL SECURITY;
 
--- Summaries of what followed a response may tell of it: they leave with it
+-- Summaries in responses that follow a deleted response may have parts of it: they are deleted with it
 CREATE INDEX responses_that_follow ON responses (tenant_id, previous_response_id) WHERE previous_response_id IS NOT NULL;
 
 CREATE FUNCTION baton_responses_gone() RETURNS trigger LANGUAGE plpgsql AS $$

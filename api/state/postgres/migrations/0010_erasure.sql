@@ -1,9 +1,9 @@
 -- Keys that are destroyed, and tenants that are erased.
 
--- Replicas look for what has been destroyed since they last looked
+-- Replicas look for keys that were destroyed since their last look
 CREATE INDEX tenant_keys_destroyed ON tenant_keys (destroyed_at) WHERE destroyed_at IS NOT NULL;
 
--- When all was deleted. Nothing is stored for the tenant for a while after that: some replica may still have something
+-- The end of the erasure. For a while after it nothing is stored for the tenant: a replica may still have writes of it
 ALTER TABLE tenants ADD COLUMN erased_at timestamptz;
 CREATE INDEX tenants_erased ON tenants (erased_at) WHERE erased_at IS NOT NULL;
 DROP POLICY own ON tenants;
@@ -11,7 +11,7 @@ CREATE POLICY own ON tenants
   USING (current_setting('app.tenant_id', true) IN (id, '*'))
   WITH CHECK (current_setting('app.tenant_id', true) IN (id, '*'));
 
--- A text that is sealed anew may be longer
+-- A text that is sealed anew can be longer
 CREATE FUNCTION baton_item_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO tenant_bytes (tenant_id, bytes) VALUES (NEW.tenant_id, octet_length(NEW.body) - octet_length(OLD.body));

@@ -1,3 +1,3 @@
--- Row-level security lets no index be looked into by `@>`, which may tell what it compares: these were kept for nothing.
+-- Row-level security lets no query use an index with `@>`, which is not leakproof: these indexes were never used.
 DROP INDEX conversations_metadata;
 DROP INDEX chat_completions_metadata;
