@@ -10,7 +10,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FOLDERS = "api|bench|cluster|conf|decode|docs|kvtransfer|prefill|router|tests"
 PATH = re.compile(rf"`((?:{FOLDERS})/[\w./{{}},-]+)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
-CONSTANT = re.compile(r"`(_?[A-Z][A-Z0-9]*_[A-Z0-9_]+|LEASE|FENCE)`")
+CONSTANT = re.compile(r"`(_?[A-Z][A-Z0-9]*_[A-Z0-9_]+|FENCE)`")
 RESULTS = "bench/results/"
 """Benchmarks write their results there; they are not committed."""
 LIBRARIES = frozenset({"TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"})

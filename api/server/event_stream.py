@@ -115,16 +115,16 @@ class EventStream(Response):
         stream, so that a frame costs only a time stamp.
         """
         loop = asyncio.get_running_loop()
-        silence_s = loop.time() - self._last_sent_at
-        if silence_s >= self._keep_alive_s:
-            if silence_s >= STALL_FACTOR * self._keep_alive_s and self._sending is not None:
+        now, look_at = loop.time(), self._last_sent_at + self._keep_alive_s
+        if now >= look_at:
+            if now >= self._last_sent_at + STALL_FACTOR * self._keep_alive_s and self._sending is not None:
                 self._is_stalled = True
                 self._sending.cancel()
                 return
             if not self._is_sending and self._comment is None:  # a frame that waits for a slow client is no silence
                 self._comment = asyncio.create_task(self._send_comment(send))
-            silence_s = 0.0
-        self._timer = loop.call_later(self._keep_alive_s - silence_s, self._watch_silence, send)
+            look_at = now + self._keep_alive_s
+        self._timer = loop.call_at(look_at, self._watch_silence, send)
 
     async def _send_comment(self, send: Send) -> None:
         await self._start(send)
