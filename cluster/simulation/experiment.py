@@ -162,12 +162,12 @@ class Experiment:
 
         baseline = BASELINES[policy]
 
-        def make_desk() -> PendingPlacements:
+        def make_scheduler() -> PendingPlacements:
             state = RouterState(self._slos, baseline.make(seed), admits_all=not baseline.has_admission)
             return PendingPlacements(state)
 
         setting = self.cluster.split(num_prefill if baseline.has_prefill_pool else 0)
-        return simulate(workload, setting, make_desk, watch)
+        return simulate(workload, setting, make_scheduler, watch)
 
     def split_name(self, policy: str, num_prefill: int) -> str:
         if not BASELINES[policy].has_prefill_pool:

@@ -34,25 +34,25 @@ Watch = Callable[[RequestRecord], None]
 def simulate(
     workload: Sequence[SimRequest],
     setting: ClusterSetting,
-    make_desk: Callable[[], SchedulerUnderTest],
+    make_scheduler: Callable[[], SchedulerUnderTest],
     watch: Watch | None = None,
 ) -> list[RequestRecord]:
     """Simulate the workload, and return the records in its order, which is the order of arrivals.
 
-    `make_desk` makes the Scheduler, and is called on the virtual loop. `watch` gets each record when its request has
+    `make_scheduler` makes the Scheduler, and is called on the virtual loop. `watch` gets each record when its request has
     ended, and an error that `watch` raises ends the run.
     """
 
     async def run() -> list[RequestRecord]:
-        desk = make_desk()
-        return await serve(workload, SimulatedPools(setting, desk), desk, watch)
+        scheduler = make_scheduler()
+        return await serve(workload, SimulatedPools(setting, scheduler), scheduler, watch)
 
     with _uncollected():
         return VirtualLoop().run(run())
 
 
 async def serve(
-    workload: Sequence[SimRequest], pools: SimulatedPools, desk: SchedulerUnderTest, watch: Watch | None = None
+    workload: Sequence[SimRequest], pools: SimulatedPools, scheduler: SchedulerUnderTest, watch: Watch | None = None
 ) -> list[RequestRecord]:
     """Start a client for each request at the time of its arrival, and wait for all records."""
     loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ async def serve(
     for number, sim in enumerate(workload):
         if (wait_s := sim.arrival_s - loop.time()) > 0:
             await asyncio.sleep(wait_s)
-        task = loop.create_task(_Client(number, sim, pools, desk).run())
+        task = loop.create_task(_Client(number, sim, pools, scheduler).run())
         if watch is not None:
             task.add_done_callback(partial(_show, watch))
         tasks.append(task)
@@ -89,11 +89,11 @@ def _uncollected() -> Iterator[None]:
 class _Client:
     """The client of one request, which is also the SchedulerPort and the RequestObserver of its sessions."""
 
-    def __init__(self, number: int, sim: SimRequest, pools: SimulatedPools, desk: SchedulerUnderTest) -> None:
+    def __init__(self, number: int, sim: SimRequest, pools: SimulatedPools, scheduler: SchedulerUnderTest) -> None:
         self._number = number
         self._sim = sim
         self._setting = pools.setting
-        self._desk = desk
+        self._scheduler = scheduler
         self._ports = SessionPorts(scheduler=self, prefill=pools, decode=pools, observer=self)
         self._receipt: RouteReceipt | None = None
 
@@ -159,10 +159,10 @@ class _Client:
 
     async def place(self, request: PlacementRequest) -> Placement | Rejection:
         known = msgspec.structs.replace(request, block_hashes=self._sim.block_hashes, tenant=self._sim.tenant)
-        return await self._desk.place(known)
+        return await self._scheduler.place(known)
 
     def tell(self, event: SchedulerEvent) -> None:
-        self._desk.tell(event)
+        self._scheduler.tell(event)
 
     # ---- RequestObserver
 
