@@ -39,8 +39,8 @@ def simulate(
 ) -> list[RequestRecord]:
     """Simulate the workload, and return the records in its order, which is the order of arrivals.
 
-    `make_scheduler` makes the Scheduler, and is called on the virtual loop. `watch` gets each record when its request has
-    ended, and an error that `watch` raises ends the run.
+    `make_scheduler` makes the Scheduler, and is called on the virtual loop. `watch` gets each record when its request
+    has ended, and an error that `watch` raises ends the run.
     """
 
     async def run() -> list[RequestRecord]:

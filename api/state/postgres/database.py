@@ -68,9 +68,9 @@ the last room. It exceeds what all connections of a replica can store at once. L
 more slows a tenant down earlier.
 """
 SETTINGS = "-c statement_timeout=5000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=10000"
-"""Limits that PostgreSQL keeps for each connection, in ms: of a statement, of a wait for a lock, and of a transaction in
-which nothing happens. Longer ones keep a connection of the pool busy behind one slow request; shorter ones fail requests
-on a slow disk.
+"""Limits that PostgreSQL keeps for each connection, in ms: of a statement, of a wait for a lock, and of a transaction
+in which nothing happens. Longer ones keep a connection of the pool busy behind one slow request; shorter ones fail
+requests on a slow disk.
 """
 
 _ENTER: LiteralString = "SELECT baton_enter(%(tenant)s, %(lock)s, %(adds)s, %(most)s, %(near)s) AS standing"
