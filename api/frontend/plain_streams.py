@@ -167,8 +167,8 @@ class _TextStream:
                 session = await engine.start(self._generation, request)
                 async with aclosing(session.run()) as deltas:
                     async for delta in deltas:
+                        self._generation.note(session, delta)
                         if self._num_cached_tokens is None:
-                            self._generation.note(session, delta)
                             self._note_prompt(request, delta)
                             if self._frames.opening:
                                 yield self._frames.opening

@@ -34,6 +34,7 @@ pytestmark = [
 
 TOKENIZER = Tokenizer.from_file(str(REPO_ROOT / MODEL / "tokenizer.json"))
 
+MOVED = a_placement(Path.PREFILL)
 CHAT = {"model": "baton-demo", "messages": [{"role": "user", "content": "Where is Paris?"}]}
 TEXT = {"model": "baton-demo", "prompt": "Paris"}
 
@@ -52,15 +53,17 @@ class Engines:
 
 
 class Session:
-    placement = a_placement(Path.DECODE)
+    """It is placed anew after its first delta, as when its worker fails."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
+        self.placement = a_placement(Path.DECODE)
 
     async def run(self) -> AsyncGenerator[TokenDelta, None]:
         try:
             for delta in self._engines.deltas:
                 yield delta
+                self.placement = MOVED
             if self._engines.error is not None:
                 raise self._engines.error
         finally:
