@@ -74,6 +74,8 @@ class SchedulerFailover:
         self._away_since = _now()
         self._reached_at: float | None = None
         """Time of the first view of this Scheduler process. None before it."""
+        self._was_there = False
+        """Whether the Scheduler has been there at any time. Its first view is no return."""
         self._look_now = asyncio.Event()
         self._looking = asyncio.create_task(self._look_forever())
 
@@ -202,7 +204,9 @@ class SchedulerFailover:
             self._fallback.workers = view.workers
             if not self._is_back.is_set():
                 self._is_back.set()
-                logger.warning("the Scheduler is back and knows %d workers", len(view.workers))
+                level = logging.WARNING if self._was_there else logging.INFO
+                logger.log(level, "the Scheduler is there and knows %d workers", len(view.workers))
+                self._was_there = True
 
 
 def _now() -> float:
