@@ -35,7 +35,7 @@ test: $(STAMP) compile lint network-tools ## all tests, with real engines, excep
 	$(BIN)/python -m pytest
 
 test-fast: $(STAMP) ## unit, component and edge tests, without engines: minutes
-	$(BIN)/python -m pytest tests/unit tests/component tests/edge --ignore tests/edge/live tests/test_architecture.py tests/test_docs.py
+	$(BIN)/python -m pytest tests/unit tests/component tests/hostile --ignore tests/hostile/live tests/test_architecture.py tests/test_docs.py
 
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; writes docs/drills.md
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
@@ -44,12 +44,12 @@ soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a wor
 	$(BIN)/python -m pytest tests/drills -m soak -o log_cli=true -o log_cli_level=INFO
 
 fuzz: $(STAMP) ## send random bytes to every socket and route: BATON_FUZZ_MINUTES minutes per test
-	$(BIN)/python -m pytest tests/edge -m fuzz -o log_cli=true -o log_cli_level=INFO
+	$(BIN)/python -m pytest tests/hostile -m fuzz -o log_cli=true -o log_cli_level=INFO
 
 browser: $(STAMP) ## open pages of other sites in a real browser, next to a Baton on loopback: seconds
 	@command -v chromium >/dev/null || { echo "Installing the Debian package chromium"; \
 	  apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium || { echo "chromium is needed"; exit 1; }; }
-	$(BIN)/python -m pytest tests/edge/browser -m browser
+	$(BIN)/python -m pytest tests/hostile/browser -m browser
 
 # The drills cut the network with iptables, and make network namespaces that act as nodes with ip
 .PHONY: network-tools

@@ -26,7 +26,7 @@ from api.routes import (
 )
 from api.routes import route_receipts as receipts_route
 from api.routes.services import IngressServices
-from api.server.ports import ClusterPort
+from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from cluster.config.ingress import IngressConfig

@@ -38,7 +38,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     import api.deployment  # noqa: F401  # before what it imports
     from api.frontend.frontend import Frontend
     from api.server.listener import HttpListener
-    from bench.fronts.ports import free_port
+    from bench.fronts.free_ports import free_port
     from cluster.config.application import parse
     from cluster.config.ingress import IngressConfig
     from tests.component.fake_engines import FakeEngines
@@ -51,7 +51,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     port = free_port()
     app: Any = an_app(frontend, FakeCluster())
     with contextlib.suppress(ImportError, AttributeError):  # of commits whose application does not cancel by itself
-        app = import_module("api.edge.disconnect").CancelledByDisconnect(app)
+        app = import_module("api.edge.exchange").CancelledByDisconnect(app)
     listener = await HttpListener.start(app, IngressConfig(port=port))
     chance, took = random.Random(0), {}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:

@@ -36,7 +36,7 @@ MODULES = (
     "router.admission.fairness",
     "router.load.worker_state",
     "router.prediction.decaying",
-    "router.prediction.latency",
+    "router.prediction.learned_latency",
     "router.placement.lmetric",
     "router.placement.no_candidates",
     "router.load.decode_slack",

@@ -4,6 +4,9 @@ A request is good when it has finished and its TTFT and its TPOT met its SLO (Di
 of the request at the ingress to its first token, all waiting included. An answer of one token has no TPOT. Attainment
 is the number of good requests divided by the number of offered requests. A request that is refused or fails counts as
 bad. A request that its client aborted does not count.
+
+`SloConfig` is the section `slo:` of the config. `SloClass` (cluster/messages/ids.py) names the classes, and
+`api/wire/slo.py` maps OpenAI's service tiers to them.
 """
 
 from enum import StrEnum

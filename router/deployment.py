@@ -9,7 +9,7 @@ from cluster.observability.logging import set_up_logging
 from cluster.rpc.listener import Listener
 from cluster.serve_context import join_cluster, own_interface_of, own_node, own_worker_id
 from cluster.slo import SloConfig
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 from router.scheduler_service import SchedulerService
 from router.state import RouterState
 

@@ -1,4 +1,4 @@
-"""Builds drafts of prompts, and shrinks them until they fit the window."""
+"""Builds the draft of a prompt from a conversation and its plan, and shrinks the draft until it fits the window."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Fits conversations into the context window of the model."""
+"""The one entry of this package: the prompt of a turn, from a conversation that may be longer than the model's window.
+
+plan.py chooses the cut, draft_builder.py makes the prompt smaller until it fits, and summaries are written beside.
+"""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -14,13 +14,13 @@ from starlette.datastructures import QueryParams
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.edge.bodies import BODY, Bodies, ClientLeft
 from api.edge.browser import SECURITY_HEADERS, OriginRule, check_content_type, check_upgrade
 from api.edge.capacity import Capacity, Units
-from api.edge.disconnect import Exchange
 from api.edge.error_response import error_response
+from api.edge.exchange import Exchange
 from api.edge.head import Head, check_repeated, head_of
 from api.edge.hosts import HostRule
+from api.edge.request_body import BODY, Bodies, ClientLeft
 from api.edge.request_id import HEADER, HTTP_REQUEST, request_id_of
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key

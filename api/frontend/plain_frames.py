@@ -229,6 +229,6 @@ def _cut(chunk: BaseModel) -> tuple[bytes, ...]:
 
 def _frame(chunk: BaseModel, *, exclude_none: bool = False) -> bytes:
     """The frame of a chunk, without its unset fields. In vLLM's own frames those fields are null, and `public_frame`
-    (api/wire/bodies.py) removes them.
+    (api/wire/public_bodies.py) removes them.
     """
     return f"data: {chunk.model_dump_json(exclude_unset=True, exclude_none=exclude_none)}\n\n".encode()

@@ -10,7 +10,7 @@ from api.edge.request_id import HTTP_REQUEST
 from api.frontend.generation import Call
 from api.identity.tenants import tenant_of
 from api.routes.services import services_of
-from api.server.request_body import checked
+from api.server.json_body import checked
 from api.wire.constraints import check_constraints
 from api.wire.limits.bounds import check_sequences
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of

@@ -18,8 +18,8 @@ from api.identity.tenants import tenant_in_state
 from api.routes.call_headers import call_of, check_constraints_of, headers_of, hold_sequences
 from api.routes.services import services_of
 from api.server.event_stream import EventStream
-from api.server.request_body import json_of
-from api.wire.bodies import public
+from api.server.json_body import json_of
+from api.wire.public_bodies import public
 from api.wire.slo import tier_of
 
 Answer = Callable[[Any, Call], Awaitable[dict[str, Any] | Frames]]

@@ -10,7 +10,7 @@ from api.identity.tenants import tenant_in_state
 from api.responses.running_turns import input_of
 from api.routes.call_headers import call_of
 from api.routes.services import services_of
-from api.server.request_body import checked, object_of
+from api.server.json_body import checked, object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.history import NOTHING, History
 from api.state.postgres.stores.items import Item, new_id

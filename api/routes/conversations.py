@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from api.identity.tenants import tenant_in_state
 from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
-from api.server.request_body import checked, object_of
+from api.server.json_body import checked, object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.conversations import Conversation, Conversations
 from api.state.postgres.stores.search import Match

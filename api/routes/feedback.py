@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
 from api.routes.services import services_of
-from api.server.request_body import object_of
+from api.server.json_body import object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.feedback import Feedback, FeedbackStore
 from api.wire.feedback import KNOWN, opinion_of, rating_of

@@ -16,7 +16,7 @@ from api.routes.call_headers import call_of, check_constraints_of, headers_of
 from api.routes.services import services_of
 from api.routes.stale_reads import answer_or_copy, first_page
 from api.server.event_stream import EventStream
-from api.server.request_body import checked, object_of
+from api.server.json_body import checked, object_of
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.items import new_id
 from api.state.postgres.stores.responses import Responses

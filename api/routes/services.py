@@ -10,7 +10,7 @@ from api.edge.capacity import Capacity, Standstill
 from api.frontend.frontend import Frontend
 from api.responses.running_turns import RunningTurns
 from api.responses.titles import Titles
-from api.server.ports import ClusterPort
+from api.server.cluster_port import ClusterPort
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from cluster.config.ingress import IngressConfig

@@ -20,7 +20,7 @@ newer. A higher value shows workers and requests that are gone.
 
 
 class ClusterHandle:
-    """The implementation of ClusterPort (api/server/ports.py) by calls of the Scheduler and of all replicas."""
+    """The implementation of ClusterPort (api/server/cluster_port.py) by calls of the Scheduler and of all replicas."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 An EventStream replaces Starlette's StreamingResponse: an EventStream sees the first frame before it chooses the status,
 and sends one ASGI message per frame. Frames are vLLM's text (str), or ready for the wire (bytes). When the client
-leaves, api/edge/disconnect.py cancels the response, which closes the generator of the frames.
+leaves, api/edge/exchange.py cancels the response, which closes the generator of the frames.
 """
 
 import asyncio

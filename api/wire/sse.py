@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from api.wire.bodies import public_frame
 from api.wire.errors import error_body
+from api.wire.public_bodies import public_frame
 from cluster.errors import ServingError
 
 DONE = "data: [DONE]\n\n"

@@ -21,7 +21,7 @@ import yaml
 
 from bench.fronts import census
 from bench.fronts.child import Child, Driver
-from bench.fronts.ports import free_port
+from bench.fronts.free_ports import free_port
 from bench.fronts.setting import HOST, Setting
 
 ROUTER_VERSION = "0.1.17"

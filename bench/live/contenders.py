@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.fronts import census
 from bench.fronts.child import Child, Driver
-from bench.fronts.ports import free_port
+from bench.fronts.free_ports import free_port
 from bench.fronts.setting import Setting
 from bench.fronts.systems import LOAD_GENERATOR, Baton, System, VllmRouter, get, served_name, wait
 from bench.live.goodput import Slo

@@ -18,7 +18,7 @@ import yaml
 
 from bench.fronts import census
 from bench.fronts.child import Child
-from bench.fronts.ports import free_port
+from bench.fronts.free_ports import free_port
 from bench.fronts.setting import HOST, REPO_ROOT
 from bench.fronts.systems import get, wait
 from cluster.config.state import StateConfig

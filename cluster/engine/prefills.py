@@ -1,4 +1,8 @@
-"""Prefills of one engine, and the leases on their KV blocks."""
+"""Prefills of one engine, and the leases on their KV blocks.
+
+How many requests a worker runs at a time is bounded by `max_ongoing_requests` (cluster/config/pools.py), and how many
+of them an engine steps together by vLLM's `max_num_seqs`.
+"""
 
 import asyncio
 from contextlib import suppress
@@ -17,7 +21,7 @@ from kvtransfer.lease import LeaseId
 
 
 class EnginePrefills:
-    """vLLM's `LendingEngine` (cluster/engine/port.py)."""
+    """The `LendingEngine` (cluster/engine/port.py) on a vLLM engine."""
 
     def __init__(self, runner: RequestRunner, max_model_len: int) -> None:
         self._runner = runner

@@ -16,7 +16,7 @@ from router.placement.goodput import goodput
 from router.placement.lmetric import score
 from router.placement.placement_input import PlacementInput
 from router.placement.work import prefill_s
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
 """Least share of a prompt that a worker must cache before `prefix_affinity` prefers that worker. Lower follows hits

@@ -1,4 +1,5 @@
-"""When a refused request should come back: the value of Retry-After.
+"""When a request that was refused for load should come back: the value of its Retry-After. Refusals for other reasons
+have a RETRY_AFTER_S where they are decided.
 
 Refused requests are given different times. Each is given a retry slot behind the slots that were given before, in the
 room that the load leaves of the service. So requests that come back find room, and do not meet each other again.

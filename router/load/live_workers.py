@@ -2,7 +2,9 @@
 
 A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
 that a restarted Scheduler knows all workers after one report interval. A worker that an ingress cannot reach gets no
-requests until it reports again. What is known of that worker is kept, since it may well live.
+requests until it reports again. What is known of that worker is kept, since it may well live. A worker that has missed
+a few reports is stale (router/load/worker_state.py): it is used only if all workers of its
+pool are. cluster/worker/watchdog.py finds an engine that lives and does not answer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +18,7 @@ from router.load.charge import Charge
 from router.load.prefill_share import PrefillShare, lately
 from router.load.suspected_pairs import SuspectedPairs
 from router.load.worker_state import WorkerState
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 from router.prefixes.index import PrefixIndex
 
 REPORT_TIMEOUT_S: Final = 6.0

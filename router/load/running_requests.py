@@ -10,7 +10,7 @@ from cluster.messages.ids import RequestId
 from router.load.charge import Charge
 from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
 from router.load.prefill_share import PrefillShare, share_over
-from router.prediction.latency import LatencyModel
+from router.prediction.learned_latency import LatencyModel
 
 SLACK_AGE_S: Final = 0.05
 """Age up to which a worker's decode slack is used again, in seconds. The slack of a request changes by at most this

@@ -16,7 +16,7 @@ from router.load.charge import Charge, Stage
 from router.load.prefill_share import PrefillShare
 from router.load.request_audit import RequestAudit
 from router.load.running_requests import MIN_STEP_S, RunningRequests
-from router.prediction.latency import LatencyModel
+from router.prediction.learned_latency import LatencyModel
 
 QUEUE_WEIGHT: Final = 0.05
 """Seconds of a longer step that a queue of prompts of one second counts as, when decode workers are compared. Higher

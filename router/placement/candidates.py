@@ -10,7 +10,7 @@ from router.load.live_workers import WorkersByPool
 from router.load.suspected_pairs import Pair
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import PlacementInput
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 
 
 @final

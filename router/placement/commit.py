@@ -7,7 +7,7 @@ from router.placement.candidates import Choice
 from router.placement.cost import MARGIN
 from router.placement.placement_input import PlacementInput
 from router.placement.work import unpriced_work
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 
 
 def commit(placement_input: PlacementInput, choice: Choice, models: LatencyModels, ingress: IngressId | None) -> Charge:

@@ -2,6 +2,9 @@
 
 The cost is the expected number of requests outside their SLO, the new one and its victims, plus small terms that choose
 among options which are all good: the one with the least engine time first. Times are seconds.
+
+A prefix hit has no term of its own. It shortens the prompt that is computed (router/placement/work.py). How far a
+request prefers the worker that holds its prefix is `STICKINESS` in router/placement/goodput.py.
 """
 
 from typing import Final
@@ -15,7 +18,7 @@ from router.load.worker_state import WorkerState
 from router.placement.option import Harm, Option, Times, Workers
 from router.placement.placement_input import USUAL, Others, PlacementInput
 from router.placement.work import DecodePart, PrefillPart, handoff_s, work_alone
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 
 MARGIN: Final = 0.9
 """Share of an objective at which a prediction counts as missed with probability 0.5. Lower avoids options that would

@@ -22,7 +22,7 @@ from router.placement.cost import alone, hand_over
 from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, PrefillPart, prefill_s
-from router.prediction.latency import LatencyModel, LatencyModels
+from router.prediction.learned_latency import LatencyModel, LatencyModels
 from router.prefixes.block_table import Hit
 
 NUM_PREFILL_CANDIDATES: Final = 3

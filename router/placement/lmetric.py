@@ -11,7 +11,7 @@ from cluster.messages.ids import Path
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import PlacementInput
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 
 LOCAL_TOKENS: Final = 512
 """Prompt tokens up to which a decode worker computes the prompt itself. Higher stalls running requests for longer;

@@ -7,7 +7,7 @@ from typing import Final, final
 from router.load.charge import Work
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Share of a decode worker's KV memory that only the highest class may use. Higher has lower classes wait for memory

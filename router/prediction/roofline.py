@@ -11,7 +11,7 @@ A step computes prompt tokens and gives one token to each request that decodes:
 This is the roofline of Williams et al. 2009 with the terms of DistServe and Splitwise. `attended` is the
 `prompt_attention` of router/prediction/step_model.py. Each rate is the share of the peak rate that engines reach in
 practice. The roofline gives the coefficients of a `StepModel`: the prior of the latency models
-(router/prediction/latency.py), and the times of the simulator's engines.
+(router/prediction/learned_latency.py), and the times of the simulator's engines.
 """
 
 import msgspec

@@ -11,7 +11,7 @@ from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
 from api.server.listener import HttpListener
 from api.state.lifecycle import ChatState
-from bench.fronts.ports import free_port
+from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
 from tests.component.surface import FakeFrontend, an_app, invented
 from tests.conformance.watch import RECORD, Record, watched

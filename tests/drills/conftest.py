@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.service import Service
 from tests.drills import report
 from tests.drills.drill import Measured
 from tests.drills.matrix import NUM_REPLICAS, SERVICE
 from tests.drills.processes import DECODE, PREFILL, LiveProcesses
+from tests.real_cluster.service import Service
 
 MEASURED = pytest.StashKey[list[Measured]]()
 PLANE_MEASURED = pytest.StashKey[list[report.PlaneMeasured]]()

@@ -9,8 +9,8 @@ from functools import partial
 
 import psutil
 
-from tests.cluster.service import DECODE_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, wait_for
 from tests.drills.two_nodes import RAYLET, TwoNodes
+from tests.real_cluster.service import DECODE_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, wait_for
 
 AWAY_S = 10.0
 """How long a GCS that was killed stays away, and a controller hangs."""

@@ -3,12 +3,12 @@
 import time
 from dataclasses import dataclass
 
-from tests.cluster.service import wait_for
 from tests.drills.faults import FAULTS, Fault
 from tests.drills.matrix import NUM_REPLICAS, Cell
 from tests.drills.moments import MOMENTS
 from tests.drills.processes import LiveProcesses, Replica
 from tests.drills.stage import MomentMissed, Stage
+from tests.real_cluster.service import wait_for
 
 ATTEMPTS = 3
 ANSWER_S = 30.0

@@ -5,8 +5,8 @@ but those that the fault stops go on as soon as it has struck.
 
 from collections.abc import Callable
 
-from tests.cluster.service import wait_for
 from tests.drills.stage import SCENE_TIMEOUT_S, MomentMissed, Stage
+from tests.real_cluster.service import wait_for
 
 MID_STREAM_FRAMES = 20
 

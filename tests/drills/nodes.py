@@ -15,7 +15,7 @@ from typing import IO
 import psutil
 
 from cluster.config.repository import REPO_ROOT
-from tests.cluster.service import wait_for
+from tests.real_cluster.service import wait_for
 
 BRIDGE = "baton-drill"
 SUBNET = "10.87.113"

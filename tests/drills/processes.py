@@ -11,7 +11,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.cluster.service import (
+from tests.drills.client import Client
+from tests.real_cluster.service import (
     DECODE_PROCESS,
     INGRESS_PROCESS,
     PREFILL_PROCESS,
@@ -19,7 +20,6 @@ from tests.cluster.service import (
     Service,
     wait_for,
 )
-from tests.drills.client import Client
 
 INGRESS, SCHEDULER, PREFILL, DECODE = "ingress", "scheduler", "prefill", "decode"
 PROCESS_NAMES = {

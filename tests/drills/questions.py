@@ -7,8 +7,8 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.cluster.recall import recall_prompt
 from tests.drills.litany import LONGEST, litany
+from tests.real_cluster.recall import recall_prompt
 
 KNOWN_BY_HEART = {
     "What is the capital of France?": "Paris",

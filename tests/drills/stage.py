@@ -11,11 +11,11 @@ from functools import partial
 import psutil
 
 from kvtransfer.lease import LeaseEnd
-from tests.cluster.service import wait_for
 from tests.drills.client import Client
 from tests.drills.kv_blocks import blocks_of, blocks_used
 from tests.drills.litany import LONGEST, litany
 from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses, Replica, Snapshot
+from tests.real_cluster.service import wait_for
 
 SCENE_TIMEOUT_S = 20.0
 CLIENT_TIMEOUT_S = 90.0

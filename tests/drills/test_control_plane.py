@@ -10,13 +10,13 @@ import httpx
 import psutil
 import pytest
 
-from tests.cluster.service import DECODE_PROCESS, wait_for
 from tests.drills.client import ANSWERED
 from tests.drills.control_plane import PLANE_FAULTS
 from tests.drills.processes import DECODE, PREFILL, PROCESS_NAMES, SCHEDULER
 from tests.drills.report import PlaneMeasured
 from tests.drills.traffic import Traffic
 from tests.drills.two_nodes import NUM_REPLICAS, TwoNodes
+from tests.real_cluster.service import DECODE_PROCESS, wait_for
 
 logger = logging.getLogger("baton.drills")
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from tests.cluster.service import wait_for
 from tests.drills.matrix import NUM_REPLICAS
 from tests.drills.processes import DECODE, PREFILL, LiveProcesses
 from tests.drills.questions import Question, question
 from tests.drills.stage import MODEL
+from tests.real_cluster.service import wait_for
 
 logger = logging.getLogger("baton.soak")
 

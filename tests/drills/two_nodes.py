@@ -12,9 +12,9 @@ import psutil
 
 from cluster.config.environment import SECRET_VARIABLE
 from cluster.config.repository import REPO_ROOT
-from tests.cluster.service import CONTROLLER_PROCESS, Service, wait_for
 from tests.drills.nodes import Network, Node
 from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses
+from tests.real_cluster.service import CONTROLLER_PROCESS, Service, wait_for
 
 NUM_REPLICAS = {INGRESS: 1, SCHEDULER: 1, PREFILL: 1, DECODE: 2}
 RAYLET, GCS = "raylet", "gcs_server"

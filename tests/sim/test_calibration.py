@@ -21,7 +21,7 @@ from cluster.messages.transport import LinkSpeed
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.single_engine import EngineArrival, serve
 from router.prediction import hardware as catalogue
-from router.prediction.latency import LatencyModel
+from router.prediction.learned_latency import LatencyModel
 from router.prediction.roofline import Hardware, ModelShape, kv_capacity_tokens, step_model
 from router.prediction.step_model import prompt_attention
 from router.prediction.transfer import TransferModel

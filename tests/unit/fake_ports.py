@@ -13,7 +13,7 @@ from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, Wor
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import PlacementInput
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 from router.session.ports import SessionPorts
 from router.session.receipt import RouteReceipt, Terms
 from router.session.session import Session

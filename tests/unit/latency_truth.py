@@ -9,7 +9,7 @@ import msgspec
 
 from cluster.messages.reports import StepSample
 from router.prediction import hardware
-from router.prediction.latency import LatencyModel
+from router.prediction.learned_latency import LatencyModel
 from router.prediction.roofline import step_model
 from router.prediction.step_model import StepModel, prompt_attention
 

@@ -18,7 +18,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.sql import Composed
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from api.state.postgres.shares import Shares
+from api.state.postgres.fair_shares import Shares
 from cluster.errors import Conflict, InvalidRequest, NotFound, StateUnavailable
 
 logger = logging.getLogger("baton.state")

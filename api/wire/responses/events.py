@@ -4,6 +4,8 @@ The order of the events is:
 1. `created`; for a response in the background, `queued`; `in_progress`.
 2. For each item of the output: `output_item.added`, the events of its part with its deltas, `output_item.done`.
 3. One of `completed`, `incomplete` and `failed`. No event follows it.
+
+short_events.py stores the events. A new kind of delta, or an event that repeats its deltas, has a short form there.
 """
 
 from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 
 from api.state.encryption.tenant_keys import TenantKey
 from api.state.postgres.database import Row
-from api.state.postgres.parts import PAGE_BYTES, part_of_rows
+from api.state.postgres.list_pages import PAGE_BYTES, part_of_rows
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.conversations import bytes_of
 from api.state.postgres.stores.items import ROW_BYTES, aside

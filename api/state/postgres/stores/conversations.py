@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 from api.state.encryption.tenant_keys import TenantKey
 from api.state.postgres.database import Row
 from api.state.postgres.derived import lock_of_derived
-from api.state.postgres.parts import PAGE_BYTES, FoundPart, cursor_to, items_in, no_cursor, place_in
+from api.state.postgres.list_pages import PAGE_BYTES, FoundPart, cursor_to, items_in, no_cursor, place_in
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.compactions import opened
 from api.state.postgres.stores.items import (

@@ -10,7 +10,7 @@ from api.state.encryption.tenant_keys import TenantKey
 from api.state.event_streams.response_events import Body, add_events, created_in, events_of
 from api.state.postgres.database import Row
 from api.state.postgres.derived import lock_of_derived
-from api.state.postgres.parts import PAGE_BYTES, items_in
+from api.state.postgres.list_pages import PAGE_BYTES, items_in
 from api.state.postgres.queries import queries
 from api.state.postgres.stores.conversations import found_conversation
 from api.state.postgres.stores.history import Histories, History

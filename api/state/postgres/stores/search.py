@@ -11,9 +11,9 @@ from psycopg.types.json import Jsonb
 
 from api.state.encryption.tenant_keys import TenantKey
 from api.state.postgres.database import CONNECTION_TIMEOUT_S, EVERY_TENANT, RETRY_AFTER_S, Row
-from api.state.postgres.parts import PAGE_BYTES, FoundPart, cursor_to, no_cursor, part_of_rows, place_in
+from api.state.postgres.fair_shares import Shares
+from api.state.postgres.list_pages import PAGE_BYTES, FoundPart, cursor_to, no_cursor, part_of_rows, place_in
 from api.state.postgres.queries import queries
-from api.state.postgres.shares import Shares
 from api.state.postgres.stores.conversations import Conversation, conversations_of, found_conversation
 from api.state.postgres.stores.items import unsealed
 from api.state.postgres.stores.search_words import (

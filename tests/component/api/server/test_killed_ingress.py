@@ -22,7 +22,7 @@ from api.server.listener import HttpListener
 from api.state.event_streams import orphans
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import GENERATION_CLAIM
-from bench.fronts.ports import free_port
+from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, frame, texts

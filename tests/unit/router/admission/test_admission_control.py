@@ -14,7 +14,7 @@ from router.load.live_workers import LiveWorkers
 from router.placement.candidates import Candidates, Choice
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Placer
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 from router.quarantine.quarantine import Quarantine
 from tests.unit.clusters import SLO, a_report, ask
 

@@ -16,7 +16,7 @@ from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Choice
 from router.placement.placement_input import Others, PlacementInput
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.state import RouterState
 from tests.expected import present

@@ -10,7 +10,7 @@ from router.load.charge import Charge, Work
 from router.load.decode_slack import NOTHING
 from router.load.prefill_share import PrefillShare
 from router.load.running_requests import SLACK_AGE_S, RunningRequests
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from tests.unit.clusters import KIND
 from tests.unit.factories import a_placement_request

@@ -6,7 +6,7 @@ from cluster.messages.ids import Path, RequestId, WorkerId
 from cluster.messages.placement import Placement, Slo
 from router.load.charge import Charge, Work
 from router.load.worker_state import WorkerState
-from router.prediction.latency import LatencyModels
+from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from tests.unit.clusters import KIND, a_report
 from tests.unit.factories import a_placement_request

@@ -1,0 +1,99 @@
+"""Request bodies in bytes, which are received before the ingress does any other work for a request.
+
+A client may send a long prompt slowly, but not below a minimum rate. Bytes are counted against the memory for bodies as
+they arrive. A request counts as open (api/edge/edge.py) only when its body is complete, so that slow senders do not use
+up the open requests of a replica.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.types import Message, Receive
+
+from api.edge.byte_budget import ByteBudget, Share
+from api.edge.head import Head
+from cluster.config.ingress import IngressConfig
+from cluster.errors import RequestTimedOut, RequestTooLarge
+
+BODY = "baton.body"
+"""Key in the ASGI scope of a request. The value is the `Body` of the request."""
+
+
+class ClientLeft(Exception):
+    """The client has left before its request was complete."""
+
+
+class Body:
+    """The body of one request, as routes read it (api/server/json_body.py)."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._bytes = b""
+
+    def put(self, read: bytes) -> None:
+        self._bytes = read
+
+    def take(self) -> bytes:
+        taken, self._bytes = self._bytes, b""
+        return taken
+
+    def add(self, number: int) -> None:
+        """Counts more bytes of the body as held in memory. Raises Overloaded if no memory for bodies is left."""
+        self._share.add(number)
+
+    def add_values(self, number: int) -> None:
+        """Counts the memory of JSON values that the body is decoded to. Raises Overloaded."""
+        self._share.add_values(number)
+
+    def release(self) -> None:
+        self._share.release()
+
+
+class Bodies:
+    """The request bodies that one ingress replica reads."""
+
+    def __init__(self, config: IngressConfig) -> None:
+        self.budget = ByteBudget(config.max_bodies_bytes)
+        self._max_bytes = config.max_body_bytes
+        self._bytes_per_s = config.min_body_bytes_per_s
+        self._grace_s = config.body_grace_s
+
+    def new(self) -> Body:
+        return Body(Share(self.budget))
+
+    async def read_into(self, body: Body, head: Head, receive: Receive) -> None:
+        """Reads the body of a request. Raises RequestTooLarge, RequestTimedOut, Overloaded, ClientLeft."""
+        self._check_size(head.body_bytes)
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        try:
+            async with asyncio.timeout(self._grace_s) as deadline:
+                message = await _part(receive)
+                read: bytes | bytearray = message.get("body", b"")
+                self._count(body, len(read), len(read))
+                if message.get("more_body"):
+                    read = bytearray(read)
+                while message.get("more_body"):
+                    deadline.reschedule(began_at + self._grace_s + len(read) / self._bytes_per_s)
+                    message = await _part(receive)
+                    read += message.get("body", b"")
+                    self._count(body, len(message.get("body", b"")), len(read))
+        except TimeoutError as error:
+            pace = f"{self._bytes_per_s} bytes/s on average, after {self._grace_s:g} s of grace"
+            raise RequestTimedOut(f"the request body arrived at less than {pace}", None, "body_timeout") from error
+        body.put(bytes(read))
+
+    def _count(self, body: Body, number: int, total: int) -> None:
+        self._check_size(total)
+        body.add(number)
+
+    def _check_size(self, number: int) -> None:
+        if number > self._max_bytes:
+            raise RequestTooLarge(f"the request body has more than {self._max_bytes} bytes", None, "request_too_large")
+
+
+async def _part(receive: Callable[[], Awaitable[Message]]) -> Message:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    return message

@@ -1,0 +1,21 @@
+"""ClusterPort: what the HTTP routes see of the rest of the cluster."""
+
+from typing import Protocol
+
+from cluster.messages.views import ClusterView, QueuedRequest
+
+
+class ClusterPort(Protocol):
+    async def view(self) -> ClusterView:
+        """The Scheduler's view of the workers. Raises ServingError while the Scheduler cannot be reached."""
+        ...
+
+    async def queue(self) -> list[QueuedRequest]:
+        """The requests that wait for a placement, in the order of service. Raises ServingError while the Scheduler
+        cannot be reached.
+        """
+        ...
+
+    async def metrics_page(self) -> bytes:
+        """Prometheus text with the metrics of every replica that answers in time."""
+        ...

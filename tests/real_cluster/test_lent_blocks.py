@@ -1,0 +1,60 @@
+"""What the engines themselves do with handoffs that are freed, late or of another prompt."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config.repository import REPO_ROOT
+from kvtransfer.verify import TOLERANCE
+
+ROUNDING = 0.1
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    target: Path = tmp_path_factory.mktemp("lent") / "seen.json"
+    command = [sys.executable, "-m", "tests.real_cluster.lent_blocks", str(target)]
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(REPO_ROOT),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "CRITICAL",  # the engine reports a pull of freed blocks as an error: that is tried here
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    subprocess.run(command, env=environment, cwd=REPO_ROOT, check=True, timeout=280)
+    return json.loads(target.read_text())
+
+
+def test_handoff_in_time_is_pulled_and_agrees_with_the_prefill_engine(seen: dict[str, Any]) -> None:
+    step = seen["steps"]["in time"]
+    assert step["tokens"] == seen["right"]
+    assert (step["sources"]["pulled"], step["end"]) == (1500, "read")
+    assert step["distance"] < ROUNDING
+
+
+def test_blocks_of_another_prompt_are_noticed(seen: dict[str, Any]) -> None:
+    step = seen["steps"]["of blocks that hold another prompt"]
+    assert step["sources"]["pulled"] == 1500
+    assert step["distance"] > TOLERANCE
+
+
+def test_pull_that_ends_too_late_is_computed_and_leaves_nothing_in_the_cache(seen: dict[str, Any]) -> None:
+    step = seen["steps"]["of such blocks, too late"]
+    assert step["tokens"] == seen["right"]
+    assert step["sources"]["pulled"] == 0
+    assert seen["steps"]["after it"]["tokens"] == seen["right"]
+
+
+def test_blocks_are_freed_by_their_own_engine_in_well_under_a_second(seen: dict[str, Any]) -> None:
+    assert statistics.median(seen["freed_s"]) < 1.0
+
+
+def test_blocks_that_nobody_asks_for_are_freed_in_the_end(seen: dict[str, Any]) -> None:
+    assert seen["kept"]
+    assert (seen["unused_end"], seen["usage"]) == ("expired", 0.0)

@@ -1,0 +1,166 @@
+"""Processes that are killed: what the clients see of it, what the others still do for the dead, and the recovery."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.real_cluster.service import (
+    DECODE_PROCESS,
+    INGRESS_PROCESS,
+    PREFILL_PROCESS,
+    SCHEDULER_PROCESS,
+    Service,
+    wait_for,
+)
+
+NUM_IN_FLIGHT = 6
+"""Long prompts, so that some are in the prefill engine when it dies."""
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
+INTERACTIVE_WAITS_S = 10.0
+"""`outage_wait_s` in conf/local.yaml."""
+ANSWERED_WITHIN_S = 5.0
+"""Without the Scheduler: an ingress waits a second for it, and then chooses itself."""
+MAX_TOKENS = 3000
+"""Some twenty seconds of decoding on this machine: nothing that is asked for here ends by itself during a test."""
+
+
+def test_killed_prefill_worker_costs_no_request(service: Service, client: openai.OpenAI, model: str) -> None:
+    answers: list[str] = []
+    in_flight = [
+        threading.Thread(target=lambda seed=seed: answers.append(_long_prompt_answer(client, model, seed)))
+        for seed in range(NUM_IN_FLIGHT)
+    ]
+    worker = service.process(PREFILL_PROCESS)
+    for thread in in_flight:
+        thread.start()
+    wait_for(lambda: service.metric("vllm:num_requests_running", deployment="prefill") > 0, timeout_s=10)
+    worker.kill()
+    paths = [_path_of_answer(client, model) for _ in range(5)]
+    for thread in in_flight:
+        thread.join(timeout=60)
+
+    assert len(answers) == NUM_IN_FLIGHT
+    assert "D" in paths
+    assert service.get("/readyz").status_code == 503
+    service.wait_until_whole()
+    assert _path_of_answer(client, model, "P->D") == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_stream_of_a_killed_decode_worker_goes_on_elsewhere(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    with _long_stream(service, model, temperature=0, max_tokens=400) as frames:
+        undisturbed = _text(list(frames))
+    with _long_stream(service, model, temperature=0, max_tokens=400) as frames:
+        first = [next(frames) for _ in range(20)]
+        service.process(DECODE_PROCESS).kill()
+        assert _text([*first, *frames]) == undisturbed
+    assert _path_of_answer(client, model) in ("P", "P->D")
+    service.wait_until_whole()
+    assert _path_of_answer(client, model, "P->D") == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_stream_that_cannot_go_on_elsewhere_ends_with_an_error(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    with _long_stream(service, model, stop=["this is never said"]) as frames:
+        next(frames)
+        service.process(DECODE_PROCESS).kill()
+        last = list(frames)
+    assert last[-1] == "[DONE]"
+    assert json.loads(last[-2])["error"]["code"] == "worker_failed"
+    service.wait_until_whole()
+    assert _path_of_answer(client, model, "P->D") == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_request_is_refused_once_no_worker_has_lived_for_as_long_as_its_class_waits(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    """Class interactive: its wait is shorter than an engine's start."""
+    service.process(DECODE_PROCESS).kill()
+    service.process(PREFILL_PROCESS).kill()
+    asked_at = time.monotonic()
+    with pytest.raises(openai.InternalServerError) as refused:
+        client.completions.create(model=model, prompt="Once", max_tokens=1, extra_body={"service_tier": "priority"})
+    assert refused.value.status_code == 503
+    assert time.monotonic() - asked_at > INTERACTIVE_WAITS_S / 2
+    assert int(refused.value.response.headers["retry-after"]) >= 1
+    service.wait_until_whole()
+    assert _path_of_answer(client, model, "P->D") == "P->D"
+
+
+def test_killed_scheduler_costs_no_request_and_its_streams_go_on(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    with _long_stream(service, model) as frames:
+        next(frames)
+        service.process(SCHEDULER_PROCESS).kill()
+        asked_at = time.monotonic()
+        assert _path_of_answer(client, model)  # on any path: a Scheduler that has just come back may choose P
+        assert time.monotonic() - asked_at < ANSWERED_WITHIN_S
+        assert len([next(frames) for _ in range(100)]) == 100
+    service.wait_until_whole()
+    assert _path_of_answer(client, model, "P->D") == "P->D"
+    wait_for(service.is_idle, timeout_s=40)
+
+
+def test_requests_of_a_killed_ingress_are_aborted_on_the_workers_at_once(
+    service: Service, client: openai.OpenAI, model: str
+) -> None:
+    generated = service.metric("vllm:generation_tokens_total", deployment="decode")
+    with _long_stream(service, model) as frames:
+        for _ in range(20):
+            next(frames)
+        released = service.metric("vllm:generation_tokens_total", deployment="decode") - generated
+        service.process(INGRESS_PROCESS).kill()
+        with pytest.raises(httpx.TransportError):
+            list(frames)
+    service.wait_until_whole()
+    generated = service.metric("vllm:generation_tokens_total", deployment="decode") - generated
+    assert released <= generated < MAX_TOKENS / 4
+    assert service.is_idle()
+    assert _path_of_answer(client, model, "P->D") == "P->D"
+
+
+@contextmanager
+def _long_stream(service: Service, model: str, **fields: object) -> Iterator[Iterator[str]]:
+    body = {"model": model, "prompt": "Once", "stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True, **fields}
+    with (
+        httpx.Client(base_url=service.url, timeout=30) as http,
+        http.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        yield (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
+
+
+def _text(frames: list[str]) -> str:
+    assert frames[-1] == "[DONE]"
+    return "".join(json.loads(frame)["choices"][0]["text"] for frame in frames[:-1])
+
+
+def _path_of_answer(client: openai.OpenAI, model: str, path: str | None = None) -> str:
+    """`path`: it must run there."""
+    response = client.chat.completions.with_raw_response.create(
+        model=model,
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=20,
+        extra_headers={"x-baton-path": path} if path else {},
+    )
+    assert "Paris" in (response.parse().choices[0].message.content or "")
+    return response.headers["x-baton-path"]
+
+
+def _long_prompt_answer(client: openai.OpenAI, model: str, seed: int) -> str:
+    prompt = [300 + (seed * 7919 + i * i * 37) % 1000 for i in range(3800)]
+    answer = client.completions.create(model=model, prompt=prompt, max_tokens=8, extra_headers={"x-baton-path": "P->D"})
+    return answer.choices[0].text
