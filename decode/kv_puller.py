@@ -20,7 +20,7 @@ from cluster.messages.ids import RequestId, WorkerId
 from cluster.messages.reports import TransferSample
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.handoff import KVHandoff
-from kvtransfer.lease import Promise, Refusal
+from kvtransfer.lease_terms import Promise, Refusal
 
 logger = logging.getLogger("baton.puller")
 

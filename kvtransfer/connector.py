@@ -53,10 +53,10 @@ from cluster.network.strangers import STRANGERS
 from cluster.observability.logging import set_up_logging
 from kvtransfer import side_channel
 from kvtransfer.handoff import PULL_DEADLINE
-from kvtransfer.lease import LeaseEnd, stats_key
+from kvtransfer.lease_terms import LeaseEnd, stats_key
 from kvtransfer.notifications import is_understood
 from kvtransfer.telemetry import PULLS_KEY
-from kvtransfer.tiers.arguments import GRAMMARS
+from kvtransfer.tiers.connector_arguments import GRAMMARS
 
 logger = logging.getLogger("baton.connector")
 

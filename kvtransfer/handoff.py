@@ -3,8 +3,8 @@
 
 A prefill engine returns the parameters with its last output and pins the blocks for a lease. A decode engine that gets
 the same parameters pulls the blocks and notifies the prefill engine, which frees them. vLLM notices neither stale nor
-foreign blocks, so a handoff carries what its lease is redeemed with (kvtransfer/lease.py): the worker process that
-granted the lease, the lease, and a digest of the prompt. Clients never see or set any of this.
+foreign blocks, so a handoff carries what its lease is redeemed with (kvtransfer/lease_terms.py): the worker process
+that granted the lease, the lease, and a digest of the prompt. Clients never see or set any of this.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import msgspec
 
 from cluster.messages.generation import TokenDelta
 from cluster.messages.ids import WorkerId
-from kvtransfer.lease import LeaseId
+from kvtransfer.lease_terms import LeaseId
 
 PREFILL_REQUEST: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
 """`kv_transfer_params` of a prefill: compute the prompt, and keep its blocks for a remote decode."""

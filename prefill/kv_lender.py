@@ -1,8 +1,8 @@
 """The prefill side of the handoff: computes prompts, keeps their KV blocks for as long as their leases run, and frees
 blocks that no decode worker will read.
 
-What each lease may do is decided in prefill/leases.py. The engine that holds the blocks frees them, so that freeing
-does not depend on decode workers, which may be gone.
+What each lease may do is decided in prefill/lease_table.py. The engine that holds the blocks frees them, so that
+freeing does not depend on decode workers, which may be gone.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from cluster.messages.ids import RequestId
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import PrefillResult
-from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal, engine_lease_s
-from prefill.leases import Leases, LeaseState
+from kvtransfer.lease_terms import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal, engine_lease_s
+from prefill.lease_table import Leases, LeaseState
 
 logger = logging.getLogger("baton.lender")
 

@@ -1,4 +1,4 @@
-"""Plans which part of a conversation a prompt has, and which summary stands for the rest. Pure.
+"""Truncation: plans which part of a conversation a prompt has, and which summary stands for the rest. Pure.
 
 A prompt has the turns from the *cut* on. The cut moves only when these turns have outgrown their budget, and then so
 far that they do not outgrow it again soon. Between two moves every prompt extends the prompt before it, so that its KV

@@ -1,4 +1,9 @@
-"""Limits on what runs at the same time, in total and for each tenant. The module counts, and does not wait."""
+"""Counts what runs at the same time against a limit in total and, where there is one, a limit for each tenant. A full
+count refuses: nothing waits here.
+
+The limits are `max_ongoing_requests` and `max_background_responses` with `max_background_responses_per_tenant`
+(cluster/config/ingress.py). Only background responses have a limit per tenant.
+"""
 
 
 class Capacity:

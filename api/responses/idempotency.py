@@ -1,7 +1,8 @@
 """Idempotency: a request that is sent again finds the response of its first try, and nothing is generated twice.
 
 A client marks a retry with an `Idempotency-Key`, or with the number of its retries, which OpenAI's clients send by
-themselves.
+themselves. Only responses that are stored are found again. How long a key is kept is in
+api/state/redis/idempotency_keys.py.
 """
 
 import asyncio

@@ -29,7 +29,7 @@ from cluster.rpc.protocol import (
 )
 from cluster.step_stream.ingress_side import StepReader
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.lease import Promise, Refusal
+from kvtransfer.lease_terms import Promise, Refusal
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -39,8 +39,8 @@ from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network.interface import Interface
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
-from kvtransfer.lease import LeaseEnd, LeaseId
-from kvtransfer.tiers.arguments import kv_transfer_arguments
+from kvtransfer.lease_terms import LeaseEnd, LeaseId
+from kvtransfer.tiers.connector_arguments import kv_transfer_arguments
 from kvtransfer.tiers.shared_memory import named_while_starting
 from kvtransfer.transport.topology import Device
 

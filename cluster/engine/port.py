@@ -1,5 +1,5 @@
 """What an engine must give to the worker around it. Another engine than vLLM means another implementation of
-`WorkerEngine`, and no change in the worker, the pools or the Scheduler.
+`WorkerEngine` and one line in cluster/worker/engine_start.py, and no change in the pools or the Scheduler.
 
 Three formats are vLLM's, and another engine must use them or translate them: sampling parameters and log-probabilities
 (cluster/engine/sampling_params.py, token_tap.py), which the ingress writes and reads; hashes of KV blocks
@@ -24,7 +24,7 @@ from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
 from cluster.messages.transport import WorkerTransport
 from cluster.step_stream.buffer import DeltaSink
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.lease import LeaseEnd, LeaseId
+from kvtransfer.lease_terms import LeaseEnd, LeaseId
 from kvtransfer.telemetry import TransferLog
 
 

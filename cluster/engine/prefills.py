@@ -17,7 +17,7 @@ from cluster.messages.ids import RequestId
 from cluster.step_stream.buffer import TokenBuffer, merged
 from kvtransfer import verify
 from kvtransfer.handoff import PREFILL_REQUEST, KVHandoff, PrefillResult
-from kvtransfer.lease import LeaseId
+from kvtransfer.lease_terms import LeaseId
 
 
 class EnginePrefills:

@@ -12,7 +12,7 @@ from cluster.engine_core.step_samples import MAX_SAMPLES, samples_in
 from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network import strangers
 from cluster.network.strangers import STRANGERS
-from kvtransfer.lease import LeaseEnd, LeaseId, ended_leases
+from kvtransfer.lease_terms import LeaseEnd, LeaseId, ended_leases
 from kvtransfer.telemetry import PullLog, TransferLog
 
 

@@ -19,7 +19,7 @@ from cluster.engine_core.grammar_budget import GrammarEnd
 from cluster.errors import ConstraintFailed, InvalidRequest, Overloaded, ServingError
 from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
 from cluster.step_stream.buffer import DeltaSink
-from kvtransfer.lease import LeaseId
+from kvtransfer.lease_terms import LeaseId
 
 ITL_STEPS = 16
 """Of this many engine steps, vLLM observes one for its inter-token latency. Fewer cost CPU time per token; more make

@@ -28,7 +28,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: RequestId
     prompt_token_ids: list[int]
     sampling_params: bytes
-    """vLLM's SamplingParams, encoded by vLLM's serializer (cluster/engine/engine.py)."""
+    """vLLM's SamplingParams, encoded by vLLM's serializer (cluster/engine/sampling_params.py)."""
     cache_salt: str | None = None
     """Only requests with the same salt find each other's KV blocks. Requests without a salt share their blocks."""
     num_sequences: int = 1

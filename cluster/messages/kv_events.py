@@ -14,7 +14,11 @@ keys cost memory per indexed block; shorter ones have different blocks share a k
 
 
 class KvTier(StrEnum):
-    """Where a worker keeps KV blocks. The fastest tier is first."""
+    """Where a worker keeps KV blocks. The fastest tier is first.
+
+    A new tier needs a line here, its arguments of vLLM in kvtransfer/tiers/, the name of its medium in
+    cluster/engine/kv_mirror.py, and its place and bits in router/prefixes/index.py and block_table.py.
+    """
 
     GPU = "gpu"
     """The engine's own memory, on any device."""

@@ -14,7 +14,7 @@ from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.rpc.connection import Method
 from kvtransfer.handoff import KVHandoff, PrefillResult
-from kvtransfer.lease import LeaseId, Promise, Refusal
+from kvtransfer.lease_terms import LeaseId, Promise, Refusal
 
 PLACE = Method[PlacementRequest, Placement | Rejection]("place", PlacementRequest, Placement | Rejection)
 """An ingress asks for a placement."""

@@ -25,7 +25,7 @@ from cluster.rpc.connection import Service
 from cluster.rpc.listener import Listener
 from cluster.rpc.protocol import ANSWER
 from cluster.worker.watchdog import Watchdog, show_life
-from kvtransfer.lease import LeaseEnd, LeaseId
+from kvtransfer.lease_terms import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
 

@@ -31,7 +31,9 @@ the disk further; less walks over the disk more often.
 
 
 class DiskTier(FileSystemTierManager):
-    """Loaded by name from the engine's configuration (kvtransfer/tiers/arguments.py), in the scheduler's process."""
+    """Loaded by name from the engine's configuration (kvtransfer/tiers/connector_arguments.py), in the process of the
+    engine's scheduler.
+    """
 
     def __init__(
         self,

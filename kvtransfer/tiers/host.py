@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
 class HostTieringSpec(TieringOffloadingSpec):
-    """Loaded by name from the engine's configuration (kvtransfer/tiers/arguments.py)."""
+    """Loaded by name from the engine's configuration (kvtransfer/tiers/connector_arguments.py)."""
 
     _worker: OffloadingWorker | None
 

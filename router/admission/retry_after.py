@@ -1,5 +1,6 @@
-"""When a request that was refused for load should come back: the value of its Retry-After. Refusals for other reasons
-have a RETRY_AFTER_S where they are decided.
+"""When a request that was refused for load should come back: the value of its Retry-After. A request that no worker
+can take at all gets NO_WORKER_RETRY_S (router/placement/no_candidates.py). Refusals for other reasons have a
+RETRY_AFTER_S where they are decided.
 
 Refused requests are given different times. Each is given a retry slot behind the slots that were given before, in the
 room that the load leaves of the service. So requests that come back find room, and do not meet each other again.

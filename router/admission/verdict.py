@@ -17,6 +17,7 @@ from cluster.messages.ids import SloClass
 from cluster.messages.placement import PlacementRequest, Prediction, Slo
 from router.placement.candidates import Choice
 from router.placement.placement_input import PlacementInput
+from router.placement.work import HIGHEST_RANK
 
 HIGH_CLASS_LATENESS: Final = 2.0
 """Multiple of its objectives up to which the highest class is admitted. Higher admits requests that are of no use;
@@ -52,7 +53,7 @@ def judge(placement_input: PlacementInput, choice: Choice, excess: float, is_con
     prediction = choice.prediction
     if prediction is None or is_exempt(placement_input.request) or _finds_idle(choice):
         return Verdict.ADMIT
-    if placement_input.request.slo_class is SloClass.INTERACTIVE:
+    if placement_input.rank == HIGHEST_RANK:
         return Verdict.ADMIT if lateness(prediction, placement_input.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
     least = 0.0
     if is_contended and excess > 1.0:

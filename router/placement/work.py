@@ -14,7 +14,8 @@ HIGHEST_CLASS_SHARE: Final = 0.05
 that is free; lower has interactive requests wait for memory that others hold.
 """
 
-_HIGHEST_RANK: Final = 0
+HIGHEST_RANK: Final = 0
+"""Rank of the SLO class that is served first (`SloClass.rank`)."""
 
 
 @final
@@ -82,7 +83,7 @@ class DecodePart:
         if self.batch:
             self.join_slowdown_s = max(0.0, self.joined_step_s - times.decode_s(self.batch, self.context))
             self.join_victims = self.slack.victims(0.0, self.join_slowdown_s, placement_input.rank)
-        share = 1.0 if placement_input.rank == _HIGHEST_RANK else 1.0 - HIGHEST_CLASS_SHARE
+        share = 1.0 if placement_input.rank == HIGHEST_RANK else 1.0 - HIGHEST_CLASS_SHARE
         free = share * worker.kv_capacity - worker.kv_reserved - running.unknown_context
         self.missing = max(0.0, placement_input.kv_tokens - free)
         """KV tokens that the new request lacks."""

@@ -10,7 +10,7 @@ from functools import partial
 
 import psutil
 
-from kvtransfer.lease import LeaseEnd
+from kvtransfer.lease_terms import LeaseEnd
 from tests.drills.client import Client
 from tests.drills.kv_blocks import blocks_of, blocks_used
 from tests.drills.litany import LONGEST, litany

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from kvtransfer.lease import LeaseEnd
+from kvtransfer.lease_terms import LeaseEnd
 from tests.drills import report
 from tests.drills.client import ANSWERED, LEFT
 from tests.drills.drill import Measured, run_drill

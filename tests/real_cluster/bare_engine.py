@@ -12,7 +12,7 @@ from cluster.engine.port import EngineHooks
 from cluster.messages.ids import Pool, WorkerId
 from cluster.network.interface import Interface
 from cluster.network.secret import establish_secret
-from kvtransfer.lease import LeaseEnd, LeaseId
+from kvtransfer.lease_terms import LeaseEnd, LeaseId
 
 CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])
 

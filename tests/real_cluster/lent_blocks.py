@@ -18,7 +18,7 @@ from cluster.messages.ids import Pool, RequestId
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
 from kvtransfer.handoff import KVHandoff
-from kvtransfer.lease import LeaseEnd, LeaseId
+from kvtransfer.lease_terms import LeaseEnd, LeaseId
 from tests.real_cluster.bare_engine import CONFIG, a_bare_engine
 
 KV_BYTES = {Pool.PREFILL: 11 << 20, Pool.DECODE: 64 << 20}

@@ -24,7 +24,7 @@ from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, RequestId
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff
-from kvtransfer.lease import LeaseEnd, LeaseId
+from kvtransfer.lease_terms import LeaseEnd, LeaseId
 from tests.real_cluster.bare_engine import CONFIG, a_bare_engine
 from tests.real_cluster.recall import recall_prompts
 

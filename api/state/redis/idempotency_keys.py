@@ -1,4 +1,4 @@
-"""Idempotency keys: a request that is sent again finds the response of its first try.
+"""Where idempotency keys are kept (api/responses/idempotency.py says what they are for).
 
 A replica that admits a request claims its key, and settles the claim when the request is admitted or refused. The
 claims are in Redis, for all replicas. A replica also remembers its own claims, for when Redis is away or has forgotten

@@ -14,7 +14,7 @@ from cluster.step_stream.buffer import DeltaSink, TokenBuffer
 from decode import kv_puller as puller_module
 from decode.kv_puller import KVPuller
 from kvtransfer.handoff import KVHandoff
-from kvtransfer.lease import Promise, Refusal
+from kvtransfer.lease_terms import Promise, Refusal
 
 R = RequestId("r")
 REQUEST = GenerateRequest(request_id=R, prompt_token_ids=[5, 6, 7], sampling_params=b"")

@@ -14,7 +14,7 @@ from cluster.rpc.connection import Connection, Method, Service
 from cluster.rpc.listener import Listener, connect
 from cluster.rpc.protocol import EXTEND, GIVE_BACK, PREFILL, REDEEM, WITHDRAW, LeaseClaim, Redeem
 from kvtransfer.handoff import KVHandoff, PrefillResult, prompt_digest
-from kvtransfer.lease import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
+from kvtransfer.lease_terms import PROMISE_S, LeaseEnd, LeaseId, Promise, Refusal
 from prefill import kv_lender as lender_module
 from prefill.kv_lender import KVLender
 from tests.expected import present

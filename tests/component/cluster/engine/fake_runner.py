@@ -10,7 +10,7 @@ from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import RequestId, WorkerId
 from cluster.step_stream.buffer import DeltaSink
-from kvtransfer.lease import LeaseId
+from kvtransfer.lease_terms import LeaseId
 
 PROMPT, MAX_MODEL_LEN = [5, 6, 7], 100
 R, A, B = RequestId("r"), LeaseId("a"), LeaseId("b")

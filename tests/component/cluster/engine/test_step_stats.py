@@ -6,7 +6,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine_core.step_samples import MAX_SAMPLES, STATS_KEY
 from cluster.messages.reports import StepSample, WorkerLoad
-from kvtransfer.lease import LeaseEnd, LeaseId, stats_key
+from kvtransfer.lease_terms import LeaseEnd, LeaseId, stats_key
 from kvtransfer.telemetry import PULLS_KEY, Transfer
 
 NIXL = {

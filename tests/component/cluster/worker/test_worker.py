@@ -18,7 +18,7 @@ from cluster.messages.transport import WorkerTransport
 from cluster.rpc.connection import Service
 from cluster.worker import worker as worker_module
 from cluster.worker.worker import Worker, WorkerHooks
-from kvtransfer.lease import LeaseEnd, LeaseId
+from kvtransfer.lease_terms import LeaseEnd, LeaseId
 
 ME, PREFILL = WorkerId("d0"), WorkerId("p0")
 SAMPLE = StepSample(0, 0, 1, 10, 0.01)

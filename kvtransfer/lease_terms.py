@@ -3,7 +3,7 @@
 A lease is the promise of a prefill worker to keep the KV blocks of a prompt that it has computed. It is *offered* to
 the ingress that asked for the prefill, and *redeemed* once, by the decode worker that will pull the blocks. A redeemed
 lease is a promise of a few seconds, which its holder extends while it waits for its pull. The table of leases is in
-prefill/leases.py.
+prefill/lease_table.py. How long an offered lease waits is `kv_lease_s` (cluster/config/pools.py).
 """
 
 from collections.abc import Mapping

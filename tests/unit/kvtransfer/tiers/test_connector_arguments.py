@@ -4,8 +4,8 @@ import pytest
 
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
 from cluster.messages.ids import Pool
-from kvtransfer.lease import engine_lease_s
-from kvtransfer.tiers.arguments import GIB, GRAMMARS, kv_transfer_arguments
+from kvtransfer.lease_terms import engine_lease_s
+from kvtransfer.tiers.connector_arguments import GIB, GRAMMARS, kv_transfer_arguments
 from kvtransfer.transport.topology import Device
 
 NONE = TiersConfig()

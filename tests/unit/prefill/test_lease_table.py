@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cluster.messages.ids import RequestId
-from kvtransfer.lease import LeaseEnd, LeaseId, Promise, Refusal, ended_leases, stats_key
-from prefill.leases import Leases, LeaseState
+from kvtransfer.lease_terms import LeaseEnd, LeaseId, Promise, Refusal, ended_leases, stats_key
+from prefill.lease_table import Leases, LeaseState
 
 OFFER_S, PROMISE_S = 30.0, 4.0
 A, R, PROMPT, OTHER_PROMPT = LeaseId("a"), RequestId("r"), b"prompt", b"other prompt"

@@ -13,7 +13,7 @@ import msgspec
 
 from cluster.config.pools import DiskTierConfig, PoolConfig
 from cluster.messages.ids import Pool
-from kvtransfer.lease import engine_lease_s
+from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.transport.topology import Device
 
 GIB = 1 << 30

@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable
 from enum import StrEnum
 
 from cluster.messages.ids import RequestId
-from kvtransfer.lease import LeaseEnd, LeaseId, Promise, Refusal
+from kvtransfer.lease_terms import LeaseEnd, LeaseId, Promise, Refusal
 
 
 class LeaseState(StrEnum):
@@ -46,7 +46,9 @@ class Leases:
     """All leases of one prefill worker."""
 
     def __init__(self, offer_s: float, promise_s: float) -> None:
-        """`offer_s`: seconds that a lease waits to be redeemed. `promise_s`: seconds that each promise runs."""
+        """`offer_s`: seconds that a lease waits to be redeemed (`kv_lease_s` in cluster/config/pools.py). `promise_s`:
+        seconds that each promise runs (`PROMISE_S` in kvtransfer/lease_terms.py).
+        """
         self._offer_s = offer_s
         self._promise_s = promise_s
         self._open: dict[LeaseId, _Lease] = {}
