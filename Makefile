@@ -34,7 +34,7 @@ serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub nam
 test: $(STAMP) compile lint network-tools ## all tests, with real engines, except for soak, fuzz, browser and the full matrix of drills
 	$(BIN)/python -m pytest
 
-test-fast: $(STAMP) ## unit, component and edge tests, without engines: minutes
+test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
 	$(BIN)/python -m pytest tests/unit tests/component tests/hostile --ignore tests/hostile/live tests/test_architecture.py tests/test_docs.py
 
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; writes docs/drills.md

@@ -23,8 +23,10 @@ TRANSACTION_TIMEOUT_S = 60.0
 """How long one transaction may take, in seconds. Shorter fails on a busy server; longer finds a hanging server later.
 """
 REPLICAS_LOOK_S = 3.0
-"""The time in which every replica that reaches PostgreSQL forgets a destroyed key (ChatState.look), in seconds. Shorter
-lets a replica write for the tenant behind the erasure; longer makes an erasure slower.
+"""Time between the destruction of a tenant's keys and the deletion of its rows, in seconds. Replicas that reach
+PostgreSQL look for destroyed keys every LOOK_INTERVAL_S (api/state/lifecycle.py), and forget them within this time. A
+replica whose looks have failed looks again up to MAX_LOOK_INTERVAL_S later. Shorter has more replicas use a destroyed
+key while the rows are deleted; longer makes an erasure slower.
 """
 SCANNED_AT_ONCE = 1000
 """Names that one command looks at in Redis. More makes fewer commands; fewer blocks Redis for less time."""

@@ -6,8 +6,8 @@ grammars may add to a step, up to the burst again. A request that has overdrawn 
 the same constraint also have an allowance of some bursts together, because in one step each could spend its own.
 
 A step has some bursts, too, for all grammars that are followed in it. Once these are spent, a grammar that is not known
-to be cheap is ended before its next mask, and at LONGEST_STEP_BURSTS every other grammar is: a step of half a minute
-would look like an engine that hangs.
+to be cheap is ended before its next mask, and at LONGEST_STEP_BURSTS (3 s by default) every other grammar is: an engine
+that does not answer for `stall_timeout_s` counts as hanging (cluster/config/pools.py).
 """
 
 from enum import StrEnum

@@ -39,8 +39,9 @@ SETTINGS = {
     "maxmemory": "256mb",
     "maxmemory-policy": "allkeys-lru",
 }
-"""Settings of redis-server: no network port, nothing on disk, and 256 MB of memory from which the keys unused for
-longest are dropped.
+"""Settings of redis-server: no network port, nothing on disk, and `maxmemory` bytes of memory. Beyond them it drops
+keys that have not been used for a long time. More memory takes more of the node's; less drops live tails, idempotency
+keys and copies before their time.
 """
 START_TIMEOUT_S = 10.0
 """Time for the launch of the server, and then for its first answer, in seconds. Then the start fails. Longer delays the

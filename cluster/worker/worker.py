@@ -131,11 +131,12 @@ class Worker:
             for task in self._tasks:
                 task.cancel()
             await self._say_left(None)
+        patience_s = max(0.0, self._drain_s - HAND_BACK_S)
         try:
-            async with asyncio.timeout(max(0.0, self._drain_s - HAND_BACK_S)):
+            async with asyncio.timeout(patience_s):
                 await self._engine.drained()
         except TimeoutError:
-            logger.warning("requests still run after %g s of draining: they go on elsewhere", self._drain_s)
+            logger.warning("requests still run after %g s of draining: they go on elsewhere", patience_s)
             await self._engine.hand_back_running()
         for wait in drained:
             await wait()

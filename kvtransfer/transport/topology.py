@@ -3,7 +3,8 @@ settings.
 
 NIXL creates UCX with peer error handling, so that a dead peer fails a pull instead of hanging it. That rules out sysv
 and posix shared memory; cross-memory attach (CMA) is the shared memory that is left. A setting of the operator, in the
-pool's `env` or on the node, is never changed. docs/benchmarks.md has a measurement of each choice.
+pool's `env` or on the node, is never changed. docs/benchmarks.md compares the choices
+on CPUs; the choices for GPUs and RDMA have not been measured.
 """
 
 from collections.abc import Mapping

@@ -16,8 +16,9 @@ from cluster.messages.ids import WorkerId
 from cluster.messages.placement import Rejection
 
 MAX_ENGINES_LOST: Final = 2
-"""Engines that may be lost with a request before it is refused. A running request is resumed after each loss before
-that. Higher lets one request stop more engines; lower (1) refuses every request that shared an engine with the reason.
+"""Engines that may be lost with a request before it is refused. After each loss before that, a request that is
+resumable or has no token yet runs on another engine. Higher lets one request stop more engines; lower (1) refuses every
+request that shared an engine with the reason.
 """
 QUARANTINE_S: Final = 600.0
 """How long a request is refused, and a loss remembered, in seconds. Higher refuses requests that are harmless by then;
