@@ -1,5 +1,6 @@
 """The memory that the bodies of all requests in progress take together. The module counts, and does not wait."""
 
+from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster.errors import Overloaded
 
 FREE_BYTES = 64 << 10
@@ -11,10 +12,6 @@ BYTES_PER_VALUE = 64
 """Bytes of memory that a decoded JSON value takes beside its text. Measured were 60 for an empty list or object, 59 for
 a short string, and 36 for a number. Lower counts too little memory; higher refuses bodies that there is memory for.
 """
-RETRY_AFTER_S = 1.0
-"""Time after which a client should repeat a request that found no memory for its body, in seconds. Shorter brings
-requests back while there is still no memory; longer leaves memory unused.
-"""
 
 
 class ByteBudget:
@@ -25,7 +22,9 @@ class ByteBudget:
     def take(self, number: int) -> None:
         """Takes bytes from the budget. Raises Overloaded, and takes nothing, if fewer are free."""
         if self.num_held + number > self.most:
-            raise Overloaded("the bodies of requests in progress take all the memory for request bodies", RETRY_AFTER_S)
+            raise Overloaded(
+                "the bodies of requests in progress take all the memory for request bodies", FULL_REPLICA_RETRY_S
+            )
         self.num_held += number
 
     def give_back(self, number: int) -> None:

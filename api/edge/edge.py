@@ -24,6 +24,7 @@ from api.edge.request_body import BODY, Bodies, ClientLeft
 from api.edge.request_id import HEADER, HTTP_REQUEST, request_id_of
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
+from api.wire.errors import FULL_REPLICA_RETRY_S
 from api.wire.query import flag_in
 from cluster import metrics
 from cluster.config.ingress import IngressConfig
@@ -37,10 +38,6 @@ STREAMED_AGAIN = "/v1/responses/"
 """Prefix of the paths on which a GET may stream."""
 HAS_TENANTS = "/v1/"
 """Prefix of the paths whose requests belong to a tenant."""
-RETRY_AFTER_S = 1.0
-"""Time after which a client should repeat a request that a full replica has refused, in seconds. Shorter brings
-requests back to a replica that is still full; longer leaves capacity unused.
-"""
 _EXPOSED = ["retry-after", "x-request-id", "x-baton-path", "x-baton-slo", "x-baton-predicted", "x-baton-prompt-tokens"]
 _PREFLIGHT_S = 600
 """Time for which browsers may cache the answer to a preflight request, in seconds. Shorter costs more preflight
@@ -157,7 +154,8 @@ def hold_more(scope: Scope, number: int) -> None:
 
 def full(capacity: Capacity) -> Overloaded:
     return Overloaded(
-        f"this ingress replica has {capacity.num_held} open sequences, and the limit is {capacity.most}", RETRY_AFTER_S
+        f"this ingress replica has {capacity.num_held} open sequences, and the limit is {capacity.most}",
+        FULL_REPLICA_RETRY_S,
     )
 
 

@@ -4,6 +4,7 @@ import msgspec
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMNotFoundError
 
+from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster.errors import UNFORESEEN, GenerationFailed, InvalidRequest, NotFound, Overloaded, ServingError
 
 
@@ -11,7 +12,7 @@ def serving_error(error: Exception) -> ServingError:
     if isinstance(error, VLLMNotFoundError):
         return NotFound(str(error))
     if isinstance(error, GracefulHTTPError):
-        return Overloaded(str(error), retry_after_s=1.0)
+        return Overloaded(str(error), FULL_REPLICA_RETRY_S)
     if isinstance(error, GenerationError):
         return GenerationFailed(str(error), "unknown")
     return _invalid(str(error), getattr(error, "parameter", None))

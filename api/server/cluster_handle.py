@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from cluster.clients.scheduler_client import SchedulerClient
+from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.metrics import Scrape, render
 from cluster.rpc.shared_answer import SharedAnswer
@@ -12,10 +13,9 @@ from cluster.serve_context import Deployment, broadcast, connected_handles
 from router.session.scheduler_failover import SchedulerFailover
 
 logger = logging.getLogger("baton.handles")
-_VIEW_MAX_AGE_S = 0.25
-"""Greatest age of a view of the cluster or of the queue that clients get, in seconds: the interval of workers' reports
-(REPORT_INTERVAL_S of cluster/worker/worker.py). A lower value costs the Scheduler more calls and shows little that is
-newer. A higher value shows workers and requests that are gone.
+_VIEW_MAX_AGE_S = REPORT_INTERVAL_S
+"""Greatest age of a view of the cluster or of the queue that clients get, in seconds: workers report no oftener. Lower
+costs the Scheduler more calls and shows little that is newer; higher shows workers and requests that are gone.
 """
 
 

@@ -16,6 +16,7 @@ from api.edge.connections import Connections
 from api.edge.error_response import error_response
 from api.edge.request_id import HEADER, request_id_of
 from api.server.head_limits import HeadLimits
+from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster import metrics
 from cluster.config.ingress import IngressConfig
 from cluster.errors import InvalidRequest, Overloaded, RequestTimedOut, ServingError
@@ -30,10 +31,6 @@ could be used again; longer keeps slow clients connected.
 """
 MAX_LINGERING = 64
 """Connections that may linger at a time; further ones are reset at once. More takes memory; fewer loses more answers.
-"""
-RETRY_AFTER_S = 1.0
-"""The Retry-After of a refused connection, in seconds. Shorter brings more connections that are refused again; longer
-leaves room unused.
 """
 
 _quiet = logging.getLogger("baton.http")
@@ -94,9 +91,10 @@ class GuardedProtocol(HttpToolsProtocol):
         address = self.client[0] if self.client else ""
         self._deadlines.expect_request_within(self._config.idle_timeout_s)
         if not connections.add(self, address):
-            self._refuse(Overloaded(f"{connections.most_per_address} connections of {address} are open", RETRY_AFTER_S))
+            why = f"{connections.most_per_address} connections of {address} are open"
+            self._refuse(Overloaded(why, FULL_REPLICA_RETRY_S))
         elif (surplus := connections.surplus()) is self:
-            self._refuse(Overloaded(f"{connections.most} connections are open", RETRY_AFTER_S))
+            self._refuse(Overloaded(f"{connections.most} connections are open", FULL_REPLICA_RETRY_S))
         elif surplus is not None:
             surplus.end()
 

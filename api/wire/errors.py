@@ -10,6 +10,11 @@ MAX_MESSAGE, MAX_PARAM = 2000, 200
 sent. Lower values cut messages that a client needs; higher values send more of the client's own text back.
 """
 
+FULL_REPLICA_RETRY_S = 1.0
+"""Retry-After of a request or connection that a full replica refuses, in seconds. Shorter brings it back to a replica
+that is still full; longer leaves capacity unused.
+"""
+
 
 def error_body(error: ServingError) -> dict[str, Any]:
     """The error object always has its four keys, because clients read each of them."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.simulation.baselines import BASELINES
-from cluster.simulation.experiment import REPORT_INTERVAL_S, Cluster, Experiment, TargetMissed, parse_link
+from cluster.simulation.experiment import Cluster, Experiment, TargetMissed, parse_link
 from cluster.simulation.pools.pool_setting import Reporting
 from cluster.simulation.rate_search import max_rate
 from cluster.simulation.results.figures import FigureRun, charts

@@ -20,14 +20,15 @@ MIN_SHARERS = 8
 """Lowest number of requests by which a step's budget is divided. Fewer lets one request take more of a step; more ends
 single requests with costly grammars.
 """
-BURSTS_PER_STEP = 15
+BURSTS_PER_STEP = LONGEST_STEP_BURSTS // 2
 """Bursts that may be spent in one step before grammars that are not known to be cheap are ended. More lets many
-different costly constraints that begin together delay a step for longer; fewer ends honest ones, whose first masks are
-costly, when many begin at once. Must exceed BURSTS_TOGETHER, so that one constraint leaves time for other ones.
+different costly constraints that begin together delay a step for longer; fewer ends harmless constraints, whose first
+masks are costly too, when many begin at once. Must exceed BURSTS_TOGETHER, so that one constraint leaves time for other
+ones. The half of the step that is left is for grammars that are known to be cheap.
 """
 BURSTS_TOGETHER = 10
 """Bursts that the requests with one constraint may spend together. More lets many sequences of one costly constraint
-delay a step for longer; fewer ends those of an honest one, whose first masks are costly, when many begin at once.
+delay a step for longer; fewer ends those of a harmless one, whose first masks are costly too, when many begin at once.
 """
 
 

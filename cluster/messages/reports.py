@@ -5,6 +5,11 @@ import msgspec
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 
+REPORT_INTERVAL_S = 0.25
+"""Seconds between two reports of a worker. Longer makes the Scheduler's picture of queues, memory and progress older;
+shorter costs workers and the Scheduler CPU.
+"""
+
 
 class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's queue and memory after its last step."""

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from cluster.errors import ErrorMessage, ServingError
+from cluster.network.keepalive import DEAD_PEER_S, IDLE_S, PROBE_INTERVAL_S, PROBES
 
 logger = logging.getLogger("baton.channel")
 A = TypeVar("A")
@@ -39,12 +40,12 @@ a while lets its peers speak first.
 """
 _LENGTH = struct.Struct(">I")
 _KEEPALIVE = {
-    socket.TCP_KEEPIDLE: 5,
-    socket.TCP_KEEPINTVL: 2,
-    socket.TCP_KEEPCNT: 3,
-    socket.TCP_USER_TIMEOUT: 10_000,
+    socket.TCP_KEEPIDLE: IDLE_S,
+    socket.TCP_KEEPINTVL: PROBE_INTERVAL_S,
+    socket.TCP_KEEPCNT: PROBES,
+    socket.TCP_USER_TIMEOUT: 1000 * DEAD_PEER_S,
 }
-"""TCP options that end the connection to a node that vanished after about ten seconds."""
+"""TCP options that end the connection to a node that vanished, after about DEAD_PEER_S."""
 
 
 class Method(Generic[A, R]):
@@ -152,6 +153,7 @@ class Connection(asyncio.Protocol):
         self._has_heard = False
         """Whether anything was received since the last check."""
         self._num_silent = 0
+        """Silent intervals in a row."""
 
     @property
     def is_open(self) -> bool:
@@ -255,7 +257,6 @@ class Connection(asyncio.Protocol):
         if self._transport is None or not self.is_open:
             return
         self._num_silent = 0 if self._has_heard else self._num_silent + 1
-        """Silent intervals in a row."""
         self._has_heard = False
         if self._num_silent >= (PATIENT_INTERVALS if self._was_connected_to else SILENT_INTERVALS):
             logger.warning(

@@ -10,6 +10,7 @@ from math import floor, inf
 import msgspec
 
 from cluster.messages.ids import Pool
+from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.engine.engine_setting import EngineSetting
@@ -25,13 +26,10 @@ from router.prediction.roofline import kv_capacity_tokens, step_model
 from router.prediction.step_model import StepModel
 from router.state import RouterState
 
-HOST_BYTES_PER_S = 40e9
-"""Bandwidth from host memory to one device, in bytes per second, as PCIe 5 gives it. Lower makes hits in the host tier
-slower than on hardware; higher makes them faster.
-"""
-REPORT_INTERVAL_S = 0.25
-"""Time between two reports of a worker, in seconds, as in production. Lower costs simulation time; higher gives the
-Scheduler older reports than in production.
+PCIE_BYTES_PER_S = 40e9
+"""Bandwidth from DRAM to one simulated device, in bytes per second, as PCIe 5 gives it. Lower makes hits in the DRAM
+tier slower than on hardware; higher makes them faster. Placement counts with HOST_BYTES_PER_S of
+router/placement/placement_input.py, on all hardware.
 """
 DEFAULT_LINK = LinkSpeed(latency_s=0.5e-3, bytes_per_s=90e9)
 """Speed of a worker's link: two 400 Gb/s network cards, one for each of the worker's two devices."""
@@ -107,7 +105,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             max_step_tokens=max_step_tokens,
             max_decoding=self.max_decoding,
             host_tokens=self.host_tokens,
-            host_tokens_per_s=self.tensor_parallel * HOST_BYTES_PER_S / kv_bytes_per_token,
+            host_tokens_per_s=self.tensor_parallel * PCIE_BYTES_PER_S / kv_bytes_per_token,
         )
         kind = f"{self.model}|{self.device}|tp{self.tensor_parallel}|{pool}"
         return PoolSetting(number=number, engine=engine, model=self.step_model, kind=kind)

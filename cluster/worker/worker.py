@@ -18,7 +18,7 @@ from cluster.engine.port import EngineHooks, WorkerEngine
 from cluster.errors import ServingError
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Address, Pool, WorkerId
-from cluster.messages.reports import ReportReply, TransferSample, WorkerReport
+from cluster.messages.reports import REPORT_INTERVAL_S, ReportReply, TransferSample, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.transport import LinkSpeed
 from cluster.rpc.connection import Service
@@ -29,10 +29,6 @@ from kvtransfer.lease_terms import LeaseEnd, LeaseId
 
 logger = logging.getLogger("baton.worker")
 
-REPORT_INTERVAL_S = 0.25
-"""Seconds between two reports to the Scheduler. Longer makes the Scheduler's picture of queues, memory and progress
-older; shorter costs workers and the Scheduler CPU.
-"""
 HAND_BACK_S = 2.0
 """How long before Serve kills a draining worker its running requests go to other workers, in seconds. Longer cuts long
 answers earlier; shorter risks that requests still run when the worker dies, and are suspected of having killed it.

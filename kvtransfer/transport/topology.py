@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from cluster.messages.transport import EngineVariable, Transport, WorkerTransport
+from cluster.network.keepalive import DEAD_PEER_S, IDLE_S, PROBE_INTERVAL_S, PROBES
 
 
 class Device(StrEnum):
@@ -38,11 +39,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     rdma_ports: tuple[RdmaPort, ...] = ()
 
 
-DEAD_PEER_S = 10
-"""Seconds without an answer after which a machine counts as dead. Fewer gives up machines that are only slow; more lets
-pulls from dead ones hang for longer.
-"""
-
 _ONLY = {
     (Device.CPU, Transport.TCP): "tcp",
     (Device.CPU, Transport.SHARED_MEMORY): "tcp,cma",
@@ -56,16 +52,20 @@ memory always needs cuda_copy, which `cuda` includes.
 """
 
 _PEER_LOSS = (
-    EngineVariable("UCX_TCP_KEEPIDLE", "4s", "an idle connection is asked for a sign of life after 4 s"),
-    EngineVariable("UCX_TCP_KEEPINTVL", "2s", "and every 2 s from then on"),
     EngineVariable(
-        "UCX_TCP_KEEPCNT", "3", f"and is lost after 3 silent ones: {DEAD_PEER_S} s in all, UCX's own take 28"
+        "UCX_TCP_KEEPIDLE", f"{IDLE_S}s", f"an idle connection is asked for a sign of life after {IDLE_S} s"
+    ),
+    EngineVariable("UCX_TCP_KEEPINTVL", f"{PROBE_INTERVAL_S}s", f"and every {PROBE_INTERVAL_S} s from then on"),
+    EngineVariable(
+        "UCX_TCP_KEEPCNT",
+        f"{PROBES}",
+        f"and is lost after {PROBES} silent ones: {DEAD_PEER_S} s in all, UCX's own take 28",
     ),
     EngineVariable(
         "UCX_TCP_USER_TIMEOUT", f"{DEAD_PEER_S}s", "the same for data without an acknowledgement: Linux takes 15 min"
     ),
     EngineVariable(
-        "UCX_KEEPALIVE_INTERVAL", "4s", "the same for transports other than TCP: UCX's own round takes 20 s"
+        "UCX_KEEPALIVE_INTERVAL", f"{IDLE_S}s", "the same for transports other than TCP: UCX's own round takes 20 s"
     ),
 )
 _WITHIN_A_NODE = (Transport.NVLINK, Transport.SHARED_MEMORY)

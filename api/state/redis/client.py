@@ -16,7 +16,7 @@ TIMEOUT_S = 0.25
 """How long Redis may take to answer before it counts as away, in seconds. Shorter takes a busy Redis for a lost one;
 longer delays requests while Redis is away.
 """
-RETRY_AFTER_S = 1.0
+ASK_AGAIN_S = 1.0
 """The time between two tries while Redis is away, in seconds. Shorter delays more requests; longer finds a Redis later
 that is back.
 """
@@ -103,7 +103,7 @@ class RedisClient:
         return answers
 
     def _lose(self, error: Exception) -> None:
-        self._not_before = asyncio.get_running_loop().time() + RETRY_AFTER_S
+        self._not_before = asyncio.get_running_loop().time() + ASK_AGAIN_S
         if not self._is_away:
             self._is_away = True
             logger.warning("Redis is away, Baton goes on without it: %s", str(error) or type(error).__name__)

@@ -2,12 +2,8 @@
 
 from collections import Counter, deque
 
+from api.wire.errors import FULL_REPLICA_RETRY_S
 from cluster.errors import Overloaded, TooManyRequests
-
-RETRY_AFTER_S = 1.0
-"""The Retry-After of a turn without memory for its history, in seconds. Shorter brings more requests that are refused
-again; longer keeps clients away when memory is free.
-"""
 
 
 class HistorySpace:
@@ -41,10 +37,10 @@ class HistorySpace:
             raise TooManyRequests(
                 f"the histories of this API key's running turns have {of_tenant} bytes: an API key may have "
                 f"{self._most // 2} bytes at a time in this replica",
-                RETRY_AFTER_S,
+                FULL_REPLICA_RETRY_S,
             )
         if held and held + num_bytes > self._most:
-            raise Overloaded("the histories of running turns take all the memory for histories", RETRY_AFTER_S)
+            raise Overloaded("the histories of running turns take all the memory for histories", FULL_REPLICA_RETRY_S)
         self._held[tenant] += num_bytes
         return HeldHistory(self._given_back, tenant, num_bytes)
 

@@ -189,7 +189,7 @@ async def test_killed_redis_ends_the_tails_at_once(
 async def test_tails_come_back_with_redis(
     writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_client, "RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr(redis_client, "ASK_AGAIN_S", 0.01)
     await published(writer, a_batch(0, 0))
     assert await followed(reader, -1, 1) == [a_batch(0, 0)]
     forgetful.kill()

@@ -12,7 +12,7 @@ from tests.component.forgetful import ForgetfulRedis
 
 @pytest.fixture
 async def volatile(forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisClient]:
-    monkeypatch.setattr(module, "RETRY_AFTER_S", 0.05)
+    monkeypatch.setattr(module, "ASK_AGAIN_S", 0.05)
     made = RedisClient()
     made.reach(forgetful.url)
     yield made
