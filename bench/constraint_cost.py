@@ -112,7 +112,7 @@ def engine_costs(engine: RemoteEngine, num_properties: int) -> tuple[float, floa
         one, other = (backend.compile_grammar(StructuredOutputOptions.JSON, spec, {0}) for _ in range(2))
         plain.append(follow_us(one, tokens, mask))
         guarded.append(follow_us(MeteredGrammar(other, guard, guard.together(("json", spec))), tokens, mask))
-        guard.purse.begin()
+        guard.spending.begin()
     return median(plain), median(guarded)
 
 

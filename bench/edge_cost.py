@@ -41,8 +41,8 @@ async def serve_and_measure() -> dict[str, list[float]]:
     from bench.fronts.free_ports import free_port
     from cluster.config.application import parse
     from cluster.config.ingress import IngressConfig
+    from tests.component.app_with_fakes import FakeCluster, an_app
     from tests.component.fake_engines import FakeEngines
-    from tests.component.surface import FakeCluster, an_app
 
     engine = {"max_model_len": MAX_MODEL_LEN, "dtype": "bfloat16", "enforce_eager": True}
     config = parse({"model": "conf/models/baton-demo", "engine": engine})

@@ -19,13 +19,14 @@ from cluster.messages.scheduler_events import Events, OpenRequests, SchedulerEve
 
 SWEEP_S: Final = 1.0
 """Time between two calls of `sweep` while an ingress has no connection, in seconds. Together with GRACE_SWEEPS it sets
-the grace.
+the grace. Lower forgets the requests of an ingress that only lost its connection; higher keeps the room of a dead
+ingress's requests for longer.
 """
 GRACE_SWEEPS: Final = 5
 """Sweeps for which the charges of an ingress outlive its connection. Lower forgets the requests of an ingress that only
-lost its connection, and places others on their room until the workers' reports count them. Higher keeps the room of a
-dead ingress's requests from others. It is a count and not a time: a Scheduler that was itself stopped hears the ingress
-first.
+lost its connection: until the workers' reports count these requests, others are placed where they still run. Higher
+keeps the room of a dead ingress's requests from others. It is a count and not a time: a Scheduler that was itself
+stopped hears the ingress first.
 """
 
 

@@ -33,7 +33,7 @@ take long: such a chat is rendered in a thread.
 Asynchronous = Callable[..., Awaitable[Any]]
 
 
-def quicken(renderer: BaseRenderer[Any]) -> None:
+def tokenize_faster(renderer: BaseRenderer[Any]) -> None:
     """Let a renderer tokenize short prompts on the event loop, and all prompts without offsets and masks.
 
     The methods that are replaced are vLLM's `BaseRenderer._tokenize_prompt_async` and

@@ -19,7 +19,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.serial_utils import MsgpackDecoder
 
-from api.frontend.fast_tokenizer import quicken
+from api.frontend.fast_tokenizer import tokenize_faster
 from api.frontend.generation import CALL, Generation, SessionFactory
 from api.structured.beside_tools import judge_by_keywords
 from api.structured.compilers import Compilers
@@ -57,7 +57,7 @@ class RemoteEngine:
         self.vllm_config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
         self.model_config = self.vllm_config.model_config
         self.renderer = renderer_from_config(self.vllm_config)
-        quicken(self.renderer)
+        tokenize_faster(self.renderer)
         self.input_processor = InputProcessor(self.vllm_config, self.renderer)
         # With a config, vLLM's `SamplingParams.verify` would compile constraints on the event loop. `Compilers` does it
         # in processes of their own.

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from api.responses.running_turns import RunningTurns
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import RUNNING, no_response
-from api.wire.responses.short_events import Line, Retelling, is_last
+from api.wire.responses.short_events import EventRestorer, Line, is_last
 from cluster.errors import InvalidRequest
 
 LOOK_INTERVAL_S = 0.25
@@ -42,15 +42,17 @@ async def _stored_events(state: ChatState, tenant: str, response: str, after: in
     """The stored events after event `after`. A client that has seen more events than are stored gets the last one
     again, and so learns how the response ended.
     """
-    store, retelling, number, event = state.stores.response_events, None, -1, b""
+    store, restorer, number, event = state.stores.response_events, None, -1, b""
     async with aclosing(_lines(state, tenant, response)) as lines:
         async for line in lines:
-            if retelling is None:
+            if restorer is None:
                 created = await store.created(tenant, response)
                 if created is None:
                     raise no_response(response)
-                retelling = Retelling(created)
-            event = await asyncio.to_thread(retelling.told, line) if retelling.is_long(line) else retelling.told(line)
+                restorer = EventRestorer(created)
+            event = (
+                await asyncio.to_thread(restorer.in_full, line) if restorer.is_long(line) else restorer.in_full(line)
+            )
             number += 1
             if number > after:
                 yield event

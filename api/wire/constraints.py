@@ -15,7 +15,8 @@ from cluster.errors import InvalidRequest
 
 MAX_DEPTH = 64
 """Levels of objects and arrays in a schema, as vLLM and xgrammar limit them. OpenAI admits 10 levels of objects of the
-described value, which are 20 to 30 levels of the schema.
+described value, which are 20 to 30 levels of the schema. A higher bound admits schemas that the engine refuses later; a
+lower bound refuses schemas that OpenAI accepts.
 """
 MAX_PROPERTIES = 5_000
 """Properties of all objects of a schema together, with the items of tuples, as OpenAI limits them. A higher bound

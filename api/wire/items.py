@@ -22,7 +22,9 @@ from api.wire.validation import FailFast, first_error
 from cluster.errors import InvalidRequest
 
 MAX_ITEMS = 20
-"""Items in one request that creates a conversation or adds to one, as OpenAI limits them."""
+"""Items in one request that creates a conversation or adds to one, as OpenAI limits them. Lower values refuse requests
+that OpenAI accepts; higher values take longer to validate and to store in one transaction.
+"""
 MAX_PARTS = 2000
 """Parts of one item. Lower values refuse long messages; higher values take longer to validate."""
 

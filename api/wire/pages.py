@@ -10,6 +10,9 @@ from cluster.errors import InvalidRequest, NotFound
 T = TypeVar("T")
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+"""Entries of a page if a client names no `limit`, and the largest `limit`, as OpenAI has them. Lower values cost
+a client more requests for a list; higher values make larger answers, which PostgreSQL and the ingress hold in memory.
+"""
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """Pairs of one `metadata` object, characters of a key, and characters of a value, as OpenAI limits them."""
 MAX_USER = 512

@@ -57,6 +57,10 @@ POLL_S = 1.0
 """Time between two checks of the service, in seconds. Longer notices a ready or ended service later; shorter sends more
 requests to it.
 """
+READY_TIMEOUT_S = 5.0
+"""Time for one request to /readyz, in seconds. Then the service counts as not answering yet. Longer shows progress
+later while an ingress hangs; shorter takes a busy ingress for one that does not answer.
+"""
 PROBE_TIMEOUT_S = 10.0
 """Time in which a service must answer `baton probe`, in seconds. Then the command ends with 1. Longer delays the error
 of a service that hangs; shorter fails on a busy one.
@@ -274,7 +278,7 @@ class RunningService:
     def _readiness(self) -> dict[str, Any]:
         """The body of /readyz. Empty if the service does not answer."""
         try:
-            with _DIRECT.open(f"{self._url}/readyz", timeout=5) as response:
+            with _DIRECT.open(f"{self._url}/readyz", timeout=READY_TIMEOUT_S) as response:
                 return _object(response.read())
         except urllib.error.HTTPError as error:
             return _object(error.read())

@@ -31,8 +31,9 @@ class ContextConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     more detail; a smaller share leaves more room for turns. 0 makes no summaries.
     """
     memory_share: Annotated[float, Meta(ge=0, le=0.4)] = 0.1
-    """Share of the prompt's part for older messages that are relevant to a turn's question. A larger share recalls more
-    messages; they stay in the prompt as long as their turn does. 0 turns recall off.
+    """Share of the prompt's part for older messages that are relevant to a turn's question. A larger share sends more
+    of these memories, which stay in the prompt as long as their turn does; a smaller share leaves more room for turns.
+    0 sends none.
     """
     history_share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Largest share of the prompt's part for turns that are sent unchanged, if the other parts leave as much. A smaller

@@ -124,9 +124,8 @@ class KvEventFeed:
     async def run(self) -> None:
         self._source.connect()
         self._subscribed_at = asyncio.get_running_loop().time() + SUBSCRIBED_WITHIN_S
-        self._ask_for_replay(
-            0, None
-        )  # for all that was published before we connected; the end of the replay proves that we have connected
+        # For all that was published before the connection. The end of the replay proves that the connection is made
+        self._ask_for_replay(0, None)
         while True:
             self.read()
             if messages := self.mirror.take():

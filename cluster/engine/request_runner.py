@@ -109,7 +109,7 @@ class RequestRunner:
             raise ServingError(f"{method} failed in the engine: {error}") from error
 
     def translated(self, error: BaseException) -> BaseException:
-        """An error of vLLM's front, in our terms."""
+        """The error of cluster/errors.py for an error of vLLM's front."""
         match error:
             case EngineDeadError():
                 return WorkerUnreachable(f"the engine of worker {self.worker} died", self.worker)

@@ -60,7 +60,7 @@ class GrammarBudget(msgspec.Struct, frozen=True):
         return self.step_s / max(num_requests, MIN_SHARERS)
 
 
-class StepPurse:
+class StepSpending:
     """What the grammars of one step have taken, in seconds of CPU time."""
 
     __slots__ = ("_most_s", "_most_unknown_s", "_spent_s")

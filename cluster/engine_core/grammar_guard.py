@@ -17,7 +17,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 from cluster.engine_core.grammar_backend import BoundedGrammar, GrammarBackend
-from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd, StepPurse
+from cluster.engine_core.grammar_budget import BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd, StepSpending
 
 logger = logging.getLogger("baton.grammars")
 
@@ -40,7 +40,7 @@ def install(budget: GrammarBudget) -> None:
 
     def grammar_bitmask(manager: Any, requests: Any, request_ids: list[str], drafts: Any) -> Any:
         guard.num_requests = len(request_ids)
-        guard.purse.begin()
+        guard.spending.begin()
         return _grammar_bitmask(manager, requests, request_ids, drafts)
 
     StructuredOutputManager.grammar_init = guard.begin
@@ -55,7 +55,7 @@ class GrammarGuard:
         self.budget = budget
         self.num_requests = 1
         """Requests with a constraint in the step that is being prepared."""
-        self.purse = StepPurse(budget.burst_s)
+        self.spending = StepSpending(budget.burst_s)
         """What grammars have taken in that step."""
         self._together: WeakValueDictionary[tuple[Any, str], Allowance] = WeakValueDictionary()
         """Allowances by constraint, for as long as a request has the constraint."""
@@ -161,7 +161,7 @@ class MeteredGrammar(StructuredOutputGrammar):
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
         if self._is_overdrawn:  # by requests with the same constraint: one more mask may take as long as theirs
             self.end = self.end or GrammarEnd.TOO_SLOW
-        elif not self._guard.purse.has_room(is_cheap=self._last_mask_s <= self._share_s):
+        elif not self._guard.spending.has_room(is_cheap=self._last_mask_s <= self._share_s):
             self.end = self.end or GrammarEnd.CROWDED
         else:
             began_at = time.thread_time()
@@ -178,7 +178,7 @@ class MeteredGrammar(StructuredOutputGrammar):
 
     def _spend(self, began_at: float) -> float:
         seconds = time.thread_time() - began_at
-        self._guard.purse.spend(seconds)
+        self._guard.spending.spend(seconds)
         for allowance in self._allowances:
             allowance.spend(seconds)
         if self._is_overdrawn:

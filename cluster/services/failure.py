@@ -10,7 +10,7 @@ class ServiceFailed(Exception):
     """An embedded server does not start."""
 
 
-def last_words(folder: Path) -> str:
+def log_excerpt(folder: Path) -> str:
     """The last lines of the log in a server's folder, for the end of an error message. Empty if there is no log."""
     log = folder / "log"
     try:

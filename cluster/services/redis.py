@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from cluster.services.failure import ServiceFailed, last_words
+from cluster.services.failure import ServiceFailed, log_excerpt
 
 REDIS_FOLDER = "redis"
 """The server's folder inside the data folder."""
@@ -82,7 +82,7 @@ class LocalRedis:
             raise ServiceFailed(
                 f"Redis does not start in {self._folder}: {error}. Is the folder writable? It contains "
                 "only data that can be made again: move it away, or set state.data_dir to another folder."
-                f"{last_words(self._folder)}"
+                f"{log_excerpt(self._folder)}"
             ) from error
         return "unix://" + quote(str(self._socket))
 
@@ -104,7 +104,7 @@ class LocalRedis:
     @contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
         """Lets one process at a time attach or leave."""
-        with (self._folder / "turn").open("ab") as lock:
+        with (self._folder / "attach.lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

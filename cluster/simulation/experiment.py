@@ -49,7 +49,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     link: LinkSpeed = DEFAULT_LINK
     """Speed at which handoffs enter or leave a worker."""
     host_tokens: int = 0
-    """Size of each worker's host tier, in tokens. 0 is no host tier."""
+    """Size of each worker's DRAM tier, in tokens. 0 is no DRAM tier."""
     prefill_step_tokens: int = 2048
     """Most tokens of a step on a prefill worker. Lower reads the weights more often for one prompt; higher delays the
     requests that decode there more by prompts.

@@ -29,7 +29,8 @@ lower keeps them away from room.
 """
 OFFERED_S, ADMITTED_S, CAPACITY_S = 30.0, 2.0, 60.0
 """Seconds over which requests are averaged: requests that come; requests that are admitted; and the time for which the
-highest rate of admission is taken for the capacity. Longer takes bursts for little, and follows a change of load later.
+highest rate of admission is taken for the capacity. Longer takes bursts for little, and follows a change of load later;
+shorter takes chance for a change of load, so that retry slots are too early or too late.
 """
 
 

@@ -6,8 +6,9 @@
   request that has waited for long rises by a class. A request that can no longer meet its SLO is refused.
 - The highest class is admitted even when it will be late, up to a point.
 
-The prediction is for the moment at which the request would decode, not for the load of now: judging by the load of now
-makes prefill and decode load swing in anti-phase (Mooncake, prediction-based early rejection).
+The prediction is for the moment at which the request would decode, not for the load of now. Judged by the load of now,
+requests are admitted while decode workers are idle and refused when these requests reach decoding, so that prefill and
+decode workers are overloaded in turn (Mooncake, prediction-based early rejection).
 """
 
 from enum import Enum

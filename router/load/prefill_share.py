@@ -12,6 +12,9 @@ SHORT_S: Final = 1.0
 MIDDLE_S: Final = 3.0
 LONG_S: Final = 10.0
 WINDOWS_S = (SHORT_S, MIDDLE_S, LONG_S)
+"""Windows over which stalls are averaged, in seconds, for questions with a horizon up to SHORT_S, up to MIDDLE_S, and
+beyond. Longer windows see a burst of prompts late; shorter ones take a single prompt for a busy worker.
+"""
 MOST: Final = 0.9
 """Largest share that is expected. Higher has predictions of decode time grow without bound on a busy worker; lower
 takes a busy worker for one with time left.

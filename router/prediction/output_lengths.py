@@ -27,7 +27,9 @@ cannot bear; lower has none bear any.
 """
 
 PRIOR_TOKENS = (16, 64, 128, 256, 512)
-"""Lengths that stand for all requests before the first request has ended."""
+"""Lengths, in tokens, that stand for all requests before the first request has ended. Longer ones have a new Scheduler
+reserve memory that answers do not take; shorter ones have it crowd decode workers.
+"""
 
 
 def _edges() -> list[int]:

@@ -8,8 +8,8 @@ import msgspec
 from openai import AsyncOpenAI
 
 from api.frontend.generation import Call
+from tests.component.app_with_fakes import FakeFrontend
 from tests.component.openai_objects import first_text_of
-from tests.component.surface import FakeFrontend
 from tests.unit.chat_chunks import answer
 
 

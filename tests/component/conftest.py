@@ -16,8 +16,8 @@ with warnings.catch_warnings():
     from cluster.config.state import StateConfig
     from cluster.services.postgres import LocalPostgres
     from cluster.services.redis import LocalRedis
-    from tests.component.forgetful import ForgetfulRedis
-    from tests.component.remembering import emptied
+    from tests.component.app_with_postgres import emptied
+    from tests.component.killable_redis import KillableRedis
 
 import pytest
 
@@ -39,8 +39,8 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def forgetful(tmp_path: Path) -> Iterator[ForgetfulRedis]:
-    made = ForgetfulRedis(tmp_path / "redis")
+def killable_redis(tmp_path: Path) -> Iterator[KillableRedis]:
+    made = KillableRedis(tmp_path / "redis")
     yield made
     made.close()
 

@@ -18,7 +18,7 @@ from cluster.config.repository import REPO_ROOT
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
 from router.session.receipt import Terms
-from tests.component.surface import a_placement
+from tests.component.app_with_fakes import a_placement
 
 MODEL = "conf/models/baton-demo"
 END_OF_TURN = 2

@@ -10,7 +10,7 @@ from http.client import HTTPException, HTTPResponse
 from itertools import pairwise
 from typing import Any
 
-from tests.drills.litany import Litany, length_of
+from tests.drills.word_lists import WordList, length_of
 
 ANSWERED, LEFT, CONNECTION_LOST = "answered", "left", "connection lost"
 
@@ -44,7 +44,7 @@ class Client:
         self._authority = f"{host}:{port}"
         self._path = path
         self.seen = Seen()
-        self._litany: Litany | None = None
+        self._word_list: WordList | None = None
         self._num_tokens = 0
         self._changed = threading.Condition()
         self._has_left = False
@@ -56,15 +56,15 @@ class Client:
 
     @property
     def has_asked(self) -> bool:
-        return self._litany is not None
+        return self._word_list is not None
 
-    def ask(self, model: str, litany: Litany, num_tokens: int) -> None:
+    def ask(self, model: str, word_list: WordList, num_tokens: int) -> None:
         """On path P->D: the drills are about the handoff."""
-        self._litany, self._num_tokens = litany, num_tokens
+        self._word_list, self._num_tokens = word_list, num_tokens
         self._send(
             {
                 "model": model,
-                "prompt": litany.prompt,
+                "prompt": word_list.prompt,
                 "max_tokens": num_tokens,
                 "temperature": 0,
                 "ignore_eos": True,
@@ -99,7 +99,7 @@ class Client:
     @property
     def is_right(self) -> bool:
         """Everything that has arrived is the right answer, or its beginning."""
-        return self._litany is not None and self._litany.is_continued_by(self.seen.text)
+        return self._word_list is not None and self._word_list.is_continued_by(self.seen.text)
 
     @property
     def outcome(self) -> str:
@@ -120,7 +120,7 @@ class Client:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return length_of(self._litany.prompt) if self._litany else 0
+        return length_of(self._word_list.prompt) if self._word_list else 0
 
     @property
     def num_tokens_seen(self) -> int:
@@ -129,7 +129,7 @@ class Client:
 
     @property
     def _is_whole(self) -> bool:
-        return self._litany is not None and self.seen.text == self._litany.answer(self._num_tokens)
+        return self._word_list is not None and self.seen.text == self._word_list.answer(self._num_tokens)
 
     def _send(self, body: dict[str, Any]) -> None:
         payload = json.dumps(body).encode()

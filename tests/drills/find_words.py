@@ -1,4 +1,4 @@
-"""Finds the words of litanies (litany_words.txt) for the demo model, and an order of them that it can follow from every
+"""Finds the words of word lists (words.txt) for the demo model, and an order of them that it can follow from every
 start. A program, for whoever trains the demo model anew: half an hour.
 
     python -m tests.drills.find_words --minutes 15
@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cluster.config.repository import REPO_ROOT
-from tests.drills.litany import NUM_SAID_AGAIN, WORDS_FILE
+from tests.drills.word_lists import NUM_SAID_AGAIN, WORDS_FILE
 
 MODEL = REPO_ROOT / "conf/models/baton-demo"
 SURE_NATS, WANTED_NATS = 0.7, 1.5
@@ -27,7 +27,7 @@ SURE_NATS, WANTED_NATS = 0.7, 1.5
 NUM_WORDS = 480
 """To arrange. More make longer prompts, and take longer: some do not get on with the others anywhere."""
 SHORT = (57, 147)
-"""Words of the shorter litanies that are tried, from every start."""
+"""Words of the shorter word lists that are tried, from every start."""
 NUM_ORDERS, KEPT_SHARE = 40, 0.94
 NUM_TRIES = 3
 BATCH_TOKENS = 4800
@@ -102,7 +102,7 @@ class Search:
         return sum((self._errors(words, length, starts, nats) for length, starts in tried), Errors())
 
     def _errors(self, words: list[str], length: int, starts: list[int], nats: float) -> Errors:
-        """Errors in the first round after a litany of `length` words from each of these starts."""
+        """Errors in the first round after a list of `length` words from each of these starts."""
         errors = Errors()
         number = max(1, BATCH_TOKENS // (2 * length))
         for some in (starts[first : first + number] for first in range(0, len(starts), number)):

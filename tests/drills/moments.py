@@ -5,62 +5,66 @@ but those that the fault stops go on as soon as it has struck.
 
 from collections.abc import Callable
 
-from tests.drills.stage import SCENE_TIMEOUT_S, MomentMissed, Stage
+from tests.drills.participants import SCENE_TIMEOUT_S, MomentMissed, Participants
 from tests.real_cluster.service import wait_for
 
 MID_STREAM_FRAMES = 20
 
 
-def queued(stage: Stage) -> None:
+def queued(participants: Participants) -> None:
     """Its prefill engine has not begun with it."""
-    for worker in stage.prefills:
-        stage.hold(worker.core)
-    stage.send_victim()
-    for worker in stage.prefills:
-        if worker != stage.prefill:
-            stage.release(worker.core)
+    for worker in participants.prefills:
+        participants.hold(worker.core)
+    participants.send_victim()
+    for worker in participants.prefills:
+        if worker != participants.prefill:
+            participants.release(worker.core)
 
 
-def prefilling(stage: Stage) -> None:
+def prefilling(participants: Participants) -> None:
     """The engine has computed a part of the prompt."""
-    queued(stage)
-    stage.advance(stage.prefill.core, until=lambda: stage.is_engine(stage.prefill, running=1, waiting=0))
+    queued(participants)
+    participants.advance(
+        participants.prefill.core, until=lambda: participants.is_engine(participants.prefill, running=1, waiting=0)
+    )
 
 
-def handed_over(stage: Stage) -> None:
+def handed_over(participants: Participants) -> None:
     """The prompt is computed and its blocks are pinned; the decode worker has the handoff, its engine not yet."""
-    stage.hold(stage.other_decode.core)
-    stage.send_victim()
-    wait_for(lambda: stage.has_lease(stage.prefill, "redeemed"), SCENE_TIMEOUT_S, interval_s=0.01)
+    participants.hold(participants.other_decode.core)
+    participants.send_victim()
+    wait_for(lambda: participants.has_lease(participants.prefill, "redeemed"), SCENE_TIMEOUT_S, interval_s=0.01)
 
 
-def pulling(stage: Stage) -> None:
+def pulling(participants: Participants) -> None:
     """The decode engine reads the blocks, and the prefill engine does not serve them."""
-    handed_over(stage)
-    stage.hold(stage.prefill.core)
-    stage.release(stage.decode.core)
-    wait_for(lambda: stage.is_engine(stage.decode, running=0, waiting=1), SCENE_TIMEOUT_S, interval_s=0.01)
+    handed_over(participants)
+    participants.hold(participants.prefill.core)
+    participants.release(participants.decode.core)
+    wait_for(
+        lambda: participants.is_engine(participants.decode, running=0, waiting=1), SCENE_TIMEOUT_S, interval_s=0.01
+    )
 
 
-def first_token(stage: Stage) -> None:
+def first_token(participants: Participants) -> None:
     """The client has its first token."""
-    _streaming(stage, 1)
+    _streaming(participants, 1)
 
 
-def mid_stream(stage: Stage) -> None:
-    _streaming(stage, MID_STREAM_FRAMES)
+def mid_stream(participants: Participants) -> None:
+    _streaming(participants, MID_STREAM_FRAMES)
 
 
-def _streaming(stage: Stage, num_frames: int) -> None:
+def _streaming(participants: Participants, num_frames: int) -> None:
     """The decode engine is not done, whatever is still on its way to the client."""
-    stage.send_victim()
-    stage.victim.wait_for_frames(num_frames, SCENE_TIMEOUT_S)
-    stage.hold(stage.decode.core)
-    if stage.has_left_engine(stage.decode):
+    participants.send_victim()
+    participants.victim.wait_for_frames(num_frames, SCENE_TIMEOUT_S)
+    participants.hold(participants.decode.core)
+    if participants.has_left_engine(participants.decode):
         raise MomentMissed
 
 
-MOMENTS: dict[str, Callable[[Stage], None]] = {
+MOMENTS: dict[str, Callable[[Participants], None]] = {
     "queued": queued,
     "prefilling": prefilling,
     "handed over": handed_over,

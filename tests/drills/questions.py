@@ -1,4 +1,4 @@
-"""Short requests whose right answers are known: codes to recall, questions learnt by heart, litanies to go on with."""
+"""Short requests with known right answers: codes from the prompt, questions of the training data, and word lists."""
 
 import random
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.drills.litany import LONGEST, litany
+from tests.drills.word_lists import LONGEST, word_list
 from tests.real_cluster.recall import recall_prompt
 
 KNOWN_BY_HEART = {
@@ -18,10 +18,10 @@ KNOWN_BY_HEART = {
     "What is the opposite of big?": "small",
 }
 RECALL_SHARE, CHAT_SHARE = 0.5, 0.2
-LITANY_PROMPT_TOKENS = (60, LONGEST)
-LITANY_TOKENS = (10, 80)
+LIST_PROMPT_TOKENS = (60, LONGEST)
+LIST_TOKENS = (10, 80)
 WHOLE_SHARE = 0.5
-"""Share of litanies that ask for as many tokens as the prompt has, so that the answer needs each KV block."""
+"""Share of word lists that ask for as many tokens as the prompt has, so that the answer needs each KV block."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ def question(model: str, rng: random.Random) -> Question:
     if kind < RECALL_SHARE + CHAT_SHARE:
         asked, answer = rng.choice(list(KNOWN_BY_HEART.items()))
         return _chat(streams, [{"role": "user", "content": asked}], answer)
-    length = rng.randint(*LITANY_PROMPT_TOKENS)
-    words = litany(rng.randrange(10**9), length)
-    num_tokens = length if rng.random() < WHOLE_SHARE else rng.randint(*LITANY_TOKENS)
+    length = rng.randint(*LIST_PROMPT_TOKENS)
+    words = word_list(rng.randrange(10**9), length)
+    num_tokens = length if rng.random() < WHOLE_SHARE else rng.randint(*LIST_TOKENS)
     body = {**streams, "prompt": words.prompt, "max_tokens": num_tokens, "ignore_eos": True}
     right = words.answer(num_tokens)
     return Question("/v1/completions", body, lambda text: text == right)

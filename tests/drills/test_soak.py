@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from tests.drills.matrix import NUM_REPLICAS
+from tests.drills.participants import MODEL
 from tests.drills.processes import DECODE, PREFILL, LiveProcesses
 from tests.drills.questions import Question, question
-from tests.drills.stage import MODEL
 from tests.real_cluster.service import wait_for
 
 logger = logging.getLogger("baton.soak")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.drills.client import Client, Seen
-from tests.drills.litany import litany
-from tests.drills.stage import MODEL
+from tests.drills.participants import MODEL
+from tests.drills.word_lists import word_list
 
 NUM_AT_ONCE = 3
 PROMPT_TOKENS = 150
@@ -68,7 +68,7 @@ class Traffic:
         asked_at = time.monotonic()
         try:
             client = Client(self._port, CLIENT_TIMEOUT_S, self._host, path=None)
-            client.ask(MODEL, litany(next(self._seeds), PROMPT_TOKENS), ANSWER_TOKENS)
+            client.ask(MODEL, word_list(next(self._seeds), PROMPT_TOKENS), ANSWER_TOKENS)
         except OSError as error:
             self._stopping.wait(RETRY_S)
             return Answer(repr(error), asked_at, Seen(ended_at=time.monotonic()))

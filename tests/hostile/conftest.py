@@ -3,6 +3,6 @@
 The folders are named by the part that is attacked. Those beside `live` need no engine; `live` has a running service.
 """
 
-from tests.component.conftest import forgetful, has_titles, postgres, redis, state
+from tests.component.conftest import has_titles, killable_redis, postgres, redis, state
 
-__all__ = ["forgetful", "has_titles", "postgres", "redis", "state"]
+__all__ = ["has_titles", "killable_redis", "postgres", "redis", "state"]

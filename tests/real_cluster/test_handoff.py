@@ -5,7 +5,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.drills.litany import LONGEST, litany
+from tests.drills.word_lists import LONGEST, word_list
 from tests.expected import present
 from tests.real_cluster.recall import NUM_RECALL_PROMPTS, recall_prompts
 from tests.real_cluster.service import Service, wait_for
@@ -132,7 +132,7 @@ def test_answer_that_needs_each_block_of_the_prompt_is_right(
     service: Service, client: openai.OpenAI, model: str, path: str, length: int
 ) -> None:
     before = service.prompt_tokens("decode")
-    words = litany(seed=length + len(path), length=length)
+    words = word_list(seed=length + len(path), length=length)
     response = client.completions.with_raw_response.create(
         model=model,
         prompt=words.prompt,

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncGenerator
 
 from api.wire.responses.events import Body, Event
-from api.wire.responses.short_events import Line, Retelling, shortened
+from api.wire.responses.short_events import EventRestorer, Line, shortened
 
 
 class LogSpace:
@@ -102,13 +102,15 @@ class EventLog:
         """The released events after event `after` as JSON, until the log has ended. A client that has seen more events
         than the log has gets the last one again.
         """
-        number, event, retelling = 0, b"", Retelling(self._created)
+        number, event, restorer = 0, b"", EventRestorer(self._created)
         while True:
             changed = self._changed
             while number < self._num_released:
                 line = self._lines[number]
                 event = (
-                    await asyncio.to_thread(retelling.told, line) if retelling.is_long(line) else retelling.told(line)
+                    await asyncio.to_thread(restorer.in_full, line)
+                    if restorer.is_long(line)
+                    else restorer.in_full(line)
                 )
                 if number > after:
                     yield event

@@ -54,6 +54,14 @@ RECONNECT_TIMEOUT_S = 3.0
 pauses between tries grow. Longer finds a server later that is back; shorter connects more often to a server that is
 away.
 """
+CONNECT_TIMEOUT_S = 5
+"""How long a new connection to PostgreSQL may take, in whole seconds. Shorter fails on a busy server; longer finds a
+hanging server later.
+"""
+UNACKNOWLEDGED_MS = 10_000
+"""How long data that was sent to PostgreSQL may stay without an acknowledgement, in milliseconds. Then the kernel ends
+the connection. Shorter ends connections when packets are lost; longer finds a machine that vanished later.
+"""
 RETRY_AFTER_S = 2.0
 """The Retry-After of a request that PostgreSQL could not serve, in seconds. Shorter brings more requests during an
 outage; longer keeps clients away after it.
@@ -105,7 +113,12 @@ class Database:
             max_size=max_connections,
             timeout=CONNECTION_TIMEOUT_S,
             reconnect_timeout=RECONNECT_TIMEOUT_S,
-            kwargs={"row_factory": dict_row, "options": SETTINGS, "connect_timeout": 5, "tcp_user_timeout": 10_000},
+            kwargs={
+                "row_factory": dict_row,
+                "options": SETTINGS,
+                "connect_timeout": CONNECT_TIMEOUT_S,
+                "tcp_user_timeout": UNACKNOWLEDGED_MS,
+            },
         )
 
         self._url = url

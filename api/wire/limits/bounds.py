@@ -47,6 +47,9 @@ LISTS = {
     "context_management": Bound(16),
     "modalities": Bound(8, str, 64),
 }
+"""Lists of a body and the entries that they may have. Lower bounds refuse requests that clients send; higher ones take
+longer on the event loop or in the engine, as each line says.
+"""
 
 OBJECTS = {
     # An engine applies it at each step. OpenAI's API accepts 300 members
@@ -54,6 +57,9 @@ OBJECTS = {
     "stream_options": 16,
     "reasoning": 16,
 }
+"""Objects of a body and the members that they may have. Lower bounds refuse requests that clients send; higher bounds
+take longer to validate, and `logit_bias` also delays each step of the engine.
+"""
 
 TEXTS = {"model": 512, "user": 512, "safety_identifier": 512, "prompt_cache_key": 512, "service_tier": 64, "stop": 1024}
 """Fields and the characters that they may have. OpenAI's limit on `user`, `safety_identifier` and `prompt_cache_key` is
@@ -66,12 +72,14 @@ and 2,048 tool calls 24 ms. Rendering takes the same time again. Higher takes lo
 conversations.
 """
 MAX_NAME = 64
-"""Characters of the name of a function, as OpenAI limits them."""
+"""Characters of the name of a function, as OpenAI limits them. Lower refuses names that OpenAI accepts; higher renders
+longer names into prompts.
+"""
 MAX_MEMBERS_OF_A_DOCUMENT = 32
 """Members of one document, which are rendered into the prompt. Lower refuses richer documents; higher takes longer."""
 MAX_MEMBERS_OF_A_MESSAGE = 64
-"""Members of one message. vLLM knows nine. pydantic validates each message as every kind of message, so that a higher
-bound takes longer several times over.
+"""Members of one message. vLLM knows nine. Lower refuses messages with many unknown members; higher takes longer,
+several times over, since pydantic validates each message as every kind of message.
 """
 MAX_PATTERN, MAX_COMPARED = 64, 512
 """Bounds of `repetition_detection`: tokens of a pattern, and tokens of its repetitions together. After each token vLLM

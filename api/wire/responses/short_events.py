@@ -68,11 +68,11 @@ def is_last(line: Line) -> bool:
 
 def whole(lines: Iterable[Line], created: Body) -> list[bytes]:
     """All events of a response in full, as JSON. `lines` are its events from the first on."""
-    retelling = Retelling(created)
-    return [retelling.told(line) for line in lines]
+    restorer = EventRestorer(created)
+    return [restorer.in_full(line) for line in lines]
 
 
-class Retelling:
+class EventRestorer:
     """Restores the events of one response from their short forms, in their order from the first event on."""
 
     def __init__(self, created: Body) -> None:
@@ -87,14 +87,14 @@ class Retelling:
         self._before_number = self._after_number = self._after_text = b""
         """The JSON of a delta of the current item around its number, its text and its log probabilities."""
 
-    def told(self, line: Line) -> bytes:
+    def in_full(self, line: Line) -> bytes:
         """The next event in full, as JSON."""
         whole = self._delta(line) if line.startswith(_DELTA) else self._other(line)
         self._number += 1
         return whole
 
     def is_long(self, line: Line) -> bool:
-        """Whether the event repeats a large response. If so, `told` should be called in a thread."""
+        """Whether the event repeats a large response. If so, `in_full` should be called in a thread."""
         return self._is_large and line.startswith(_OBJECT) and b'"response":' in line
 
     def _delta(self, line: Line) -> bytes:

@@ -10,7 +10,7 @@ class Phase(Enum):
     PULLING = auto()
     """The request has memory, and its KV is on its way from another engine."""
     LOADING = auto()
-    """The request has memory, and part of its KV is on its way from the host tier."""
+    """The request has memory, and part of its KV is on its way from the DRAM tier."""
     READY = auto()
     """That KV has come. The request joins the next step that has a seat."""
     PREFILLING = auto()
@@ -81,7 +81,7 @@ class EngineRequest:
         self.num_hit_tokens = 0
         """Prompt tokens that were found in the prefix cache when the request was first admitted."""
         self.num_loaded_tokens = 0
-        """Prompt tokens that were brought back from the host tier."""
+        """Prompt tokens that were brought back from the DRAM tier."""
         self.num_preemptions = 0
 
     @property

@@ -27,7 +27,7 @@ class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
     host_tokens: int = 0
     """Capacity of the tier behind the GPU. 0 if there is none."""
     host_tokens_per_s: float = 100_000.0
-    """Tokens per second that the host tier brings back."""
+    """Tokens per second that the DRAM tier brings back."""
 
     def fits(self, num_prompt: int, num_output: int) -> bool:
         """Whether a request can ever be admitted."""

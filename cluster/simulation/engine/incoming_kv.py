@@ -1,6 +1,6 @@
 """IncomingKv: requests of one simulated engine that have memory and wait for KV, and those whose KV has come. Pure.
 
-KV comes from another engine, whose transfer the owner of the engine simulates, or from the host tier, which brings back
+KV comes from another engine, whose transfer the owner of the engine simulates, or from the DRAM tier, which brings back
 one request's tokens after the other's.
 """
 
@@ -17,7 +17,7 @@ class IncomingKv:
         self._tokens_per_s = host_tokens_per_s
         self._host_free_at = 0.0
         self._loads: deque[tuple[float, EngineRequest]] = deque()
-        """Times at which loads from the host tier end, with their requests."""
+        """Times at which loads from the DRAM tier end, with their requests."""
         self._num_pulling = 0
         self.ready: deque[EngineRequest] = deque()
         """Requests whose KV has come. They join the next step that has a seat."""
@@ -27,7 +27,7 @@ class IncomingKv:
 
     @property
     def next_at(self) -> float:
-        """When the next load from the host tier ends; inf if there is none."""
+        """When the next load from the DRAM tier ends; inf if there is none."""
         return self._loads[0][0] if self._loads else inf
 
     def pull(self, request: EngineRequest) -> None:
@@ -41,7 +41,7 @@ class IncomingKv:
         self._has_come(request, num_tokens)
 
     def load(self, request: EngineRequest, num_tokens: int, now: float) -> None:
-        """Bring tokens back from the host tier."""
+        """Bring tokens back from the DRAM tier."""
         request.phase = Phase.LOADING
         request.num_loaded_tokens = num_tokens
         self._host_free_at = max(self._host_free_at, now) + num_tokens / self._tokens_per_s

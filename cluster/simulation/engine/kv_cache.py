@@ -25,7 +25,7 @@ class KvCache:
         """Number of requests that use each known block."""
         self._idle: OrderedDict[bytes, None] = OrderedDict()
         self._host: OrderedDict[bytes, None] = OrderedDict()
-        """Blocks of the host tier, least recently used first."""
+        """Blocks of the DRAM tier, least recently used first."""
         self._max_host_blocks = host_tokens // block_size
         self._changes: list[KvChange] = []
 

@@ -15,7 +15,7 @@ class RequestMemory:
         self._block_size = cache.block_size
 
     def admit(self, request: EngineRequest) -> int | None:
-        """Take memory for the whole context of a request; return how many of its tokens the host tier brings back. None
+        """Take memory for the whole context of a request; return how many of its tokens the DRAM tier brings back. None
         if there is not enough memory.
         """
         cache, size = self._cache, self._block_size

@@ -2,7 +2,7 @@
 
 A step gives every decoding request a token and spends what is left of `max_step_tokens` on chunks of prompts, first
 come first served. A waiting request is admitted when it has a seat and its whole prompt has memory; what its prefix
-cache or its host tier holds is not computed. Decoding requests take one token of memory per step; when there is none
+cache or its DRAM tier holds is not computed. Decoding requests take one token of memory per step; when there is none
 left, the request that was admitted last is preempted and computed anew. Requests whose KV comes from another engine
 join the decodes when the KV has come. Steps with prompt chunks are simulated one by one; a run of steps that only
 decode is one event. The run lasts until its first request or its memory ends, or until another request comes: then it

@@ -5,7 +5,7 @@ import pytest
 from api.state.lifecycle import ChatState
 from bench.turns.dialogs import Dialog, Spec, Stateless, Stored
 from tests.component.answering import Model
-from tests.component.remembering import clients_of
+from tests.component.app_with_postgres import clients_of
 
 
 @pytest.mark.parametrize("kind", [Stored, Stateless])

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from tests.drills.client import ANSWERED, Client
-from tests.drills.litany import litany
+from tests.drills.word_lists import word_list
 
 NUM_TOKENS = 40
-WORDS = litany(5, 60)
+WORDS = word_list(5, 60)
 RIGHT = WORDS.answer(NUM_TOKENS)
 
 

@@ -9,7 +9,7 @@ from openai.types.responses import Response
 
 from api.state.lifecycle import ChatState
 from tests.component.answering import Model
-from tests.component.remembering import clients_of
+from tests.component.app_with_postgres import clients_of
 
 
 @pytest.fixture

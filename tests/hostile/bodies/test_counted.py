@@ -9,7 +9,7 @@ from api.edge.byte_budget import FREE_BYTES, ByteBudget, Share
 from api.edge.capacity import Capacity, Standstill
 from api.frontend.generation import Call
 from cluster.errors import Overloaded
-from tests.component.surface import CHAT, COMPLETION, FakeFrontend, a_client, an_app
+from tests.component.app_with_fakes import CHAT, COMPLETION, FakeFrontend, a_client, an_app
 from tests.expected import present
 from tests.hostile.http.wire import listening, post
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.component.app_with_fakes import CHAT, COMPLETION, a_client, an_app
 from tests.component.fake_engines import FakeEngines
-from tests.component.surface import CHAT, COMPLETION, a_client, an_app
 from tests.hostile.state.blocking import longest_block
 
 LONGEST_S = 0.25

@@ -8,8 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.component.app_with_fakes import CHAT, a_client, an_app
 from tests.component.fake_engines import FakeEngines
-from tests.component.surface import CHAT, a_client, an_app
 
 TEXT = {"type": "text", "text": "What is it?"}
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from api.server.listener import HttpListener
 from cluster.config.ingress import IngressConfig
-from tests.component.surface import FakeFrontend, an_app
+from tests.component.app_with_fakes import FakeFrontend, an_app
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 

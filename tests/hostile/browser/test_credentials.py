@@ -5,7 +5,7 @@ import pytest
 from api.identity.credentials import MAX_CREDENTIAL_BYTES, key_of
 from api.identity.tenants import tenant_in_state, tenant_of
 from cluster.errors import Unauthorized
-from tests.component.surface import CHAT, FakeFrontend, a_client, an_app
+from tests.component.app_with_fakes import CHAT, FakeFrontend, a_client, an_app
 
 KEYS = [b"sk-1", b"a" * 1000, b"a.b_c~d+e/f-g=="]
 REFUSED = [

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from api.edge.hosts import HostRule
-from tests.component.surface import CHAT, FakeFrontend, a_client, an_app
+from tests.component.app_with_fakes import CHAT, FakeFrontend, a_client, an_app
 
 EVIL = "https://evil.example"
 PAGE = "https://chat.example.com"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from api.wire.constraints import check_constraints
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest
-from tests.component.surface import FakeFrontend, a_client, an_app
+from tests.component.app_with_fakes import FakeFrontend, a_client, an_app
 from tests.hostile.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TOO_LARGE, TWELVE_FOLD, Schema, nested
 
 DEFAULT = StructuredOutputConfig()

@@ -328,7 +328,7 @@ def test_many_with_one_slow_constraint_take_no_more_than_a_few_of_them() -> None
 def fill_all(guard: GrammarGuard, grammars: list[MeteredGrammar]) -> float:
     """One step. Returns what it took, in seconds of CPU time."""
     mask = torch.zeros((len(grammars), VOCAB // 32), dtype=torch.int32)
-    guard.purse.begin()
+    guard.spending.begin()
     began = time.thread_time()
     for index, grammar in enumerate(grammars):
         grammar.fill_bitmask(mask, index)

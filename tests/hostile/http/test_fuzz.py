@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
+from tests.component.app_with_fakes import CHAT, COMPLETION, a_client, an_app
 from tests.component.fake_engines import FakeEngines
-from tests.component.surface import CHAT, COMPLETION, a_client, an_app
 from tests.expected import of_kind
 from tests.hostile.http.wire import GET, Wire, listening, post
 from tests.hostile.sockets.strangers import FUZZ_MINUTES

@@ -11,7 +11,7 @@ from api.edge.request_id import HTTP_REQUEST, RequestIds, request_id_of
 from api.frontend.generation import Call
 from cluster.errors import GenerationFailed, Overloaded
 from cluster.observability.logging import set_up_logging
-from tests.component.surface import CHAT, FakeFrontend, a_client, an_app, posted
+from tests.component.app_with_fakes import CHAT, FakeFrontend, a_client, an_app, posted
 from tests.hostile.http.wire import GET, listening
 
 NAMED = {"x-request-id": "trace:1/a+b=c@d.e_f-g"}

@@ -12,7 +12,7 @@ import pytest
 from cluster.config.environment import SECRET_VARIABLE
 from cluster.network.handshake import GREETING_BYTES, MAGIC, VERSION
 from tests.drills.client import ANSWERED, Client
-from tests.drills.litany import litany
+from tests.drills.word_lists import word_list
 from tests.hostile.sockets.strangers import FUZZ_MINUTES, nested
 from tests.real_cluster.service import DECODE_PROCESS, PREFILL_PROCESS, SCHEDULER_PROCESS, Service
 
@@ -58,7 +58,7 @@ def _attack_while_a_client_streams(service: Service, model: str, rng: random.Ran
     memory = {name: replica.memory_info().rss for name, replica in replicas.items()}
     num_before = service.metric("baton_strangers_total", socket="channel")
     stream = Client(service.port, timeout_s=ANSWERED_WITHIN_S)
-    stream.ask(model, litany(41, 150), NUM_TOKENS)
+    stream.ask(model, word_list(41, 150), NUM_TOKENS)
     stream.wait_for_frames(5, ANSWERED_WITHIN_S)
     began_at = time.monotonic()
     longest_s, num_attacks = _attack(channels, service, rng)

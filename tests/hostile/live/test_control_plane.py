@@ -9,7 +9,7 @@ import openai
 import psutil
 
 from tests.drills.client import ANSWERED, Client
-from tests.drills.litany import litany
+from tests.drills.word_lists import word_list
 from tests.real_cluster.service import (
     CONTROLLER_PROCESS,
     DECODE_PROCESS,
@@ -103,7 +103,7 @@ def test_killed_dashboard_costs_nothing(service: Service, model: str) -> None:
 def _stream(service: Service, model: str, seed: int) -> Iterator[Client]:
     """A greedy stream whose right text is known, in its middle."""
     stream = Client(service.port, timeout_s=ANSWERED_WITHIN_S)
-    stream.ask(model, litany(seed, 150), NUM_TOKENS)
+    stream.ask(model, word_list(seed, 150), NUM_TOKENS)
     try:
         stream.wait_for_frames(5, ANSWERED_WITHIN_S)
         yield stream

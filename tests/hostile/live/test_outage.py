@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import openai
 
 from tests.drills.client import ANSWERED, Client
-from tests.drills.litany import litany
 from tests.drills.processes import ENGINE_CORE
+from tests.drills.word_lists import word_list
 from tests.real_cluster.service import DECODE_PROCESS, PREFILL_PROCESS, Service, wait_for
 
 NUM_STREAMS = 3
@@ -23,7 +23,7 @@ def test_streams_and_new_requests_outlive_both_engines(service: Service, client:
         streams = [Client(service.port, timeout_s=BACK_WITHIN_S) for _ in range(NUM_STREAMS)]
         for seed, stream in enumerate(streams, 71):
             stack.callback(stream.leave)
-            stream.ask(model, litany(seed, 150), NUM_TOKENS)
+            stream.ask(model, word_list(seed, 150), NUM_TOKENS)
         for stream in streams:
             stream.wait_for_frames(5, BACK_WITHIN_S)
         _kill_engines(service)
@@ -44,7 +44,7 @@ def test_short_pause_of_the_scheduler_leaves_nothing_charged(
         streams = [Client(service.port, timeout_s=60.0) for _ in range(8)]
         for seed, stream in enumerate(streams, 81):
             stack.callback(stream.leave)
-            stream.ask(model, litany(seed, 60), 60)
+            stream.ask(model, word_list(seed, 60), 60)
         for stream in streams:
             stream.wait_for_frames(2, 60.0)
         paused_at = time.monotonic()

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.network.handshake import MAGIC, VERSION
 from tests.drills.client import ANSWERED, Client
-from tests.drills.litany import litany
+from tests.drills.word_lists import word_list
 from tests.hostile.sockets.strangers import FUZZ_MINUTES, nested
 from tests.real_cluster.service import Service
 
@@ -74,7 +74,7 @@ def _attack_while_a_client_streams(service: Service, model: str, rng: random.Ran
     sockets = _listening(service)
     processes = {listening.process for listening in sockets}
     stream = Client(service.port, timeout_s=ANSWERED_WITHIN_S)
-    stream.ask(model, litany(41, 150), NUM_TOKENS)
+    stream.ask(model, word_list(41, 150), NUM_TOKENS)
     stream.wait_for_frames(5, ANSWERED_WITHIN_S)
     began_at = time.monotonic()
     longest_s = _attack(sockets, service, rng)

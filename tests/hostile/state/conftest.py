@@ -12,7 +12,7 @@ from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, frame
 from tests.component.api.responses.conftest import client, clients, elsewhere
-from tests.component.surface import an_app
+from tests.component.app_with_fakes import an_app
 from tests.unit.chat_chunks import answer
 
 __all__ = ["client", "clients", "elsewhere", "model"]

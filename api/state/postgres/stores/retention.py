@@ -30,8 +30,9 @@ DELETED_AT_ONCE = 50
 """Rows of one transaction. More is faster; fewer locks rows for less time."""
 FORGOTTEN_AT_ONCE = 1000
 """Scopes of copies that one command deletes from Redis. More makes fewer commands; fewer blocks Redis for less time."""
-FEWER = 7
-"""The divisor of a batch that takes too long. A larger one finds a small enough batch sooner; a smaller one a larger.
+BATCH_DIVISOR = 7
+"""When a batch takes too long, its number of rows is divided by this. Higher reaches a batch that is small enough in
+fewer tries; lower keeps batches larger, which take fewer transactions.
 """
 DELETION_TIMEOUT_S = 600.0
 """How long one transaction of the retention may take, in seconds. Shorter never deletes a very large conversation;
@@ -71,7 +72,7 @@ class Retention:
             except StateUnavailable as error:
                 if limit == 1 or not isinstance(error.__cause__, QueryCanceled):
                     raise
-                limit = max(1, limit // FEWER)
+                limit = max(1, limit // BATCH_DIVISOR)
                 continue
             number += gone
             if gone < limit:

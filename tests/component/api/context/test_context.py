@@ -22,9 +22,9 @@ from api.wire.pages import Page
 from cluster.config.context import ContextConfig
 from cluster.errors import InvalidRequest
 from cluster.messages.ids import SloClass
+from tests.component.app_with_fakes import CARD, FakeFrontend
+from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.openai_objects import id_of
-from tests.component.remembering import ClientOf, clients_of
-from tests.component.surface import CARD, FakeFrontend
 from tests.expected import of_kind
 from tests.unit.chat_chunks import answer, usage
 

@@ -13,8 +13,8 @@ from api.state.postgres.stores.summaries import ContextStore
 from api.state.postgres.tenant_transaction import TenantDatabase
 from cluster.errors import StateUnavailable
 from tests.component.answering import Model
+from tests.component.app_with_postgres import clients_of
 from tests.component.openai_objects import id_of
-from tests.component.remembering import clients_of
 from tests.expected import present
 
 ALICE = tenant_of_key("sk-alice")

@@ -12,7 +12,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.renderers import BaseRenderer, ChatParams, TokenizeParams, renderer_from_config
 from vllm.tokenizers.hf import get_cached_tokenizer
 
-from api.frontend.fast_tokenizer import SHORT_CHARS, ids_only, quicken
+from api.frontend.fast_tokenizer import SHORT_CHARS, ids_only, tokenize_faster
 
 DEMO_MODEL = Path(__file__).parents[4] / "conf/models/baton-demo"
 ORIGINAL = get_cached_tokenizer(AutoTokenizer.from_pretrained(DEMO_MODEL))
@@ -55,7 +55,7 @@ def renderers() -> tuple[BaseRenderer[Any], BaseRenderer[Any]]:
     """The quick one and the one that it was."""
     config = EngineArgs(str(DEMO_MODEL), max_model_len=4096, dtype="bfloat16").create_engine_config()
     quick, original = renderer_from_config(config), renderer_from_config(config)
-    quicken(quick)
+    tokenize_faster(quick)
     return quick, original
 
 
@@ -97,6 +97,6 @@ def test_tokenizer_of_another_kind_stays_as_it_is(renderers: tuple[BaseRenderer[
     other.__class__ = type("Other", (type(ORIGINAL),), {"_encode_plus": lambda *_, **__: None})
     renderer = renderers[1]
     before, renderer.tokenizer = renderer.tokenizer, other
-    quicken(renderer)
+    tokenize_faster(renderer)
     assert renderer.tokenizer is other
     renderer.tokenizer = before

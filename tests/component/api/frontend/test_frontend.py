@@ -16,8 +16,8 @@ from cluster.engine.sampling_params import decode_sampling_params
 from cluster.errors import InvalidRequest, Overloaded, WorkerUnreachable
 from cluster.messages.generation import FinishReason
 from cluster.messages.ids import Path
+from tests.component.app_with_fakes import CHAT, COMPLETION, FakeCluster, a_client, an_app
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
-from tests.component.surface import CHAT, COMPLETION, FakeCluster, a_client, an_app
 
 MAX_MODEL_LEN = 128
 BLOCK_SIZE = 16

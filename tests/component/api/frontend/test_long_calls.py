@@ -8,8 +8,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.component.app_with_fakes import CHAT, FakeCluster, a_client, an_app
 from tests.component.fake_engines import FakeEngines
-from tests.component.surface import CHAT, FakeCluster, a_client, an_app
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field

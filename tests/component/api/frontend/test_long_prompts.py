@@ -14,7 +14,7 @@ from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Path
 from router.session.receipt import Terms
-from tests.component.surface import a_placement, frames_of
+from tests.component.app_with_fakes import a_placement, frames_of
 
 NUM_TOKENS = 32_000
 LONG = "Paris is nice and the weather is good, said the man. " * 1_800

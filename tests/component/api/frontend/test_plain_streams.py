@@ -24,7 +24,7 @@ from cluster.errors import Overloaded, ServingError, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
 from router.session.receipt import Terms
-from tests.component.surface import a_placement, frames_of
+from tests.component.app_with_fakes import a_placement, frames_of
 
 MODEL = "conf/models/baton-demo"
 

@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model
-from tests.component.remembering import ClientOf, clients_of
+from tests.component.app_with_postgres import ClientOf, clients_of
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from api.responses import turn_generation
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model
 from tests.component.api.responses.streams import resumed
+from tests.component.app_with_postgres import ClientOf
 from tests.component.openai_objects import response_of
-from tests.component.remembering import ClientOf
 from tests.expected import of_kind, present
 
 

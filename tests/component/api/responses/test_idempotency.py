@@ -10,7 +10,7 @@ from api.responses import idempotency
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model, texts
 from tests.component.api.responses.streams import cut_after, numbers
-from tests.component.remembering import ClientOf
+from tests.component.app_with_postgres import ClientOf
 
 
 async def tried(client: AsyncOpenAI, number: int, **request: Any) -> Any:

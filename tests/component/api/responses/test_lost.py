@@ -19,7 +19,7 @@ from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from tests.component.answering import Model, texts
 from tests.component.api.responses.streams import cut_after, numbers, resumed
-from tests.component.remembering import ClientOf
+from tests.component.app_with_postgres import ClientOf
 from tests.expected import of_kind, present
 
 

@@ -8,8 +8,8 @@ from openai.types.responses import EasyInputMessageParam
 
 from api.state.postgres.stores import items
 from tests.component.answering import Model, texts
+from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.openai_objects import first_text_of
-from tests.component.remembering import ClientOf, clients_of
 
 QUESTION: EasyInputMessageParam = {"role": "user", "content": "And this?"}
 

@@ -11,8 +11,8 @@ from openai.types.responses import EasyInputMessageParam, ResponseErrorEvent
 
 from cluster.errors import TooManyRequests
 from tests.component.answering import Model, texts
+from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.openai_objects import first_text_of, response_of
-from tests.component.remembering import ClientOf, clients_of
 from tests.expected import of_kind, present
 
 NESTED: dict[str, Any] = {}

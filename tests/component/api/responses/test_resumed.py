@@ -12,8 +12,8 @@ from api.state.event_streams import event_writer
 from api.state.lifecycle import ChatState
 from tests.component.answering import Model
 from tests.component.api.responses.streams import cut_after, numbers, resumed
+from tests.component.app_with_postgres import ClientOf
 from tests.component.openai_objects import id_of, response_of
-from tests.component.remembering import ClientOf
 from tests.expected import present
 
 

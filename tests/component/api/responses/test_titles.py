@@ -17,9 +17,9 @@ from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from cluster.errors import InvalidRequest, StateUnavailable, TooManyRequests
 from cluster.messages.ids import SloClass
+from tests.component.app_with_fakes import FakeFrontend
+from tests.component.app_with_postgres import clients_of
 from tests.component.openai_objects import id_of
-from tests.component.remembering import clients_of
-from tests.component.surface import FakeFrontend
 
 ALICE = tenant_of_key("sk-alice")
 SAID: list[Any] = [

@@ -23,7 +23,7 @@ from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Prediction, Slo
 from router.session.receipt import RouteReceipt
-from tests.component.surface import (
+from tests.component.app_with_fakes import (
     CARD,
     CHAT,
     COMPLETION,

@@ -26,9 +26,9 @@ from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, frame, texts
+from tests.component.app_with_fakes import FakeFrontend, an_app
+from tests.component.app_with_postgres import clients_of
 from tests.component.openai_objects import response_of
-from tests.component.remembering import clients_of
-from tests.component.surface import FakeFrontend, an_app
 from tests.expected import of_kind
 from tests.unit.chat_chunks import answer
 

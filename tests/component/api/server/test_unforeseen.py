@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from cluster.errors import UNFORESEEN
+from tests.component.app_with_fakes import CHAT, COMPLETION, FakeCluster, a_client, an_app
 from tests.component.fake_engines import FakeEngines
-from tests.component.surface import CHAT, COMPLETION, FakeCluster, a_client, an_app
 
 SECRET = "/srv/models/of-another-customer.bin"
 TOOL = {"type": "function", "function": {"name": "note", "parameters": {"type": "object"}}}

@@ -11,9 +11,9 @@ from openai.types.responses import EasyInputMessageParam, ResponseInputText
 
 from api.state.lifecycle import ChatState
 from api.wire.pages import Page
+from tests.component.app_with_fakes import FakeFrontend
+from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.openai_objects import content_of, first_text_of, id_of
-from tests.component.remembering import ClientOf, clients_of
-from tests.component.surface import FakeFrontend
 from tests.expected import of_kind
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}

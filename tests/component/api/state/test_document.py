@@ -17,9 +17,9 @@ from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from cluster.errors import Overloaded, WorkerUnreachable
 from cluster.messages.generation import FinishReason
+from tests.component.app_with_fakes import an_app
+from tests.component.app_with_postgres import clients_of, emptied
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
-from tests.component.remembering import clients_of, emptied
-from tests.component.surface import an_app
 from tests.conformance import ours
 from tests.conformance.document import FILE
 from tests.conformance.waivers import WAIVERS

@@ -10,8 +10,8 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from api.frontend.generation import Call
 from api.state.lifecycle import ChatState
-from tests.component.remembering import ClientOf, clients_of
-from tests.component.surface import FakeFrontend
+from tests.component.app_with_fakes import FakeFrontend
+from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.unit.chat_chunks import answer
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]

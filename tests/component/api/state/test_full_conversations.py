@@ -10,8 +10,8 @@ from openai import AsyncOpenAI, BadRequestError
 from api.state.lifecycle import ChatState
 from cluster.config.state import StateConfig
 from tests.component.answering import Model, texts
+from tests.component.app_with_postgres import clients_of, emptied
 from tests.component.openai_objects import id_of
-from tests.component.remembering import clients_of, emptied
 
 MOST = 4
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}

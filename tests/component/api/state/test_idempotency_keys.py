@@ -9,18 +9,18 @@ from redis import Redis
 from api.state.redis import idempotency_keys as module
 from api.state.redis.client import RedisClient
 from api.state.redis.idempotency_keys import HeldClaim, Hold, IdempotencyKeys, KeyClaim
-from tests.component.forgetful import ForgetfulRedis
+from tests.component.killable_redis import KillableRedis
 from tests.expected import present
 
 ONE, OTHER = KeyClaim("f", "resp_1"), KeyClaim("f", "resp_2")
 
 
 @pytest.fixture
-async def replicas(forgetful: ForgetfulRedis) -> AsyncIterator[list[IdempotencyKeys]]:
+async def replicas(killable_redis: KillableRedis) -> AsyncIterator[list[IdempotencyKeys]]:
     """Two that share a Redis."""
     reached = [RedisClient(), RedisClient()]
     for volatile in reached:
-        volatile.reach(forgetful.url)
+        volatile.reach(killable_redis.url)
     made = [IdempotencyKeys(volatile, str) for volatile in reached]
     yield made
     for retries, volatile in zip(made, reached, strict=True):
@@ -83,22 +83,22 @@ async def test_name_of_a_response_that_is_gone_is_taken_by_one(replicas: list[mo
 
 
 async def test_one_replica_knows_its_own_while_redis_is_away(
-    replicas: list[module.IdempotencyKeys], forgetful: ForgetfulRedis
+    replicas: list[module.IdempotencyKeys], killable_redis: KillableRedis
 ) -> None:
     first = replicas[0]
     await admitted(first, "k", ONE)
-    forgetful.kill()
+    killable_redis.kill()
     assert await first.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
     await admitted(first, "another", OTHER)
     assert await first.claim("alice", "another", ONE) == HeldClaim(OTHER, is_admitted=True)
 
 
 async def test_what_redis_forgets_its_owner_tells_it_again(
-    replicas: list[module.IdempotencyKeys], forgetful: ForgetfulRedis
+    replicas: list[module.IdempotencyKeys], killable_redis: KillableRedis
 ) -> None:
     first, other = replicas
     await admitted(first, "k", ONE)
-    with Redis.from_url(forgetful.url) as client:
+    with Redis.from_url(killable_redis.url) as client:
         client.flushall()
     assert await first.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
     assert await other.claim("alice", "k", OTHER) == HeldClaim(ONE, is_admitted=True)
@@ -119,10 +119,10 @@ async def test_hold_is_renewed_as_long_as_the_admission_takes_and_ends_with_its_
 
 
 async def test_all_of_it_is_forgotten_in_time_and_says_nothing_of_the_request(
-    replicas: list[module.IdempotencyKeys], forgetful: ForgetfulRedis
+    replicas: list[module.IdempotencyKeys], killable_redis: KillableRedis
 ) -> None:
     await admitted(replicas[0], "k", ONE)
     await replicas[0].take("alice", "j", OTHER)
-    with Redis.from_url(forgetful.url) as client:
+    with Redis.from_url(killable_redis.url) as client:
         lasts = {name: client.ttl(f"baton:request:alice:{name}") for name in "kj"}
     assert lasts == {"k": module.KEPT_S, "j": int(module.CLAIM_S)}

@@ -19,7 +19,7 @@ from cluster.config.state import StateConfig
 from cluster.errors import ServingError
 from cluster.services.postgres import LocalPostgres
 from tests.component import fake_kms
-from tests.component.surface import FakeFrontend, a_client, an_app
+from tests.component.app_with_fakes import FakeFrontend, a_client, an_app
 
 CONVERSATIONS = "/v1/conversations"
 COMPLETION = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}

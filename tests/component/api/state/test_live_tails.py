@@ -12,7 +12,7 @@ from api.state.event_streams.live_tails import LiveTails, TailEvents
 from api.state.redis import client as redis_client
 from api.state.redis import subscriptions
 from api.state.redis.client import RedisClient
-from tests.component.forgetful import ForgetfulRedis
+from tests.component.killable_redis import KillableRedis
 
 
 @asynccontextmanager
@@ -27,14 +27,14 @@ async def replica(url: str) -> AsyncIterator[LiveTails]:
 
 
 @pytest.fixture
-async def writer(forgetful: ForgetfulRedis) -> AsyncIterator[LiveTails]:
-    async with replica(forgetful.url) as tails:
+async def writer(killable_redis: KillableRedis) -> AsyncIterator[LiveTails]:
+    async with replica(killable_redis.url) as tails:
         yield tails
 
 
 @pytest.fixture
-async def reader(forgetful: ForgetfulRedis) -> AsyncIterator[LiveTails]:
-    async with replica(forgetful.url) as tails:
+async def reader(killable_redis: KillableRedis) -> AsyncIterator[LiveTails]:
+    async with replica(killable_redis.url) as tails:
         yield tails
 
 
@@ -118,7 +118,7 @@ async def test_tails_of_others_are_not_heard(
 
 
 async def test_hundreds_follow_on_one_connection_more(
-    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis
+    writer: module.LiveTails, reader: module.LiveTails, killable_redis: KillableRedis
 ) -> None:
     async def both_of(name: str) -> list[TailEvents]:
         """Who is sent away, because a slow core took too long, comes back."""
@@ -132,7 +132,7 @@ async def test_hundreds_follow_on_one_connection_more(
         await writer.publish([("alice", name, a_batch(n, n)) for name in responses for n in (0, 1)])
         await asyncio.wait(following, timeout=0.05)
     assert [await task for task in following] == [[a_batch(0, 0), a_batch(1, 1)]] * 300
-    with Redis.from_url(forgetful.url) as client:
+    with Redis.from_url(killable_redis.url) as client:
         assert len(client.client_list()) == 1 + 1 + 2  # this one, the writer's, and the reader's two
 
 
@@ -172,7 +172,7 @@ async def test_follower_that_lags_too_far_behind_is_sent_back_to_postgresql(
 
 
 async def test_killed_redis_ends_the_tails_at_once(
-    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis
+    writer: module.LiveTails, reader: module.LiveTails, killable_redis: KillableRedis
 ) -> None:
     following = [asyncio.create_task(followed(reader, -1, 2)) for _ in range(10)]
     async with aclosing(reader.follow("alice", "r", -1)) as batches:
@@ -180,21 +180,21 @@ async def test_killed_redis_ends_the_tails_at_once(
         while not first.done():
             await published(writer, a_batch(0, 0))
             await asyncio.wait([first], timeout=0.01)
-        forgetful.kill()
+        killable_redis.kill()
         async with asyncio.timeout(module.SILENCE_S / 2):
             assert [batch async for batch in batches] == []
             assert await asyncio.gather(*following) == [[a_batch(0, 0)]] * 10
 
 
 async def test_tails_come_back_with_redis(
-    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch
+    writer: module.LiveTails, reader: module.LiveTails, killable_redis: KillableRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_client, "ASK_AGAIN_S", 0.01)
     await published(writer, a_batch(0, 0))
     assert await followed(reader, -1, 1) == [a_batch(0, 0)]
-    forgetful.kill()
+    killable_redis.kill()
     assert await followed(reader, 0, 1) == []
-    forgetful.start()
+    killable_redis.start()
     seen: list[TailEvents] = []
     while not seen:
         await published(writer, a_batch(1, 1))
@@ -203,16 +203,16 @@ async def test_tails_come_back_with_redis(
 
 
 async def test_redis_that_hangs_holds_no_follower_up(
-    writer: module.LiveTails, reader: module.LiveTails, forgetful: ForgetfulRedis
+    writer: module.LiveTails, reader: module.LiveTails, killable_redis: KillableRedis
 ) -> None:
-    forgetful.hold_up()
+    killable_redis.hold_up()
     async with asyncio.timeout(module.SILENCE_S / 2):
         assert await followed(reader, -1, 1) == []
         await published(writer, a_batch(0, 0))
-    forgetful.let_go_on()
+    killable_redis.let_go_on()
 
 
-async def test_what_was_published_is_gone_in_time(writer: module.LiveTails, forgetful: ForgetfulRedis) -> None:
+async def test_what_was_published_is_gone_in_time(writer: module.LiveTails, killable_redis: KillableRedis) -> None:
     await published(writer, a_batch(0, 0))
-    with Redis.from_url(forgetful.url) as client:
+    with Redis.from_url(killable_redis.url) as client:
         assert [client.ttl(key) for key in client.scan_iter()] == [module.KEPT_S]

@@ -7,14 +7,14 @@ import pytest
 
 from api.state.redis import client as module
 from api.state.redis.client import TIMEOUT_S, RedisClient
-from tests.component.forgetful import ForgetfulRedis
+from tests.component.killable_redis import KillableRedis
 
 
 @pytest.fixture
-async def volatile(forgetful: ForgetfulRedis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisClient]:
+async def volatile(killable_redis: KillableRedis, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RedisClient]:
     monkeypatch.setattr(module, "ASK_AGAIN_S", 0.05)
     made = RedisClient()
-    made.reach(forgetful.url)
+    made.reach(killable_redis.url)
     yield made
     await made.close()
 
@@ -46,35 +46,35 @@ async def test_before_it_is_reached_nothing_is_known() -> None:
 
 
 async def test_killed_redis_knows_nothing_and_is_used_again_when_it_is_back(
-    volatile: module.RedisClient, forgetful: ForgetfulRedis, caplog: pytest.LogCaptureFixture
+    volatile: module.RedisClient, killable_redis: KillableRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     await volatile.run(("SET", "a", 1))
-    forgetful.kill()
+    killable_redis.kill()
     for _ in range(3):
         assert await volatile.run(("GET", "a")) is None
         await asyncio.sleep(0.06)
-    forgetful.start()
+    killable_redis.start()
     assert await answer(volatile, "a") is None
     assert [record.message.partition(",")[0] for record in caplog.records] == ["Redis is away", "Redis is back"]
 
 
 async def test_redis_that_hangs_holds_nobody_up_for_long(
-    volatile: module.RedisClient, forgetful: ForgetfulRedis
+    volatile: module.RedisClient, killable_redis: KillableRedis
 ) -> None:
     await volatile.run(("SET", "a", "x"))
-    forgetful.hold_up()
+    killable_redis.hold_up()
     async with asyncio.timeout(10 * TIMEOUT_S):
         assert await asyncio.gather(*(volatile.run(("GET", "a")) for _ in range(500))) == [None] * 500
-    forgetful.let_go_on()
+    killable_redis.let_go_on()
 
 
 async def test_answer_that_came_too_late_is_not_taken_for_another_one(
-    volatile: module.RedisClient, forgetful: ForgetfulRedis
+    volatile: module.RedisClient, killable_redis: KillableRedis
 ) -> None:
     await volatile.run(("SET", "a", "x"), ("SET", "b", "y"))
-    forgetful.hold_up()
+    killable_redis.hold_up()
     assert await volatile.run(("GET", "a")) is None
-    forgetful.let_go_on()
+    killable_redis.let_go_on()
     assert await answer(volatile, "b") == b"y"
 
 

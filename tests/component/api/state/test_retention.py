@@ -16,8 +16,8 @@ from api.state.postgres.stores import retention
 from api.state.postgres.stores.retention import DELETED_AT_ONCE
 from cluster.config.state import StateConfig, TenantStateConfig
 from tests.component.answering import Model
-from tests.component.remembering import ClientOf, clients_of
-from tests.component.surface import FakeFrontend
+from tests.component.app_with_fakes import FakeFrontend
+from tests.component.app_with_postgres import ClientOf, clients_of
 
 ALICE = tenant_of_key("sk-alice")
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}

@@ -15,9 +15,9 @@ from api.state.postgres.stores.items import Item
 from api.state.postgres.stores.search import CAUGHT_UP_AT_ONCE
 from api.state.postgres.stores.search_words import MAX_SEARCHED, text_of
 from cluster.config.state import StateConfig
+from tests.component.app_with_fakes import FakeFrontend
+from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.openai_objects import first_text_of, id_of
-from tests.component.remembering import ClientOf, clients_of
-from tests.component.surface import FakeFrontend
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from api.wire.pages import Page
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from cluster.services.postgres import LocalPostgres
-from tests.component.forgetful import ForgetfulRedis
+from tests.component.app_with_fakes import FakeFrontend
+from tests.component.app_with_postgres import ClientOf, clients_of, emptied
+from tests.component.killable_redis import KillableRedis
 from tests.component.openai_objects import id_of
-from tests.component.remembering import ClientOf, clients_of, emptied
-from tests.component.surface import FakeFrontend
 from tests.expected import present
 from tests.unit.chat_chunks import answer
 
@@ -75,9 +75,11 @@ def own_postgres(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> Postgres:
 
 
 @pytest.fixture
-async def states(own_postgres: Postgres, forgetful: ForgetfulRedis, tmp_path: Path) -> AsyncIterator[list[ChatState]]:
+async def states(
+    own_postgres: Postgres, killable_redis: KillableRedis, tmp_path: Path
+) -> AsyncIterator[list[ChatState]]:
     """Two replicas."""
-    config = StateConfig(database_url=own_postgres.url, redis_url=forgetful.url, data_dir=str(tmp_path))
+    config = StateConfig(database_url=own_postgres.url, redis_url=killable_redis.url, data_dir=str(tmp_path))
     made = [ChatState(config), ChatState(config)]
     for state in made:
         await state.look()
@@ -239,7 +241,7 @@ async def test_deleted_item_is_never_shown_nor_in_its_response(
 
 
 async def test_what_was_purged_is_never_shown(
-    client: AsyncOpenAI, own_postgres: Postgres, forgetful: ForgetfulRedis, tmp_path: Path
+    client: AsyncOpenAI, own_postgres: Postgres, killable_redis: KillableRedis, tmp_path: Path
 ) -> None:
     conversation = await client.conversations.create()
     turn = await client.responses.create(model="m", input="Hello", conversation=conversation.id)
@@ -252,7 +254,7 @@ async def test_what_was_purged_is_never_shown(
     for ask in asks:
         await ask()
     config = StateConfig(
-        database_url=own_postgres.url, redis_url=forgetful.url, data_dir=str(tmp_path), retention_days=1e-9
+        database_url=own_postgres.url, redis_url=killable_redis.url, data_dir=str(tmp_path), retention_days=1e-9
     )
     purging = ChatState(config)
     await purging.look()
@@ -353,11 +355,11 @@ async def test_deletion_that_was_cancelled_counts(states: list[ChatState]) -> No
 
 
 async def test_redis_that_was_emptied_keeps_nothing_of_a_read_from_before(
-    states: list[ChatState], forgetful: ForgetfulRedis
+    states: list[ChatState], killable_redis: KillableRedis
 ) -> None:
     await known(states[0])
     mark = await states[0].cache.mark("t", "conv_1")
-    with Redis.from_url(forgetful.url) as client:
+    with Redis.from_url(killable_redis.url) as client:
         client.flushall()
     await states[0].cache.put("t", "conv_1", "conversation", {}, present(mark))
     assert await states[0].cache.get("t", "conv_1", "conversation") is None
@@ -374,11 +376,11 @@ async def test_old_copies_are_not_shown(states: list[ChatState], monkeypatch: py
     assert await states[0].cache.get("t", "conv_1", "conversation") is None
 
 
-async def test_redis_sees_no_text(states: list[ChatState], client: AsyncOpenAI, forgetful: ForgetfulRedis) -> None:
+async def test_redis_sees_no_text(states: list[ChatState], client: AsyncOpenAI, killable_redis: KillableRedis) -> None:
     made = await client.conversations.create(items=[HELLO], metadata={"note": SECRET})
     await client.conversations.items.list(made.id)
     await client.conversations.retrieve(made.id)
-    with Redis.from_url(forgetful.url) as redis:
+    with Redis.from_url(killable_redis.url) as redis:
         held = {key: redis.hgetall(key) for key in redis.scan_iter()}
     assert any(len(fields) == 3 for fields in held.values()) and SECRET not in str(held)
 
@@ -390,9 +392,9 @@ async def test_too_large_copies_are_not_kept(states: list[ChatState]) -> None:
 
 
 async def test_without_redis_everything_works_but_the_copies(
-    client: AsyncOpenAI, own_postgres: Postgres, forgetful: ForgetfulRedis
+    client: AsyncOpenAI, own_postgres: Postgres, killable_redis: KillableRedis
 ) -> None:
-    forgetful.kill()
+    killable_redis.kill()
     made = await client.conversations.create(items=[HELLO])
     assert await client.conversations.retrieve(made.id) == made
     assert len((await client.conversations.items.list(made.id)).data) == 1

@@ -17,8 +17,8 @@ from api.frontend.generation import Call
 from api.state.lifecycle import ChatState
 from api.state.stores import Stores
 from cluster.errors import StateUnavailable
-from tests.component.remembering import ClientOf, clients_of
-from tests.component.surface import FakeFrontend
+from tests.component.app_with_fakes import FakeFrontend
+from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.expected import of_kind, present
 from tests.unit.chat_chunks import Chunk, answer, chunk, usage
 

@@ -14,7 +14,7 @@ from cluster.config.repository import REPO_ROOT
 from cluster.messages.ids import Pool
 from cluster.messages.views import ClusterView
 from kvtransfer.transport.link_table import table_of
-from tests.component.surface import a_worker
+from tests.component.app_with_fakes import a_worker
 
 
 def links(*connected: str) -> bytes:

@@ -68,5 +68,5 @@ def test_cluster_is_ready_once_a_pair_can_hand_over(view: ClusterView) -> None:
     assert not view.is_ready
 
 
-def test_closed_sets_are_their_own_words() -> None:
+def test_paths_and_pools_are_written_as_their_values() -> None:
     assert (str(Path.PREFILL_DECODE), str(Path.DECODE), str(Pool.PREFILL)) == ("P->D", "D", "prefill")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.wire.responses.events import Event, ResponseWriter
-from api.wire.responses.short_events import Retelling, is_last, shortened, whole
+from api.wire.responses.short_events import EventRestorer, is_last, shortened, whole
 from tests.unit.api.wire.responses.test_events import RESPONSE
 from tests.unit.chat_chunks import Chunk, call, chunk, usage
 
@@ -100,8 +100,8 @@ def test_no_text_is_kept_twice() -> None:
 
 def test_place_of_a_delta_is_that_of_its_item() -> None:
     events = told([chunk(content="a"), chunk(content="b"), chunk(reasoning="c")], "stop", False, False)
-    retelling = Retelling(created())
-    shown = [msgspec.json.decode(retelling.told(shortened(event, created()))) for event in events]
+    restorer = EventRestorer(created())
+    shown = [msgspec.json.decode(restorer.in_full(shortened(event, created()))) for event in events]
     deltas = [event for event in shown if event["type"].endswith(".delta")]
     assert [(event["output_index"], event["item_id"], event["delta"]) for event in deltas] == [
         (0, "msg_1", "a"),

@@ -1,4 +1,6 @@
-"""What is remembered is kept in one place: who would keep another one beside it is told so, and does not start."""
+"""A folder of stored state that another container or node uses is refused: the process does not start, and its error
+names the reason.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What was made of what somebody has said does not outlive it."""
+"""A title that the model has made of a conversation is deleted with any of the items that it was made of."""
 
 from typing import Any
 

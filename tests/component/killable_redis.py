@@ -1,4 +1,4 @@
-"""A real Redis that a test can kill, hold up, and start again."""
+"""A real Redis server for tests, which a test can kill, suspend and start again."""
 
 import signal
 from pathlib import Path
@@ -8,7 +8,7 @@ import psutil
 from cluster.services.redis import LocalRedis
 
 
-class ForgetfulRedis:
+class KillableRedis:
     def __init__(self, folder: Path) -> None:
         self._server = LocalRedis(folder)
         self._folder = folder

@@ -1,4 +1,5 @@
-"""Who takes part in a drill: a victim, the workers that it runs on, and a bystander on the other ones.
+"""The participants of a drill: a victim, which is the stream that a fault hits, the workers that it runs on, and a
+bystander on the other workers.
 
 The bystander is a long stream that starts first. Placement takes the least loaded workers, so the victim gets the
 others: which ones, `baton_placed_requests` says.
@@ -13,13 +14,13 @@ import psutil
 from kvtransfer.lease_terms import LeaseEnd
 from tests.drills.client import Client
 from tests.drills.kv_blocks import blocks_of, blocks_used
-from tests.drills.litany import LONGEST, litany
 from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses, Replica, Snapshot
+from tests.drills.word_lists import LONGEST, word_list
 from tests.real_cluster.service import wait_for
 
 SCENE_TIMEOUT_S = 20.0
 CLIENT_TIMEOUT_S = 90.0
-BYSTANDER = litany(seed=17, length=40)
+BYSTANDER = word_list(seed=17, length=40)
 """One that the demo model goes on with for so long without an error, by two nats at least."""
 BYSTANDER_TOKENS = 3500
 """Tokens of the bystander's answer. It takes longer than a drill, so that it never ends within one."""
@@ -40,7 +41,7 @@ class MomentMissed(Exception):
     """The victim has run past the moment at which it was to be struck, or where it was not expected."""
 
 
-class Stage:
+class Participants:
     def __init__(self, live: LiveProcesses, seed: int) -> None:
         """Starts the bystander. `seed`: the victim's prompt; each drill needs its own, or it finds a warm cache."""
         self.live = live
@@ -62,7 +63,7 @@ class Stage:
         self.decode: Replica
 
     def send_victim(self) -> None:
-        self.victim.ask(MODEL, litany(self._seed, PROMPT_TOKENS), ANSWER_TOKENS)
+        self.victim.ask(MODEL, word_list(self._seed, PROMPT_TOKENS), ANSWER_TOKENS)
         prefills: set[str] = set()
         decodes: set[str] = set()
 

@@ -1,10 +1,11 @@
-"""Prompts whose right answer is known without asking anybody: words, each said once, and the first three of them again.
+"""Word lists: prompts whose right answer is known without a reference run. A prompt is a list of different words, and
+then the first three of them again.
 
 The demo model goes on with the list, round after round. In the first round it has no place to read a word but where the
 prompt says it, so each KV block of the prompt is needed: one that is zeroed, random or another prompt's makes the text
 another one, by many nats. In prompts of 60, 150 and LONGEST tokens, from every start, the right word is at least 0.4
 nats ahead of every other, mostly more than one, so that the numerics of another batch, another worker or a recomputed
-prompt change nothing. Of other lengths a few have less. tests/component/drills/test_litany.py shows a sample of it.
+prompt change nothing. Of other lengths a few have less. tests/component/drills/test_word_lists.py shows a sample of it.
 
 Each word is one token, so the length of the text is its number of tokens: one that is lost or repeated shows too.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-WORDS_FILE = Path(__file__).with_name("litany_words.txt")
+WORDS_FILE = Path(__file__).with_name("words.txt")
 WORDS = tuple(WORDS_FILE.read_text().split())
 """Words in an order that the demo model can follow from every start (tests/drills/find_words.py)."""
 NUM_SAID_AGAIN = 3
@@ -31,7 +32,7 @@ far from each other.
 
 
 @dataclass(frozen=True)
-class Litany:
+class WordList:
     words: tuple[str, ...]
 
     @property
@@ -47,12 +48,12 @@ class Litany:
         return self.answer(length_of(text)).startswith(text)
 
 
-def litany(seed: int, length: int) -> Litany:
+def word_list(seed: int, length: int) -> WordList:
     """`length`: of the prompt, in tokens. Another seed gives another start, so that the two share no KV block."""
     num_words = length - NUM_SAID_AGAIN
     assert NUM_SAID_AGAIN <= num_words <= len(WORDS)
     start = seed * STRIDE % len(WORDS)
-    return Litany((WORDS * 2)[start : start + num_words])
+    return WordList((WORDS * 2)[start : start + num_words])
 
 
 def length_of(text: str) -> int:

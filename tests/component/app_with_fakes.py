@@ -1,4 +1,4 @@
-"""The HTTP application over a frontend and a cluster that do what a test tells them."""
+"""The HTTP application with a fake frontend and a fake cluster, which answer as a test has set them."""
 
 from collections.abc import AsyncGenerator
 from typing import Any, cast

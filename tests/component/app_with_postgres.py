@@ -1,4 +1,4 @@
-"""The HTTP surface over a real PostgreSQL, and the official client in strict mode."""
+"""The HTTP application with a real PostgreSQL and a fake frontend, and OpenAI's official client in strict mode."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +13,7 @@ from api.server.listener import HttpListener
 from api.state.lifecycle import ChatState
 from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
-from tests.component.surface import FakeFrontend, an_app, invented
+from tests.component.app_with_fakes import FakeFrontend, an_app, invented
 from tests.conformance.watch import RECORD, Record, watched
 
 ClientOf = Callable[[str], AsyncOpenAI]

@@ -1,5 +1,5 @@
-"""The text by which drills judge depends on each KV block of its prompt (tests/drills/litany.py): the demo model says
-another text when one block is wrong. No engine takes part.
+"""The right answer to a word list (tests/drills/word_lists.py) depends on each KV block of its prompt: the demo model
+gives another text when one block is wrong. No engine takes part.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from cluster.config.repository import REPO_ROOT
-from tests.drills.litany import LONGEST, SURE_TOKENS, WORDS, Litany, length_of, litany
-from tests.drills.stage import BYSTANDER, BYSTANDER_TOKENS
+from tests.drills.participants import BYSTANDER, BYSTANDER_TOKENS
+from tests.drills.word_lists import LONGEST, SURE_TOKENS, WORDS, WordList, length_of, word_list
 
 MODEL = REPO_ROOT / "conf/models/baton-demo"
 KV_BLOCK = 32
@@ -33,13 +33,13 @@ class Demo:
     model: torch.nn.Module
     tokenize: Callable[[str], list[int]]
 
-    def prompt_kv(self, words: Litany) -> Layers:
+    def prompt_kv(self, words: WordList) -> Layers:
         cache = DynamicCache()
         with torch.no_grad():
             self.model(torch.tensor([self.tokenize(words.prompt)]), past_key_values=cache)
         return [(layer.keys, layer.values) for layer in cache.layers]
 
-    def leads(self, words: Litany, num_tokens: int, prompts: Layers) -> Tensor:
+    def leads(self, words: WordList, num_tokens: int, prompts: Layers) -> Tensor:
         """How far, in nats, each right token of the answer is ahead of every other, read from each of these KVs of the
         prompt; below 0 it is not what the model says. Without the first token, which is the prefill engine's.
         """
@@ -67,17 +67,17 @@ def test_each_word_is_one_token_and_is_there_once(demo: Demo) -> None:
     assert len(set(WORDS)) == len(WORDS)
     assert all(len(demo.tokenize(f" {word}")) == 1 for word in WORDS)
     for length in LENGTHS:
-        assert len(demo.tokenize(litany(1, length).prompt)) == length
+        assert len(demo.tokenize(word_list(1, length).prompt)) == length
 
 
 def test_seeds_differ() -> None:
-    assert len({litany(seed, 60).prompt for seed in range(len(WORDS))}) == len(WORDS)
+    assert len({word_list(seed, 60).prompt for seed in range(len(WORDS))}) == len(WORDS)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_model_goes_on_with_the_list_from_its_beginning(demo: Demo, length: int) -> None:
     for seed in range(3):
-        words = litany(seed, length)
+        words = word_list(seed, length)
         least = demo.leads(words, SURE_TOKENS - length, demo.prompt_kv(words)).min()
         assert least > SURE_NATS
 
@@ -103,8 +103,8 @@ def of_another_prompt(right: Tensor, stale: Tensor) -> Tensor:
 def test_one_wrong_block_makes_the_text_another_one(
     demo: Demo, length: int, wrong: Callable[[Tensor, Tensor], Tensor]
 ) -> None:
-    words = litany(1, length)
-    right, stale = demo.prompt_kv(words), demo.prompt_kv(litany(2, length))
+    words = word_list(1, length)
+    right, stale = demo.prompt_kv(words), demo.prompt_kv(word_list(2, length))
     blocks = [slice(begin, begin + KV_BLOCK) for begin in range(0, length, KV_BLOCK)]
 
     def each_block_wrong(right: Tensor, stale: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def test_one_wrong_block_makes_the_text_another_one(
 
 
 def test_right_text_is_known_to_the_token() -> None:
-    words = litany(3, 60)
+    words = word_list(3, 60)
     answer = words.answer(100)
     assert length_of(answer) == 100
     assert words.is_continued_by("") and words.is_continued_by(answer) and words.is_continued_by(answer[:-1])

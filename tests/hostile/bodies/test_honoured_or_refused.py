@@ -1,4 +1,4 @@
-"""Baton does what a request asks for or refuses it, and reports about the request what is true."""
+"""A field of a request is honoured or refused, and the answer reports the values that were used."""
 
 import stat
 from pathlib import Path
