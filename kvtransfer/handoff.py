@@ -8,9 +8,9 @@ that granted the lease, the lease, and a digest of the prompt. Clients never see
 """
 
 import hashlib
-import sys
 from array import array
 from collections.abc import Sequence
+from sys import byteorder
 from typing import Any, Self
 
 import msgspec
@@ -100,6 +100,6 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
 def prompt_digest(token_ids: Sequence[int]) -> bytes:
     """16 bytes that are equal for equal prompts on all machines."""
     ids = array("I", token_ids)
-    if sys.byteorder == "big":
+    if byteorder == "big":
         ids.byteswap()
     return hashlib.blake2b(ids.tobytes(), digest_size=16).digest()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.drills.litany import LONGEST, SURE_TOKENS, WORDS, Litany, length_of, litany
 from tests.drills.stage import BYSTANDER, BYSTANDER_TOKENS
 

@@ -9,7 +9,7 @@ from statistics import mean, pstdev
 
 import pytest
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from cluster.simulation.traffic.traces import BadTrace, read_lengths, read_trace, repeated
 from cluster.simulation.traffic.workload import rate_per_s
 
