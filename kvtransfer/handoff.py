@@ -1,5 +1,5 @@
 """KVHandoff: what a decode worker needs to pull a prompt's KV blocks. The only type that knows vLLM's
-`kv_transfer_params`.
+`kv_transfer_params`. Pure.
 
 A prefill engine returns the parameters with its last output and pins the blocks for a lease. A decode engine that gets
 the same parameters pulls the blocks and notifies the prefill engine, which frees them. vLLM notices neither stale nor
