@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,12 +14,18 @@ HELPERS = sorted(
 )
 
 
+@cache
 def tree(file: str) -> ast.Module:
     return ast.parse((ROOT / file).read_text(), file)
 
 
-def imports(file: str) -> Iterator[str]:
+@cache
+def imports(file: str) -> frozenset[str]:
     """Names of the modules that a file imports, anywhere in it."""
+    return frozenset(_imports(file))
+
+
+def _imports(file: str) -> Iterator[str]:
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

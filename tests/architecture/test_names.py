@@ -5,10 +5,14 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 
 from tests.architecture.sources import HELPERS, PACKAGES, ROOT, SOURCES, tree
 
 OWN_ROOTS = frozenset({*PACKAGES, "tests", "bench"})
+INSTALLED = frozenset(packages_distributions())
+"""Top-level names of installed distributions. A test folder may mirror `api/state/redis/` beside tests that import redis.
+"""
 
 
 def test_class_names_are_unique() -> None:
@@ -57,7 +61,7 @@ def imports_by_another_name(file: str) -> Iterator[str]:
 def is_neighbour(file: str, module: str) -> bool:
     """Whether the first part of the module's name is a file or a folder above, below or beside the file."""
     root = module.partition(".")[0]
-    if root in OWN_ROOTS or root in sys.stdlib_module_names:
+    if root in OWN_ROOTS or root in sys.stdlib_module_names or root in INSTALLED:
         return False
     folders = [parent for parent in (ROOT / file).parents if parent.is_relative_to(ROOT) and parent != ROOT]
     return any((folder / f"{root}.py").is_file() or (folder / root).is_dir() for folder in folders)

@@ -7,6 +7,7 @@ with the sentence `Pure.`
 
 import ast
 import re
+import sys
 from fnmatch import fnmatch
 
 import pytest
@@ -31,11 +32,11 @@ MARKED = re.compile(r"\bPure\.\Z")
 CLAIMED = re.compile(r"\bPure\b")
 
 STANDARD = frozenset(
-    """array base64 bisect collections copy dataclasses enum functools hashlib heapq hmac html ipaddress itertools json
-    math operator re statistics types typing""".split()
+    {"array", "base64", "bisect", "collections", "copy", "dataclasses", "enum", "hashlib", "heapq", "hmac", "html"}
+    | {"ipaddress", "itertools", "json", "math", "re", "statistics", "types", "typing"}
 )
 """Modules of the standard library that compute, and do nothing else."""
-NAMES = frozenset({"contextlib.contextmanager", "pathlib.PurePath", "sys.byteorder", "sys.getsizeof"})
+NAMES = frozenset({"pathlib.PurePath", "sys.byteorder", "sys.getsizeof"})
 """Names of modules of the standard library whose other names reach the outside."""
 LIBRARIES = frozenset({"msgspec"})
 EXCEPTIONS = {
@@ -130,6 +131,4 @@ def test_what_the_simulator_runs_has_the_clock_of_its_event_loop(file: str) -> N
 
 
 def third_parties(file: str) -> set[str]:
-    import sys
-
     return {root_of(name) for name in names_imported(file)} - sys.stdlib_module_names
