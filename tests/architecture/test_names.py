@@ -11,8 +11,7 @@ from tests.architecture.sources import HELPERS, PACKAGES, ROOT, SOURCES, tree
 
 OWN_ROOTS = frozenset({*PACKAGES, "tests", "bench"})
 INSTALLED = frozenset(packages_distributions())
-"""Top-level names of installed distributions. A test folder may mirror `api/state/redis/` beside tests that import redis.
-"""
+"""Top-level names of installed distributions. Tests in the mirror of `api/state/redis/` import the library redis."""
 
 
 def test_class_names_are_unique() -> None:
