@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.shared_data import shared_file
+from bench.data.shared_data import shared_file
 from cluster.simulation.experiment import Cluster, Experiment
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES

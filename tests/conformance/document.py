@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import jsonschema_rs
 
-from bench.shared_data import shared_file
+from bench.data.shared_data import shared_file
 from tests.conformance import ours
 
 NAME = "notes/openai-openapi.json.gz"
-"""github.com/openai/openai-openapi as JSON, in the folder beside the checkout (bench/shared_data.py)."""
+"""github.com/openai/openai-openapi as JSON, in the folder beside the checkout (bench/data/shared_data.py)."""
 
 JSON, EVENTS = "application/json", "text/event-stream"
 

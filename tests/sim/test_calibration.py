@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from bench.shared_data import shared_file
+from bench.data.shared_data import shared_file
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.engine.engine_setting import EngineSetting

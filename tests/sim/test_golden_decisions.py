@@ -5,7 +5,7 @@ After a change of the policy: python -m tests.sim.test_golden_decisions
 
 from pathlib import Path
 
-from bench.shared_data import shared_file
+from bench.data.shared_data import shared_file
 from cluster.messages.ids import IngressId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.simulation.experiment import Cluster

@@ -11,7 +11,7 @@ from statistics import median
 import msgspec
 import pytest
 
-from bench.shared_data import shared_file
+from bench.data.shared_data import shared_file
 from cluster.messages.ids import IngressId, Outcome, Path, Pool, SloClass
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench import shared_data
+from bench.data import shared_data
 from tests.conformance.document import document
 from tests.conformance.watch import Record, watched
 

@@ -9,7 +9,7 @@ from statistics import mean, pstdev
 
 import pytest
 
-from bench.shared_data import shared_file
+from bench.data.shared_data import shared_file
 from cluster.simulation.traffic.traces import BadTrace, read_lengths, read_trace, repeated
 from cluster.simulation.traffic.workload import rate_per_s
 

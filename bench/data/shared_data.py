@@ -4,7 +4,7 @@ folder beside the checkout, which tests and benchmarks read.
 
 from pathlib import Path
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 
 def shared_file(name: str) -> Path:
