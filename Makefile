@@ -35,7 +35,7 @@ test: $(STAMP) compile lint network-tools ## all tests, with real engines, excep
 	$(BIN)/python -m pytest
 
 test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
-	$(BIN)/python -m pytest tests/unit tests/component tests/hostile --ignore tests/hostile/live tests/test_architecture.py tests/test_docs.py
+	$(BIN)/python -m pytest tests/unit tests/component tests/hostile --ignore tests/hostile/live tests/architecture tests/test_docs.py tests/test_timeouts.py
 
 drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; writes docs/drills.md
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md

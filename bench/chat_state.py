@@ -30,7 +30,7 @@ from bench.overhead import STOP_SIGNALS, machine
 from bench.turns import added_ttft, long_conversation, turn_cost
 from bench.turns.dialogs import Told
 from bench.turns.service import Service, Used, found, started
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from cluster.simulation.results.summary import aligned
 
 Say = Callable[[str], None]

@@ -21,7 +21,7 @@ from api.context.prompt_notes import SEAM_TOKENS, composed, text_of, user_messag
 from api.context.turn_boundaries import Item, is_asked, turn_starts
 from api.wire.responses.as_chat import chat_messages
 from cluster.config.context import ContextConfig
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 MODEL = REPO_ROOT / "conf" / "models" / "baton-demo"
 BLOCK = 16

@@ -12,8 +12,8 @@ from ray.serve.schema import LoggingConfig
 from api.deployment import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
-from cluster.config.repository import resolve_model
 from cluster.observability.logging import LEVEL_VARIABLE
+from cluster.repository import resolve_model
 from decode.deployment import DecodeWorker
 from prefill.deployment import PrefillWorker
 from router.deployment import Scheduler

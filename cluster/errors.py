@@ -1,4 +1,5 @@
 """Every exception that Baton defines. Arguments are plain values, so that an error can travel between processes.
+Pure.
 
 `http_status`, `error_type` and `code` are what a client sees of an error (api/wire/errors.py builds the body).
 """

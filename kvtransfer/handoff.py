@@ -1,5 +1,5 @@
 """KVHandoff: what a decode worker needs to pull a prompt's KV blocks. The only type that knows vLLM's
-`kv_transfer_params`.
+`kv_transfer_params`. Pure.
 
 A prefill engine returns the parameters with its last output and pins the blocks for a lease. A decode engine that gets
 the same parameters pulls the blocks and notifies the prefill engine, which frees them. vLLM notices neither stale nor
@@ -8,9 +8,9 @@ that granted the lease, the lease, and a digest of the prompt. Clients never see
 """
 
 import hashlib
-import sys
 from array import array
 from collections.abc import Sequence
+from sys import byteorder
 from typing import Any, Self
 
 import msgspec
@@ -100,6 +100,6 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
 def prompt_digest(token_ids: Sequence[int]) -> bytes:
     """16 bytes that are equal for equal prompts on all machines."""
     ids = array("I", token_ids)
-    if sys.byteorder == "big":
+    if byteorder == "big":
         ids.byteswap()
     return hashlib.blake2b(ids.tobytes(), digest_size=16).digest()

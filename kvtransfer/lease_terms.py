@@ -1,4 +1,5 @@
 """The terms of leases, for both sides of a handoff: what a prefill worker promises, and how a lease may end.
+Pure.
 
 A lease is the promise of a prefill worker to keep the KV blocks of a prompt that it has computed. It is *offered* to
 the ingress that asked for the prefill, and *redeemed* once, by the decode worker that will pull the blocks. A redeemed

@@ -1,4 +1,5 @@
 """Whether a decode engine reads from the blocks that it pulled what the prefill engine wrote into them.
+Pure.
 
 Both engines report the log-probabilities of the most likely first tokens: the prefill engine from the KV that it
 computed, the decode engine from the KV that it pulled. Equal KV gives equal logits but for rounding; blocks of another

@@ -1,4 +1,5 @@
 """All leases of one prefill worker: its promises to keep the KV blocks of the prompts that it has computed.
+Pure.
 
 A lease is *offered* to the ingress that asked for the prefill. It is *redeemed* once, by the decode worker that will
 pull the blocks. A redeemed lease is a promise of a few seconds, which its holder extends while it waits for its pull.
@@ -9,7 +10,7 @@ The holder of a lease may end it. While the lease is offered, its holder is the 
 asked for. Then its holder is the decode worker that has redeemed it, by name, so that this worker may lose its
 connection and come back.
 
-Pure. `now` is monotonic seconds of the prefill worker. The methods that end leases return the leases whose blocks the
+`now` is monotonic seconds of the prefill worker. The methods that end leases return the leases whose blocks the
 engine must free; `ended` is called when the engine has freed them. A lease is open until then.
 
 Invariants: a lease is redeemed at most once; it is ended exactly once, with one cause; while a promise runs, only its

@@ -1,4 +1,5 @@
 """The ingress processes that speak to the Scheduler: the connection of each, and the events that were taken from it.
+Pure.
 
 An ingress process is known by its id and not by its connection: it may lose one and come back over another.
 

@@ -1,5 +1,5 @@
 """RouterState: what the Scheduler knows, and what it decides. A facade over three machines, each with its own
-`validate`.
+`validate`. Pure.
 
 - LiveWorkers (router/load/live_workers.py): the workers that report, their load and their caches.
 - Charges (router/load/charges.py): the open requests that are charged to workers, and how far they have come.

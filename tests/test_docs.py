@@ -1,4 +1,4 @@
-"""What the documents name exists: files, links, and the constants of the table of timeouts."""
+"""What the documents name exists: files, pages and their headings. tests/test_timeouts.py has the table of timeouts."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FOLDERS = "api|bench|cluster|conf|decode|docs|kvtransfer|prefill|router|tests"
 PATH = re.compile(rf"`((?:{FOLDERS})/[\w./{{}},-]+)`")
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
-CONSTANT = re.compile(r"`(_?[A-Z][A-Z0-9]*_[A-Z0-9_]+|FENCE)`")
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 RESULTS = "bench/results/"
 """Benchmarks write their results there; they are not committed."""
-LIBRARIES = frozenset({"TCP_USER_TIMEOUT", "UCX_KEEPALIVE_INTERVAL"})
-"""Options of libraries, which the table names beside Baton's constants."""
 
 
 def expanded(path: str) -> list[str]:
@@ -22,14 +20,6 @@ def expanded(path: str) -> list[str]:
     if (braces := re.search(r"\{([^}]*)\}", path)) is None:
         return [path]
     return [path.replace(braces[0], choice, 1) for choice in braces[1].split(",")]
-
-
-def rows() -> list[tuple[str, str]]:
-    """Names and files of each row of the table of timeouts."""
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    table = text[text.index("\n## Timeouts") :]
-    cells = [line.split("|") for line in table.splitlines() if line.startswith("| ") and "set in |" not in line]
-    return [(row[1], row[2]) for row in cells if CONSTANT.search(row[1])]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -40,17 +30,12 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    links = [match[1] for match in LINK.finditer(page.read_text())]
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    links = [(page.parent / match[1] if match[1] else page, match[2]) for match in LINK.finditer(page.read_text())]
+    assert [str(target) for target, _ in links if not target.exists()] == []
+    assert [f"{target.name}#{anchor}" for target, anchor in links if anchor and anchor not in anchors(target)] == []
 
 
-def test_table_of_timeouts_has_rows() -> None:
-    assert len(rows()) > 100
-
-
-@pytest.mark.parametrize(("names", "files"), rows())
-def test_timeout_is_set_where_the_table_says(names: str, files: str) -> None:
-    named = [path for path in re.findall(r"[\w/]+\.py", files) if (ROOT / path).exists()]
-    sources = "\n".join((ROOT / path).read_text() for path in named)
-    constants = set(CONSTANT.findall(names)) - LIBRARIES
-    assert [name for name in sorted(constants) if not re.search(rf"^(\w+, )*{name}\b.*=", sources, re.MULTILINE)] == []
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives the headings of a page."""
+    headings = [match[1].strip().lower() for match in HEADING.finditer(page.read_text())]
+    return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}

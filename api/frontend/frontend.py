@@ -33,9 +33,9 @@ from api.frontend.vllm_errors import error_of_response, serving_error
 from api.wire.fields import check_fields
 from api.wire.validation import FailFast, first_error
 from cluster.config.application import AppConfig
-from cluster.config.repository import resolve_model
 from cluster.engine.block_hashes import BlockHasher
 from cluster.errors import InvalidRequest, ServingError
+from cluster.repository import resolve_model
 
 Frames = AsyncGenerator[str | bytes, None]
 """SSE frames of one stream. A str is as vLLM writes it; bytes are ready for the wire."""

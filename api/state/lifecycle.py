@@ -20,9 +20,9 @@ from api.state.redis.idempotency_keys import IdempotencyKeys
 from api.state.redis.read_cache import ReadCache
 from api.state.stores import Stores, stores_in
 from cluster.config.environment import DATABASE_URL_VARIABLE, REDIS_URL_VARIABLE
-from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError, StateUnavailable
+from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.services.redis import REDIS_FOLDER, LocalRedis
 

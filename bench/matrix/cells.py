@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.data.shared_data import shared_file
 from cluster.simulation.experiment import Cluster, Experiment
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
@@ -19,10 +20,9 @@ from cluster.simulation.traffic.traces import read_lengths, read_trace
 from cluster.simulation.traffic.workload import Arrival
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
-TRACES = REPO_ROOT.parent / "shared" / "traces"
-CONVERSATION = TRACES / "mooncake_conversation_trace.jsonl.gz"
-AZURE_CONVERSATION = TRACES / "AzureLLMInferenceTrace_conv.csv.gz"
-ARXIV_LENGTHS = TRACES / "vidur_arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz"
+CONVERSATION = "traces/mooncake_conversation_trace.jsonl.gz"
+AZURE_CONVERSATION = "traces/AzureLLMInferenceTrace_conv.csv.gz"
+ARXIV_LENGTHS = "traces/vidur_arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz"
 
 HOST_TOKENS = 1_000_000
 HELD_OUT_SEED = 1000
@@ -43,8 +43,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Where the search begins."""
 
 
-def _trace(file: Path, first: int, last: int | None = None) -> Callable[[int, int], list[Arrival]]:
-    return lambda seed, number: read_trace(file, first, min(first + number, last or first + number), seed)
+def _trace(name: str, first: int, last: int | None = None) -> Callable[[int, int], list[Arrival]]:
+    return lambda seed, number: read_trace(shared_file(name), first, min(first + number, last or first + number), seed)
 
 
 def _mix(name: str, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
@@ -53,7 +53,7 @@ def _mix(name: str, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
 
 def _arxiv(first: int, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
     def rows(seed: int, number: int) -> list[Arrival]:
-        lengths = read_lengths(ARXIV_LENGTHS, first, first + LAST_TUNING_ROW)
+        lengths = read_lengths(shared_file(ARXIV_LENGTHS), first, first + LAST_TUNING_ROW)
         return generate(MIXES["poisson"], number, seed + shift, lengths)
 
     return rows

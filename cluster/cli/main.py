@@ -33,7 +33,7 @@ from cluster.cli import state as cli_state
 from cluster.cli.serve_run import ServeRun
 from cluster.config.application import AppConfig, parse
 from cluster.config.network import LOOPBACK, is_loopback
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from cluster.services.postgres import POSTGRES_FOLDER, LocalPostgres
 from cluster.services.redis import REDIS_FOLDER, LocalRedis
 from kvtransfer.transport.link_table import LinkTable, render

@@ -18,9 +18,9 @@ from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
 from cluster.config.application import parse
 from cluster.config.environment import MASTER_KEY_VARIABLE
-from cluster.config.repository import REPO_ROOT
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
+from cluster.repository import REPO_ROOT
 from cluster.services.failure import ServiceFailed
 
 Work = Callable[[Administration], Awaitable[None]]

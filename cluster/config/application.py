@@ -4,7 +4,7 @@ The arguments are parsed once and strictly, when the application is built. An un
 error with its path. Each deployment receives its own section only.
 """
 
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Literal
 
 import msgspec
@@ -68,7 +68,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def model_name(self) -> str:
-        return self.served_model_name or Path(self.model).name
+        return self.served_model_name or PurePath(self.model).name
 
     @property
     def shared_engine(self) -> dict[str, Any]:

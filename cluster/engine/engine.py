@@ -19,7 +19,6 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.version import __version__ as vllm_version
 
 from cluster.config.pools import DEFAULT_BLOCK_SIZE, PoolConfig
-from cluster.config.repository import resolve_model
 from cluster.engine.block_hashes import use_fixed_seed
 from cluster.engine.environment import environment_of, reserve_port, transport_of
 from cluster.engine.generations import EngineGenerations
@@ -37,6 +36,7 @@ from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId
 from cluster.messages.reports import StepSample, WorkerLoad
 from cluster.network.interface import Interface
+from cluster.repository import resolve_model
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer import verify
 from kvtransfer.lease_terms import LeaseEnd, LeaseId

@@ -1,4 +1,4 @@
-"""What an engine caches, by its KV events, and the messages about it to the Scheduler.
+"""What an engine caches, by its KV events, and the messages about it to the Scheduler. Pure.
 
 `EventOrder` puts the engine's numbered batches in order and knows what must be replayed. `KvMirror` keeps the set of
 blocks per tier, so that it can send the Scheduler a snapshot at any time, and collects the changes between two

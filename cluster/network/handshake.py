@@ -1,5 +1,5 @@
-"""The handshake by which both sides of a new connection prove that they know the secret of the application. Pure: bytes
-in, bytes out.
+"""The handshake by which both sides of a new connection prove that they know the secret of the application. It takes
+bytes and gives bytes. Pure.
 
 The listener greets with its process id and a nonce. The connecting side answers with its own nonce and an HMAC over
 both nonces. The listener returns an HMAC over the same with another label. The key is the secret, which is never sent.

@@ -1,5 +1,5 @@
 """When a machine that does not answer counts as dead: for the connections between Baton's processes
-(cluster/rpc/connection.py) and for UCX's connections between engines (kvtransfer/transport/topology.py).
+(cluster/rpc/connection.py) and for UCX's connections between engines (kvtransfer/transport/topology.py). Pure.
 """
 
 IDLE_S = 4

@@ -1,4 +1,4 @@
-"""Search the highest rate at which a given share of all requests meets its objectives. Pure: a trial is a callable.
+"""Search the highest rate at which a given share of all requests meets its objectives. A trial is a callable. Pure.
 
 Rates are powers of RATIO, so that searches from different guesses find the same rate and can share trials. Attainment
 falls as the rate rises, steeply at capacity. A search has two phases:

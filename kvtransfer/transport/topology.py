@@ -1,5 +1,5 @@
-"""Which transport carries KV blocks, by what the node has and what the operator asks for. Pure: the caller applies the
-settings.
+"""Which transport carries KV blocks, by what the node has and what the operator asks for. The caller applies the
+settings. Pure.
 
 NIXL creates UCX with peer error handling, so that a dead peer fails a pull instead of hanging it. That rules out sysv
 and posix shared memory; cross-memory attach (CMA) is the shared memory that is left. A setting of the operator, in the

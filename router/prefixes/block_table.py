@@ -14,9 +14,9 @@ dictionary.
 Invariants: there are at most `max_blocks` entries; no entry is 0; a free slot has no bit in any entry.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from sys import getsizeof
 from typing import Final, final
 
 from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS, runs
@@ -120,7 +120,7 @@ class BlockTable:
     @property
     def memory_bytes(self) -> int:
         """Approximate: masks are left out, because most of them are shared."""
-        return sys.getsizeof(self._blocks) + len(self._blocks) * _KEY_OBJECT_BYTES
+        return getsizeof(self._blocks) + len(self._blocks) * _KEY_OBJECT_BYTES
 
     def open(self, worker_bit: int) -> Holder:
         """A holder without blocks. `worker_bit`: the worker's bit in WorkerBits."""

@@ -14,9 +14,9 @@ from vllm.v1.serial_utils import MsgpackEncoder
 from api.frontend.frontend import Frontend
 from api.frontend.generation import SessionFactory
 from cluster.config.application import parse
-from cluster.config.repository import REPO_ROOT
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
+from cluster.repository import REPO_ROOT
 from router.session.receipt import Terms
 from tests.component.app_with_fakes import a_placement
 

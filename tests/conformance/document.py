@@ -5,15 +5,15 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema_rs
 
+from bench.data.shared_data import shared_file
 from tests.conformance import ours
 
-FILE = Path(__file__).resolve().parents[3] / "shared/notes/openai-openapi.json.gz"
-"""github.com/openai/openai-openapi as JSON, beside the repository. Without it nothing is compared."""
+NAME = "notes/openai-openapi.json.gz"
+"""github.com/openai/openai-openapi as JSON, in the folder beside the checkout (bench/data/shared_data.py)."""
 
 JSON, EVENTS = "application/json", "text/event-stream"
 
@@ -46,8 +46,8 @@ class Deviation(NamedTuple):
 
 
 class Document:
-    def __init__(self, file: Path = FILE) -> None:
-        told = json.loads(gzip.decompress(file.read_bytes()))
+    def __init__(self) -> None:
+        told = json.loads(gzip.decompress(shared_file(NAME).read_bytes()))
         schemas = _with_nulls(told["components"]["schemas"] | ours.SCHEMAS)
         self._ours = [(_pattern(route), route, schema) for route, schema in ours.ROUTES.items()]
         self._routes = [

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.drills.word_lists import NUM_SAID_AGAIN, WORDS_FILE
 
 MODEL = REPO_ROOT / "conf/models/baton-demo"

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 BYTES_PER_VALUE = 2
 """Bytes of a bfloat16 value."""

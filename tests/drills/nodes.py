@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.real_cluster.service import wait_for
 
 BRIDGE = "baton-drill"

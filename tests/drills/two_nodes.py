@@ -11,7 +11,7 @@ from typing import IO, Any
 import psutil
 
 from cluster.config.environment import SECRET_VARIABLE
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.drills.nodes import Network, Node
 from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses
 from tests.real_cluster.service import CONTROLLER_PROCESS, Service, wait_for

@@ -6,12 +6,12 @@ import yaml
 
 from cluster.config.application import parse
 from cluster.config.pools import PoolConfig
-from cluster.config.repository import REPO_ROOT
 from cluster.engine.engine import Engine
 from cluster.engine.port import EngineHooks
 from cluster.messages.ids import Pool, WorkerId
 from cluster.network.interface import Interface
 from cluster.network.secret import establish_secret
+from cluster.repository import REPO_ROOT
 from kvtransfer.lease_terms import LeaseEnd, LeaseId
 
 CONFIG = parse(yaml.safe_load((REPO_ROOT / "conf/local.yaml").read_text())["applications"][0]["args"])

@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from cluster.cli.main import LOG_FILE
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.conformance.watch import watched
 from tests.real_cluster.service import CHANGES, Service
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionMessageParam
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 NUM_RECALL_PROMPTS = 20
 

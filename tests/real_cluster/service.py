@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.fronts.free_ports import free_port
 from cluster import compiled
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.conformance.watch import watched
 
 START_TIMEOUT_S = 240.0

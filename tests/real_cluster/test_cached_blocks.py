@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 
 @pytest.fixture(scope="module")

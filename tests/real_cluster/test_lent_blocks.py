@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from kvtransfer.verify import TOLERANCE
 
 ROUNDING = 0.1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 BLOCK_TOKENS = 32
 STEPS_OF_FIRST = (

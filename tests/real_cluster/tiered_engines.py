@@ -18,10 +18,10 @@ from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import get_tokenizer
 
 from cluster.config.pools import DiskTierConfig, TiersConfig
-from cluster.config.repository import resolve_model
 from cluster.engine.sampling_params import encode_sampling_params
 from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, RequestId
+from cluster.repository import resolve_model
 from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff
 from kvtransfer.lease_terms import LeaseEnd, LeaseId

@@ -9,13 +9,13 @@ import gzip
 import json
 import random
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
 import pytest
 
+from bench.data.shared_data import shared_file
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.engine.engine_setting import EngineSetting
@@ -26,11 +26,11 @@ from router.prediction.roofline import Hardware, ModelShape, kv_capacity_tokens,
 from router.prediction.step_model import prompt_attention
 from router.prediction.transfer import TransferModel
 
-CALIBRATION = Path(__file__).parents[3] / "shared/traces/calibration"
+CALIBRATION = "traces/calibration"
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    with gzip.open(CALIBRATION / f"{name}.csv.gz", "rt") as file:
+    with gzip.open(shared_file(f"{CALIBRATION}/{name}.csv.gz"), "rt") as file:
         return list(csv.DictReader(file))
 
 
@@ -51,7 +51,7 @@ def replay(
     max_decoding: int,
     kv_tokens: int | None = None,
 ) -> Replay:
-    with gzip.open(CALIBRATION / f"vllm0.19_{run}_requests.jsonl.gz", "rt") as file:
+    with gzip.open(shared_file(f"{CALIBRATION}/vllm0.19_{run}_requests.jsonl.gz"), "rt") as file:
         requests = sorted(map(json.loads, file), key=lambda request: request["queued_ts"])
     start = requests[0]["queued_ts"]
     setting = EngineSetting(
@@ -106,7 +106,7 @@ def test_replay_of_an_engine_that_preempts_because_its_memory_is_small() -> None
 
 
 def test_decode_step_of_opt_13b_on_an_a100_takes_what_distserve_profiled() -> None:
-    with gzip.open(CALIBRATION / "distserve_profiler-a100-80g.distserve.json.gz", "rt") as file:
+    with gzip.open(shared_file(f"{CALIBRATION}/distserve_profiler-a100-80g.distserve.json.gz"), "rt") as file:
         profile = json.load(file)["facebook/opt-13b"]["1"]
     base_ms, token_ms, request_ms = profile["decoding_smallbs"]
     model = step_model(catalogue.OPT_13B, catalogue.A100)

@@ -5,6 +5,7 @@ After a change of the policy: python -m tests.sim.test_golden_decisions
 
 from pathlib import Path
 
+from bench.data.shared_data import shared_file
 from cluster.messages.ids import IngressId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.simulation.experiment import Cluster
@@ -15,7 +16,7 @@ from cluster.slo import Objective, SloConfig
 from router.pending_placements import PendingPlacements
 from router.state import RouterState
 
-TRACE = Path(__file__).parents[3] / "shared" / "traces" / "mooncake_conversation_trace.jsonl.gz"
+TRACE = "traces/mooncake_conversation_trace.jsonl.gz"
 GOLDEN = Path(__file__).parent / "golden_decisions.txt"
 MID = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
 SLOS = SloConfig(interactive=MID, standard=MID, batch=MID)
@@ -39,7 +40,7 @@ class RecordingPlacements(PendingPlacements):
 def decisions() -> str:
     """Of 200 requests, on a cluster that bears nearly all of them."""
     cluster, noted = Cluster(host_tokens=500_000), list[str]()
-    rows, isolated_s = read_trace(TRACE, 1000, 1200), cluster.isolated_prefill_s
+    rows, isolated_s = read_trace(shared_file(TRACE), 1000, 1200), cluster.isolated_prefill_s
     workload = at_rate(rows, 3.0, lambda row: MID.resolve(isolated_s(row.num_prompt)))
     simulate(workload, cluster.split(4), lambda: RecordingPlacements(noted))
     return "".join(noted)

@@ -6,12 +6,12 @@ requests a second are what such a cluster attains 90 % of.
 
 import asyncio
 from functools import cache
-from pathlib import Path as File
 from statistics import median
 
 import msgspec
 import pytest
 
+from bench.data.shared_data import shared_file
 from cluster.messages.ids import IngressId, Outcome, Path, Pool, SloClass
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -28,7 +28,7 @@ from router.pending_placements import PendingPlacements
 from router.state import RouterState
 from tests.expected import present
 
-TRACE = File(__file__).parents[3] / "shared" / "traces" / "AzureLLMInferenceTrace_conv.csv.gz"
+TRACE = "traces/AzureLLMInferenceTrace_conv.csv.gz"
 MID = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
 SLOS = SloConfig(interactive=MID, standard=MID, batch=Objective(ttft_s=30.0, ttft_per_prefill=10.0, tpot_s=0.2))
 CAPACITY = 45.0
@@ -44,7 +44,7 @@ def four(**fields: object) -> Cluster:
 
 @cache
 def rows(number: int) -> tuple[Arrival, ...]:
-    return tuple(read_trace(TRACE, 0, number))
+    return tuple(read_trace(shared_file(TRACE), 0, number))
 
 
 def a_workload(arrivals: list[Arrival], rate: float, cluster: Cluster = FOUR) -> list[SimRequest]:

@@ -1,5 +1,5 @@
 """Fair shares of a scarce resource, such as connections. No tenant waits for a tenant that holds more than itself.
-Pure, except for asyncio.
+It waits with asyncio, and has no clock, input or output.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""SimulatedEngine: continuous batching as vLLM does it, as a discrete-event simulation. Pure: the owner has the clock.
+"""SimulatedEngine: continuous batching as vLLM does it, as a discrete-event simulation. Pure.
 
 A step gives every decoding request a token and spends what is left of `max_step_tokens` on chunks of prompts, first
 come first served. A waiting request is admitted when it has a seat and its whole prompt has memory; what its prefix

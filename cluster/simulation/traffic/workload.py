@@ -1,4 +1,4 @@
-"""The input and the output of a simulation: a SimRequest and a RequestRecord for each request.
+"""The input and the output of a simulation: a SimRequest and a RequestRecord for each request. Pure.
 
 A workload is a list of SimRequest in order of arrival. Prompts have no tokens here, only hashes of their blocks. Two
 prompts share a prefix as far as their hashes are equal.

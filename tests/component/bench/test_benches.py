@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 BENCHES = sorted(file.stem for file in (REPO_ROOT / "bench").glob("[a-z]*.py"))
 

@@ -1,15 +1,15 @@
 """Watched clients report what deviates from OpenAI's document."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conformance.document import FILE
+from bench.data import shared_data
+from tests.conformance.document import document
 from tests.conformance.watch import Record, watched
-
-pytestmark = pytest.mark.skipif(not FILE.exists(), reason="OpenAI's document is not beside the repository")
 
 MODEL = {"id": "m", "object": "model", "created": 1, "owned_by": "us"}
 DELTA = {"type": "response.reasoning_text.delta", "sequence_number": 0, "item_id": "rs_1", "output_index": 0}
@@ -96,3 +96,11 @@ def test_events_are_compared_one_by_one_however_they_are_cut(pieces: int) -> Non
 )
 def test_stream_that_is_none_of_openai_s_is_reported(content: bytes) -> None:
     assert reported_of_events(content)
+
+
+def test_without_the_document_a_watched_client_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shared_data, "SHARED", tmp_path)
+    document.cache_clear()
+    with pytest.raises(FileNotFoundError, match=r"openai-openapi.json.gz is missing.*beside the checkout"):
+        watched(httpx.Client())
+    document.cache_clear()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.drills.participants import BYSTANDER, BYSTANDER_TOKENS
 from tests.drills.word_lists import LONGEST, SURE_TOKENS, WORDS, WordList, length_of, word_list
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 SERVE_LOGS = """
 import logging, logging.handlers, sys

@@ -16,7 +16,7 @@ import pytest
 
 from bench.fronts.free_ports import free_port
 from cluster.cli.main import LOG_FILE, private
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 from tests.expected import present
 from tests.real_cluster.service import wait_for
 

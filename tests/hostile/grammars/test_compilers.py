@@ -15,9 +15,9 @@ from vllm.tokenizers import get_tokenizer
 from api.structured import compilers as module
 from api.structured.compilers import Compilers
 from api.structured.tokens import BYTES, tokens_of
-from cluster.config.repository import REPO_ROOT
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.errors import InvalidRequest, Overloaded, TooManyRequests
+from cluster.repository import REPO_ROOT
 from tests.hostile.grammars.inputs import HONEST, SLOW_TO_COMPILE, Schema, mutual
 
 COMPILE_S = 0.4

@@ -15,10 +15,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
-from cluster.config.repository import REPO_ROOT
 from cluster.engine_core.grammar_backend import GrammarBackend
 from cluster.engine_core.grammar_budget import BURSTS_PER_STEP, BURSTS_TOGETHER, Allowance, GrammarBudget, GrammarEnd
 from cluster.engine_core.grammar_guard import FailedGrammar, GrammarGuard, MeteredGrammar, install
+from cluster.repository import REPO_ROOT
 from tests.hostile.grammars.inputs import ENDLESS_RULES, HONEST, RECURSIVE_SUM, TWELVE_FOLD, Schema, mutual
 
 BUDGET = GrammarBudget(step_s=0.02, burst_s=0.1, compile_timeout_s=30.0)

@@ -14,11 +14,11 @@ from vllm.tokenizers import get_tokenizer
 from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from api.wire.constraints import check_constraints
-from cluster.config.repository import REPO_ROOT
 from cluster.config.structured_output import StructuredOutputConfig
 from cluster.engine_core.grammar_backend import GrammarBackend
 from cluster.engine_core.grammar_budget import Allowance, GrammarBudget
 from cluster.engine_core.grammar_guard import GrammarGuard, MeteredGrammar
+from cluster.repository import REPO_ROOT
 from tests.hostile.grammars.test_guard import END_OF_TEXT, VOCAB, allowed_by
 
 LONGEST_STEP_S = 0.25

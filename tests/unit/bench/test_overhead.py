@@ -7,7 +7,7 @@ from bench.fronts.census import Process, role, used_s
 from bench.fronts.cost import Work, cost, idle_ms_per_s, percentile, total
 from bench.fronts.pace import Pace, write_pace
 from bench.fronts.prompts import Prompts
-from cluster.config.repository import REPO_ROOT
+from cluster.repository import REPO_ROOT
 
 IDLE = Work(wall_s=10.0, requests=0, tokens=0, cpu_s={"ingress": 0.1})
 """10 ms per second."""

@@ -19,10 +19,10 @@ from api.frontend.plain_streams import passes_text_on
 from api.frontend.vllm_errors import error_in_frame
 from api.wire import sse
 from cluster.config.application import AppConfig, parse
-from cluster.config.repository import REPO_ROOT
 from cluster.errors import Overloaded, ServingError, WorkerUnreachable
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
+from cluster.repository import REPO_ROOT
 from router.session.receipt import Terms
 from tests.component.app_with_fakes import a_placement, frames_of
 

@@ -21,7 +21,6 @@ from tests.component.app_with_fakes import an_app
 from tests.component.app_with_postgres import clients_of, emptied
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
 from tests.conformance import ours
-from tests.conformance.document import FILE
 from tests.conformance.waivers import WAIVERS
 from tests.conformance.watch import Record
 from tests.expected import present
@@ -30,7 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
     pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning"),  # torch reads what was sent
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(not FILE.exists(), reason="OpenAI's document is not beside the repository"),
 ]
 
 MODEL = "baton-demo"

