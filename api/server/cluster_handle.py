@@ -13,10 +13,6 @@ from cluster.serve_context import Deployment, broadcast, connected_handles
 from router.session.scheduler_failover import SchedulerFailover
 
 logger = logging.getLogger("baton.handles")
-_VIEW_MAX_AGE_S = REPORT_INTERVAL_S
-"""Greatest age of a view of the cluster or of the queue that clients get, in seconds: workers report no oftener. Lower
-costs the Scheduler more calls and shows little that is newer; higher shows workers and requests that are gone.
-"""
 
 
 class ClusterHandle:
@@ -31,8 +27,8 @@ class ClusterHandle:
     ) -> None:
         """Must run while the replica starts (`connected_handles`)."""
         self._deployments = connected_handles(deployments)
-        self._view = SharedAnswer(scheduling.view, _VIEW_MAX_AGE_S)
-        self._queue = SharedAnswer(scheduler.queue, _VIEW_MAX_AGE_S)
+        self._view = SharedAnswer(scheduling.view, REPORT_INTERVAL_S)
+        self._queue = SharedAnswer(scheduler.queue, REPORT_INTERVAL_S)
         self._metrics_page = SharedAnswer(lambda: metrics_page_of(self._deployments), metrics_max_age_s)
 
     async def view(self) -> ClusterView:
