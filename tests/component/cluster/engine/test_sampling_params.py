@@ -13,10 +13,14 @@ from vllm.sampling_params import (
 
 from cluster.engine.sampling_params import (
     FACTS,
+    Fact,
+    checks_of,
     decode_sampling_params,
     encode_sampling_params,
+    is_plain,
     is_resumable,
     is_verifiable,
+    passes,
 )
 
 R, V, P = "resumed", "verified", "plain"
@@ -87,14 +91,18 @@ def a_request(**fields: Any) -> SamplingParams:
     return params
 
 
+def answers(params: SamplingParams) -> set[str]:
+    questions = ((R, is_resumable), (V, is_verifiable), (P, is_plain))
+    return {answer for answer, is_so in questions if is_so(params)}
+
+
 def test_request_that_sets_nothing_is_allowed_all() -> None:
-    assert is_resumable(a_request()) and is_verifiable(a_request())
+    assert answers(a_request()) == ALL
 
 
 @pytest.mark.parametrize(("name", "value", "allowed"), EXAMPLES, ids=[f"{name}={value}" for name, value, _ in EXAMPLES])
 def test_field_allows_what_it_should(name: str, value: Any, allowed: frozenset[str]) -> None:
-    params = a_request(**{name: value})
-    assert (is_resumable(params), is_verifiable(params)) == (R in allowed, V in allowed)
+    assert answers(a_request(**{name: value})) == allowed
 
 
 def test_seed_matters_only_where_tokens_are_drawn() -> None:
@@ -113,3 +121,12 @@ def test_every_parameter_of_vllm_is_in_the_table() -> None:
 
 def test_every_parameter_of_vllm_has_an_example() -> None:
     assert {name for name, _, _ in EXAMPLES} == set(FACTS)
+
+
+@pytest.mark.parametrize("fact", [None, Fact()], ids=["no fact", "a fact that says nothing"])
+@pytest.mark.parametrize(("name", "value"), [("top_p", 0.5), ("logit_bias", {5: 1.0}), ("max_tokens", 3), ("seed", 1)])
+def test_field_allows_its_default_alone_until_its_fact_says_more(fact: Fact | None, name: str, value: Any) -> None:
+    facts = {field: other for field, other in FACTS.items() if field != name} | ({name: fact} if fact else {})
+    checks = checks_of(facts)
+    assert [passes(a_request(), aspect) for aspect in checks] == [True] * 3
+    assert [passes(a_request(**{name: value}), aspect) for aspect in checks] == [False] * 3
