@@ -59,12 +59,11 @@ GENERATE = a_request(
     sampling_params=b"\x00\xff", num_sequences=2, reasoning_ended=False, reasoning_parser_kwargs={"a": [1]}
 )
 TRANSPORT = WorkerTransport(transports=(Transport.TCP,), settings=(EngineVariable("UCX_TLS", None, "free"),))
-LOAD = WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3)
 REPORT = WorkerReport(
     worker=D0,
     pool=Pool.DECODE,
     address=an_address("d0"),
-    load=LOAD,
+    load=WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3),
     max_requests=8,
     shape=EngineShape(kind="a", kv_capacity_tokens=64),
     steps=[StepSample(1, 2, 3, 4, 0.5)],
@@ -73,7 +72,7 @@ REPORT = WorkerReport(
     links=links("p0"),
     requests=[R],
 )
-DECODE_VIEW = msgspec.structs.replace(a_decode_view("d0", 2, connected="p0"), transport=TRANSPORT, load=LOAD)
+DECODE_VIEW = msgspec.structs.replace(a_decode_view("d0", 2, connected="p0"), transport=TRANSPORT)
 EVENTS = [
     PrefillDone(request_id=R),
     FirstToken(request_id=R),
