@@ -13,6 +13,7 @@ from api.http_app import build_http_app
 from api.routes.services import IngressServices
 from api.server.cluster_handle import ClusterHandle
 from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
 from api.server.receipt_log import ReceiptLog
 from api.state.lifecycle import ChatState
 from cluster import metrics
@@ -74,7 +75,7 @@ class Ingress:
         gc.collect()
         gc.freeze()  # the objects of now live as long as the process: the garbage collector need not walk them
         self._services: IngressServices = http_app.state.services
-        self._listener = await HttpListener.start(http_app, config.ingress)
+        self._listener = await HttpListener.start(http_app, Gatekeeper(config.ingress))
 
     async def check_health(self) -> None:
         """Raise RuntimeError if the listener has ended, so that Serve replaces the replica."""

@@ -38,6 +38,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     import api.deployment  # noqa: F401  # before what it imports
     from api.frontend.frontend import Frontend
     from api.server.listener import HttpListener
+    from api.server.protocol import Gatekeeper
     from bench.fronts.free_ports import free_port
     from cluster.config.application import parse
     from cluster.config.ingress import IngressConfig
@@ -52,7 +53,7 @@ async def serve_and_measure() -> dict[str, list[float]]:
     app: Any = an_app(frontend, FakeCluster())
     with contextlib.suppress(ImportError, AttributeError):  # of commits whose application does not cancel by itself
         app = import_module("api.edge.exchange").CancelledByDisconnect(app)
-    listener = await HttpListener.start(app, IngressConfig(port=port))
+    listener = await HttpListener.start(app, Gatekeeper(IngressConfig(port=port)))
     chance, took = random.Random(0), {}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         for name, (num_words, number) in CHATS.items():

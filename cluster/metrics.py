@@ -99,7 +99,7 @@ QUEUE = Gauge("baton_queue_requests", "Requests that wait in the Scheduler for a
 PLACEMENTS = Counter(
     "baton_placements",
     "Answers of the Scheduler: placed by prediction, placed by fallback (the state is stale), refused because of the "
-    "load, or refused because no worker could take the request.",
+    "load, refused because engines were lost with the same request, or refused because no worker could take it.",
     ["answer"],
 )
 PLACEMENT = Histogram(
@@ -162,7 +162,7 @@ def count_placement(answer: Placement | Rejection) -> None:
     if isinstance(answer, Placement):
         how = "fallback" if answer.predicted is None else "predicted"
     else:
-        how = "overload" if answer.is_overload else "no_worker"
+        how = "quarantined" if answer.is_quarantined else "overload" if answer.is_overload else "no_worker"
     PLACEMENTS.labels(how).inc()
 
 

@@ -3,8 +3,9 @@
 vLLM's serving code builds a request output, a pydantic chunk and its JSON for each token. `TextChat` and
 `TextCompletion` are vLLM's `OpenAIServingChat` and `OpenAIServingCompletion` with one method replaced. If a request
 asks only for text, its stream is written from frames that are prepared once per request (api/frontend/plain_frames.py).
-A request that asks for more, or sets a field that PLAIN_REQUEST_FIELDS lacks, gets vLLM's own stream. Both streams have
-the same bytes (tests/component/api/frontend/test_plain_streams.py).
+A request that asks for more gets vLLM's own stream, and so does one with a field that is not known to be plain:
+PLAIN_REQUEST_FIELDS lists those of the HTTP body, and FACTS (cluster/engine/sampling_params.py) decides about the
+sampling parameters. Both streams have the same bytes (tests/component/api/frontend/test_plain_streams.py).
 """
 
 import logging
@@ -18,14 +19,13 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.exceptions import GenerationError
 from vllm.parser.abstract_parser import DelegatingParser, Parser
-from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from api.frontend.generation import CALL, Generation
 from api.frontend.plain_frames import ChatFrames, CompletionFrames, TextFrames, wants_usage
 from api.wire.sse import DONE
-from cluster.engine.sampling_params import PLAIN_FIELDS
+from cluster.engine.sampling_params import PLAIN_FIELDS, is_plain
 from cluster.messages.generation import FinishReason, TokenDelta
 
 logger = logging.getLogger("baton.ingress")
@@ -46,9 +46,9 @@ PLAIN_REQUEST_FIELDS = PLAIN_FIELDS | {
     "stream_options",
     "truncate_prompt_tokens",
 }
-"""Fields of a request that a plain stream supports: they change the prompt, the tokens or their text, but not the form
-of a frame (`stream_options` can change it and is checked). If a request sets any further field to a value that is not
-its default, vLLM writes the stream.
+"""Fields of a body that a plain stream supports with any value: the sampling parameters that FACTS opens, and fields
+that change the prompt but not the form of a frame (`stream_options` can change it and is checked). If a body sets any
+further field to a value that is not its default, vLLM writes the stream.
 """
 
 
@@ -105,24 +105,24 @@ def plain_generation(serving: Serving, request: ChatCompletionRequest | Completi
     generations = CALL.get().generations
     if len(generations) != 1 or serving.enable_force_include_usage or serving.enable_per_request_metrics:
         return None
+    if not asks_for_text_alone(request):
+        return None
+    return generations[0] if is_plain(generations[0].params) else None
+
+
+def asks_for_text_alone(request: ChatCompletionRequest | CompletionRequest) -> bool:
+    """Whether a plain stream supports all fields of the body. It supports no field that vLLM does not know."""
     usage = request.stream_options
     if usage is not None and usage.include_usage and usage.continuous_usage_stats:
-        return None
+        return False
     fields = type(request).model_fields
-    for name in request.model_fields_set - PLAIN_REQUEST_FIELDS:
-        if name not in fields or getattr(request, name) != fields[name].get_default(call_default_factory=True):
-            return None
-    return generations[0] if _is_plain(generations[0].params) else None
-
-
-def _is_plain(params: SamplingParams) -> bool:
-    return (
-        params.n == 1
-        and params.detokenize
-        and params.output_kind is RequestOutputKind.DELTA
-        and params.stream_interval is None
-        and params.logprobs is None
-        and params.prompt_logprobs is None
+    return all(
+        name in fields
+        and (
+            name in PLAIN_REQUEST_FIELDS
+            or getattr(request, name) == fields[name].get_default(call_default_factory=True)
+        )
+        for name in request.model_fields_set
     )
 
 

@@ -52,15 +52,14 @@ class HttpListener:
     def __init__(self, server: uvicorn.Server, serving: asyncio.Task[None], gatekeeper: Gatekeeper) -> None:
         self._server = server
         self._serving = serving
-        self.gatekeeper = gatekeeper
         self._sweeping = asyncio.create_task(_sweep(gatekeeper))
 
     @classmethod
-    async def start(cls, app: ASGIApp, config: IngressConfig) -> "HttpListener":
-        """A listener on the address of the config. Raises OSError if the address cannot be bound."""
+    async def start(cls, app: ASGIApp, gatekeeper: Gatekeeper) -> "HttpListener":
+        """A listener on the address of the gatekeeper's config. Raises OSError if the address cannot be bound."""
+        config = gatekeeper.config
         listening = await _bound(config)
         _allow_files(config.max_connections + OTHER_FILES)
-        gatekeeper = Gatekeeper(config)
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

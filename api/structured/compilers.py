@@ -58,7 +58,6 @@ class Compilers:
         self._idle: list[_Trial] = []
         self._free = asyncio.Semaphore(config.compilers)
         self._tenants: dict[str, _Tenant] = {}
-        self.num_killed = 0
 
     async def check(self, kind: str, spec: str, tenant: str) -> None:
         """Returns if the constraint compiles within its limits.
@@ -114,7 +113,6 @@ class Compilers:
                 if trial.is_alive:
                     self._idle.append(trial)
                 else:
-                    self.num_killed += 1
                     await trial.end()
         metrics.CONSTRAINTS.labels(trial.result).inc()
         self._verdicts[key] = verdict

@@ -53,14 +53,6 @@ class SchedulerOutbox:
         kept) or a pair of workers (the latest event is kept).
         """
 
-    @property
-    def num_kept(self) -> int:
-        return len(self._kept)
-
-    @property
-    def num_open(self) -> int:
-        return len(self._open)
-
     def open_requests(self) -> OpenRequests:
         return OpenRequests(self._ingress, self._num_connections, list(self._open))
 

@@ -1,110 +1,139 @@
 """vLLM's sampling parameters on their way between processes, and what each of their fields allows.
 
-`FACTS` is the one table. A field of vLLM that is missing from the table allows nothing but its default.
+`FACTS` is the one table. A field allows nothing but its default, unless its fact says that it allows more. A field of
+vLLM that is missing from the table allows nothing but its default either.
 """
 
-from typing import Any, NamedTuple
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 _ENCODER = MsgpackEncoder()
 _DECODER = MsgpackDecoder(SamplingParams)  # kept: making one costs more than a request may
 
 
-class Fact(NamedTuple):
-    """What a field allows. None if it allows it with any value."""
+class Allowed(Enum):
+    DEFAULT = "the field's default alone"
+    ANY = "every value"
+    ANY_IF_GREEDY = "every value where no token is drawn at random (temperature 0), elsewhere the default"
 
-    resumes_with: tuple[Any, ...] | None = None
+
+ANY: Final = Allowed.ANY
+Values = tuple[Any, ...] | Allowed
+"""The values of a field that are allowed."""
+
+
+class Fact(NamedTuple):
+    """What a request may still ask for, by the values of one field."""
+
+    resumes_with: Values = Allowed.DEFAULT
     """The values with which another engine can go on with the request. Each token must depend on the tokens before it
     and on nothing else: not on which of them are output (penalties, min_tokens, bad words, grammars, stop strings), and
     not on the state of a random generator. The client must get nothing else of the prompt or of the step.
     """
-    verifies_with: tuple[Any, ...] | None = None
+    verifies_with: Values = Allowed.DEFAULT
     """The values with which Baton may ask an engine for its most likely tokens, and these are the model's own: a client
     does not ask for others from the same step, and a grammar, which only the decode engine applies, does not hide them.
     """
-    is_plain: bool = False
-    """Chunks of a stream do not depend on the field, so they may be prepared once per request."""
+    plain_with: Values = Allowed.DEFAULT
+    """The values that do not change the form of a stream's chunks, which may then be prepared once per request."""
 
 
-_PLAIN = Fact(is_plain=True)
-_ANY = Fact()
+_OPEN = Fact(resumes_with=ANY, verifies_with=ANY, plain_with=ANY)
+_RESUMES_AND_VERIFIES = Fact(resumes_with=ANY, verifies_with=ANY)
+_VERIFIES_AND_IS_PLAIN = Fact(verifies_with=ANY, plain_with=ANY)
 
 FACTS: dict[str, Fact] = {
     # Used in one step, without regard to earlier steps
-    "temperature": _PLAIN,
-    "top_p": _PLAIN,
-    "top_k": _PLAIN,
-    "min_p": _PLAIN,
-    "logit_bias": _PLAIN,
-    "allowed_token_ids": _PLAIN,
-    "stop_token_ids": _PLAIN,
-    "ignore_eos": _PLAIN,
+    "temperature": _OPEN,
+    "top_p": _OPEN,
+    "top_k": _OPEN,
+    "min_p": _OPEN,
+    "logit_bias": _OPEN,
+    "allowed_token_ids": _OPEN,
+    "stop_token_ids": _OPEN,
+    "ignore_eos": _OPEN,
     # Counted by the engine adapter
-    "max_tokens": _PLAIN,
+    "max_tokens": _OPEN,
     # Used for the text, which the ingress makes
-    "detokenize": _ANY,
-    "skip_special_tokens": _PLAIN,
-    "spaces_between_special_tokens": _PLAIN,
-    "include_stop_str_in_output": _PLAIN,
+    "detokenize": _RESUMES_AND_VERIFIES,
+    "skip_special_tokens": _OPEN,
+    "spaces_between_special_tokens": _OPEN,
+    "include_stop_str_in_output": _OPEN,
     # Dependent on the tokens before
-    "stop": Fact(resumes_with=(None, []), is_plain=True),
-    "presence_penalty": Fact(resumes_with=(0.0,), is_plain=True),
-    "frequency_penalty": Fact(resumes_with=(0.0,), is_plain=True),
-    "repetition_penalty": Fact(resumes_with=(1.0,), is_plain=True),
-    "min_tokens": Fact(resumes_with=(0,), is_plain=True),
-    "bad_words": Fact(resumes_with=(None, []), is_plain=True),
-    "thinking_token_budget": Fact(resumes_with=(None,)),
-    "repetition_detection": Fact(resumes_with=(None,)),
-    "watermarking": Fact(resumes_with=(None, False)),
-    "trace_decode_token_ids": Fact(resumes_with=(None,)),
-    "extra_args": Fact(resumes_with=(None, {})),
-    # A seed matters only where tokens are drawn (`is_resumable`)
-    "seed": _PLAIN,
+    "stop": Fact(resumes_with=(None, []), verifies_with=ANY, plain_with=ANY),
+    "presence_penalty": _VERIFIES_AND_IS_PLAIN,
+    "frequency_penalty": _VERIFIES_AND_IS_PLAIN,
+    "repetition_penalty": _VERIFIES_AND_IS_PLAIN,
+    "min_tokens": _VERIFIES_AND_IS_PLAIN,
+    "bad_words": Fact(resumes_with=(None, []), verifies_with=ANY, plain_with=ANY),
+    "thinking_token_budget": Fact(verifies_with=ANY),
+    "repetition_detection": Fact(verifies_with=ANY),
+    "watermarking": Fact(resumes_with=(None, False), verifies_with=ANY),
+    "trace_decode_token_ids": Fact(verifies_with=ANY),
+    "extra_args": Fact(resumes_with=(None, {}), verifies_with=ANY, plain_with=(None, {})),
+    # Used where tokens are drawn at random
+    "seed": Fact(resumes_with=Allowed.ANY_IF_GREEDY, verifies_with=ANY, plain_with=ANY),
     # Shown to the client, or applied by the decode engine alone
-    "n": Fact(resumes_with=(1,), verifies_with=(1,)),
-    "logprobs": Fact(resumes_with=(None,), verifies_with=(None,)),
-    "prompt_logprobs": Fact(resumes_with=(None,), verifies_with=(None,)),
+    "n": Fact(),
+    "logprobs": Fact(),
+    "prompt_logprobs": Fact(),
     "logprob_token_ids": Fact(resumes_with=(None, []), verifies_with=(None, [])),
-    "structured_outputs": Fact(resumes_with=(None,), verifies_with=(None,), is_plain=True),
-    # Used for how outputs are delivered, or without effect unless fields above are set
-    "output_kind": _ANY,
-    "stream_interval": _ANY,
-    "skip_clone": _ANY,
-    "output_text_buffer_length": _ANY,
-    "flat_logprobs": _ANY,
-    "prompt_logprob_token_ids": _ANY,
-    "prompt_logprob_start": _ANY,
-    "skip_reading_prefix_cache": _ANY,
-    "routed_experts_prompt_start": _ANY,
-    "_eos_token_id": _ANY,
-    "_all_stop_token_ids": _ANY,
-    "_watermarking_skipped": _ANY,
-    "_bad_words_token_ids": _ANY,
+    "structured_outputs": Fact(plain_with=ANY),
+    # Used for how outputs are delivered
+    "output_kind": Fact(resumes_with=ANY, verifies_with=ANY, plain_with=(RequestOutputKind.DELTA,)),
+    "stream_interval": _RESUMES_AND_VERIFIES,
+    # Without effect on the tokens unless fields above are set
+    "flat_logprobs": _RESUMES_AND_VERIFIES,
+    "prompt_logprob_token_ids": _RESUMES_AND_VERIFIES,
+    "prompt_logprob_start": _RESUMES_AND_VERIFIES,
+    "routed_experts_prompt_start": _RESUMES_AND_VERIFIES,
+    # Set by vLLM, from the fields above
+    "skip_clone": _OPEN,
+    "output_text_buffer_length": _OPEN,
+    "skip_reading_prefix_cache": _OPEN,
+    "_eos_token_id": _OPEN,
+    "_all_stop_token_ids": _OPEN,
+    "_watermarking_skipped": _OPEN,
+    "_bad_words_token_ids": _OPEN,
 }
 
-PLAIN_FIELDS = frozenset(name for name, fact in FACTS.items() if fact.is_plain)
+
+PLAIN_FIELDS = frozenset(name for name, fact in FACTS.items() if fact.plain_with is ANY)
+"""The fields that never change the form of a stream's chunks."""
 
 
-def checks_of(facts: dict[str, Fact]) -> tuple[list[tuple[str, tuple[Any, ...]]], list[tuple[str, tuple[Any, ...]]]]:
-    """What must hold for a request to be resumed, and to be verified: fields, and the values that each field may
-    have.
-    """
+class Check(NamedTuple):
+    """What must hold of one field."""
+
+    name: str
+    values: tuple[Any, ...]
+    is_void_if_greedy: bool
+
+
+class Checks(NamedTuple):
+    """What must hold of a request that is resumed, verified, or streamed from prepared frames."""
+
+    resumes: list[Check]
+    verifies: list[Check]
+    is_plain: list[Check]
+
+
+def checks_of(facts: dict[str, Fact]) -> Checks:
+    """The checks of every field of vLLM that `facts` do not open."""
     default = SamplingParams()
-    resumes: list[tuple[str, tuple[Any, ...]]] = []
-    verifies: list[tuple[str, tuple[Any, ...]]] = []
+    checks = Checks([], [], [])
     for name in SamplingParams.__struct_fields__:
-        values = (getattr(default, name),)
-        fact = facts.get(name, Fact(resumes_with=values, verifies_with=values))
-        if fact.resumes_with is not None:
-            resumes.append((name, fact.resumes_with))
-        if fact.verifies_with is not None:
-            verifies.append((name, fact.verifies_with))
-    return resumes, verifies
+        for aspect, allowed in zip(checks, facts.get(name, Fact()), strict=True):
+            if allowed is not ANY:
+                values = allowed if isinstance(allowed, tuple) else (getattr(default, name),)
+                aspect.append(Check(name, values, allowed is Allowed.ANY_IF_GREEDY))
+    return checks
 
 
-_RESUMES, _VERIFIES = checks_of(FACTS)
+_CHECKS = checks_of(FACTS)
 
 
 def encode_sampling_params(params: SamplingParams) -> bytes:
@@ -117,13 +146,29 @@ def decode_sampling_params(frame: bytes) -> SamplingParams:
     return params
 
 
+def passes(params: SamplingParams, checks: list[Check]) -> bool:
+    is_greedy = params.temperature == 0.0
+    return all(
+        (is_greedy and is_void_if_greedy) or _is_among(getattr(params, name), values)
+        for name, values, is_void_if_greedy in checks
+    )
+
+
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+    """`value in values`, also for an array, which must not be compared with None."""
+    return any(value is None if one is None else value == one for one in values)
+
+
 def is_resumable(params: SamplingParams) -> bool:
     """Whether another engine can go on with what one engine has generated, and the client cannot tell."""
-    if params.seed is not None and params.temperature != 0.0:
-        return False
-    return all(getattr(params, name) in values for name, values in _RESUMES)
+    return passes(params, _CHECKS.resumes)
 
 
 def is_verifiable(params: SamplingParams) -> bool:
     """Whether an engine may be asked for its most likely tokens."""
-    return all(getattr(params, name) in values for name, values in _VERIFIES)
+    return passes(params, _CHECKS.verifies)
+
+
+def is_plain(params: SamplingParams) -> bool:
+    """Whether the chunks of the request's stream have the form that depends on no parameter."""
+    return passes(params, _CHECKS.is_plain)

@@ -3,7 +3,6 @@
 import msgspec
 
 from cluster.messages.ids import Pool, RequestId, SloClass, WorkerId
-from cluster.messages.reports import WorkerLoad
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 
 
@@ -12,7 +11,6 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: WorkerId
     pool: Pool
-    load: WorkerLoad
     num_placed: int
     """Open requests that placement has charged to the worker."""
     max_requests: int
@@ -24,8 +22,6 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """Live prefill workers that a decode worker can pull from, with the speed of each link. None stands for a speed
     that is not measured yet.
     """
-    report_age_s: float
-    """Seconds since the worker's last report."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -164,13 +164,11 @@ class LiveWorkers:
                 WorkerView(
                     worker=state.worker,
                     pool=state.pool,
-                    load=state.report.load,
                     num_placed=state.num_placed,
                     max_requests=state.report.max_requests,
                     host=state.report.address.host,
                     transport=state.report.transport,
                     links={prefill: speed for prefill, speed in state.report.links.items() if prefill in live},
-                    report_age_s=now - state.reported_at,
                 )
                 for state in live.values()
             ]

@@ -21,7 +21,6 @@ from cluster.config.ingress import IngressConfig
 from cluster.errors import ServingError, StateUnavailable
 from cluster.messages.ids import Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement
-from cluster.messages.reports import WorkerLoad
 from cluster.messages.transport import LinkSpeed, WorkerTransport
 from cluster.messages.views import ClusterView, QueuedRequest, WorkerView
 from cluster.metrics import Family, MetricSample, Scrape, render
@@ -114,13 +113,11 @@ def a_worker(worker: str, pool: Pool, *connected: str) -> WorkerView:
     return WorkerView(
         worker=WorkerId(worker),
         pool=pool,
-        load=WorkerLoad(),
         num_placed=0,
         max_requests=8,
         host="10.0.0.1",
         transport=WorkerTransport(),
         links={WorkerId(prefill): LinkSpeed(0.002, 4e9) for prefill in connected},
-        report_age_s=0.0,
     )
 
 

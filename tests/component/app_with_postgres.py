@@ -10,6 +10,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
 from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
 from api.state.lifecycle import ChatState
 from bench.fronts.free_ports import free_port
 from cluster.config.ingress import IngressConfig
@@ -35,7 +36,7 @@ async def clients_of(
     """Clients by API key of a listening ingress with this `config`. Without `state`, it reaches none."""
     port = free_port()
     app = an_app(frontend, state=state, context=context, **config)
-    listener = await HttpListener.start(app, IngressConfig(port=port))
+    listener = await HttpListener.start(app, Gatekeeper(IngressConfig(port=port)))
     made: list[AsyncOpenAI] = []
 
     def client_of(key: str) -> AsyncOpenAI:

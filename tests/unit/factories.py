@@ -50,13 +50,11 @@ def a_prefill_view(worker: str = "p0", num_placed: int = 0, max_requests: int = 
     return WorkerView(
         worker=WorkerId(worker),
         pool=Pool.PREFILL,
-        load=WorkerLoad(),
         num_placed=num_placed,
         max_requests=max_requests,
         host="n0",
         transport=WorkerTransport(),
         links={},
-        report_age_s=0.0,
     )
 
 
@@ -66,13 +64,11 @@ def a_decode_view(
     return WorkerView(
         worker=WorkerId(worker),
         pool=Pool.DECODE,
-        load=WorkerLoad(),
         num_placed=num_placed,
         max_requests=max_requests,
         host="n0",
         transport=WorkerTransport(),
         links=links(connected),
-        report_age_s=0.0,
     )
 
 

@@ -6,7 +6,6 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.frontend import token_counting as text_counting
 from api.frontend.token_counting import COUNTED_AT_A_TIME, TextCounter
 
 LONG = "x" * COUNTED_AT_A_TIME
@@ -38,12 +37,23 @@ async def test_short_question_waits_for_a_part_of_a_long_one_and_not_for_all_of_
     assert await asyncio.wait_for(long, 5) == [COUNTED_AT_A_TIME] * 100
 
 
-async def test_threads_that_all_share_are_free_meanwhile() -> None:
-    names = set()
+async def test_long_texts_are_counted_one_at_a_time_beside_the_threads_that_all_share() -> None:
+    may_go_on, counting, most = threading.Event(), set[int](), 0
 
     def count(text: str) -> int:
-        names.add(threading.current_thread().name)
+        nonlocal most
+        counting.add(threading.get_ident())
+        most = max(most, len(counting))
+        may_go_on.wait()
+        counting.remove(threading.get_ident())
         return len(text)
 
-    await asyncio.gather(*(TextCounter(count).counts([LONG] * 3) for _ in range(20)))
-    assert len(names) == 1 and text_counting._COUNTING._max_workers == 1
+    async with asyncio.TaskGroup() as many:
+        for _ in range(100):
+            many.create_task(TextCounter(count).counts([LONG]))
+        await asyncio.sleep(0)
+        try:
+            assert await asyncio.wait_for(asyncio.to_thread(len, "work of others"), 5) == 14
+        finally:
+            may_go_on.set()
+    assert most == 1

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
 from tests.component.app_with_fakes import FakeFrontend, an_app
 
@@ -97,7 +98,9 @@ async def baton(request: pytest.FixtureRequest) -> AsyncIterator[Baton]:
     """On loopback, with the configuration that the test names."""
     config: dict[str, Any] = {"allowed_hosts": [], **getattr(request, "param", {})}
     frontend, port = FakeFrontend(), free_port()
-    listener = await HttpListener.start(an_app(frontend, **config), IngressConfig(port=port, host="127.0.0.1"))
+    listener = await HttpListener.start(
+        an_app(frontend, **config), Gatekeeper(IngressConfig(port=port, host="127.0.0.1"))
+    )
     yield Baton(frontend, port)
     await listener.close()
 

@@ -47,6 +47,6 @@ async def test_no_more_than_sixty_four_refused_connections_are_still_read_from()
             refused = await wire.connection()
             await refused.send(b"\x16\x03\x01")
             assert (await refused.answer()).status == 400
-            assert len(wire.listener.gatekeeper.ending) <= 64
-        assert (len(wire.listener.gatekeeper.ending), wire.num_open) == (64, 0)
+            assert len(wire.gatekeeper.ending) <= 64
+        assert (len(wire.gatekeeper.ending), wire.num_open) == (64, 0)
         assert (await wire.asked(GET)).status == 200

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from api.edge.capacity import Capacity
 from api.edge.edge import Edge
 from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
 
 PATIENCE_S = 5.0
@@ -99,9 +100,9 @@ class Connection:
 
 
 class Wire:
-    def __init__(self, app: Any, listener: HttpListener, port: int) -> None:
+    def __init__(self, app: Any, gatekeeper: Gatekeeper, port: int) -> None:
         self.app = app
-        self.listener = listener
+        self.gatekeeper = gatekeeper
         self.port = port
         self._open: list[Connection] = []
 
@@ -116,7 +117,7 @@ class Wire:
 
     @property
     def num_open(self) -> int:
-        return len(self.listener.gatekeeper.connections.open)
+        return len(self.gatekeeper.connections.open)
 
     def close(self) -> None:
         while self._open:
@@ -128,8 +129,9 @@ async def listening(app: Any = None, **options: Any) -> AsyncIterator[Wire]:
     """A listener in front of `app`. `options` are fields of IngressConfig."""
     config = IngressConfig(port=free_port(), **options)
     behind = Echo() if app is None else app
-    listener = await HttpListener.start(Edge(behind, config, Capacity(config.max_ongoing_requests)), config)
-    wire = Wire(behind, listener, config.port)
+    gatekeeper = Gatekeeper(config)
+    listener = await HttpListener.start(Edge(behind, config, Capacity(config.max_ongoing_requests)), gatekeeper)
+    wire = Wire(behind, gatekeeper, config.port)
     try:
         yield wire
     finally:

@@ -1,7 +1,11 @@
 import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
 
 from cluster.messages.ids import Path, WorkerId
-from cluster.messages.placement import Placement, Rejection
+from cluster.messages.placement import Placement, Prediction, Rejection
 from cluster.metrics import (
     LINKS,
     REQUESTS,
@@ -15,9 +19,25 @@ from cluster.metrics import (
 )
 from tests.unit.factories import a_decode_view, a_prefill_view, a_view
 
+D0 = WorkerId("d0")
+
 
 def a_family(value: float = 1.0, name: str = "baton_links", **labels: str) -> Family:
     return Family(name, "Pairs.", "gauge", [MetricSample(name, labels, value)])
+
+
+def a_placement(**fields: Any) -> Placement:
+    return Placement(path=Path.DECODE, prefill=None, decode=D0, why="a test wants it", **fields)
+
+
+def a_rejection(**fields: Any) -> Rejection:
+    return Rejection(retry_after_s=1.0, why="a test wants it", **fields)
+
+
+def num_placements() -> Counter[str]:
+    """The placements of this process until now, by their label."""
+    (family,) = (family for family in scrape("scheduler", "s").families if family.name == "baton_placements")
+    return Counter({sample.labels["answer"]: int(sample.value) for sample in family.samples})
 
 
 def test_families_of_one_name_become_one_told_apart_by_their_process() -> None:
@@ -74,9 +94,17 @@ def test_speed_of_a_link_is_shown_as_long_as_there_is_the_link() -> None:
     assert b'prefill="p0"' not in render([scrape("scheduler", "s")])
 
 
-def test_placements_are_counted_by_how_they_were_answered() -> None:
-    count_placement(Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="a test wants it"))
-    count_placement(Rejection(retry_after_s=1.0, why="a test wants it", is_overload=True))
-    page = render([scrape("scheduler", "s")])
-    for answer in (b"fallback", b"overload"):
-        assert b'baton_placements_total{answer="' + answer + b'",deployment="scheduler",replica="s"} 1.0\n' in page
+@pytest.mark.parametrize(
+    ("label", "answer"),
+    [
+        ("predicted", a_placement(predicted=Prediction(Path.DECODE, None, D0, 0.1, 0.01, 0.0, 0.0, 0.1, 0.0))),
+        ("fallback", a_placement()),
+        ("overload", a_rejection(is_overload=True)),
+        ("quarantined", a_rejection(is_quarantined=True)),
+        ("no_worker", a_rejection()),
+    ],
+)
+def test_placements_are_counted_by_how_they_were_answered(label: str, answer: Placement | Rejection) -> None:
+    before = num_placements()
+    count_placement(answer)
+    assert num_placements() - before == Counter({label: 1})

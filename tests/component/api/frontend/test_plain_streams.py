@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser import ParserManager
+from vllm.sampling_params import SamplingParams
 
 from api.frontend.frontend import Frontend, vllm_state
 from api.frontend.generation import Call, SessionFactory
-from api.frontend.plain_streams import passes_text_on
+from api.frontend.plain_streams import asks_for_text_alone, passes_text_on
 from api.frontend.vllm_errors import error_in_frame
 from api.wire import sse
 from cluster.config.application import AppConfig, parse
@@ -253,6 +255,30 @@ def test_stream_that_says_more_than_text_is_vllm_s(ways: Ways, engines: Engines,
     fast, slow = (ways.stream(frontend, body) for frontend in (ways.fast, ways.slow))
     assert not fast.is_prepared
     assert sorted(fast.bytes.split(b"\n\n")) == sorted(slow.bytes.split(b"\n\n"))  # prompts take turns as they like
+
+
+@pytest.mark.parametrize("unknown", ["unheard_of", "skip_clone", "prompt"])
+def test_stream_of_a_request_with_a_field_that_vllm_does_not_know_is_vllm_s(unknown: str) -> None:
+    assert asks_for_text_alone(ChatCompletionRequest(**CHAT))
+    assert not asks_for_text_alone(ChatCompletionRequest(**CHAT, **{unknown: 1}))
+
+
+@pytest.mark.parametrize(
+    ("set_by_server", "is_prepared"), [({}, True), ({"top_k": 3}, True), ({"thinking_token_budget": 5}, False)], ids=str
+)
+def test_parameter_that_the_server_sets_counts_as_a_client_s(
+    ways: Ways, engines: Engines, monkeypatch: pytest.MonkeyPatch, set_by_server: dict[str, Any], is_prepared: bool
+) -> None:
+    to_params = ChatCompletionRequest.to_sampling_params
+
+    def with_more(request: ChatCompletionRequest, *arguments: Any) -> SamplingParams:
+        params = to_params(request, *arguments)
+        for name, value in set_by_server.items():
+            setattr(params, name, value)
+        return params
+
+    monkeypatch.setattr(ChatCompletionRequest, "to_sampling_params", with_more)
+    assert ways.stream(ways.fast, CHAT).is_prepared == is_prepared
 
 
 def test_stream_of_a_request_with_tools_is_vllm_s(ways: Ways, engines: Engines) -> None:

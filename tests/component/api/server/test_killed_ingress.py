@@ -19,6 +19,7 @@ from openai.types.conversations import Message
 
 from api.frontend.generation import Call
 from api.server.listener import HttpListener
+from api.server.protocol import Gatekeeper
 from api.state.event_streams import orphans
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.responses import GENERATION_CLAIM
@@ -77,7 +78,7 @@ async def _serve(moment: str, port: int, config: StateConfig) -> None:
 
     if moment in ("ended", "written"):
         setattr(state.stores.responses, "finish", finish_and_die)  # noqa: B010  # mypy lets no method be replaced
-    listener = await HttpListener.start(an_app(Mortal(moment), state=state), IngressConfig(port=port))
+    listener = await HttpListener.start(an_app(Mortal(moment), state=state), Gatekeeper(IngressConfig(port=port)))
     await asyncio.Event().wait()
     await listener.close()
 

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from api.edge.capacity import Capacity
 from api.edge.edge import Edge
 from api.server.listener import HttpListener, _bind
+from api.server.protocol import Gatekeeper
 from cluster.config.ingress import IngressConfig
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
@@ -47,14 +48,21 @@ class App:
 
 
 @asynccontextmanager
-async def listening(app: App, **options: Any) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
-    config = IngressConfig(port=free_port(), **options)
-    listener = await HttpListener.start(Edge(app, config, Capacity(config.max_ongoing_requests)), config)
+async def listening(
+    app: App, gatekeeper: Gatekeeper | None = None, **options: Any
+) -> AsyncIterator[tuple[HttpListener, httpx.AsyncClient]]:
+    gatekeeper = gatekeeper or a_gatekeeper(**options)
+    config = gatekeeper.config
+    listener = await HttpListener.start(Edge(app, config, Capacity(config.max_ongoing_requests)), gatekeeper)
     headers = {"content-type": "application/json"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{config.port}", headers=headers, timeout=5) as client:
         yield listener, client
     app.may_answer.set()
     await asyncio.wait_for(listener.close(), 5)
+
+
+def a_gatekeeper(**options: Any) -> Gatekeeper:
+    return Gatekeeper(IngressConfig(port=free_port(), **options))
 
 
 def free_port() -> int:
@@ -119,15 +127,15 @@ async def test_full_replica_still_answers_what_takes_no_time(path: str) -> None:
 
 
 async def test_client_that_leaves_while_it_sends_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    app = App()
-    async with listening(app) as (listener, client):
+    app, gatekeeper = App(), a_gatekeeper()
+    async with listening(app, gatekeeper) as (_, client):
         _, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
         writer.write(head + b"only this")
         await writer.drain()
-        await until(lambda: listener.gatekeeper.connections.open)
+        await until(lambda: gatekeeper.connections.open)
         writer.transport.abort()
-        await until(lambda: not listener.gatekeeper.connections.open)
+        await until(lambda: not gatekeeper.connections.open)
     assert not app.asked.is_set()
     assert "Exception" not in caplog.text
 
@@ -170,7 +178,7 @@ async def test_port_in_use_is_an_error_that_says_what_to_do(monkeypatch: pytest.
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match=r"choose another ingress\.port"):
-            await HttpListener.start(App(), IngressConfig(port=taken.getsockname()[1]))
+            await HttpListener.start(App(), Gatekeeper(IngressConfig(port=taken.getsockname()[1])))
 
 
 def test_replicas_of_one_machine_share_the_port_and_a_lone_one_does_not() -> None:

@@ -13,7 +13,6 @@ from cluster.clients.worker_client import WorkerConnections
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import WorkerLoad
 from cluster.messages.scheduler_events import EngineLostWith, RequestClosed, SchedulerEvent
 from cluster.messages.transport import WorkerTransport
 from cluster.messages.views import ClusterView, WorkerView
@@ -34,13 +33,11 @@ PLACED = Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why="b
 D0 = WorkerView(
     worker=WorkerId("d0"),
     pool=Pool.DECODE,
-    load=WorkerLoad(),
     num_placed=0,
     max_requests=8,
     host="h",
     transport=WorkerTransport(),
     links={},
-    report_age_s=0.0,
 )
 
 

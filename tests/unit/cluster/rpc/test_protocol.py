@@ -1,0 +1,177 @@
+"""Every message between processes arrives as it was sent. The protocol itself says which messages there are."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cluster.errors import ErrorMessage, WorkerBusy
+from cluster.messages.generation import FinishReason, PromptTokenSources, TokenDelta, TokenLogprob
+from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
+from cluster.messages.kv_events import KvChange, KvEvents, KvTier
+from cluster.messages.placement import Placement, Prediction, Rejection, Slo
+from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import (
+    EngineLostWith,
+    Events,
+    FirstToken,
+    OpenRequests,
+    PairSuspected,
+    PrefillDone,
+    RequestClosed,
+    WorkerLeft,
+    WorkerLost,
+)
+from cluster.messages.transport import EngineVariable, Transport, WorkerTransport
+from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.rpc import protocol
+from cluster.rpc.connection import Method
+from cluster.rpc.protocol import LeaseClaim, Redeem, Start, StreamFailed
+from kvtransfer.handoff import PrefillResult
+from kvtransfer.lease_terms import LeaseId, Promise, Refusal
+from tests.unit.factories import (
+    a_decode_view,
+    a_delta,
+    a_handoff,
+    a_placement_request,
+    a_prefill_result,
+    a_prefill_view,
+    a_request,
+    an_address,
+    ids,
+    links,
+)
+
+R, P0, D0 = RequestId("r"), WorkerId("p0"), WorkerId("d0")
+LEASE = LeaseId("r-internal")
+PREDICTION = Prediction(Path.PREFILL_DECODE, P0, D0, 0.1, 0.02, 0.3, 0.4, 0.5, 0.6, holds_first=True)
+PLACEMENT = Placement(
+    path=Path.PREFILL_DECODE,
+    prefill=P0,
+    decode=D0,
+    why="cheapest",
+    slo=Slo(1.0, 0.05),
+    predicted=PREDICTION,
+    considered=(PREDICTION,),
+)
+GENERATE = a_request(
+    sampling_params=b"\x00\xff", num_sequences=2, reasoning_ended=False, reasoning_parser_kwargs={"a": [1]}
+)
+TRANSPORT = WorkerTransport(transports=(Transport.TCP,), settings=(EngineVariable("UCX_TLS", None, "free"),))
+REPORT = WorkerReport(
+    worker=D0,
+    pool=Pool.DECODE,
+    address=an_address("d0"),
+    load=WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3),
+    max_requests=8,
+    shape=EngineShape(kind="a", kv_capacity_tokens=64),
+    steps=[StepSample(1, 2, 3, 4, 0.5)],
+    transfers=[TransferSample(P0, 40, 0.01)],
+    transport=TRANSPORT,
+    links=links("p0"),
+    requests=[R],
+)
+DECODE_VIEW = msgspec.structs.replace(a_decode_view("d0", 2, connected="p0"), transport=TRANSPORT)
+EVENTS = [
+    PrefillDone(request_id=R),
+    FirstToken(request_id=R),
+    RequestClosed(request_id=R, digest=b"\xff", num_output_tokens=3, num_engines_lost=1, ttft_s=0.1, tpot_s=0.01),
+    WorkerLost(worker=D0),
+    PairSuspected(prefill=P0, decode=D0),
+    EngineLostWith(digest=b"\xff", worker=D0, num_engines_lost=2, age_s=1.5),
+]
+DELTAS = [
+    a_delta(1, 2),
+    TokenDelta(3, [], FinishReason.STOP, "</s>", PromptTokenSources(1, 2, 3), (b"\x00", b"")),
+    TokenDelta(0, [7], FinishReason.LENGTH, 42, top_logprobs=[TokenLogprob(7, -0.5)]),
+]
+
+ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
+    protocol.PLACE: [a_placement_request(excluded=ids("p0 d0"), path=Path.PREFILL_DECODE, block_hashes=[b"\xff"])],
+    protocol.OPEN_REQUESTS: [OpenRequests(IngressId("i"), 2, [R])],
+    protocol.EVENTS: [Events(7, EVENTS)],
+    protocol.HEARD: [7],
+    protocol.LEAVING: [WorkerLeft(worker=D0, engine_silent_s=2.5)],
+    protocol.REPORT: [REPORT],
+    protocol.KV_EVENTS: [
+        KvEvents(D0, 3, True, False, [KvChange(KvTier.HOST, True, [b"\xff" * 8]), KvChange(KvTier.GPU, False, None)])
+    ],
+    protocol.VIEW: [None],
+    protocol.QUEUE: [None],
+    protocol.LOCATE: [D0],
+    protocol.PREFILL: [GENERATE],
+    protocol.WITHDRAW: [R],
+    protocol.REDEEM: [Redeem(LEASE, D0, b"\xff" * 16)],
+    protocol.EXTEND: [LeaseClaim(LEASE, D0)],
+    protocol.GIVE_BACK: [LeaseClaim(LEASE, D0)],
+    protocol.ANSWER: [None],
+    protocol.START: [Start(1, GENERATE, a_handoff()), Start(2, GENERATE, None)],
+    protocol.STOP: [1],
+    protocol.FORGET: [None],
+    protocol.STEP: [list(enumerate(DELTAS))],
+    protocol.STREAM_FAILED: [StreamFailed(1, ErrorMessage.of(WorkerBusy("full", "d0")))],
+}
+RESULTS: dict[Method[Any, Any], list[Any]] = {
+    protocol.PLACE: [PLACEMENT, Rejection(retry_after_s=1.5, why="no decode worker can be reached", is_overload=True)],
+    protocol.REPORT: [ReportReply(prefill_workers=ids("p0"), wants_kv_snapshot=True)],
+    protocol.VIEW: [ClusterView(workers=[a_prefill_view("p0", 1), DECODE_VIEW])],
+    protocol.QUEUE: [
+        [QueuedRequest(request_id=R, slo_class=SloClass.BATCH, num_before=1, waited_s=0.1, wait_s=0.2, gives_up_s=0.3)]
+    ],
+    protocol.LOCATE: [an_address("d0"), None],
+    protocol.PREFILL: [a_prefill_result(), PrefillResult(handoff=None, first=DELTAS[2]), None],
+    protocol.REDEEM: [Promise(3.5), Refusal("the lease has expired")],
+    protocol.EXTEND: [Promise(3.5), Refusal("the lease has expired")],
+}
+
+METHODS = [value for value in vars(protocol).values() if isinstance(value, Method)]
+SENT = [(method.decode_argument, sample) for method, samples in ARGUMENTS.items() for sample in samples] + [
+    (method.decode_result, sample) for method, samples in RESULTS.items() for sample in samples
+]
+
+
+def structs_in(value: Any) -> Iterator[msgspec.Struct]:
+    """The structs that a value is or contains."""
+    if isinstance(value, msgspec.Struct):
+        yield value
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from structs_in(one)
+
+
+def type_of(decode: Any) -> Any:
+    """The type that a method's decoder expects."""
+    return cast(msgspec.msgpack.Decoder[Any], decode.__self__).type
+
+
+def messages_of(decode: Any) -> set[type[msgspec.Struct]]:
+    """The structs that a value of the decoder's type may be or contain."""
+    parts = structs_in(msgspec.inspect.type_info(type_of(decode)))
+    return {part.cls for part in parts if isinstance(part, msgspec.inspect.StructType)}
+
+
+MESSAGES = set[type[msgspec.Struct]]().union(
+    *(messages_of(decode) for method in METHODS for decode in (method.decode_argument, method.decode_result))
+)
+
+
+@pytest.mark.parametrize(("decode", "sample"), SENT, ids=[type(sample).__name__ for _, sample in SENT])
+def test_message_survives_the_way_between_processes(decode: Callable[[bytes], Any], sample: Any) -> None:
+    assert decode(msgspec.msgpack.encode(sample)) == sample
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_each_method_has_samples_of_all_that_it_may_send(method: Method[Any, Any]) -> None:
+    for decode, samples in ((method.decode_argument, ARGUMENTS), (method.decode_result, RESULTS)):
+        assert messages_of(decode) - {type(struct) for struct in structs_in(samples.get(method, []))} == set()
+    assert method in ARGUMENTS
+    assert (method in RESULTS) == (type_of(method.decode_result) is not None)
+
+
+@pytest.mark.parametrize("message", sorted(MESSAGES, key=str), ids=lambda message: message.__name__)
+def test_message_cannot_be_changed(message: type[msgspec.Struct]) -> None:
+    assert message.__struct_config__.frozen
