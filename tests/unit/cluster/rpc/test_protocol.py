@@ -20,6 +20,7 @@ from cluster.messages.scheduler_events import (
     PairSuspected,
     PrefillDone,
     RequestClosed,
+    SchedulerEvent,
     WorkerLeft,
     WorkerLost,
 )
@@ -73,7 +74,7 @@ REPORT = WorkerReport(
     requests=[R],
 )
 DECODE_VIEW = msgspec.structs.replace(a_decode_view("d0", 2, connected="p0"), transport=TRANSPORT)
-EVENTS = [
+EVENTS: list[SchedulerEvent] = [
     PrefillDone(request_id=R),
     FirstToken(request_id=R),
     RequestClosed(request_id=R, digest=b"\xff", num_output_tokens=3, num_engines_lost=1, ttft_s=0.1, tpot_s=0.01),
