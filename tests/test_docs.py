@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from api.wire.response_headers import EXPOSED
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FOLDERS = "api|bench|cluster|conf|decode|docs|kvtransfer|prefill|router|tests"
@@ -42,6 +44,11 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     links = [match[1] for match in LINK.finditer(page.read_text())]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_headers_that_a_web_page_may_read_are_listed() -> None:
+    listing = (ROOT / "docs/edge.md").read_text().partition("let them read the headers")[2].partition(". ")[0]
+    assert set(re.findall(r"`([a-z-]+)`", listing)) == set(EXPOSED)
 
 
 def test_table_of_timeouts_has_rows() -> None:

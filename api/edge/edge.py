@@ -25,6 +25,7 @@ from api.edge.request_id import HEADER, HTTP_REQUEST, request_id_of
 from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
 from api.wire.query import flag_in
+from api.wire.response_headers import EXPOSED
 from cluster import metrics
 from cluster.config.ingress import IngressConfig
 from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, ServingError
@@ -41,7 +42,6 @@ RETRY_AFTER_S = 1.0
 """Time after which a client should repeat a request that a full replica has refused, in seconds. Shorter brings
 requests back to a replica that is still full; longer leaves capacity unused.
 """
-_EXPOSED = ["retry-after", "x-request-id", "x-baton-path", "x-baton-slo", "x-baton-predicted", "x-baton-prompt-tokens"]
 _PREFLIGHT_S = 600
 """Time for which browsers may cache the answer to a preflight request, in seconds. Shorter costs more preflight
 requests; longer delays a change of `cors_origins`.
@@ -63,7 +63,7 @@ class Edge:
             allow_origins=[origin.lower() for origin in config.cors_origins],
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=_EXPOSED,
+            expose_headers=EXPOSED,
             max_age=_PREFLIGHT_S,
         )
 
