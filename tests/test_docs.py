@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from api.wire.response_headers import EXPOSED
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FOLDERS = "api|bench|cluster|conf|decode|docs|kvtransfer|prefill|router|tests"
@@ -33,6 +35,11 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     links = [(page.parent / match[1] if match[1] else page, match[2]) for match in LINK.finditer(page.read_text())]
     assert [str(target) for target, _ in links if not target.exists()] == []
     assert [f"{target.name}#{anchor}" for target, anchor in links if anchor and anchor not in anchors(target)] == []
+
+
+def test_headers_that_a_web_page_may_read_are_listed() -> None:
+    listing = (ROOT / "docs/edge.md").read_text().partition("let them read the headers")[2].partition(". ")[0]
+    assert set(re.findall(r"`([a-z-]+)`", listing)) == set(EXPOSED)
 
 
 def anchors(page: Path) -> set[str]:

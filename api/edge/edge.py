@@ -26,6 +26,7 @@ from api.identity.credentials import key_of
 from api.identity.tenants import TENANT, tenant_of_key
 from api.wire.errors import FULL_REPLICA_RETRY_S
 from api.wire.query import flag_in
+from api.wire.response_headers import EXPOSED
 from cluster import metrics
 from cluster.config.ingress import IngressConfig
 from cluster.errors import UNFORESEEN, InvalidRequest, Misdirected, Overloaded, ServingError
@@ -38,7 +39,6 @@ STREAMED_AGAIN = "/v1/responses/"
 """Prefix of the paths on which a GET may stream."""
 HAS_TENANTS = "/v1/"
 """Prefix of the paths whose requests belong to a tenant."""
-_EXPOSED = ["retry-after", "x-request-id", "x-baton-path", "x-baton-slo", "x-baton-predicted", "x-baton-prompt-tokens"]
 _PREFLIGHT_S = 600
 """Time for which browsers may cache the answer to a preflight request, in seconds. Shorter costs more preflight
 requests; longer delays a change of `cors_origins`.
@@ -60,7 +60,7 @@ class Edge:
             allow_origins=[origin.lower() for origin in config.cors_origins],
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=_EXPOSED,
+            expose_headers=EXPOSED,
             max_age=_PREFLIGHT_S,
         )
 

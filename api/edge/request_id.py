@@ -10,7 +10,9 @@ import re
 import uuid
 from contextvars import ContextVar
 
-HEADER = b"x-request-id"
+from api.wire.response_headers import REQUEST_ID
+
+HEADER = REQUEST_ID.encode()
 MAX_CHARS = 128
 """Characters of an id from a client. A longer id is replaced by a new one. Higher lets clients write longer log lines.
 """

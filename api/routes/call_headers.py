@@ -11,28 +11,13 @@ from api.frontend.generation import Call
 from api.identity.tenants import tenant_of
 from api.routes.services import services_of
 from api.server.json_body import checked
+from api.wire import response_headers
 from api.wire.constraints import check_constraints
 from api.wire.limits.bounds import check_sequences
 from api.wire.slo import TPOT_HEADER, TTFT_HEADER, seconds_of, slo_class_of
 from cluster.errors import InvalidRequest
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction, Slo
-
-PATH_HEADER = "x-baton-path"
-"""In a response, the path on which the request ran. In a request, the path on which the request must run, if
-`ingress.allow_path_header` permits the header.
-"""
-
-SOURCES_HEADER = "x-baton-prompt-tokens"
-"""In a response, the sources of the prompt's KV blocks on the worker that generated the first token: the number of
-prompt tokens that the worker computed, and the number that the worker found in each source.
-"""
-
-SLO_HEADER = "x-baton-slo"
-"""In a response, the SLO class of the request with its TTFT and TPOT objectives."""
-
-PREDICTED_HEADER = "x-baton-predicted"
-"""In a response, the TTFT and TPOT that the Scheduler predicted for the placement."""
 
 
 def call_of(request: Request, body: Any) -> Call:
@@ -65,13 +50,16 @@ def hold_sequences(request: Request, body: Any) -> None:
 
 def headers_of(call: Call) -> dict[str, str]:
     placement = call.placement
-    headers = {PATH_HEADER: placement.path if placement else "", SLO_HEADER: _listed(class_=call.terms.slo_class)}
+    headers = {
+        response_headers.PATH: placement.path if placement else "",
+        response_headers.SLO: _listed(class_=call.terms.slo_class),
+    }
     if placement is not None and placement.slo is not None:
-        headers[SLO_HEADER] += ", " + _milliseconds(placement.slo)
+        headers[response_headers.SLO] += ", " + _milliseconds(placement.slo)
     if placement is not None and placement.predicted is not None:
-        headers[PREDICTED_HEADER] = _milliseconds(placement.predicted)
+        headers[response_headers.PREDICTED] = _milliseconds(placement.predicted)
     if call.prompt_sources is not None:
-        headers[SOURCES_HEADER] = _listed(**msgspec.structs.asdict(call.prompt_sources))
+        headers[response_headers.SOURCES] = _listed(**msgspec.structs.asdict(call.prompt_sources))
     return headers
 
 
@@ -87,11 +75,11 @@ def _forced_path(request: Request) -> Path | None:
     """The path that the request's header forces; None without the header. Raises InvalidRequest if the header is not
     allowed, or if it names no path.
     """
-    wanted = request.headers.get(PATH_HEADER)
+    wanted = request.headers.get(response_headers.PATH)
     if wanted is None:
         return None
     if not services_of(request).config.allow_path_header:
-        raise InvalidRequest(f"the header {PATH_HEADER} is not allowed here", None, "unsupported_parameter")
+        raise InvalidRequest(f"the header {response_headers.PATH} is not allowed here", None, "unsupported_parameter")
     if wanted not in set(Path):
-        raise InvalidRequest(f"{PATH_HEADER} must be one of {', '.join(Path)}", None, "invalid_value")
+        raise InvalidRequest(f"{response_headers.PATH} must be one of {', '.join(Path)}", None, "invalid_value")
     return Path(wanted)

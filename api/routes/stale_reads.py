@@ -7,10 +7,8 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from api.routes.services import services_of
+from api.wire import response_headers
 from api.wire.pages import Page
-
-STALE_HEADER = "x-baton-stale"
-"""In a stale read, the age of the copy, in seconds."""
 
 
 async def answer_or_copy(
@@ -24,7 +22,7 @@ async def answer_or_copy(
     if name is None:
         return JSONResponse(await ask())
     found = await services_of(request).chat_state.cache.read(tenant, scope, name, ask)
-    headers = None if found.age_s is None else {STALE_HEADER: str(round(found.age_s))}
+    headers = None if found.age_s is None else {response_headers.STALE: str(round(found.age_s))}
     return JSONResponse(found.body, headers=headers)
 
 

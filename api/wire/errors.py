@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from api.wire.response_headers import RETRY_AFTER
 from cluster.errors import Overloaded, ServingError, Unauthorized
 
 MAX_MESSAGE, MAX_PARAM = 2000, 200
@@ -26,7 +27,7 @@ def error_body(error: ServingError) -> dict[str, Any]:
 
 def error_headers(error: ServingError) -> dict[str, str]:
     if isinstance(error, Overloaded):
-        return {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+        return {RETRY_AFTER: str(max(1, math.ceil(error.retry_after_s)))}
     if isinstance(error, Unauthorized):
         return {"www-authenticate": "Bearer"}
     return {}

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from api.edge.hosts import HostRule
+from api.wire.response_headers import EXPOSED
 from tests.component.app_with_fakes import CHAT, FakeFrontend, a_client, an_app
 
 EVIL = "https://evil.example"
@@ -172,7 +173,8 @@ async def test_listed_page_may_ask_and_read() -> None:
         assert all(name in allowed for name in ("authorization", "content-type", "x-stainless-os"))
         answer = await browser.post(CHAT, json={}, headers={"origin": PAGE})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, PAGE)
-        assert "x-request-id" in answer.headers["access-control-expose-headers"].lower()
+        assert answer.headers["access-control-expose-headers"].split(", ") == list(EXPOSED)
+        assert {name for name in answer.headers if name.startswith("x-baton-")} <= set(EXPOSED)
         assert "access-control-allow-credentials" not in answer.headers
 
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from api.context.token_counter import TokenCounter
 from api.frontend.frontend import COUNTED_WINDOWS, Frontend
+from api.wire.response_headers import EXPOSED
 from api.wire.responses.as_chat import chat_messages
 from cluster.engine.sampling_params import decode_sampling_params
 from cluster.errors import InvalidRequest, Overloaded, WorkerUnreachable
@@ -253,6 +254,7 @@ async def test_path_header_reaches_the_session(client: httpx.AsyncClient, engine
     assert engines.forced_paths == [Path.DECODE]
     assert response.headers["x-baton-path"] == "P->D"
     assert response.headers["x-baton-prompt-tokens"] == "computed=3, local=2, pulled=0, offloaded=0"
+    assert {name for name in response.headers if name.startswith("x-baton-")} <= set(EXPOSED)
 
 
 @pytest.mark.parametrize(("tier", "served_as"), [(None, "default"), ("fast", "priority"), ("flex", "flex")])

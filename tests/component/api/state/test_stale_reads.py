@@ -19,6 +19,7 @@ from api.state.postgres import database
 from api.state.postgres.stores.conversations import Conversation
 from api.state.redis import read_cache as module
 from api.wire.pages import Page
+from api.wire.response_headers import EXPOSED
 from cluster.config.state import StateConfig
 from cluster.errors import StateUnavailable
 from cluster.services.postgres import LocalPostgres
@@ -124,6 +125,7 @@ async def test_what_was_read_is_shown_again_with_its_age(client: AsyncOpenAI, ow
     assert again.parse() == made and 0 <= int(again.headers["x-baton-stale"]) < 60
     again_items = await client.conversations.items.with_raw_response.list(made.id)
     assert again_items.parse().data == items.data and "x-baton-stale" in again_items.headers
+    assert {name for name in again.headers if name.startswith("x-baton-")} <= set(EXPOSED)
 
 
 async def test_responses_are_shown_again(client: AsyncOpenAI, own_postgres: Postgres) -> None:

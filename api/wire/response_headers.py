@@ -1,0 +1,29 @@
+"""The names of the headers of a response that clients may read, besides those of every HTTP answer."""
+
+REQUEST_ID = "x-request-id"
+"""The id of the HTTP request (api/edge/request_id.py)."""
+
+RETRY_AFTER = "retry-after"
+"""Time after which the client should send a refused request again, in seconds."""
+
+PATH = "x-baton-path"
+"""The path on which the request ran. In a request, the path on which the request must run, if
+`ingress.allow_path_header` permits the header.
+"""
+
+SLO = "x-baton-slo"
+"""The SLO class of the request with its TTFT and TPOT objectives."""
+
+PREDICTED = "x-baton-predicted"
+"""The TTFT and TPOT that the Scheduler predicted for the placement."""
+
+SOURCES = "x-baton-prompt-tokens"
+"""The sources of the prompt's KV blocks on the worker that generated the first token: the number of prompt tokens that
+the worker computed, and the number that the worker found in each source.
+"""
+
+STALE = "x-baton-stale"
+"""In a stale read, the age of the copy, in seconds."""
+
+EXPOSED = (REQUEST_ID, RETRY_AFTER, PATH, SLO, PREDICTED, SOURCES, STALE)
+"""All of them. Pages of listed origins may read them."""
