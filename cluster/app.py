@@ -23,8 +23,6 @@ _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 such a call. No client calls through Serve.
 """
 
-MAX_N = 128
-"""Most sequences that one request may ask for (`n`): OpenAI's limit."""
 _HEALTH_CHECK_PERIOD_S = 2.0
 """Time between two health checks of a replica, in seconds. Serve replaces a replica after three failed checks in a row.
 Longer replaces dead replicas later; shorter costs every replica more calls.
@@ -56,7 +54,7 @@ def _scheduler(config: AppConfig) -> Application:
 def _ingress(config: AppConfig) -> serve.Deployment:
     environment = _process_environment(config)
     # The ingress renders and detokenizes. It must not use a GPU that a worker has.
-    environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "VLLM_MAX_N_SEQUENCES": str(MAX_N)}
+    environment |= {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     return serve.deployment(Ingress).options(
         num_replicas=config.ingress.replicas,
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
@@ -89,6 +87,7 @@ def _process_environment(config: AppConfig) -> dict[str, str]:
     environment = {
         LEVEL_VARIABLE: config.log_level,
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_MAX_N_SEQUENCES": str(config.ingress.max_sequences_per_request),  # vLLM checks `n` in each process
         "NIXL_LOG_LEVEL": "WARN",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # an engine with the executor `uni` needs no extra process
