@@ -18,7 +18,7 @@ from cluster.simulation.results.summary import RunSummary
 CELL = "conversation/mid"
 SPLIT = 4
 """Prefill workers of eight, where a row does not say."""
-POLICIES = ("goodput", "lmetric", "pd_least", "pd_mooncake", "pd_threshold")
+POLICIES = ("goodput", "lmetric_admission", "lmetric", "pd_least", "pd_mooncake", "pd_threshold")
 LOST_AT = 0.4
 PLAIN = Cluster(host_tokens=1_000_000)
 

@@ -1,14 +1,24 @@
-"""The highest rate of a policy in a cell, over all splits: what one process of the benchmark does at a time."""
+"""The highest rate of a policy in a cell, at its best setting: what one process of the benchmark does at a time.
 
-from typing import Any
+The setting of every policy is searched: the most tokens of a step where prompts are computed beside decodes, and the
+split of the workers for a policy with a prefill pool.
+"""
+
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bench.matrix.cells import cluster_of
 from bench.matrix.trials import TrialFile, TrialKey
 from cluster.simulation.baselines import BASELINES
-from cluster.simulation.rate_search import best_split
+from cluster.simulation.rate_search import best_of
 from cluster.simulation.results.summary import RunSummary
+
+
+class Setting(NamedTuple):
+    num_prefill: int
+    step_tokens: int
+    """Tokens that a step of a decode worker computes at most."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +28,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     splits: tuple[int, ...]
     """Numbers of prefill workers to choose from, if the policy has any."""
     num_requests: int
-    step_tokens: int
-    """Tokens that a step of a decode worker computes at most."""
+    step_tokens: tuple[int, ...]
+    """Tokens that a step of a decode worker computes at most, to choose from."""
     target: float
     guess_per_s: float
 
@@ -27,7 +37,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def weight(self) -> float:
         """How long a job takes, relative to other jobs."""
         baseline = BASELINES[self.policy]
-        return (1 + len(self.splits) / 3 if baseline.has_prefill_pool else 1.0) * (4 if baseline.has_admission else 1)
+        return (1 + len(self.settings) / 3) * (4 if baseline.has_admission else 1)
+
+    @property
+    def settings(self) -> list[Setting]:
+        """All settings to choose from, likely ones first."""
+        middle = self.splits[len(self.splits) // 2]
+        splits = sorted(self.splits, key=lambda split: abs(split - middle))
+        if not BASELINES[self.policy].has_prefill_pool:
+            splits = [0]
+        return [Setting(split, step_tokens) for step_tokens in self.step_tokens for split in splits]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     seed: int
     num_prefill: int
+    step_tokens: int
     rate: float
     """0: the target is out of reach at any rate."""
     summary: RunSummary | None
@@ -46,33 +66,33 @@ def find(job: Job, *trial_file: Any) -> Result:
     trials = TrialFile(*trial_file)
     took_s = 0.0
 
-    def key(num_prefill: int, rate: float) -> TrialKey:
+    def key(setting: Setting, rate: float) -> TrialKey:
         return TrialKey(
             cell=job.cell,
             policy=job.policy,
-            num_prefill=num_prefill,
+            num_prefill=setting.num_prefill,
             rate=rate,
             seed=job.seed,
             num_requests=job.num_requests,
             target=job.target,
-            cluster=cluster_of(job.cell, job.step_tokens),
+            cluster=cluster_of(job.cell, setting.step_tokens),
         )
 
-    def attainment(num_prefill: int, rate: float) -> float | None:
+    def attainment(setting: Setting, rate: float) -> float | None:
         nonlocal took_s
-        trial = trials.get(key(num_prefill, rate))
+        trial = trials.get(key(setting, rate))
         took_s += trial.took_s
         return trial.summary.attainment if trial.summary else None
 
-    splits = job.splits if BASELINES[job.policy].has_prefill_pool else (0,)
-    best = best_split(lambda split: lambda rate: attainment(split, rate), splits, job.target, job.guess_per_s)
+    best = best_of(lambda setting: lambda rate: attainment(setting, rate), job.settings, job.target, job.guess_per_s)
     rate = best.found.rate
     return Result(
         cell=job.cell,
         policy=job.policy,
         seed=job.seed,
-        num_prefill=best.num_prefill,
+        num_prefill=best.setting.num_prefill,
+        step_tokens=best.setting.step_tokens,
         rate=rate,
-        summary=trials.get(key(best.num_prefill, rate)).summary if rate else None,
+        summary=trials.get(key(best.setting, rate)).summary if rate else None,
         took_s=took_s,
     )

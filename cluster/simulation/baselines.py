@@ -1,8 +1,11 @@
 """The placement rules of other routers, for comparison with Baton's own policy.
 
-Each baseline is our rendition of a published rule over Baton's own accounting of the workers. So baselines and
-Baton's policy differ in the rule alone. Policies without the prefix `pd_`, except `goodput`, serve one pool of workers
-that prefill and decode, which are decode workers here. Policies with the prefix `pd_` have a prefill pool too.
+Each baseline is a rendition of a published rule over Baton's own accounting of the workers. So baselines and Baton's
+policy differ in the rule alone. Policies without the prefix `pd_`, except `goodput` and `goodput_no_admission`, serve
+one pool of workers that prefill and decode, which are decode workers here. The others have a prefill pool too.
+
+The suffix `_admission` puts a rule behind Baton's own queue and refusals, and `goodput_no_admission` is Baton's policy
+without them. So the part of a gain that admission makes can be told from the part that the choice of workers makes.
 """
 
 import random
@@ -12,10 +15,11 @@ from typing import NamedTuple
 from cluster.messages.ids import Path
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
+from router.placement.cost import alone, hand_over
 from router.placement.goodput import goodput
 from router.placement.lmetric import score
 from router.placement.placement_input import PlacementInput
-from router.placement.work import prefill_s
+from router.placement.work import DecodePart, PrefillPart, prefill_s
 from router.prediction.learned_latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
@@ -138,6 +142,26 @@ def pd_threshold(placement_input: PlacementInput, candidates: Candidates, models
     return _pair(candidates, prefills, [decode])
 
 
+def with_admission(rule: Policy) -> Policy:
+    """The rule behind Baton's queue and refusals: its choice is priced, so that admission has a prediction to judge."""
+
+    def choose(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+        choice = rule(placement_input, candidates, models)
+        if choice is None or choice.decode is None:
+            return choice
+        decode = DecodePart(placement_input, choice.decode)
+        if choice.prefill is None:
+            option = alone(placement_input, decode, models)
+        else:
+            seconds = prefill_s(placement_input, choice.prefill)
+            done_s = choice.prefill.queue_s(placement_input.now) + seconds
+            option = hand_over(placement_input, PrefillPart(choice.prefill, seconds, done_s), decode, models)
+        prediction = option.prediction()
+        return Choice(choice.path, choice.prefill, choice.decode, choice.why, option.work, prediction, (prediction,))
+
+    return choose
+
+
 BASELINES = {
     "round_robin": Baseline(_fixed(round_robin), has_prefill_pool=False),
     "power_of_two": Baseline(power_of_two, has_prefill_pool=False),
@@ -149,6 +173,10 @@ BASELINES = {
     "pd_least": Baseline(_fixed(pd_least), has_prefill_pool=True),
     "pd_mooncake": Baseline(_fixed(pd_mooncake), has_prefill_pool=True),
     "pd_threshold": Baseline(_fixed(pd_threshold), has_prefill_pool=True),
+    "lmetric_admission": Baseline(_fixed(with_admission(lmetric)), has_prefill_pool=False, has_admission=True),
+    "min_ttft_admission": Baseline(_fixed(with_admission(min_ttft)), has_prefill_pool=False, has_admission=True),
+    "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
+    "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True),
     "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),
 }
 

@@ -13,6 +13,7 @@ A trial may stop early and return None once its misses rule the target out.
 
 from collections.abc import Callable, Sequence
 from math import inf, log
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -37,6 +38,7 @@ LEAST_ODDS = 1e-3
 interpolated rate away from a saturated end; higher treats nearly saturated ends alike.
 """
 
+Setting = TypeVar("Setting")
 Trial = Callable[[float], float | None]
 """Returns the attainment at a rate, or None if the attainment is below the target and was not measured exactly."""
 
@@ -49,10 +51,10 @@ class MaxRate(msgspec.Struct, frozen=True):
     num_trials: int
 
 
-class BestSplit(msgspec.Struct, frozen=True):
-    """The division of a number of workers into prefill and decode workers that carries the highest rate."""
+class Best(msgspec.Struct, Generic[Setting], frozen=True):
+    """The setting of a policy that carries the highest rate."""
 
-    num_prefill: int
+    setting: Setting
     found: MaxRate
 
 
@@ -108,20 +110,21 @@ def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
     return search.found
 
 
-def best_split(trial_of: Callable[[int], Trial], splits: Sequence[int], target: float, guess: float) -> BestSplit:
-    """Find the split with the highest rate. The middle split is searched first, then its neighbours outwards.
+def best_of(
+    trial_of: Callable[[Setting], Trial], settings: Sequence[Setting], target: float, guess: float
+) -> Best[Setting]:
+    """Find the setting with the highest rate. The first setting is searched first.
 
-    Each further split is searched only if it attains the target one rate above the best rate so far. So most splits
-    cost one trial.
+    Each further setting is searched only if it attains the target one rate above the best rate so far. So most settings
+    cost one trial, if the first one is a good one.
     """
-    order = sorted(splits, key=lambda split: abs(split - splits[len(splits) // 2]))
-    best = BestSplit(order[0], max_rate(trial_of(order[0]), target, guess))
-    for split in order[1:]:
-        trial, better = trial_of(split), _number(best.found.rate or guess) + 1
+    best = Best(settings[0], max_rate(trial_of(settings[0]), target, guess))
+    for setting in settings[1:]:
+        trial, better = trial_of(setting), _number(best.found.rate or guess) + 1
         attainment = trial(_rate(better)) if best.found.rate else target
         if attainment is not None and attainment >= target:
             found = max_rate(trial, target, _rate(better + FIRST_STEP))
-            best = BestSplit(split, found) if found.rate > best.found.rate else best
+            best = Best(setting, found) if found.rate > best.found.rate else best
     return best
 
 

@@ -66,6 +66,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens per second of the requests that met both objectives."""
     attainment: float
     """Share of the measured requests that met both objectives."""
+    token_attainment: float
+    """Share of the tokens, of prompts and answers, that belong to requests that met both objectives. Lower than
+    `attainment` where a policy refuses long prompts.
+    """
     accepted: float
     """Share of the measured requests that were not rejected."""
     accepted_attainment: float
@@ -88,6 +92,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Jain's index of the tenants' attainment. 1 if all tenants have the same attainment."""
     by_prompt_length: tuple[float, ...]
     """Attainment of each quarter of the requests, from the shortest prompts to the longest."""
+    longest_tenth: float
+    """Attainment of the tenth of the requests with the longest prompts."""
     retries: RetryFigures
 
 
@@ -112,6 +118,7 @@ def summary(records: Iterable[RequestRecord]) -> RunSummary:
         goodput_per_s=len(good) / duration_s,
         good_tokens_per_s=sum(record.num_output for record in good) / duration_s,
         attainment=len(good) / len(counted),
+        token_attainment=sum(map(_num_tokens, good)) / max(1, sum(map(_num_tokens, counted))),
         accepted=len(accepted) / len(counted),
         accepted_attainment=len(good) / len(accepted) if accepted else 0.0,
         ttft_s=quantiles([record.ttft_s for record in counted if record.ttft_s is not None]),
@@ -124,6 +131,7 @@ def summary(records: Iterable[RequestRecord]) -> RunSummary:
         by_class=_attainments(counted, lambda record: record.slo_class.value),
         fairness=_jain(list(by_tenant.values())),
         by_prompt_length=_by_prompt_length(counted),
+        longest_tenth=_longest_tenth(counted),
         retries=_retries(counted),
     )
 
@@ -153,6 +161,7 @@ COLUMNS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("req/s", lambda s: f"{s.offered_per_s:.2f}"),
     ("good/s", lambda s: f"{s.goodput_per_s:.2f}"),
     ("attained", lambda s: _percent(s.attainment)),
+    ("tokens", lambda s: _percent(s.token_attainment)),
     ("accepted", lambda s: _percent(s.accepted)),
     ("TTFT p50", lambda s: f"{s.ttft_s.p50:.2f}" if s.ttft_s else "-"),
     ("p90", lambda s: f"{s.ttft_s.p90:.2f}" if s.ttft_s else "-"),
@@ -179,7 +188,7 @@ def who_attained(runs: Sequence[tuple[str, RunSummary]]) -> str:
 
     The table also has the fairness between several tenants, and the Retry-After figures where requests were refused.
     """
-    quarters = ("shortest", "2nd", "3rd", "longest")
+    quarters = ("shortest", "2nd", "3rd", "longest", "longest 10%")
     classes = sorted({name for _, run in runs for name in run.by_class})
     tenants = sorted({name for _, run in runs for name in run.by_tenant})
     has_told = any(run.retries.num_told or run.retries.num_retried for _, run in runs)
@@ -189,7 +198,7 @@ def who_attained(runs: Sequence[tuple[str, RunSummary]]) -> str:
     heading += ["Retry-After", "right at once"] if has_told else []
     rows = [heading]
     for label, run in runs:
-        shares = [*run.by_prompt_length, *(run.by_class.get(name, 0.0) for name in classes)]
+        shares = [*run.by_prompt_length, run.longest_tenth, *(run.by_class.get(name, 0.0) for name in classes)]
         row = [label, *map(_percent, [*shares, *(run.by_tenant.get(name, 0.0) for name in tenants)])]
         row += [f"{run.fairness:.2f}"] if tenants else []
         if has_told:
@@ -228,6 +237,15 @@ def _by_prompt_length(records: list[RequestRecord]) -> tuple[float, ...]:
     bounds = [len(ordered) * quarter // 4 for quarter in range(5)]
     quarters = [ordered[start:end] for start, end in pairwise(bounds)]
     return tuple(fmean(record.is_good for record in quarter) for quarter in quarters if quarter)
+
+
+def _longest_tenth(records: list[RequestRecord]) -> float:
+    ordered = sorted(records, key=lambda record: record.num_prompt)
+    return fmean(record.is_good for record in ordered[-max(1, len(ordered) // 10) :])
+
+
+def _num_tokens(record: RequestRecord) -> int:
+    return record.num_prompt + record.num_output
 
 
 def _error(pairs: list[tuple[float | None, float | None]]) -> PredictionError | None:

@@ -1,6 +1,7 @@
 import pytest
 
 from cluster.simulation.experiment import Cluster, Experiment, TargetMissed, parse_link
+from cluster.simulation.results.summary import summary
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import parse_slos
@@ -21,6 +22,20 @@ def test_same_experiment_gives_the_same_records() -> None:
     runs = [Experiment(rows, Cluster(), parse_slos("mid")).run("power_of_two", 4, 30.0, seed=3) for _ in range(2)]
     assert runs[0] == runs[1]
     assert len(runs[0]) == 80
+
+
+@pytest.mark.parametrize(("rule", "num_prefill"), [("lmetric", 0), ("min_ttft", 0), ("pd_threshold", 2)])
+def test_rule_with_admission_refuses_what_it_would_serve_late(rule: str, num_prefill: int) -> None:
+    crowded = Experiment(generate(MIXES["poisson"], 400), Cluster(num_workers=4), parse_slos("mid"))
+    plain, admitted = (summary(crowded.run(name, num_prefill, 60.0)) for name in (rule, f"{rule}_admission"))
+    assert plain.accepted == 1.0 > admitted.accepted
+    assert admitted.attainment > plain.attainment
+    assert admitted.accepted_attainment > plain.accepted_attainment
+
+
+def test_policy_without_admission_refuses_nothing() -> None:
+    crowded = Experiment(generate(MIXES["poisson"], 400), Cluster(num_workers=4), parse_slos("mid"))
+    assert summary(crowded.run("goodput_no_admission", 2, 60.0)).accepted == 1.0
 
 
 def test_pools_are_split_and_policies_without_prefill_pool_get_all_workers() -> None:

@@ -92,6 +92,15 @@ def test_quarters_go_from_short_to_long_prompts() -> None:
     assert summary(records).by_prompt_length == pytest.approx((1.0, 1.0, 8 / 9, 0.0))
 
 
+def test_tokens_count_where_long_prompts_are_refused() -> None:
+    records = [a_record(t, num_prompt=90, num_output=10) for t in range(10)]
+    records += [a_record(10.0 + t, num_prompt=890, num_output=10, ttft_s=9.0) for t in range(10)]
+    run = summary(records)
+    assert run.attainment == pytest.approx(8 / 18)
+    assert run.token_attainment == pytest.approx(800 / 9800)
+    assert run.longest_tenth == 0.0
+
+
 def test_classes_are_told_apart() -> None:
     run = summary([a_record(t, slo_class=SloClass.BATCH if t % 2 else SloClass.STANDARD) for t in range(20)])
     assert run.by_class == {"batch": 1.0, "standard": 1.0}
@@ -120,7 +129,14 @@ def test_table_is_aligned_and_says_dash_for_what_there_is_not() -> None:
 
 def test_who_attained_names_classes_and_tenants_only_where_there_are_several() -> None:
     alone = summary([a_record(t) for t in range(20)])
-    assert who_attained([("goodput", alone)]).splitlines()[0].split()[2:] == ["shortest", "2nd", "3rd", "longest"]
+    assert who_attained([("goodput", alone)]).splitlines()[0].split()[2:] == [
+        "shortest",
+        "2nd",
+        "3rd",
+        "longest",
+        "longest",
+        "10%",
+    ]
     several = [a_record(t, tenant=f"t{t % 2}", ttft_s=9.0 if t % 2 else 0.1) for t in range(20)]
     several += [a_rejected(t, tenant="t0", retry_after_s=7.0) for t in range(20, 24)]
     heading, line = who_attained([("goodput", summary(several))]).splitlines()
