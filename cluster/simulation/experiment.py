@@ -18,7 +18,7 @@ from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSet
 from cluster.simulation.results.summary import WARM_UP
 from cluster.simulation.run import simulate
 from cluster.simulation.traffic.slos import slo_of
-from cluster.simulation.traffic.workload import Arrival, RequestRecord, at_rate, rate_per_s
+from cluster.simulation.traffic.workload import Arrival, RequestRecord, SimRequest, at_rate, rate_per_s
 from cluster.slo import SloConfig
 from router.pending_placements import PendingPlacements
 from router.prediction.hardware import DEVICES, LINKS, MODELS
@@ -142,7 +142,7 @@ class Experiment:
         Raises:
             TargetMissed: more requests have missed their SLO than the attainment `target` allows.
         """
-        workload = at_rate(self._rows, rate / self.own_rate_per_s, slo_of(self._slos, self.cluster.isolated_prefill_s))
+        workload = self.workload(rate)
         num_left_out = round(WARM_UP * len(workload))
         counted_from_s = workload[num_left_out].arrival_s
         most_misses = floor((1 - target) * (len(workload) - num_left_out) + 1e-9) if target is not None else inf
@@ -166,6 +166,10 @@ class Experiment:
 
         setting = self.cluster.split(num_prefill if baseline.has_prefill_pool else 0)
         return simulate(workload, setting, make_scheduler, watch)
+
+    def workload(self, rate: float) -> list[SimRequest]:
+        """All requests, with arrivals scaled to `rate` requests per second on average."""
+        return at_rate(self._rows, rate / self.own_rate_per_s, slo_of(self._slos, self.cluster.isolated_prefill_s))
 
     def split_name(self, policy: str, num_prefill: int) -> str:
         if not BASELINES[policy].has_prefill_pool:
