@@ -26,14 +26,14 @@ def add_truth(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SIGMA",
-        help="standard deviation of the logarithm of a factor on each step's time (default: %(default)s)",
+        help="standard deviation of the log of a factor on the time of a step or decode run (default: %(default)s)",
     )
     truth.add_argument(
         "--stalls",
         type=_pair,
         default=(0.0, 0.0),
         metavar="SHARExS",
-        help="share of the steps that stall, and the seconds of a stall, e.g. 0.001x0.25 (default: none)",
+        help="share of the steps and decode runs that stall, and the seconds, e.g. 0.001x0.25 (default: none)",
     )
     truth.add_argument(
         "--stragglers",
