@@ -32,4 +32,4 @@ def test_scaled_table_takes_the_factor_of_the_time() -> None:
 def test_table_whose_times_fall_is_refused(change: dict[str, object], message: str) -> None:
     given = {name: getattr(TABLE, name) for name in ("prompt_s", "decode_s", "attended_s", "context_s")}
     with pytest.raises(ValueError, match=message):
-        StepTable(**{**given, **change})  # type: ignore[arg-type]
+        StepTable(**{**given, **change})

@@ -4,12 +4,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.simulation.engine.engine_setting import EngineSetting, StepTimes
 from cluster.simulation.engine.single_engine import EngineArrival, serve
-from cluster.simulation.engine.truth.tiled_steps import TiledSteps
+from cluster.simulation.engine.truth.tiled_steps import SHORT_CONTEXT_TOKENS, TiledSteps
 from cluster.simulation.engine.truth.uneven_steps import Noise, NoisySteps, SlowSteps
 from router.prediction.hardware import H100, QWEN3_30B_A3B, QWEN3_32B
 from router.prediction.roofline import step_model
@@ -56,6 +56,7 @@ def test_more_work_takes_no_less_time(
 
 @pytest.mark.parametrize("name", EVEN)
 @given(decoding=SIZES, context=CONTEXTS, steps=st.integers(1, 300))
+@example(decoding=7, context=SHORT_CONTEXT_TOKENS - 500, steps=300)
 def test_run_of_decode_steps_takes_what_its_steps_take(name: str, decoding: int, context: int, steps: int) -> None:
     times = EVEN[name]
     one_by_one_s = sum(times.step_s(0, 0.0, decoding, context + k * decoding) for k in range(steps))

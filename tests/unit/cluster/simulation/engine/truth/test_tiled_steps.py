@@ -53,3 +53,10 @@ def test_level_is_that_of_the_roofline(num_new: int, num_decoding: int, context:
     work = num_new, prompt_attention(num_new, 0), num_decoding, context
     if num_new or num_decoding:
         assert 0.75 < TILED.step_s(*work) / ROOFLINE.step_s(*work) < 1.45
+
+
+def test_padded_tokens_and_batches_take_time() -> None:
+    """Nine requests are computed as sixteen, and so are sixteen. What remains is the work of each request."""
+    tokens_s = TILED.decode_run_s(16, 0, 1) - TILED.decode_run_s(9, 0, 1)
+    assert tokens_s == pytest.approx(7 * ROOFLINE.request_s)
+    assert TILED.decode_run_s(17, 0, 1) - TILED.decode_run_s(16, 0, 1) > 2 * ROOFLINE.request_s

@@ -39,8 +39,10 @@ def test_each_run_has_its_own_noise() -> None:
 def test_run_after_a_prompt_is_another_run() -> None:
     times = NoisySteps(TIMES, Noise(sigma=0.2), random.Random(1))
     before_s = times.decode_run_s(4, 1000, 50)
-    times.step_s(500, 0.0, 4, 1000)
-    assert times.decode_run_s(4, 1000, 50) != before_s
+    prompt_factor = times.step_s(500, 0.0, 4, 1000) / TIMES.step_s(500, 0.0, 4, 1000)
+    after_s = times.decode_run_s(4, 1000, 50)
+    assert after_s != before_s
+    assert after_s != pytest.approx(prompt_factor * TIMES.decode_run_s(4, 1000, 50))
 
 
 def test_slow_steps_take_the_factor_of_the_time() -> None:
