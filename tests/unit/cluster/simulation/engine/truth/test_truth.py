@@ -46,4 +46,4 @@ def test_stragglers_out_of_range_are_refused(number: int, factor: float) -> None
 
 def test_unknown_form_is_refused() -> None:
     with pytest.raises(ValueError, match="'flat'; the known ones are roofline, tiled"):
-        Truth(form="flat")  # type: ignore[arg-type]
+        Truth(form="flat")  # type: ignore[arg-type]  # a name that is no form
