@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from cluster.cli.truth_options import add_truth, truth_of
 from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.experiment import Cluster, Experiment, TargetMissed, parse_link
@@ -150,6 +151,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds between a worker's reports (default: %(default)s)",
     )
+    add_truth(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -317,6 +319,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
         max_tries=arguments.tries,
         host_tokens=arguments.host_tokens,
         reporting=Reporting(interval_s=arguments.report_interval),
+        truth=truth_of(arguments),
     )
 
 

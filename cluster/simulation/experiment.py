@@ -14,6 +14,7 @@ from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.engine.truth.truth import Truth
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, Reporting
 from cluster.simulation.results.summary import WARM_UP
 from cluster.simulation.run import simulate
@@ -64,6 +65,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
     max_tries: int = 1
     """Most times that a client sends one request: the first time, and again after each Retry-After."""
+    truth: Truth = Truth()
+    """What the engines' steps really take. Predictions and SLOs start from the roofline whatever it is."""
 
     def __post_init__(self) -> None:
         for kind, name, known in (("model", self.model, MODELS), ("device", self.device, DEVICES)):
@@ -71,6 +74,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"unknown {kind} {name!r}; the known ones are {', '.join(known)}")
         if self.kv_capacity_tokens < self.prefill_step_tokens:
             raise ValueError(f"{self.model} leaves no memory for KV blocks on {self.tensor_parallel} {self.device}")
+        if self.truth.stragglers.number > self.num_workers:
+            raise ValueError(f"{self.truth.stragglers.number} stragglers are more than the {self.num_workers} workers")
 
     @property
     def step_model(self) -> StepModel:
@@ -88,9 +93,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def split(self, num_prefill: int) -> ClusterSetting:
         """The setting with `num_prefill` prefill workers. All further workers are decode workers."""
+        num_decode = self.num_workers - num_prefill
+        slow_prefill, slow_decode = self.truth.stragglers.split(num_prefill, num_decode)
         return ClusterSetting(
-            prefill=self._pool(Pool.PREFILL, num_prefill, self.prefill_step_tokens),
-            decode=self._pool(Pool.DECODE, self.num_workers - num_prefill, self.decode_step_tokens),
+            prefill=self._pool(Pool.PREFILL, num_prefill, self.prefill_step_tokens, slow_prefill),
+            decode=self._pool(Pool.DECODE, num_decode, self.decode_step_tokens, slow_decode),
             kv_bytes_per_token=MODELS[self.model].kv_bytes_per_token,
             link=self.link,
             reporting=self.reporting,
@@ -98,7 +105,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             max_tries=self.max_tries,
         )
 
-    def _pool(self, pool: Pool, number: int, max_step_tokens: int) -> PoolSetting:
+    def _pool(self, pool: Pool, number: int, max_step_tokens: int, num_stragglers: int) -> PoolSetting:
         kv_bytes_per_token = MODELS[self.model].kv_bytes_per_token
         engine = EngineSetting(
             kv_capacity_tokens=self.kv_capacity_tokens,
@@ -108,7 +115,16 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             host_tokens_per_s=self.tensor_parallel * PCIE_BYTES_PER_S / kv_bytes_per_token,
         )
         kind = f"{self.model}|{self.device}|tp{self.tensor_parallel}|{pool}"
-        return PoolSetting(number=number, engine=engine, model=self.step_model, kind=kind)
+        return PoolSetting(
+            number=number,
+            engine=engine,
+            model=self.truth.step_times(self.step_model),
+            kind=kind,
+            noise=self.truth.noise,
+            noise_seed=self.truth.seed,
+            num_stragglers=num_stragglers,
+            straggler_factor=self.truth.stragglers.factor,
+        )
 
 
 class TargetMissed(Exception):

@@ -5,6 +5,7 @@ import msgspec
 from cluster.messages.ids import Pool
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.engine.engine_setting import EngineSetting, StepTimes
+from cluster.simulation.engine.truth.uneven_steps import Chance, Noise, NoisySteps, SlowSteps
 
 
 class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +18,19 @@ class PoolSetting(msgspec.Struct, frozen=True, kw_only=True):
     """The `EngineShape.kind` that the workers report. The Scheduler learns one latency model per kind."""
     max_requests: int = 512
     """Most requests that a worker runs at the same time. A worker answers WorkerBusy to a request beyond them."""
+    noise: Noise = Noise()
+    noise_seed: int = 0
+    num_stragglers: int = 0
+    """Workers that are slower than the others: the first ones of the pool."""
+    straggler_factor: float = 1.0
+    """Factor on the time of each step of these workers."""
+
+    def step_times(self, index: int, chance: Chance) -> StepTimes:
+        """The step times of the engine of a worker. `index`: the worker's index in its pool, from 0."""
+        times = self.model
+        if index < self.num_stragglers:
+            times = SlowSteps(times, self.straggler_factor)
+        return times if self.noise.is_none else NoisySteps(times, self.noise, chance)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

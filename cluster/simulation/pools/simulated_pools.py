@@ -5,6 +5,7 @@ token alone, and all later tokens with the last one.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 
 from cluster.errors import WorkerUnreachable
@@ -139,11 +140,13 @@ class SimulatedPools:
         generation = self._places.get(place, 0)
         self._places[place] = generation + 1
         name = WorkerId(f"{place}.{generation}" if generation else place)
+        setting = self._pool(pool)
         worker = SimulatedWorker(
             name,
             place,
             pool,
-            self._pool(pool),
+            setting,
+            setting.step_times(index, random.Random(f"{setting.noise_seed}/{name}")),
             kv_bytes_per_token=self.setting.kv_bytes_per_token,
             on_transfer=self._transfer,
             on_cache_change=self._reporter.report_changes,

@@ -9,6 +9,7 @@ from cluster.messages.generation import GenerateRequest, PromptTokenSources
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.reports import EngineShape, StepSample, WorkerLoad
 from cluster.simulation.engine.engine_request import EngineRequest, Moment, Phase
+from cluster.simulation.engine.engine_setting import StepTimes
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.pools.pool_setting import PoolSetting
 from cluster.simulation.traffic.workload import SimRequest
@@ -112,6 +113,7 @@ class SimulatedWorker:
         place: str,
         pool: Pool,
         setting: PoolSetting,
+        step_times: StepTimes,
         *,
         kv_bytes_per_token: int,
         on_transfer: "Callable[[SimulatedWorker, SimulatedRequest], None]",
@@ -125,7 +127,7 @@ class SimulatedWorker:
         self.place = place
         self.pool = pool
         self.setting = setting
-        self.engine = SimulatedEngine(setting.engine, setting.model)
+        self.engine = SimulatedEngine(setting.engine, step_times)
         self.shape = EngineShape(
             kind=setting.kind,
             kv_capacity_tokens=setting.engine.kv_capacity_tokens,

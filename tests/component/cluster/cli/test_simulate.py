@@ -6,10 +6,12 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cluster.cli.main import main
 from cluster.simulation.traffic.named_mixes import MIXES
+from tests.unit.cluster.simulation.engine.truth.tables import TABLE
 
 SMALL = ("--requests", "60", "--policy", "round_robin,pd_least")
 
@@ -42,6 +44,22 @@ def test_json_and_charts_hold_every_run(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert document["cluster"]["model"] == "qwen3-32b"
     charts = {file.name: ET.parse(file) for file in (tmp_path / "charts").iterdir()}
     assert set(charts) == {"goodput.svg", "attainment.svg", "ttft.svg", "tpot.svg"}
+
+
+def test_truth_is_chosen_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    table.write_bytes(msgspec.json.encode(TABLE))
+    tpots, truths = [], []
+    for name, arguments in enumerate(
+        [(), ("--truth", "tiled"), ("--truth", str(table)), ("--noise", "0.1"), ("--stragglers", "2x1.5")]
+    ):
+        file = tmp_path / f"{name}.json"
+        assert simulate(monkeypatch, *SMALL, "--json", str(file), *arguments) == 0
+        document = json.loads(file.read_text())
+        tpots.append(document["runs"][0]["tpot_s"]["p50"])
+        truths.append(document["cluster"]["truth"])
+    assert len(set(tpots)) == len(tpots)
+    assert (truths[1]["form"], truths[3]["noise"]["sigma"], truths[4]["stragglers"]["number"]) == ("tiled", 0.1, 2)
 
 
 def test_trace_is_replayed_again_and_again_until_there_are_enough(
@@ -88,6 +106,14 @@ def test_highest_rate_is_searched(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (("--rate", "fast"), "--rate"),
         (("--link", "-3"), "--link"),
         (("--rows", "x"), "--rows"),
+        (("--truth", "flat"), "'flat' is none of roofline, tiled and no file"),
+        (("--truth", "pyproject.toml"), "no file with a table of step times"),
+        (("--noise", "2"), "noise 2 is not between 0 and 1"),
+        (("--stalls", "2x0.1"), "stalls 2x0.1"),
+        (("--stragglers", "2"), "'2' is not two numbers"),
+        (("--stragglers", "1.5x2"), "not a whole number"),
+        (("--stragglers", "2x0.5"), "a factor of at least 1"),
+        (("--stragglers", "9x2"), "9 stragglers are more than the 8 workers"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_in_one_line(

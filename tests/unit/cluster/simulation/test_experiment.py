@@ -1,10 +1,19 @@
+import random
+from statistics import median
+
 import pytest
 
+from cluster.simulation.engine.truth.truth import Stragglers, Truth
+from cluster.simulation.engine.truth.uneven_steps import Noise
 from cluster.simulation.experiment import Cluster, Experiment, TargetMissed, parse_link
+from cluster.simulation.pools.pool_setting import PoolSetting
 from cluster.simulation.results.summary import summary
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
 from cluster.simulation.traffic.slos import parse_slos
+from cluster.simulation.traffic.workload import Arrival
+from router.prediction.hardware import prior
+from tests.expected import present
 
 
 def test_run_stops_when_its_target_is_out_of_reach_and_leaves_nothing_behind(recwarn: pytest.WarningsRecorder) -> None:
@@ -51,3 +60,60 @@ def test_pools_are_split_and_policies_without_prefill_pool_get_all_workers() -> 
 def test_link_is_named_or_a_number() -> None:
     assert parse_link("12").bytes_per_s == 12e9
     assert parse_link("tcp").bytes_per_s < 1e9
+
+
+def test_truth_changes_the_engines_and_not_what_the_scheduler_starts_from() -> None:
+    usual, other = Cluster(), Cluster(truth=Truth(form="tiled", stragglers=Stragglers(number=1, factor=3.0)))
+    work = 300, 1e6, 20, 50_000
+    for before, after in zip(pools(usual), pools(other), strict=True):
+        assert before.kind == after.kind
+        assert after.model.step_s(*work) != present(prior(after.kind)).step_s(*work) == before.model.step_s(*work)
+    assert usual.isolated_prefill_s(3000) == other.isolated_prefill_s(3000)
+
+
+def pools(cluster: Cluster) -> tuple[PoolSetting, PoolSetting]:
+    setting = cluster.split(4)
+    return setting.prefill, setting.decode
+
+
+def test_stragglers_are_the_first_workers_of_each_pool() -> None:
+    chance = random.Random(1)
+    for pool, number in zip(
+        pools(Cluster(truth=Truth(stragglers=Stragglers(number=3, factor=2.0)))), (2, 1), strict=True
+    ):
+        steps_s = [pool.step_times(index, chance).decode_run_s(8, 1000, 10) for index in range(4)]
+        expected_s = pool.model.decode_run_s(8, 1000, 10)
+        assert steps_s == [2 * expected_s] * number + [expected_s] * (4 - number)
+
+
+def test_slow_decode_worker_gives_its_tokens_more_slowly() -> None:
+    rows = generate(MIXES["chat"], 60)
+    tpots: dict[float, float] = {}
+    for factor in (1.0, 2.0):
+        cluster = Cluster(num_workers=1, truth=Truth(stragglers=Stragglers(number=1, factor=factor)))
+        records = Experiment(rows, cluster, parse_slos("mid")).run("round_robin", 0, 0.05)
+        tpots[factor] = median(record.tpot_s for record in records if record.tpot_s)
+    assert tpots[2.0] == pytest.approx(2 * tpots[1.0], rel=0.05)
+
+
+def test_noise_has_a_seed() -> None:
+    rows = generate(MIXES["tenants"], 80)
+    firsts = []
+    for seed in (1, 1, 2):
+        truth = Truth(noise=Noise(sigma=0.2, stall_share=0.01, stall_s=0.2), seed=seed)
+        records = Experiment(rows, Cluster(truth=truth), parse_slos("mid")).run("goodput", 4, 30.0)
+        firsts.append([record.ttft_s for record in records])
+    assert firsts[0] == firsts[1] != firsts[2]
+
+
+def test_each_worker_has_its_own_noise() -> None:
+    rows = [Arrival(arrival_s=float(number // 2), num_prompt=1000, num_output=2) for number in range(20)]
+    records = Experiment(rows, Cluster(num_workers=2, truth=Truth(noise=Noise(sigma=0.2))), parse_slos("mid")).run(
+        "round_robin", 0, 1.0
+    )
+    assert len({round(present(record.ttft_s), 9) for record in records}) == len(records)
+
+
+def test_more_stragglers_than_workers_are_refused() -> None:
+    with pytest.raises(ValueError, match="9 stragglers are more than the 8 workers"):
+        Cluster(truth=Truth(stragglers=Stragglers(number=9, factor=2.0)))
