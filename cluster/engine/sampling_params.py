@@ -80,6 +80,7 @@ FACTS: dict[str, Fact] = {
     "n": Fact(),
     "logprobs": Fact(),
     "prompt_logprobs": Fact(),
+    "prompt_logprob_token_ids": Fact(),
     "logprob_token_ids": Fact(resumes_with=(None, []), verifies_with=(None, [])),
     "structured_outputs": Fact(plain_with=ANY),
     # Used for how outputs are delivered
@@ -87,7 +88,6 @@ FACTS: dict[str, Fact] = {
     "stream_interval": _RESUMES_AND_VERIFIES,
     # Without effect on the tokens unless fields above are set
     "flat_logprobs": _RESUMES_AND_VERIFIES,
-    "prompt_logprob_token_ids": _RESUMES_AND_VERIFIES,
     "prompt_logprob_start": _RESUMES_AND_VERIFIES,
     "routed_experts_prompt_start": _RESUMES_AND_VERIFIES,
     # Set by vLLM, from the fields above

@@ -71,7 +71,7 @@ EXAMPLES: list[tuple[str, Any, frozenset[str]]] = [
     ("skip_clone", True, ALL),
     ("output_text_buffer_length", 3, ALL),
     ("flat_logprobs", True, ALL - {P}),
-    ("prompt_logprob_token_ids", np.array([[1, 2]]), ALL - {P}),
+    ("prompt_logprob_token_ids", np.array([[1, 2]]), frozenset()),
     ("prompt_logprob_start", 1, ALL - {P}),
     ("skip_reading_prefix_cache", True, ALL),
     ("routed_experts_prompt_start", 1, ALL - {P}),
