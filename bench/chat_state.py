@@ -26,6 +26,8 @@ import yaml
 
 from bench.fronts.child import FailedStart
 from bench.fronts.cost import percentile
+from bench.goals.chat_state import missed
+from bench.goals.verdict import conclude
 from bench.overhead import STOP_SIGNALS, machine
 from bench.turns import added_ttft, long_conversation, turn_cost
 from bench.turns.dialogs import Told
@@ -82,6 +84,9 @@ def main() -> None:
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps({"machine": title, "plan": plan._asdict(), **_to_json(results)}, indent=1))
     print(f"\n{title}\n\n{tables(results)}")
+    costs = {kind: results.cost.cost(kind) for kind in results.cost.runs}
+    summaries = {name: long_conversation.summary(told) for name, told in results.long.items()}
+    conclude(missed(results.added, costs, summaries))
 
 
 def _service(arguments: argparse.Namespace, say: Say) -> AbstractContextManager[Service]:

@@ -16,6 +16,8 @@ from statistics import median
 from time import perf_counter, thread_time
 from typing import Any, NoReturn
 
+from bench.goals.constraint_cost import COUNTING, KNOWN, NEW, VLLMS_CHECK, missed
+from bench.goals.verdict import conclude
 from cluster.messages.generation import GenerateRequest
 from router.session.receipt import Terms
 
@@ -83,10 +85,10 @@ async def ingress_costs(engine: RemoteEngine, num_properties: int) -> dict[str, 
 
     await compile_(a_schema(num_properties, -1))  # the process is started once
     return {
-        "vLLM's own check, on the event loop": await median_ms(as_vllm_does, schemas, thread_time),
-        "counting the bounds": await median_ms(count, schemas, thread_time),
-        "a new constraint waits, beside the event loop": await median_ms(compile_, schemas, perf_counter),
-        "a constraint that is known": await median_ms(compile_, schemas, thread_time),
+        VLLMS_CHECK: await median_ms(as_vllm_does, schemas, thread_time),
+        COUNTING: await median_ms(count, schemas, thread_time),
+        NEW: await median_ms(compile_, schemas, perf_counter),
+        KNOWN: await median_ms(compile_, schemas, thread_time),
     }
 
 
@@ -120,23 +122,28 @@ def no_session(request: GenerateRequest, terms: Terms) -> NoReturn:
     raise NotImplementedError("nothing is generated here")
 
 
-async def measure() -> None:
+async def measure() -> list[str]:
+    """Prints the figures, and returns the goals that they miss."""
     state = await vllm_state(parse(CONFIG), no_session)
     engine: Any = state.engine_client
+    found: list[str] = []
     for num_properties in (SMALL, LARGE):
         num_bytes = len(json.dumps(a_schema(num_properties, 0)))
         print(f"a schema of {num_properties} properties, {num_bytes} bytes")
-        for name, ms in (await ingress_costs(engine, num_properties)).items():
+        ingress_ms = await ingress_costs(engine, num_properties)
+        for name, ms in ingress_ms.items():
             print(f"  {name:48} {ms:8.2f} ms")
         plain_us, guarded_us = engine_costs(engine, num_properties)
         print(f"  {'following it in an engine, without the guard':48} {plain_us:8.1f} us/token")
         print(f"  {'with the guard':48} {guarded_us:8.1f} us/token")
+        found += missed(f"{num_properties} properties", ingress_ms, plain_us, guarded_us)
     await engine.compilers.close()
+    return found
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    asyncio.run(measure())
+    conclude(asyncio.run(measure()))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,14 @@ from api.context.plan import Budget, Measured, SummaryPlace, budget_of, plan, to
 from api.context.prompt_notes import SEAM_TOKENS, composed, text_of, user_message
 from api.context.turn_boundaries import Item, is_asked, turn_starts
 from api.wire.responses.as_chat import chat_messages
+from bench.goals.context import PerTurn, missed
+from bench.goals.verdict import conclude
 from cluster.config.context import ContextConfig
 from cluster.repository import REPO_ROOT
 
 MODEL = REPO_ROOT / "conf" / "models" / "baton-demo"
 BLOCK = 16
+NAIVE, SUMMARIZING = "drop the oldest", "planned, with summaries"
 INSTRUCTIONS = "Answer briefly. Say so where you do not know. " * 8
 WORDS = ["the", "code", "of", "Tosk", "is", "nine", "and", "Mela", "four", "while", "rain", "falls", "on", "Paris"]
 
@@ -157,23 +160,27 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=80, metavar="N", help="of a message, in the mean (%(default)s)")
     arguments = parser.parse_args()
     policies: dict[str, Planned | DropOldest] = {
-        "drop the oldest": DropOldest(),
+        NAIVE: DropOldest(),
         "planned": Planned(summarizes=False),
-        "planned, with summaries": Planned(summarizes=True),
+        SUMMARIZING: Planned(summarizes=True),
     }
     print(f"{arguments.turns} turns in a window of {arguments.window} tokens, blocks of {BLOCK}\n")
     print(f"{'':24}{'sent':>8}{'computed':>10}{'summaries':>11}{'cached':>8}{'moved':>7}{'known':>7}")
+    means = {}
     for name, policy in policies.items():
         sent = talk(policy, arguments)
         tokens, cached = sum(turn.tokens for turn in sent), sum(turn.cached for turn in sent)
         moved = sum(turn.cached < turn.tokens // 2 for turn in sent[1:])
         known = sum(turn.known for turn in sent) / len(sent)
-        per_turn = f"{tokens / len(sent):8,.0f}{(tokens - cached) / len(sent):10,.0f}{policy.read / len(sent):11,.0f}"
+        mean = PerTurn((tokens - cached) / len(sent), policy.read / len(sent), moved, known)
+        means[name] = mean
+        per_turn = f"{tokens / len(sent):8,.0f}{mean.computed:10,.0f}{mean.read:11,.0f}"
         print(f"{name:24}{per_turn}{cached / tokens:8.1%}{moved:7d}{known:7.0%}")
     print("\nsent, computed: tokens of a prompt, and those of it that are not in the cache, a turn;")
     print("summaries: tokens a turn that they are written from, in the background;")
     print("moved: turns with less than half of their prompt in the cache;")
     print("known: share of the conversation that a prompt holds, or a summary in it stands for")
+    conclude(missed(arguments.window, means[NAIVE], means[SUMMARIZING]))
 
 
 if __name__ == "__main__":

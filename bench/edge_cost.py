@@ -93,6 +93,10 @@ def measured_in(tree: Path) -> dict[str, list[float]]:
 
 
 def compare(base: str) -> None:
+    # Not at the top: the other commit's process runs this file, and may lack the modules
+    from bench.goals.edge_cost import missed
+    from bench.goals.verdict import conclude
+
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "base"
         subprocess.run(["git", "worktree", "add", "--detach", str(other), base], cwd=ROOT, check=True)
@@ -104,6 +108,7 @@ def compare(base: str) -> None:
                     sides[name].append(measured_in(tree))
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=ROOT, check=True)
+    of_medians = {}
     for what in sides["this"][0]:
         this, that = ([1000 * median(taken[what]) for taken in sides[side]] for side in ("this", "base"))
         ratios = sorted(one / other for one, other in zip(this, that, strict=True))
@@ -111,6 +116,8 @@ def compare(base: str) -> None:
             f"{what:>22}: {median(this):7.2f} ms, {median(that):7.2f} ms at {base}; "
             f"ratio {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
         )
+        of_medians[what] = median(ratios)
+    conclude(missed(of_medians))
 
 
 if __name__ == "__main__":

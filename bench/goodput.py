@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from bench.goals.verdict import conclude
 from bench.matrix import robust
 from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, TRAFFIC, matching
 from bench.matrix.report import OURS, REFERENCE, Matrix, details, heading, markdown, row, table, verdicts
@@ -230,9 +231,6 @@ class _Bench:
             print("\nAt a fixed load: attainment, good requests per second\n")
             print(aligned(robust.rows(fixed)))
             text += "\n" + markdown(robust.rows(fixed))
-        if OURS in matrix.policies and len(matrix.policies) > 1:
-            failures = verdicts(matrix)
-            print("\n" + ("\n".join(["Below what is wanted:", *failures]) if failures else "All cells are as wanted."))
         document = {
             "code": self._code,
             "requests": self._arguments.requests,
@@ -245,6 +243,8 @@ class _Bench:
         self._arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
         self._arguments.json.with_suffix(".md").write_text(text)
         print(f"\nbench: wrote {self._arguments.json} and .md in {_minutes(time.monotonic() - self._began_at)}")
+        if OURS in matrix.policies and len(matrix.policies) > 1:
+            conclude(verdicts(matrix))
 
 
 def _minutes(seconds: float) -> str:

@@ -19,6 +19,8 @@ import yaml
 from bench.fronts.child import FailedStart
 from bench.fronts.pace import write_pace
 from bench.fronts.setting import REPO_ROOT, Setting
+from bench.goals.goodput_real import missed
+from bench.goals.verdict import conclude
 from bench.live.contenders import Contender, Stage, adapted, contenders, started_generator
 from bench.live.mixes import LONG_SHARES
 from bench.live.report import Report
@@ -67,6 +69,7 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
             arguments.json.with_suffix(".md").write_text(f"{machine()}\n\n{report.markdown()}\n")
         say("stopping")
     print(f"\n{machine()}\n\n{report.text()}")
+    conclude(missed(report.verdicts))
 
 
 def _started(compared: list[Contender], stack: ExitStack, say: Callable[[str], None]) -> Stage:

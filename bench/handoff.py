@@ -16,6 +16,9 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.goals.handoff import missed
+from bench.goals.verdict import conclude
+
 PARTS = {
     "redeem": ("baton_handoff_seconds", {"part": "redeem"}),
     "until the first token": ("baton_handoff_seconds", {"part": "first_token"}),
@@ -48,6 +51,7 @@ def main() -> None:
     print(f"{released['count']:.0f} handoffs released; blocks free within {limits} (limits of the histogram's buckets)")
     if arguments.json:
         arguments.json.write_text(json.dumps({"parts_ms": parts, "released_s": released}))
+    conclude(missed(parts, released, arguments.released))
 
 
 class Service:

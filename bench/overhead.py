@@ -25,6 +25,8 @@ from bench.fronts.prompts import Prompts
 from bench.fronts.report import figures, tables, to_json
 from bench.fronts.setting import REPO_ROOT, Setting
 from bench.fronts.systems import LOAD_GENERATOR, SYSTEMS, System, started_load_generator
+from bench.goals.overhead import missed
+from bench.goals.verdict import conclude
 
 MODES = ("saturation", "paced")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -71,6 +73,7 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(to_json(machine(), plan, cells), indent=1))
     print(f"\n{machine()}\n\n{tables(plan, cells, by_process=arguments.by_process)}")
+    conclude(missed(plan.paces_s, cells))
 
 
 def stop(systems: list[System]) -> None:

@@ -24,6 +24,8 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from api.frontend.frontend import vllm_state
+from bench.goals.request_cost import missed
+from bench.goals.verdict import conclude
 from bench.placement import CASES, measure
 from cluster.config.application import parse
 from cluster.engine.block_hashes import BlockHasher
@@ -104,6 +106,7 @@ def main() -> None:
     print(f"CPU of a chat of {num_tokens} tokens, the median of {NUM_REQUESTS - NUM_WARM}")
     for name, seconds in [*parts.items(), ("in sum", sum(parts.values()))]:
         print(f"{name:20} {seconds * 1e3:5.2f} ms")
+    conclude(missed(parts))
 
 
 if __name__ == "__main__":
