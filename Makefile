@@ -73,7 +73,7 @@ bench-handoff: $(STAMP) ## measure the parts of a handoff, and when an abandoned
 bench-goodput: $(STAMP) compile ## compare placement policies on a simulated cluster: hours, or minutes with ARGS=--quick
 	$(BIN)/python -m bench.goodput $(ARGS)
 
-bench-goodput-real: $(STAMP) compile ## compare goodput on real engines with vLLM and vllm-router: 20 minutes, less with ARGS=--quick
+bench-goodput-real: $(STAMP) compile ## compare goodput on real engines with vLLM and vllm-router: an hour, less with ARGS=--quick
 	$(BIN)/python -m bench.goodput_real $(ARGS)
 
 bench-edge: $(STAMP) compile ## measure the cost of the checks of requests, against another commit: BASE=<commit>, 3 minutes

@@ -1,5 +1,6 @@
-"""Goodput of real engines on this machine: Baton against two colocated vLLM servers with least-loaded routing, fixed
-P->D on Baton's own engines, and vllm-router in P/D mode. Chats, long prompts, and both at once, in an open loop.
+"""Goodput of real engines on this machine: Baton against colocated vLLM servers with least-loaded routing at their best
+step size, fixed P->D on Baton's own engines, and vllm-router in P/D mode. Chats, long prompts, and both at once, in an
+open loop.
 
 docs/benchmarks.md says how to read the tables. After each round they are written anew, so a run that is stopped leaves
 what it has.
@@ -10,21 +11,26 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
+from bench.fronts import census
 from bench.fronts.child import FailedStart
 from bench.fronts.pace import write_pace
 from bench.fronts.setting import REPO_ROOT, Setting
+from bench.fronts.systems import LOAD_GENERATOR
 from bench.goals.goodput_real import missed
 from bench.goals.verdict import conclude
-from bench.live.contenders import Contender, Stage, adapted, contenders, started_generator
+from bench.live.contenders import NUM_WORKERS, Contender, Stage, adapted, contenders, started_generator
+from bench.live.memory import require_room
 from bench.live.mixes import LONG_SHARES
 from bench.live.report import Report
 from bench.live.rounds import Measurement, Plan
+from bench.live.tuning import STEP_TOKENS, best, in_order, try_all
 from bench.overhead import STOP_SIGNALS, machine, stop
 
 QUICK_ROUNDS, QUICK_ROUND_S = 1, 10.0
@@ -51,7 +57,8 @@ def main() -> None:
 
 
 def run(plan: Plan, arguments: argparse.Namespace) -> None:
-    setting = Setting(REPO_ROOT / ".baton" / "bench", adapted(yaml.safe_load(arguments.conf.read_text())))
+    conf = adapted(yaml.safe_load(arguments.conf.read_text()), arguments.workers)
+    setting = Setting(REPO_ROOT / ".baton" / "bench", conf)
     (setting.folder / "logs").mkdir(parents=True, exist_ok=True)
     write_pace(setting.pace_file, arguments.pace_ms / 1e3)
     began_at = time.monotonic()
@@ -61,25 +68,43 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
 
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        compared = contenders(setting, started_generator(setting))
-        stage = _started(compared, stack, say)
-        for results in Measurement(plan, compared, stage, setting.model, say).rounds():
+        stack.callback(census.kill, LOAD_GENERATOR)
+        generator = started_generator(setting)
+        candidates = step_sizes(arguments.vllm_step_tokens, setting.engine["max_num_batched_tokens"], arguments.quick)
+        calibrated, tried = None, []
+        if len(candidates) > 1:
+            calibrated, tried = try_all(candidates, arguments.workers, plan, setting, generator, say)
+        step_tokens = best(tried).step_tokens if tried else candidates[0]
+        compared = contenders(setting, generator, arguments.workers, step_tokens)
+        stage = _started(compared, arguments.workers, stack, say)
+        measurement = Measurement(plan, compared, stage, setting.model, say)
+        for results in measurement.rounds(calibrated or measurement.calibrated()):
             report = Report(plan, results)
-            arguments.json.write_text(json.dumps(report.to_json(machine()), indent=1))
+            tuning = {"workers": arguments.workers, "vllm_step_tokens": step_tokens, "tried": list(map(asdict, tried))}
+            arguments.json.write_text(json.dumps(report.to_json(machine()) | tuning, indent=1))
             arguments.json.with_suffix(".md").write_text(f"{machine()}\n\n{report.markdown()}\n")
         say("stopping")
     print(f"\n{machine()}\n\n{report.text()}")
     conclude(missed(report.verdicts))
 
 
-def _started(compared: list[Contender], stack: ExitStack, say: Callable[[str], None]) -> Stage:
+def step_sizes(asked: Sequence[int] | None, configured: int, is_quick: bool) -> list[int]:
+    """What the colocated servers are tried with. `configured`: what all other engines have."""
+    if asked is None:
+        asked = [configured] if is_quick else STEP_TOKENS
+    return in_order(asked, configured)
+
+
+def _started(compared: list[Contender], num_workers: int, stack: ExitStack, say: Callable[[str], None]) -> Stage:
     systems = list(dict.fromkeys(contender.system for contender in compared))
     stage = Stage(systems)
     stack.callback(stop, systems)
     stack.callback(stage.leave)
-    for system in systems:
+    for number, system in enumerate(systems):
         say(f"starting {system.name}")
         system.start()
+        if number == 0:
+            require_room(system, num_workers, num_workers * (len(systems) - 1))
     return stage
 
 
@@ -87,10 +112,21 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short round of each: to see that it works")
     parser.add_argument("--mixes", nargs="+", choices=LONG_SHARES, default=list(LONG_SHARES), help="(all)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    parser.add_argument(
+        "--workers", type=int, choices=NUM_WORKERS, default=NUM_WORKERS[0], help="engines of each system (%(default)s)"
+    )
+    parser.add_argument(
+        "--vllm-step-tokens",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help=f"step sizes that the colocated servers are tried with ({' '.join(map(str, STEP_TOKENS))}; with --quick"
+        " that of the config)",
+    )
     parser.add_argument("--round-seconds", type=float, default=20.0, help="of arrivals (%(default)s)")
     parser.add_argument(
-        "--load", type=float, default=0.6, help="share of what two colocated servers can do (%(default)s)"
+        "--load", type=float, default=0.6, help="share of what the colocated servers can do (%(default)s)"
     )
     parser.add_argument("--ttft-factor", type=float, default=5.0, help="TTFT SLO: times the TTFT alone (%(default)s)")
     parser.add_argument("--base-ms", type=float, default=100.0, help="and so much more (%(default)s)")

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -37,7 +37,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class System(ABC):
     """One system under load. `driver` puts the load on it, over HTTP if there is a `port`."""
 
-    name: ClassVar[str]
+    name: str
 
     def __init__(self, setting: Setting, driver: Driver) -> None:
         """`driver` is the one that all HTTP systems share."""
@@ -75,13 +75,16 @@ class System(ABC):
         self._children.append(child)
         return child
 
-    def _spawn_vllm(self, part: str, port: int, kv_role: str | None = None) -> Callable[[], None]:
+    def _spawn_vllm(
+        self, part: str, port: int, kv_role: str | None = None, step_tokens: int | None = None
+    ) -> Callable[[], None]:
         """What `vllm serve` runs; its own script needs package metadata that vLLM's CPU wheel lacks. Returns the wait
-        for it.
+        for it. `step_tokens`: another limit of a step than all engines have.
         """
         argv = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--host", HOST]
         argv += ["--port", str(port), "--model", self._setting.model, "--served-model-name", served_name(self._setting)]
-        argv += _command_line(self._setting.engine)
+        of_step = {"max_num_batched_tokens": step_tokens} if step_tokens else {}
+        argv += _command_line(self._setting.engine | of_step)
         if kv_role:
             argv += ["--kv-transfer-config", json.dumps(kv_transfer(kv_role))]
         child = self._spawn(part, argv, VLLM_NIXL_SIDE_CHANNEL_PORT=str(free_port()))
@@ -119,26 +122,35 @@ class Vllm(System):
 
 
 class VllmRouter(System):
-    """vllm-router in P/D mode before two `vllm serve`."""
+    """vllm-router in P/D mode before pairs of `vllm serve`."""
 
     name = "vllm-router"
 
+    def __init__(self, setting: Setting, driver: Driver, num_pairs: int = 1) -> None:
+        super().__init__(setting, driver)
+        self._prefill_ports = [free_port() for _ in range(num_pairs)]
+        self._decode_ports = [free_port() for _ in range(num_pairs)]
+
     def start(self) -> None:
         router = installed_router(self._setting.folder)
-        prefill, self._decode_port = free_port(), free_port()
         servers = [
-            self._spawn_vllm("prefill API server", prefill, KV_PRODUCER),
-            self._spawn_vllm("decode API server", self._decode_port, KV_CONSUMER),
+            *self._spawn_pool("prefill API server", self._prefill_ports, KV_PRODUCER),
+            *self._spawn_pool("decode API server", self._decode_ports, KV_CONSUMER),
         ]
         for ready in servers:
             ready()
         argv = [str(router), "--host", HOST, "--port", str(self.port), "--vllm-pd-disaggregation"]
-        argv += ["--prefill", f"http://{HOST}:{prefill}", "--decode", f"http://{HOST}:{self._decode_port}"]
+        for option, ports in (("--prefill", self._prefill_ports), ("--decode", self._decode_ports)):
+            argv += [argument for port in ports for argument in (option, f"http://{HOST}:{port}")]
         child = self._spawn("router", [*argv, "--prometheus-port", str(free_port())])
         wait(child, lambda: get(self.port, "/readiness") is not None)
 
     def pulled_tokens(self) -> float | None:
-        return _pulled(self._decode_port)
+        return sum(map(_pulled, self._decode_ports))
+
+    def _spawn_pool(self, part: str, ports: list[int], kv_role: str) -> list[Callable[[], None]]:
+        names = [part] if len(ports) == 1 else [f"{part} {number}" for number in range(len(ports))]
+        return [self._spawn_vllm(name, port, kv_role) for name, port in zip(names, ports, strict=True)]
 
 
 class Baton(System):

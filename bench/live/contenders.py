@@ -5,6 +5,7 @@ runs at the same nice level. A system that is not measured is stopped by signal:
 """
 
 import os
+import re
 import signal
 import time
 from collections.abc import Mapping
@@ -19,29 +20,46 @@ from bench.fronts.setting import Setting
 from bench.fronts.systems import LOAD_GENERATOR, Baton, System, VllmRouter, get, served_name, wait
 from bench.live.goodput import Slo
 
-OURS, FIXED, COLOCATED, ROUTED = "baton", "baton P->D", "2 x vllm", "vllm-router"
+OURS, FIXED, ROUTED = "baton", "baton P->D", "vllm-router"
+NUM_WORKERS = (2, 4)
+"""Engines that each system may have."""
 SETTLE_S = 1.0
 """After a stopped system goes on: its processes hear from each other again."""
 KEPT_RECEIPTS = 20_000
 _HOUR_S = 3600.0
+_WORKERS = re.compile(r'^baton_workers\{[^}]*deployment="scheduler"[^}]*\} (\S+)$', re.MULTILINE)
+
+
+def colocated_name(num_servers: int) -> str:
+    return f"{num_servers} x vllm"
 
 
 class Colocated(System):
-    """Two `vllm serve`, each of which computes prompts and generates."""
+    """Several `vllm serve`, each of which computes prompts and generates."""
 
     name = "vllm"
 
-    def __init__(self, setting: Setting, driver: Driver) -> None:
+    def __init__(self, setting: Setting, driver: Driver, num_servers: int, step_tokens: int) -> None:
         super().__init__(setting, driver)
-        self.ports = [free_port(), free_port()]
+        self.ports = [free_port() for _ in range(num_servers)]
+        self._step_tokens = step_tokens
 
     def start(self) -> None:
-        for ready in [self._spawn_vllm(f"API server {number}", port) for number, port in enumerate(self.ports)]:
+        servers = [
+            self._spawn_vllm(f"API server {number}", port, step_tokens=self._step_tokens)
+            for number, port in enumerate(self.ports)
+        ]
+        for ready in servers:
             ready()
 
 
 class EqualBaton(Baton):
     """At the nice level of the others, and of Ray's own processes."""
+
+    def _is_ready(self) -> bool:
+        """All of its workers are known, not only the first of each pool."""
+        pools = (self._setting.args[pool]["replicas"] for pool in ("prefill", "decode"))
+        return super()._is_ready() and known_workers(get(self.port, "/metrics") or "") == sum(pools)
 
     def _spawn(self, part: str, argv: list[str], **environment: str) -> Child:
         return super()._spawn(part, argv, RAY_worker_niceness="0", **environment)
@@ -72,27 +90,40 @@ class Contender:
         return headers
 
 
-def contenders(setting: Setting, generator: Driver) -> list[Contender]:
-    """All contenders in the order of the tables, Baton last."""
+def contenders(setting: Setting, generator: Driver, num_workers: int, step_tokens: int) -> list[Contender]:
+    """All contenders in the order of the tables, Baton last. `step_tokens`: of the colocated servers."""
     baton = EqualBaton(setting, generator)
     return [
-        Contender(COLOCATED, Colocated(setting, generator)),
-        Contender(ROUTED, VllmRouter(setting, generator)),
+        Contender(colocated_name(num_workers), Colocated(setting, generator, num_workers, step_tokens)),
+        Contender(ROUTED, VllmRouter(setting, generator, num_workers // 2)),
         Contender(FIXED, baton, path="P->D"),
         Contender(OURS, baton, is_told=True),
     ]
 
 
-def adapted(conf: dict[str, Any]) -> dict[str, Any]:
+def known_workers(metrics: str) -> int:
+    """The workers that the Scheduler knows, by the text of the service's metrics."""
+    return round(sum(map(float, _WORKERS.findall(metrics))))
+
+
+def adapted(conf: dict[str, Any], num_workers: int) -> dict[str, Any]:
     """A Serve config whose service keeps receipts, lets requests choose their path, and takes each request's own SLO:
-    the headers only tighten what the class has.
+    the headers only tighten what the class has. Half of its workers prefill. All workers together get the CPUs that one
+    of each pool has in the config.
     """
     application = conf["applications"][0]
     args = application["args"]
     ingress = {**args["ingress"], "keep_receipts": KEPT_RECEIPTS, "allow_path_header": True}
     loose = {"ttft_s": _HOUR_S, "ttft_per_prefill": 0.0, "tpot_s": _HOUR_S}
-    args = {**args, "ingress": ingress, "slo": {**args.get("slo", {}), "standard": loose}}
+    pools = {pool: _of_replicas(args.get(pool, {}), num_workers // 2) for pool in ("prefill", "decode")}
+    args = {**args, **pools, "ingress": ingress, "slo": {**args.get("slo", {}), "standard": loose}}
     return {**conf, "applications": [{**application, "args": args}]}
+
+
+def _of_replicas(pool: dict[str, Any], number: int) -> dict[str, Any]:
+    """As Ray counts CPUs: the engines of a small machine share its cores."""
+    cpus = {"cpus": pool["cpus"] * pool.get("replicas", 1) / number} if "cpus" in pool else {}
+    return {**pool, "replicas": number, **cpus}
 
 
 def started_generator(setting: Setting) -> Driver:

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from bench.fronts import census
@@ -12,7 +13,7 @@ from bench.fronts.prompts import text, words_per_token
 from bench.fronts.systems import LOAD_GENERATOR
 from bench.live import mixes
 from bench.live.client import OpenLoad
-from bench.live.contenders import COLOCATED, Contender, Stage
+from bench.live.contenders import Colocated, Contender, Stage
 from bench.live.goodput import Answer, Slo, slos
 from bench.live.mixes import CHAT, LONG, Ask
 from bench.live.receipts import Fate, fates
@@ -67,9 +68,8 @@ class Measurement:
         self._plan, self._contenders, self._stage, self._say = plan, contenders, stage, say
         self._words_per_token = words_per_token(model, random.Random(plan.seed))
 
-    def rounds(self) -> Iterator[Results]:
+    def rounds(self, results: Results) -> Iterator[Results]:
         """The same results after each round, which the next one adds to."""
-        results = self._calibrated()
         self._warm_up(results)
         places = [
             (number, mix, contender)
@@ -91,9 +91,19 @@ class Measurement:
             if done * self._plan.rounds % len(places) == 0:
                 yield results
 
-    def _calibrated(self) -> Results:
+    def attained(self, contender: Contender, results: Results) -> dict[str, float]:
+        """By mix: the share of good answers of one round, whose requests are in no other round."""
+        self._warm_up(results)
+        shares = {}
+        for mix in self._plan.mixes:
+            asked = self._asks(mix, results.per_s[mix], self._plan.round_s, "tuning")
+            run = self._run(contender, asked, results.slos)
+            shares[mix] = fmean(answer.is_good(results.slos) for answer in run.answers) if run.answers else 0.0
+        return shares
+
+    def calibrated(self) -> Results:
         """On the colocated servers: what Baton and its predictions have no part in."""
-        contender = next(contender for contender in self._contenders if contender.name == COLOCATED)
+        contender = next(contender for contender in self._contenders if isinstance(contender.system, Colocated))
         self._load(contender, mixes.at_once(self._asks("mixed", 5.0, 5.0, "first")), STREAMS)
         alone = self._alone(contender)
         plan = self._plan

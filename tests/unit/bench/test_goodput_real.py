@@ -1,10 +1,14 @@
 import json
 import random
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.live.contenders import adapted
+from bench.fronts.setting import Setting
+from bench.fronts.systems import System
+from bench.live.contenders import adapted, contenders, known_workers
 from bench.live.goodput import Answer, Slo, difference, interval, median_difference, prediction_error, slos
 from bench.live.mixes import CHAT, LONG, MOST_TURNS, THINK_S, asks, at_once, marked
 from bench.live.receipts import Fate
@@ -111,9 +115,68 @@ def test_prediction_error_is_relative_to_what_came() -> None:
 
 def test_the_adapted_config_is_valid_and_leaves_objectives_to_the_requests() -> None:
     conf = {"applications": [{"args": {"model": "m", "ingress": {"port": 1}, "slo": {}}}]}
-    config = parse(adapted(conf)["applications"][0]["args"])
+    config = parse(adapted(conf, 2)["applications"][0]["args"])
     assert config.ingress.allow_path_header and config.ingress.keep_receipts
     assert config.slo.standard.resolve(1.0, ttft_s=0.2, tpot_s=0.01).ttft_s == 0.2
+
+
+@pytest.mark.parametrize(("num_workers", "replicas", "cpus"), [(2, 1, 0.5), (4, 2, 0.25)])
+def test_half_of_the_workers_prefill_and_all_share_the_same_cpus(num_workers: int, replicas: int, cpus: float) -> None:
+    pool = {"replicas": 1, "cpus": 0.5, "engine": {"max_num_seqs": 8}}
+    conf = {"applications": [{"args": {"model": "m", "ingress": {"port": 1}, "prefill": pool, "decode": pool}}]}
+    args = adapted(conf, num_workers)["applications"][0]["args"]
+    assert args["prefill"] == args["decode"] == {**pool, "replicas": replicas, "cpus": cpus}
+    parse(args)
+
+
+def test_workers_are_those_that_the_scheduler_knows() -> None:
+    metrics = """# TYPE baton_workers gauge
+baton_workers{deployment="scheduler",pool="prefill",replica="a"} 2.0
+baton_workers{deployment="scheduler",pool="decode",replica="a"} 1.0
+baton_workers{deployment="ingress",pool="decode",replica="b"} 7.0
+baton_workers_else{deployment="scheduler"} 9.0
+"""
+    assert known_workers(metrics) == 3
+    assert known_workers("") == 0
+
+
+def a_setting(folder: Path) -> Setting:
+    engine = {"max_num_batched_tokens": 2048}
+    return Setting(folder, {"applications": [{"args": {"model": "m", "log_level": "ERROR", "engine": engine}}]})
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_each_system_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int) -> None:
+    """No process is started: the commands are looked at."""
+    commands: list[list[str]] = []
+
+    def spawn(system: System, part: str, argv: list[str], **environment: str) -> Any:
+        commands.append(argv)
+
+    monkeypatch.setattr(System, "_spawn", spawn)
+    monkeypatch.setattr("bench.fronts.systems.wait", lambda child, is_ready: None)
+    monkeypatch.setattr("bench.fronts.systems.installed_router", lambda folder: Path("vllm-router"))
+    no_driver: Any = None
+    colocated, routed, fixed, ours = contenders(a_setting(tmp_path), no_driver, num_workers, step_tokens=256)
+    assert (colocated.name, len(set(colocated.ports))) == (f"{num_workers} x vllm", num_workers)
+    assert fixed.system is ours.system
+    colocated.system.start()
+    assert [option(command, "--port") for command in commands] == [[str(port)] for port in colocated.ports]
+    assert [option(command, "--max-num-batched-tokens") for command in commands] == [["256"]] * num_workers
+    commands.clear()
+    routed.system.start()
+    *servers, router = commands
+    assert [option(command, "--max-num-batched-tokens") for command in servers] == [["2048"]] * num_workers
+    ports = [option(command, "--port")[0] for command in servers]
+    roles = [json.loads(option(command, "--kv-transfer-config")[0])["kv_role"] for command in servers]
+    by_role = {role: [port for port, of in zip(ports, roles, strict=True) if of == role] for role in set(roles)}
+    assert option(router, "--prefill") == [f"http://127.0.0.1:{port}" for port in by_role["kv_producer"]]
+    assert option(router, "--decode") == [f"http://127.0.0.1:{port}" for port in by_role["kv_consumer"]]
+    assert len(by_role["kv_producer"]) == len(by_role["kv_consumer"]) == num_workers // 2
+
+
+def option(command: list[str], name: str) -> list[str]:
+    return [value for given, value in pairwise(command) if given == name]
 
 
 def test_the_report_compares_ours_with_the_best_other_of_each_mix() -> None:

@@ -1,0 +1,71 @@
+"""The step size of the colocated servers. In a large step a long prompt holds up every stream of its server, and in a
+small one each prompt takes longer: which is best depends on the machine and the model, so each is tried.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.fronts.child import Driver
+from bench.fronts.setting import Setting
+from bench.fronts.systems import System
+from bench.live.contenders import Colocated, Contender, Stage, colocated_name
+from bench.live.rounds import Measurement, Plan, Results
+
+STEP_TOKENS = (128, 256, 512, 2048)
+"""The values that are tried. More find a better baseline and take longer."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One step size, on the same requests as the others."""
+
+    step_tokens: int
+    attainment: dict[str, float]
+    """By mix."""
+
+
+def best(tried: Sequence[Tried]) -> Tried:
+    """The highest attainment, as the mean over the mixes."""
+    return max(tried, key=lambda one: fmean(one.attainment.values()))
+
+
+def in_order(step_tokens: Sequence[int], configured: int) -> list[int]:
+    """Each value once, the configured one first: the SLOs come from the first that runs."""
+    return sorted(dict.fromkeys(step_tokens), key=lambda tokens: tokens != configured)
+
+
+def try_all(
+    step_tokens: Sequence[int],
+    num_servers: int,
+    plan: Plan,
+    setting: Setting,
+    generator: Driver,
+    say: Callable[[str], None],
+) -> tuple[Results, list[Tried]]:
+    """One after another, so that no more engines are up than in the comparison. The results have no runs yet."""
+    results: Results | None = None
+    tried = []
+    for tokens in in_order(step_tokens, setting.engine["max_num_batched_tokens"]):
+        system = Colocated(setting, generator, num_servers, tokens)
+        say(f"starting {colocated_name(num_servers)} with steps of {tokens} tokens")
+        with _up(system):
+            contender = Contender(colocated_name(num_servers), system)
+            measurement = Measurement(plan, [contender], Stage([system]), setting.model, say)
+            results = results or measurement.calibrated()
+            tried.append(Tried(tokens, measurement.attained(contender, results)))
+        shares = ", ".join(f"{mix} {100 * share:.1f} %" for mix, share in tried[-1].attainment.items())
+        say(f"steps of {tokens} tokens: {shares} attained")
+    assert results
+    return results, tried
+
+
+@contextmanager
+def _up(system: System) -> Iterator[None]:
+    try:
+        system.start()
+        yield
+    finally:
+        system.interrupt()
+        system.stop()
