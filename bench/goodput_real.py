@@ -29,8 +29,8 @@ from bench.live.contenders import NUM_WORKERS, Contender, Stage, adapted, conten
 from bench.live.memory import require_room
 from bench.live.mixes import LONG_SHARES
 from bench.live.report import Report
-from bench.live.rounds import Measurement, Plan
-from bench.live.tuning import STEP_TOKENS, best, in_order, try_all
+from bench.live.rounds import Measurement, Plan, Results
+from bench.live.tuning import STEP_TOKENS, Tried, best, in_order, try_all
 from bench.overhead import STOP_SIGNALS, machine, stop
 
 QUICK_ROUNDS, QUICK_ROUND_S = 1, 10.0
@@ -71,7 +71,8 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
         stack.callback(census.kill, LOAD_GENERATOR)
         generator = started_generator(setting)
         candidates = step_sizes(arguments.vllm_step_tokens, setting.engine["max_num_batched_tokens"], arguments.quick)
-        calibrated, tried = None, []
+        calibrated: Results | None = None
+        tried: list[Tried] = []
         if len(candidates) > 1:
             calibrated, tried = try_all(candidates, arguments.workers, plan, setting, generator, say)
         step_tokens = best(tried).step_tokens if tried else candidates[0]
