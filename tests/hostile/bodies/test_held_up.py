@@ -13,11 +13,16 @@ from tests.component.app_with_fakes import CHAT, COMPLETION, a_client, an_app
 from tests.component.fake_engines import FakeEngines
 from tests.hostile.state.blocking import longest_block
 
-LONGEST_S = 0.6
+LONGEST_S = 0.25
 """Longest block of the event loop, in seconds of CPU time of the process, because a thread may hold the interpreter
-lock, too. The longest one, of 120 prompts of 4,000 tokens, takes 0.18 to 0.35 s on a shared core. Higher lets longer
-blocks pass; lower fails in a slow hour of the machine.
+lock, too. Each call may take 50 ms on an idle core. The machine of the tests is shared, and one large garbage
+collection takes 0.25 s.
 """
+MANY_SESSIONS_S = 0.6
+"""LONGEST_S for the one body that starts 120 sessions of 4,000 tokens in one turn of the loop. They take 0.18 to 0.35 s
+on a shared core. Higher lets longer blocks pass; lower fails in a slow hour of the machine.
+"""
+MANY_SESSIONS = "prompts of token ids"
 MODEL = {"model": "baton-demo"}
 HELLO = [{"role": "user", "content": "Hello"}]
 TEXT = {"type": "text", "text": "x"}
@@ -58,7 +63,7 @@ BODIES = {
     "prompts": (COMPLETION, body(prompt=["a"] * 300_000)),
     "wrong items": ("/v1/responses", body(input=[{}] * 9_000)),
     "wrong parts of items": ("/v1/responses", body(input=[{"role": "user", "content": [{}] * 2000}] * 20)),
-    "prompts of token ids": (COMPLETION, body(prompt=[[5] * 4000] * 120, max_tokens=1)),
+    MANY_SESSIONS: (COMPLETION, body(prompt=[[5] * 4000] * 120, max_tokens=1)),
     "words to be counted": ("/v1/responses/input_tokens", body(input="word " * 3_000_000)),
     "metadata": ("/v1/responses", body(input="x", metadata={str(n): 1 for n in range(60_000)})),
 }
@@ -87,4 +92,5 @@ async def test_body_does_not_hold_up_others(client: httpx.AsyncClient, name: str
     if answer.status_code != 200:
         assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
         assert len(answer.content) < 5000
-    assert longest.blocked_s < LONGEST_S, f"{longest.blocked_s:.2f} s, {answer.status_code}"
+    most_s = MANY_SESSIONS_S if name == MANY_SESSIONS else LONGEST_S
+    assert longest.blocked_s < most_s, f"{longest.blocked_s:.2f} s, {answer.status_code}"
