@@ -53,6 +53,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an engine was lost with this request. A suspect request is given only to an engine that has just
     answered, so that its loss can be told from the loss of many engines at once.
     """
+    first_token_within_s: float | None = None
+    """Seconds from the sending of this message until the first token is due, by the TTFT objective. Negative if it is
+    late. An engine computes prompts in the order of these times. None if no time is known: such a prompt comes last.
+    """
     reasoning_ended: bool | None = None
     """Whether the prompt already closed its reasoning block, before which structured output does not apply. None
     without a reasoning parser.

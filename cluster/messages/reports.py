@@ -39,6 +39,14 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens of one step: vLLM's max_num_batched_tokens. A longer prompt is computed in several steps, together
     with decodes.
     """
+    mixed_chunk_tokens: int = 0
+    """Most prompt tokens of a step in which requests decode as well (a mixed step). 0 if such a step has no bound but
+    `max_step_tokens`, which counts one token for each decoding request.
+    """
+    by_deadline: bool = False
+    """Whether the engine computes prompts in the order in which their first tokens are due, and not in the order of
+    arrival.
+    """
     kv_bytes_per_token: int = 0
     leaves_tokens: bool = False
     """Whether the engine, as a prefill engine, leaves the last prompt tokens to the decode engine. Then it gives no

@@ -82,7 +82,7 @@ class PlacementAttempt:
             if self._is_answered:
                 return
         handoff = self._prefilled.handoff if self._prefilled else None
-        stream = self._ports.decode.generate(self._placement.generating, self._request, handoff)
+        stream = self._ports.decode.generate(self._placement.generating, self._timed(self._request), handoff)
         self.stream = stream
         if self._held is None:
             first = await self._deadline.within(anext(stream, None))
@@ -117,7 +117,7 @@ class PlacementAttempt:
         """Have the prompt computed. The token after it is held if the request can go on after a token."""
         request = self._request
         self._unredeemed = (worker, request.request_id)
-        result = await self._deadline.within(self._ports.prefill.prefill(worker, request))
+        result = await self._deadline.within(self._ports.prefill.prefill(worker, self._timed(request)))
         if result is None:
             raise PrefillFailed("the prefill ended without a handoff", worker)
         self._prefilled = result
@@ -129,6 +129,16 @@ class PlacementAttempt:
             self._request = request.after(result.first.token_ids)
         if request.is_verified:
             self._check = HandoffCheck(worker, self._request, result, self._ports.decode)
+
+    def _timed(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with the time that is left until its first token is due. A client that has tokens waits for the
+        next one.
+        """
+        slo = self._placement.slo
+        if slo is None:
+            return request
+        left_s = slo.ttft_s - self._timing.age_s(now()) if self._is_start else 0.0
+        return msgspec.structs.replace(request, first_token_within_s=left_s)
 
     @property
     def _is_answered(self) -> bool:
