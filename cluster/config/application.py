@@ -19,7 +19,15 @@ from cluster.slo import SloConfig
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 _BATON_SETS = frozenset(
-    {"model", "kv_transfer_config", "served_model_name", "kv_events_config", "prefix_caching_hash_algo"}
+    {
+        "model",
+        "kv_transfer_config",
+        "served_model_name",
+        "kv_events_config",
+        "prefix_caching_hash_algo",
+        "scheduler_cls",
+        "scheduling_policy",
+    }
 )
 """vLLM engine arguments that Baton sets itself. A config that contains one of them is refused."""
 _HASHED_ALIKE = frozenset({"block_size", "prefix_match_unit"})

@@ -79,7 +79,7 @@ class Engine:
         # The ingress has tried each constraint. vLLM would try it again here, between the tokens of all requests.
         self._llm.input_processor.structured_outputs_config = None
         self._tap = TokenTap.adopt(self._llm)
-        self.shape = shape_of(self._llm.vllm_config, pool, *_names(config))
+        self.shape = shape_of(self._llm.vllm_config, pool, config.mixed_chunk_tokens, *_names(config))
         if self.shape.block_size != config.engine.get("block_size", DEFAULT_BLOCK_SIZE):
             logger.error(
                 "the engine has chosen KV blocks of %d tokens: set `engine.block_size` to it, or the ingress, which "
@@ -180,6 +180,8 @@ def _arguments(pool: Pool, config: PoolConfig, engine_id: str, kv_events: KvEven
             "kv_transfer_config": KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id)),
             "kv_events_config": KVEventsConfig(**kv_events.arguments),
             "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
+            "scheduler_cls": "cluster.engine_core.deadline_scheduler.deadline_scheduler",
+            "scheduling_policy": "priority",
         }
     )
 

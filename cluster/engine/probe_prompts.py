@@ -26,4 +26,5 @@ class EngineProbes:
             request_id=request_id,
             prompt_token_ids=[rng.randrange(self._vocab_size) for _ in range(num_blocks * self._block_size)],
             sampling_params=encode_sampling_params(params),
+            first_token_within_s=0.0,  # requests wait until the link has proved itself
         )

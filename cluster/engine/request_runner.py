@@ -1,6 +1,7 @@
 """Requests on vLLM's engine, and calls to the engine's processes. vLLM's errors leave this module as ours."""
 
 import asyncio
+import time
 from typing import Any
 
 from vllm.exceptions import GracefulHTTPError, VLLMClientError
@@ -8,6 +9,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from cluster.engine.token_tap import RunningRequest, TokenEngine, TokenTap
+from cluster.engine_core.step_policy import priority_of
 from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
@@ -59,6 +61,11 @@ class RequestRunner:
                 request.request_id,
                 _prompt(request),
                 params,
+                priority=priority_of(
+                    request.first_token_within_s,
+                    time.monotonic(),
+                    is_pulled=(kv_transfer_params or {}).get("do_remote_prefill", False),
+                ),
                 reasoning_ended=request.reasoning_ended,
                 reasoning_parser_kwargs=request.reasoning_parser_kwargs,
             )

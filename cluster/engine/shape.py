@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from cluster.engine_core.step_policy import mixed_chunk
 from cluster.messages.ids import Pool
 from cluster.messages.reports import EngineShape
 
 
-def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:
+def shape_of(config: Any, pool: Pool, mixed_chunk_tokens: int, *names: str) -> EngineShape:
     """`config`: the VllmConfig of an engine that has started. `names`: what else tells kinds of engines apart. Engines
     of one kind must have the same names on all nodes.
     """
@@ -17,6 +18,8 @@ def shape_of(config: Any, pool: Pool, *names: str) -> EngineShape:
         kv_capacity_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
         block_size=cache.block_size,
         max_step_tokens=scheduling.max_num_batched_tokens,
+        mixed_chunk_tokens=mixed_chunk(config, mixed_chunk_tokens),
+        by_deadline=True,
         kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
         leaves_tokens=_leaves_tokens(config),
     )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.pools import DiskTierConfig, PoolConfig
+from cluster.engine_core.step_policy import MIXED_CHUNK_TOKENS
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.transport.topology import Device
@@ -33,6 +34,7 @@ def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine
     """Arguments for one engine of the pool. `engine_id` must be new for each process: a peer that knows its address
     must not take a restarted engine for the old one.
     """
+    steps = {MIXED_CHUNK_TOKENS: config.mixed_chunk_tokens}
     nixl = {
         "kv_connector": "NixlConnector",
         "kv_connector_module_path": "kvtransfer.connector",
@@ -41,12 +43,13 @@ def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine
         "kv_connector_extra_config": {
             "kv_lease_duration": engine_lease_s(config.kv_lease_s),
             GRAMMARS: msgspec.to_builtins(config.grammars),
+            **steps,
         },
     }
     engine = {"engine_id": engine_id, "kv_load_failure_policy": "recompute"}
     if config.tiers.dram_gib is None:
         return nixl | engine
-    both = {"connectors": [nixl, _offloading(config.tiers.dram_gib, config, device)]}
+    both = {"connectors": [nixl, _offloading(config.tiers.dram_gib, config, device)], **steps}
     return engine | {
         "kv_connector": "MultiConnector",
         "kv_role": _KV_ROLES[pool],

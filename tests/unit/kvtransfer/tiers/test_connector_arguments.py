@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
+from cluster.engine_core.step_policy import MIXED_CHUNK_TOKENS
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.tiers.connector_arguments import GIB, GRAMMARS, kv_transfer_arguments
@@ -35,6 +36,7 @@ def test_pool_without_tiers_has_nixl_alone() -> None:
         "kv_connector_extra_config": {
             "kv_lease_duration": engine_lease_s(12),
             GRAMMARS: {"step_ms": 20.0, "burst_ms": 100.0, "compile_timeout_s": 30.0},
+            MIXED_CHUNK_TOKENS: 256,
         },
     }
 
@@ -47,6 +49,7 @@ def test_tiers_stand_behind_the_same_nixl_connector(pool: Pool, role: str) -> No
     assert (both["kv_connector"], both["kv_role"]) == ("MultiConnector", role)
     assert (both["engine_id"], both["kv_load_failure_policy"]) == ("engine-1", "recompute")
     assert tiers["kv_connector"] == "OffloadingConnector"
+    assert both["kv_connector_extra_config"][MIXED_CHUNK_TOKENS] == 256  # the scheduler reads it there
 
 
 def test_dram_tier_has_its_size_and_keeps_answers_too() -> None:

@@ -1,0 +1,211 @@
+"""vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first.
+
+**Elastic steps.** While a request decodes, a step computes `mixed_chunk_tokens` of prompts beside the decodes, so that
+no token waits for a long step. While none decodes, a step has vLLM's `max_num_batched_tokens`. So one engine prefills
+in long steps, and decodes beside prompts in short ones.
+
+**Deadlines.** A request's `priority` is the time at which its first token is due (cluster/engine_core/step_policy.py).
+vLLM's own queue of waiting requests is in this order, and if memory runs short vLLM preempts the request that is due
+last. Prompts that vLLM has begun to compute share the tokens of a step with the prompts that wait, in the order of
+their deadlines. So a prompt that comes later and is due earlier overtakes a long prompt between two of its chunks. A
+step without decodes then computes the overtaking prompts alone, and of others what the weights' time allows
+(`mixed_chunk_tokens`).
+
+No prompt is overtaken for ever. Deadlines are points in time, so a prompt that arrives later than another one's
+deadline is due later. A request without a deadline has no such bound. A prompt that overtakes and finds no memory holds
+nobody up: its tokens go back to the prompts that it would overtake, until memory is freed.
+"""
+
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+from cluster.engine_core.step_policy import MIXED_CHUNK_TOKENS, mixed_chunk
+
+
+def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
+    """What vLLM's `scheduler_cls` names. vLLM decides late whether an engine schedules asynchronously, so the class is
+    chosen here.
+    """
+    kind = AsyncDeadlineScheduler if vllm_config.scheduler_config.async_scheduling else DeadlineScheduler
+    mixed_chunk_tokens = vllm_config.kv_transfer_config.kv_connector_extra_config[MIXED_CHUNK_TOKENS]
+    return kind(vllm_config=vllm_config, **arguments, mixed_chunk_tokens=mixed_chunk_tokens)
+
+
+class _DeadlineOrder:
+    """What comes before vLLM's Scheduler, or its AsyncScheduler, in the order of base classes."""
+
+    def __init__(self, *arguments: Any, mixed_chunk_tokens: int, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._max_step_tokens: int = self.max_num_scheduled_tokens
+        self._decode_tokens: int = 1 + self.num_spec_tokens
+        self._mixed_chunk_tokens = mixed_chunk(self.vllm_config, mixed_chunk_tokens)
+        self._shares: dict[str, int] | None = None
+        """Most tokens of this step for each prompt that has a place in it, by request id. None if vLLM needs no limit
+        but that of the step.
+        """
+        self._unclaimed = 0
+        """Tokens of this step for each waiting prompt that has no share."""
+        self._refused: tuple[str, int] | None = None
+        """The prompt that found no place when it would have overtaken others, and how many KV blocks were free then."""
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        overtaking = self._plan()
+        output = super().schedule(throttle_prefills)
+        if overtaking is not None:
+            # vLLM admits nothing in a step that preempts.
+            is_refused = overtaking.status is not RequestStatus.RUNNING and not output.preempted_req_ids
+            self._refused = (overtaking.request_id, self._num_free_blocks) if is_refused else None
+        return output
+
+    def _plan(self) -> Request | None:
+        """Set the tokens of the next step, and the shares in it. Return the first prompt that overtakes another one."""
+        self.max_num_scheduled_tokens = self._max_step_tokens
+        self._shares = None
+        if not (self._inflight_prefills or self.waiting or self.kv_holding_waiting):
+            return None
+        begun = [request for request in self.running if request.is_prefill_chunk]
+        loaded = self._loaded() if self.kv_holding_waiting else []
+        num_decodes = len(self.running) - len(begun)
+        is_mixed = bool(num_decodes) or any(map(self._is_decode, loaded))
+        for_decodes = (num_decodes + len(loaded)) * self._decode_tokens
+        for_prompts = self._mixed_chunk_tokens if is_mixed else self._max_step_tokens
+        self.max_num_scheduled_tokens = min(for_decodes + for_prompts, self._max_step_tokens)
+        if begun:
+            begun.sort(key=_due)
+            self.running = [request for request in self.running if not request.is_prefill_chunk] + begun
+            if (self.waiting or loaded) and self._has_slot:
+                return self._share(begun, loaded, for_decodes, is_mixed)
+        return None
+
+    def _share(self, begun: list[Request], loaded: list[Request], for_decodes: int, is_mixed: bool) -> Request | None:
+        """Divide the tokens that the decodes leave among the prompts that are due first."""
+        waiting, num_pulls = self._admissible() if self._pause_state == PauseState.UNPAUSED else ([], 0)
+        rivals = [request for request in waiting if _due(request) < _due(begun[-1])]
+        rivals += [request for request in loaded if not self._is_decode(request)]
+        overtaking = min(rivals, key=_due, default=None)
+        if overtaking is not None and self._is_still_refused(overtaking):
+            rivals, overtaking = [], None
+        urgent = 0 if is_mixed else sum(_left(rival) for rival in rivals if _due(rival) < _due(begun[0]))
+        if urgent:
+            tokens = for_decodes + max(urgent, self._mixed_chunk_tokens)
+            self.max_num_scheduled_tokens = min(tokens, self._max_step_tokens)
+        left = self.max_num_scheduled_tokens - for_decodes
+        if num_pulls and left > 1:
+            left -= 1  # vLLM starts no pull in a step that has no token left
+        self._shares = {}
+        for request in sorted((*begun, *rivals), key=_due):
+            self._shares[request.request_id] = share = min(max(left, 0), _left(request))
+            left -= share
+        self._unclaimed = max(left, 0)
+        return overtaking
+
+    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """vLLM asks this for every request that it gives tokens."""
+        if self._shares is not None:
+            num_new_tokens = self._within_share(request, num_computed_tokens, num_new_tokens)
+        if not self.num_prefill_lookahead:
+            return num_new_tokens
+        return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+
+    def _mamba_block_aligned_split(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_local_computed_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+    ) -> int:
+        """vLLM asks this before, for models whose chunks must end at blocks."""
+        if self._shares is not None:
+            cached = num_new_local_computed_tokens + num_external_computed_tokens
+            num_new_tokens = self._within_share(request, request.num_computed_tokens + cached, num_new_tokens)
+        return super()._mamba_block_aligned_split(
+            request, num_new_tokens, num_new_local_computed_tokens, num_external_computed_tokens
+        )
+
+    def _within_share(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        shares = self._shares or {}
+        if request.status is RequestStatus.RUNNING:
+            return min(num_new_tokens, shares.get(request.request_id, num_new_tokens))
+        if request.num_tokens - num_computed_tokens <= self._decode_tokens:
+            return num_new_tokens
+        share = shares.get(request.request_id, self._unclaimed)
+        if request.num_computed_tokens:
+            share = max(share, 1)  # a request that has its blocks must not hold up the others that have theirs
+        return min(num_new_tokens, share)
+
+    def _loaded(self) -> list[Request]:
+        """Requests whose KV blocks are here, and which can be admitted."""
+        here = self.finished_recving_kv_req_ids
+        return [
+            request
+            for request in self.kv_holding_waiting._heap
+            if request.status in _ADMITTED or request.request_id in here
+        ]
+
+    def _admissible(self) -> tuple[list[Request], int]:
+        """Prompts that vLLM can begin in this step if it has the memory, and the number of pulls that it can start."""
+        prompts, num_pulls = [], 0
+        for request in self.waiting._heap:
+            if request.num_stale_output_tokens and not request.drop_stale_output:
+                continue
+            if request.status not in _ADMITTED and not _has_grammar(request):
+                continue
+            if (request.kv_transfer_params or {}).get("do_remote_prefill"):
+                num_pulls += 1
+            else:
+                prompts.append(request)
+        return prompts, num_pulls
+
+    def _is_still_refused(self, request: Request) -> bool:
+        if self._refused is None:
+            return False
+        request_id, num_free = self._refused
+        return request.request_id == request_id and self._num_free_blocks <= num_free
+
+    def _is_decode(self, request: Request) -> bool:
+        return _left(request) <= self._decode_tokens
+
+    @property
+    def _has_slot(self) -> bool:
+        return len(self.running) + self.num_waiting_for_streaming_input < self.max_num_active_reqs
+
+    @property
+    def _num_free_blocks(self) -> int:
+        return self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+class DeadlineScheduler(_DeadlineOrder, Scheduler):
+    """For engines that schedule a step when the step before it is done, as on CPUs."""
+
+
+class AsyncDeadlineScheduler(_DeadlineOrder, AsyncScheduler):
+    """For engines that schedule a step while the step before it runs."""
+
+
+_ADMITTED = frozenset({RequestStatus.WAITING, RequestStatus.PREEMPTED})
+"""States from which vLLM admits a request. In the others the request waits for something."""
+
+
+def _due(request: Request) -> tuple[int, float]:
+    """vLLM's own order of requests."""
+    return request.priority, request.arrival_time
+
+
+def _left(request: Request) -> int:
+    """Tokens that are not computed yet. Prefixes that the cache has are not known before vLLM admits the request."""
+    return max(1, request.num_tokens - request.num_computed_tokens)
+
+
+def _has_grammar(request: Request) -> bool:
+    """Whether a request that waits for its grammar has it now."""
+    return (
+        request.status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        and request.structured_output_request is not None
+        and request.structured_output_request.is_grammar_ready
+    )

@@ -1,0 +1,139 @@
+"""vLLM's scheduler as an engine's core has it, and steps without a model: each step's output is made up."""
+
+from collections import deque
+from typing import Any
+
+import torch
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from cluster.engine_core.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
+from cluster.engine_core.step_policy import NO_DEADLINE
+from cluster.repository import REPO_ROOT
+
+BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
+"""Tokens of a KV block, of the longest step, and of prompts beside decodes; and the most requests that run."""
+
+
+class Stepping:
+    """An engine that generates token 7 for each request, one step at a time."""
+
+    def __init__(self, num_blocks: int = 1000, *, kind: Any = DeadlineScheduler, slots: int = SLOTS) -> None:
+        config = VllmConfig(
+            model_config=ModelConfig(model=str(REPO_ROOT / "conf/models/baton-demo"), dtype="bfloat16", seed=0),
+            cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=False),
+            scheduler_config=SchedulerConfig(
+                max_num_batched_tokens=MOST,
+                max_num_seqs=slots,
+                max_model_len=8192,
+                is_encoder_decoder=False,
+                policy="priority",
+                async_scheduling=kind is AsyncDeadlineScheduler,
+            ),
+            device_config=DeviceConfig("cpu"),
+        )
+        config.cache_config.num_gpu_blocks = num_blocks
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        own = {"mixed_chunk_tokens": CHUNK} if kind in (DeadlineScheduler, AsyncDeadlineScheduler) else {}
+        self.scheduler = kind(
+            vllm_config=config,
+            kv_cache_config=KVCacheConfig(num_blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK,
+            **own,
+        )
+        self.steps: list[dict[str, int]] = []
+        """Tokens of each step, by request."""
+        self.firsts: list[str] = []
+        """Requests in the order of their first tokens."""
+        self.mixed_chunks: list[int] = []
+        """Prompt tokens of each step in which a request decoded; 0 for other steps."""
+        self._generated: dict[str, int] = {}
+        self._depth = 2 if kind is AsyncDeadlineScheduler else 1
+        self._planned: deque[tuple[SchedulerOutput, list[list[int]]]] = deque()
+
+    def add(self, name: str, num_tokens: int, due: int = NO_DEADLINE, num_output: int = 1) -> Request:
+        params = SamplingParams(max_tokens=num_output, ignore_eos=True, temperature=0.0)
+        request = Request(name, list(range(num_tokens)), params, None, priority=due, arrival_time=len(self._generated))
+        self._generated[name] = 0
+        self.scheduler.add_request(request)
+        return request
+
+    def step(self) -> dict[str, int]:
+        """Schedule steps, and give back what the first one of them has computed. Return its tokens by request. An
+        asynchronous scheduler is one step ahead.
+        """
+        self._planned.append(self._plan())
+        while len(self._planned) < self._depth:
+            self._planned.append(self._plan())
+        return self._take(*self._planned.popleft())
+
+    def generated(self, name: str) -> int:
+        return self._generated[name]
+
+    def computed(self, name: str) -> int:
+        return sum(step.get(name, 0) for step in self.steps)
+
+    def until_done(self, most_steps: int = 500) -> list[dict[str, int]]:
+        """Raises AssertionError if some request has not ended after so many steps."""
+        first = len(self.steps)
+        while self.scheduler.get_num_unfinished_requests():
+            assert len(self.steps) - first < most_steps, "some request never ends"
+            self.step()
+        return self.steps[first:]
+
+    def _plan(self) -> tuple[SchedulerOutput, list[list[int]]]:
+        decoding = {request.request_id for request in self.scheduler.running if not request.is_prefill_chunk}
+        planned = self.scheduler.schedule()
+        tokens = planned.num_scheduled_tokens
+        self.mixed_chunks.append(sum(n for name, n in tokens.items() if name not in decoding) if decoding else 0)
+        return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens]
+
+    def _take(self, planned: SchedulerOutput, sampled: list[list[int]]) -> dict[str, int]:
+        names = list(planned.num_scheduled_tokens)
+        output = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: i for i, name in enumerate(names)},
+            sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+        for outputs in self.scheduler.update_from_output(planned, output).values():
+            for answered in outputs.outputs:
+                self.firsts += [answered.request_id] * (not self._generated[answered.request_id])
+                self._generated[answered.request_id] += len(answered.new_token_ids)
+        self.steps.append(dict(planned.num_scheduled_tokens))
+        return self.steps[-1]
+
+
+class PullingConnector(KVConnectorBase_V1):
+    """A connector that pulls every prompt that another engine has computed. Its pulls never end by themselves."""
+
+    def __init__(self, kv_cache_config: KVCacheConfig) -> None:
+        self._kv_cache_config = kv_cache_config
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        is_pull = (request.kv_transfer_params or {}).get("do_remote_prefill", False)
+        return (request.num_tokens - num_computed_tokens, True) if is_pull else (0, False)
+
+    def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
+        if request.kv_transfer_params:
+            request.kv_transfer_params["do_remote_prefill"] = False
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Any:
+        return None
+
+    def start_load_kv(self, *arguments: Any, **named: Any) -> None: ...
+
+    def wait_for_layer_load(self, layer_name: str) -> None: ...
+
+    def save_kv_layer(self, *arguments: Any, **named: Any) -> None: ...
+
+    def wait_for_save(self) -> None: ...

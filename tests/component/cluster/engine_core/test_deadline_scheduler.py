@@ -1,0 +1,169 @@
+"""Which tokens each step computes, with vLLM's scheduler and without a model."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vllm.v1.request import Request, RequestStatus
+
+from cluster.engine_core.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
+from tests.component.cluster.engine_core.stepping import BLOCK, CHUNK, MOST, PullingConnector, Stepping
+
+KINDS = pytest.mark.parametrize("kind", [DeadlineScheduler, AsyncDeadlineScheduler])
+SOON, LATE = 10, 9000
+
+
+def test_prompt_is_computed_in_long_steps_while_nobody_decodes() -> None:
+    engine = Stepping()
+    engine.add("long", 3 * MOST)
+    assert engine.until_done() == [{"long": MOST}] * 3
+
+
+@KINDS
+def test_step_in_which_a_request_decodes_computes_one_chunk_of_prompts(kind: Any) -> None:
+    engine = Stepping(kind=kind)
+    engine.add("decoding", 10, num_output=8)
+    engine.step()
+    engine.add("long", 6 * CHUNK)
+    steps = engine.until_done()
+    assert [step for step in steps if {"decoding", "long"} == step.keys()][:5] == [{"decoding": 1, "long": CHUNK}] * 5
+    assert (engine.generated("decoding"), engine.computed("long")) == (8, 6 * CHUNK)
+
+
+def test_waiting_prompts_are_computed_in_the_order_of_their_deadlines() -> None:
+    engine = Stepping()
+    for name, due in (("never", None), ("third", 30), ("first", 10), ("second", 20)):
+        engine.add(name, MOST, **({} if due is None else {"due": due}))
+    engine.until_done()
+    assert engine.firsts == ["first", "second", "third", "never"]
+
+
+@KINDS
+def test_urgent_prompt_overtakes_one_that_is_being_computed(kind: Any) -> None:
+    engine = Stepping(kind=kind)
+    engine.add("long", 4 * MOST, due=LATE)
+    engine.step()
+    engine.add("urgent", 2 * CHUNK, due=SOON)
+    steps = engine.until_done()
+    assert {"urgent": 2 * CHUNK} in steps
+    assert engine.firsts == ["urgent", "long"]
+    assert (engine.computed("urgent"), engine.computed("long")) == (2 * CHUNK, 4 * MOST)
+
+
+def test_overtaken_prompt_takes_the_tokens_that_cost_no_time() -> None:
+    engine = Stepping()
+    engine.add("long", 2 * MOST, due=LATE)
+    engine.step()
+    engine.add("urgent", 5, due=SOON)
+    engine.add("later", MOST, due=LATE + 1)
+    assert engine.step() == {"urgent": 5, "long": CHUNK - 5}
+
+
+def test_prompts_that_are_being_computed_and_waiting_ones_merge_by_deadline() -> None:
+    engine = Stepping()
+    for name, due in (("first", 10), ("third", 30)):
+        engine.add(name, MOST + 10, due=due)
+    engine.step()
+    engine.step()
+    assert {request.request_id for request in engine.scheduler.running} >= {"third"}
+    engine.add("second", 2 * MOST, due=20)
+    engine.until_done()
+    assert engine.firsts == ["first", "second", "third"]
+
+
+def test_prompt_that_is_due_later_overtakes_nobody() -> None:
+    engine = Stepping()
+    engine.add("first", 2 * MOST, due=SOON)
+    engine.step()
+    engine.add("second", 10, due=LATE)
+    assert engine.step() == {"first": MOST}
+
+
+def test_decodes_go_on_while_prompts_overtake() -> None:
+    engine = Stepping()
+    engine.add("decoding", 10, num_output=20)
+    engine.step()
+    engine.add("long", 10 * CHUNK, due=LATE)
+    engine.step()
+    engine.add("urgent", 3 * CHUNK, due=SOON)
+    assert [engine.step() for _ in range(3)] == [{"decoding": 1, "urgent": CHUNK}] * 3
+    assert engine.step() == {"decoding": 1, "long": CHUNK}
+
+
+def test_prompt_without_memory_overtakes_nobody_for_longer_than_a_step() -> None:
+    engine = Stepping(num_blocks=2 * MOST // BLOCK)
+    engine.add("long", MOST + 500, due=LATE)
+    engine.step()
+    engine.add("urgent", MOST, due=SOON)
+    steps = engine.until_done()
+    assert steps[:2] == [{}, {"long": 500}]
+    assert engine.firsts == ["long", "urgent"]
+
+
+def test_request_that_still_pulls_holds_up_no_prompt() -> None:
+    engine = Stepping()
+    engine.add("long", 2 * MOST, due=LATE)
+    engine.step()
+    _pulling(engine, "pulling", 20)
+    assert engine.step() == {"long": MOST}
+
+
+def test_pulled_request_decodes_in_the_next_step_beside_a_prompt_of_any_length() -> None:
+    engine = Stepping()
+    engine.add("long", 4 * MOST, due=LATE)
+    engine.step()
+    pulled = _pulling(engine, "pulled", 20)
+    engine.scheduler.connector = PullingConnector(engine.scheduler.kv_cache_config)
+    engine.scheduler.finished_recving_kv_req_ids.add(pulled.request_id)
+    assert engine.step() == {"pulled": 1, "long": CHUNK}
+
+
+def test_step_beside_a_long_prompt_has_room_to_start_a_pull() -> None:
+    engine = Stepping()
+    engine.add("long", 4 * MOST, due=SOON)
+    engine.step()
+    engine.scheduler.connector = PullingConnector(engine.scheduler.kv_cache_config)
+    request = engine.add("pull", 40, due=LATE)
+    request.kv_transfer_params = {"do_remote_prefill": True}
+    engine.add("later", 40, due=LATE + 1)
+    assert engine.step() == {"long": MOST - 1}
+    assert request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
+
+
+@KINDS
+@settings(max_examples=150, deadline=None)
+@given(
+    traffic=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 600), st.integers(1, 30), st.integers(1, 20)), min_size=1
+    ),
+    num_blocks=st.integers(41, 120),
+    slots=st.integers(1, 8),
+)
+def test_every_request_ends_with_all_its_tokens(
+    kind: Any, traffic: list[tuple[int, int, int, int]], num_blocks: int, slots: int
+) -> None:
+    engine = Stepping(num_blocks, kind=kind, slots=slots)
+    requests = []
+    for number, (gap, num_tokens, due, num_output) in enumerate(traffic):
+        for _ in range(gap % 5):
+            engine.step()
+        requests.append(engine.add(f"request-{number}", num_tokens, due, num_output))
+    engine.until_done(60 * len(traffic))
+    for request, (_, num_tokens, _, num_output) in zip(requests, traffic, strict=True):
+        assert engine.generated(request.request_id) == num_output
+        if not request.num_preemptions:
+            assert num_tokens + num_output - 1 <= engine.computed(request.request_id) <= num_tokens + num_output
+    assert max(sum(step.values()) for step in engine.steps) <= MOST
+    assert max(engine.mixed_chunks) <= CHUNK
+
+
+def _pulling(engine: Stepping, name: str, num_tokens: int) -> Request:
+    """A request whose blocks are being read."""
+    scheduler = engine.scheduler
+    request = engine.add(name, num_tokens, due=SOON)
+    scheduler.waiting.remove_request(request)
+    scheduler.kv_cache_manager.allocate_slots(request, num_tokens, delay_cache_blocks=True)
+    request.status, request.num_computed_tokens = RequestStatus.WAITING_FOR_REMOTE_KVS, num_tokens
+    scheduler._enqueue_waiting_request(request)
+    return request
