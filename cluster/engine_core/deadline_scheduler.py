@@ -37,11 +37,12 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     return kind(vllm_config=vllm_config, **arguments, mixed_chunk_tokens=mixed_chunk_tokens)
 
 
-class _DeadlineOrder:
-    """What comes before vLLM's Scheduler, or its AsyncScheduler, in the order of base classes."""
+class DeadlineScheduler(Scheduler):
+    """For engines that schedule a step when the step before it is done, as on CPUs."""
 
     def __init__(self, *arguments: Any, mixed_chunk_tokens: int, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.running: list[Request]
         self._max_step_tokens: int = self.max_num_scheduled_tokens
         self._decode_tokens: int = 1 + self.num_spec_tokens
         self._mixed_chunk_tokens = mixed_chunk(self.vllm_config, mixed_chunk_tokens)
@@ -71,8 +72,9 @@ class _DeadlineOrder:
             return None
         begun = [request for request in self.running if request.is_prefill_chunk]
         loaded = self._loaded() if self.kv_holding_waiting else []
-        num_decodes = len(self.running) - len(begun)
-        is_mixed = bool(num_decodes) or any(map(self._is_decode, loaded))
+        decodes = any(not request.is_prefill_chunk and _goes_on(request) for request in self.running)
+        num_decodes = len(self.running) - len(begun) if decodes else 0
+        is_mixed = decodes or any(map(self._is_decode, loaded))
         for_decodes = (num_decodes + len(loaded)) * self._decode_tokens
         for_prompts = self._mixed_chunk_tokens if is_mixed else self._max_step_tokens
         self.max_num_scheduled_tokens = min(for_decodes + for_prompts, self._max_step_tokens)
@@ -180,11 +182,7 @@ class _DeadlineOrder:
         return self.kv_cache_manager.block_pool.get_num_free_blocks()
 
 
-class DeadlineScheduler(_DeadlineOrder, Scheduler):
-    """For engines that schedule a step when the step before it is done, as on CPUs."""
-
-
-class AsyncDeadlineScheduler(_DeadlineOrder, AsyncScheduler):
+class AsyncDeadlineScheduler(DeadlineScheduler, AsyncScheduler):
     """For engines that schedule a step while the step before it runs."""
 
 
@@ -200,6 +198,15 @@ def _due(request: Request) -> tuple[int, float]:
 def _left(request: Request) -> int:
     """Tokens that are not computed yet. Prefixes that the cache has are not known before vLLM admits the request."""
     return max(1, request.num_tokens - request.num_computed_tokens)
+
+
+def _goes_on(request: Request) -> bool:
+    """Whether a request needs a token of the next step after its last known one. An asynchronous scheduler has given
+    the last one already, and not seen it yet.
+    """
+    num_pending = request.num_output_placeholders
+    last = request.num_prompt_tokens + request.max_tokens
+    return not num_pending or request.num_computed_tokens + 2 - num_pending < last
 
 
 def _has_grammar(request: Request) -> bool:

@@ -42,6 +42,7 @@ HOMES = {
     "uvicorn": ("api/server/*",),
     "vllm": (
         "cluster/engine/*",
+        "cluster/engine_core/deadline_scheduler.py",
         "cluster/engine_core/grammar_*.py",
         "kvtransfer/connector.py",
         "kvtransfer/side_channel.py",

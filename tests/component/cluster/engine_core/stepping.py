@@ -53,7 +53,7 @@ class Stepping:
         self.firsts: list[str] = []
         """Requests in the order of their first tokens."""
         self.mixed_chunks: list[int] = []
-        """Prompt tokens of each step in which a request decoded; 0 for other steps."""
+        """Tokens of each step beside one for every request that decodes; 0 for steps without such a request."""
         self._generated: dict[str, int] = {}
         self._depth = 2 if kind is AsyncDeadlineScheduler else 1
         self._planned: deque[tuple[SchedulerOutput, list[list[int]]]] = deque()
@@ -92,7 +92,7 @@ class Stepping:
         decoding = {request.request_id for request in self.scheduler.running if not request.is_prefill_chunk}
         planned = self.scheduler.schedule()
         tokens = planned.num_scheduled_tokens
-        self.mixed_chunks.append(sum(n for name, n in tokens.items() if name not in decoding) if decoding else 0)
+        self.mixed_chunks.append(sum(tokens.values()) - len(decoding) if decoding else 0)
         return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens]
 
     def _take(self, planned: SchedulerOutput, sampled: list[list[int]]) -> dict[str, int]:

@@ -31,6 +31,15 @@ def test_step_in_which_a_request_decodes_computes_one_chunk_of_prompts(kind: Any
     assert (engine.generated("decoding"), engine.computed("long")) == (8, 6 * CHUNK)
 
 
+@KINDS
+def test_prompt_that_has_just_been_computed_and_asks_for_one_token_makes_no_step_short(kind: Any) -> None:
+    engine = Stepping(kind=kind)
+    engine.add("first", 100, due=SOON)
+    engine.add("second", 3 * MOST, due=LATE)
+    steps = [engine.step() for _ in range(3)]
+    assert steps == [{"first": 100, "second": MOST - 100}, {"second": MOST}, {"second": MOST}]
+
+
 def test_waiting_prompts_are_computed_in_the_order_of_their_deadlines() -> None:
     engine = Stepping()
     for name, due in (("never", None), ("third", 30), ("first", 10), ("second", 20)):
@@ -132,7 +141,7 @@ def test_step_beside_a_long_prompt_has_room_to_start_a_pull() -> None:
 
 
 @KINDS
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     traffic=st.lists(
         st.tuples(st.integers(0, 40), st.integers(1, 600), st.integers(1, 30), st.integers(1, 20)), min_size=1

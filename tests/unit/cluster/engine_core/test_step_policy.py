@@ -1,0 +1,23 @@
+import pytest
+
+from cluster.engine_core.step_policy import NO_DEADLINE, priority_of
+
+NOW = 1000.0
+
+
+def test_request_that_is_due_first_comes_first_whenever_it_came() -> None:
+    early, later = priority_of(5.0, NOW), priority_of(1.0, NOW + 10.0)
+    assert early < later < priority_of(None, NOW) == NO_DEADLINE
+
+
+def test_late_request_comes_before_one_that_is_due_now() -> None:
+    assert priority_of(-0.5, NOW) < priority_of(0.0, NOW)
+
+
+@pytest.mark.parametrize("first_token_within_s", [None, 0.0, 30.0])
+def test_pulled_request_is_due_at_once(first_token_within_s: float | None) -> None:
+    assert priority_of(first_token_within_s, NOW, is_pulled=True) == priority_of(0.0, NOW)
+
+
+def test_priority_fits_into_the_engine_s_message() -> None:
+    assert NO_DEADLINE < 1 << 63
