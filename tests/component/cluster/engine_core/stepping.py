@@ -21,33 +21,39 @@ BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
 """Tokens of a KV block, of the longest step, and of prompts beside decodes; and the most requests that run."""
 
 
+def a_config(num_blocks: int, slots: int) -> VllmConfig:
+    config = VllmConfig(
+        model_config=ModelConfig(model=str(REPO_ROOT / "conf/models/baton-demo"), dtype="bfloat16", seed=0),
+        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=False),
+        scheduler_config=SchedulerConfig(
+            max_num_batched_tokens=MOST,
+            max_num_seqs=slots,
+            max_model_len=8192,
+            is_encoder_decoder=False,
+            policy="priority",
+        ),
+        device_config=DeviceConfig("cpu"),
+    )
+    config.cache_config.num_gpu_blocks = num_blocks
+    return config
+
+
+def parts_of(config: VllmConfig) -> dict[str, Any]:
+    """What vLLM makes its scheduler of."""
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    return {
+        "vllm_config": config,
+        "kv_cache_config": KVCacheConfig(config.cache_config.num_gpu_blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+        "structured_output_manager": StructuredOutputManager(config),
+        "block_size": BLOCK,
+    }
+
+
 class Stepping:
     """An engine that generates token 7 for each request, one step at a time."""
 
     def __init__(self, num_blocks: int = 1000, *, kind: Any = DeadlineScheduler, slots: int = SLOTS) -> None:
-        config = VllmConfig(
-            model_config=ModelConfig(model=str(REPO_ROOT / "conf/models/baton-demo"), dtype="bfloat16", seed=0),
-            cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=False),
-            scheduler_config=SchedulerConfig(
-                max_num_batched_tokens=MOST,
-                max_num_seqs=slots,
-                max_model_len=8192,
-                is_encoder_decoder=False,
-                policy="priority",
-                async_scheduling=kind is AsyncDeadlineScheduler,
-            ),
-            device_config=DeviceConfig("cpu"),
-        )
-        config.cache_config.num_gpu_blocks = num_blocks
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        own = {"mixed_chunk_tokens": CHUNK} if kind in (DeadlineScheduler, AsyncDeadlineScheduler) else {}
-        self.scheduler = kind(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(num_blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK,
-            **own,
-        )
+        self.scheduler = kind(**parts_of(a_config(num_blocks, slots)), mixed_chunk_tokens=CHUNK)
         self.steps: list[dict[str, int]] = []
         """Tokens of each step, by request."""
         self.firsts: list[str] = []
@@ -92,7 +98,7 @@ class Stepping:
         decoding = {request.request_id for request in self.scheduler.running if not request.is_prefill_chunk}
         planned = self.scheduler.schedule()
         tokens = planned.num_scheduled_tokens
-        self.mixed_chunks.append(sum(tokens.values()) - len(decoding) if decoding else 0)
+        self.mixed_chunks.append(sum(tokens.values()) - len(decoding) if decoding & tokens.keys() else 0)
         return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens]
 
     def _take(self, planned: SchedulerOutput, sampled: list[list[int]]) -> dict[str, int]:
