@@ -57,6 +57,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the sending of this message until the first token is due, by the TTFT objective. Negative if it is
     late. An engine computes prompts in the order of these times. None if no time is known: such a prompt comes last.
     """
+    tpot_s: float | None = None
+    """TPOT objective, in seconds. Steps that compute prompts are kept short enough for it while the request decodes.
+    None if there is none.
+    """
     reasoning_ended: bool | None = None
     """Whether the prompt already closed its reasoning block, before which structured output does not apply. None
     without a reasoning parser.

@@ -39,9 +39,9 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens of one step: vLLM's max_num_batched_tokens. A longer prompt is computed in several steps, together
     with decodes.
     """
-    mixed_chunk_tokens: int = 0
-    """Most prompt tokens of a step in which requests decode as well (a mixed step). 0 if such a step has no bound but
-    `max_step_tokens`, which counts one token for each decoding request.
+    has_short_steps: bool = False
+    """Whether the engine keeps steps in which requests decode short enough for their TPOT objectives
+    (router/prediction/step_chunk.py). Otherwise only `max_step_tokens` bounds a step.
     """
     by_deadline: bool = False
     """Whether the engine computes prompts in the order in which their first tokens are due, and not in the order of

@@ -19,6 +19,10 @@ from math import sqrt
 from typing import final
 
 
+_LEAST_TOKEN_S = 1e-9
+"""Lower bound of the time of a token, in seconds. It keeps divisors above zero, and changes nothing else."""
+
+
 def prompt_attention(num_new: float, num_cached: float) -> float:
     """Work of attention when `num_new` tokens are computed after `num_cached` tokens, in pairs of tokens. The number of
     chunks does not matter.
@@ -60,6 +64,16 @@ class StepModel:
         if self.experts_s:
             seconds += self.experts_s * (1 - self.unrouted**tokens)
         return seconds
+
+    def tokens_within(self, seconds: float, num_decoding: float, context_tokens: float) -> float:
+        """Prompt tokens that lengthen a step by `seconds`, beside `num_decoding` requests that decode.
+        `context_tokens`: tokens before them, to which each of them attends.
+        """
+        token_s = self.token_s + context_tokens * self.attended_s + _LEAST_TOKEN_S
+        free = max(0.0, self.knee_tokens - num_decoding)
+        if free * token_s >= seconds:
+            return seconds / token_s
+        return free + (seconds - free * token_s) / (token_s + self.beyond_knee_s)
 
     def decode_s(self, num_decoding: float, context_tokens: float) -> float:
         return self.step_s(0.0, 0.0, num_decoding, context_tokens)

@@ -131,14 +131,14 @@ class PlacementAttempt:
             self._check = HandoffCheck(worker, self._request, result, self._ports.decode)
 
     def _timed(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with the time that is left until its first token is due. A client that has tokens waits for the
+        """The request with its objectives, as the time that is left until the first token is due. A client that has tokens waits for the
         next one.
         """
         slo = self._placement.slo
         if slo is None:
             return request
         left_s = slo.ttft_s - self._timing.age_s(now()) if self._is_start else 0.0
-        return msgspec.structs.replace(request, first_token_within_s=left_s)
+        return msgspec.structs.replace(request, first_token_within_s=left_s, tpot_s=slo.tpot_s)
 
     @property
     def _is_answered(self) -> bool:
