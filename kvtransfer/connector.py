@@ -87,6 +87,12 @@ class NixlConnector(NixlPullConnector):
         else:
             self.connector_worker = LeasingWorker(vllm_config, self.engine_id, kv_cache_config)
 
+    @property
+    def steps(self) -> StepSampler | None:
+        """The sampler of the engine's steps. None in processes that do not schedule."""
+        scheduler = self.connector_scheduler
+        return scheduler.steps if isinstance(scheduler, HandoffScheduler) else None
+
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
         return HandoffStats(data=data) if data is not None else HandoffStats()
@@ -118,7 +124,7 @@ class HandoffStats(NixlKVConnectorStats):
 class HandoffScheduler(NixlPullConnectorScheduler):
     def __init__(self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, engine_id, kv_cache_config)
-        self._steps = StepSampler()
+        self.steps = StepSampler()
 
     @staticmethod
     def _nixl_handshake_listener(*arguments: Any) -> None:
@@ -145,8 +151,8 @@ class HandoffScheduler(NixlPullConnectorScheduler):
     def step_stats(self) -> KVConnectorStats | None:
         """The samples of a step that is done. None if there are none."""
         now = time.monotonic()
-        self._steps.done(now)
-        samples, dropped = self._steps.take(now), STRANGERS.take()
+        self.steps.done(now)
+        samples, dropped = self.steps.take(now), STRANGERS.take()
         if samples is None and not dropped:
             return None
         stats = HandoffStats()
@@ -171,7 +177,7 @@ class HandoffScheduler(NixlPullConnectorScheduler):
         metadata = super().build_connector_meta(scheduler_output)
         assert isinstance(metadata, NixlConnectorMetadata)
         setattr(metadata, PULL_DEADLINE, deadlines)
-        self._steps.scheduled(scheduler_output, time.monotonic())
+        self.steps.scheduled(scheduler_output, time.monotonic())
         return metadata
 
 

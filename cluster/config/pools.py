@@ -110,12 +110,6 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Most requests that a worker takes; it refuses more. The engine queues requests that do not fit into its batch. A
     higher limit makes longer queues in the engine; a lower limit refuses requests that the engine could batch.
     """
-    mixed_chunk_tokens: Count = 256
-    """Most prompt tokens of an engine's step in which other requests decode. With 256, a data-centre GPU computes for
-    about as long as it reads the weights, so the prompt takes little time from the decodes. A higher number delays each
-    token of the requests that decode; a lower number reads the weights more often for one prompt. Steps without decodes
-    have `engine.max_num_batched_tokens`.
-    """
     drain_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
     """Time that a worker has to finish its requests when Serve stops it, in seconds. Two seconds before the end, the
     requests that still run go to other workers where they can. A shorter time interrupts long answers at each update; a

@@ -28,7 +28,7 @@ from cluster.engine.prefills import EnginePrefills
 from cluster.engine.probe_prompts import EngineProbes
 from cluster.engine.request_runner import RequestRunner
 from cluster.engine.sampling_params import encode_sampling_params
-from cluster.engine.shape import shape_of
+from cluster.engine.shape import kind_of, shape_of
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine.token_tap import TapHooks, TokenEngine, TokenTap
 from cluster.errors import EngineLost, ServingError, WorkerUnreachable
@@ -70,16 +70,17 @@ class Engine:
         os.environ.update(environment_of(config, self.transport, _device(), rank, address))
         use_fixed_seed()
         engine_id = str(uuid.uuid4())
+        kind = kind_of(pool, config.engine, *_names(config))
         self.kv_events = KvEventSockets()
         self._steps = EngineSteps(self._on_ended_leases)
         with named_while_starting(engine_id):
             self._llm = TokenEngine.from_engine_args(
-                _arguments(pool, config, engine_id, self.kv_events), stat_loggers=[lambda *_: self._steps]
+                _arguments(pool, config, engine_id, kind, self.kv_events), stat_loggers=[lambda *_: self._steps]
             )
         # The ingress has tried each constraint. vLLM would try it again here, between the tokens of all requests.
         self._llm.input_processor.structured_outputs_config = None
         self._tap = TokenTap.adopt(self._llm)
-        self.shape = shape_of(self._llm.vllm_config, pool, config.mixed_chunk_tokens, *_names(config))
+        self.shape = shape_of(self._llm.vllm_config, kind)
         if self.shape.block_size != config.engine.get("block_size", DEFAULT_BLOCK_SIZE):
             logger.error(
                 "the engine has chosen KV blocks of %d tokens: set `engine.block_size` to it, or the ingress, which "
@@ -171,16 +172,16 @@ class Engine:
             self._hooks.on_ended_leases(ended)
 
 
-def _arguments(pool: Pool, config: PoolConfig, engine_id: str, kv_events: KvEventSockets) -> AsyncEngineArgs:
+def _arguments(pool: Pool, config: PoolConfig, engine_id: str, kind: str, kv_events: KvEventSockets) -> AsyncEngineArgs:
     return AsyncEngineArgs(
         **{
             **config.engine,
             "model": resolve_model(config.engine["model"]),
             "disable_log_stats": False,
-            "kv_transfer_config": KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id)),
+            "kv_transfer_config": KVTransferConfig(**kv_transfer_arguments(pool, config, _device(), engine_id, kind)),
             "kv_events_config": KVEventsConfig(**kv_events.arguments),
             "worker_extension_cls": "kvtransfer.connector.LeaseCalls",
-            "scheduler_cls": "cluster.engine_core.deadline_scheduler.deadline_scheduler",
+            "scheduler_cls": "cluster.engine_scheduler.deadline_scheduler.deadline_scheduler",
             "scheduling_policy": "priority",
         }
     )

@@ -9,7 +9,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from cluster.engine.token_tap import RunningRequest, TokenEngine, TokenTap
-from cluster.engine_core.step_policy import priority_of
+from cluster.engine_core.step_policy import extra_args, priority_of
 from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId
@@ -52,7 +52,7 @@ class RequestRunner:
         """
         # The engine's own collector is not read: FINAL_ONLY keeps it from building outputs for every step.
         params.output_kind = RequestOutputKind.FINAL_ONLY
-        params.extra_args = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else None
+        params.extra_args = extra_args(kv_transfer_params, request.tpot_s)
         if self._tap.num_running >= self._max_requests:
             raise WorkerBusy(f"worker {self.worker} has {self._max_requests} requests", self.worker)
         running = self._tap.open(request.request_id, params, sink, request.is_verified)

@@ -1,24 +1,29 @@
 """What does not change about an engine while it lives, read from the fields of vLLM's configuration. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from cluster.engine_core.step_policy import mixed_chunk
 from cluster.messages.ids import Pool
 from cluster.messages.reports import EngineShape
 
 
-def shape_of(config: Any, pool: Pool, mixed_chunk_tokens: int, *names: str) -> EngineShape:
-    """`config`: the VllmConfig of an engine that has started. `names`: what else tells kinds of engines apart. Engines
-    of one kind must have the same names on all nodes.
+def kind_of(pool: Pool, engine: Mapping[str, Any], *names: str) -> str:
+    """`EngineShape.kind` of an engine with these vLLM engine arguments. `names`: what else tells kinds of engines
+    apart. Engines of one kind must have the same names on all nodes.
     """
-    cache, parallel, scheduling = config.cache_config, config.parallel_config, config.scheduler_config
-    degrees = f"tp{parallel.tensor_parallel_size}", f"pp{parallel.pipeline_parallel_size}"
+    tensor, pipeline = engine.get("tensor_parallel_size", 1), engine.get("pipeline_parallel_size", 1)
+    return "|".join((*names, f"tp{tensor}", f"pp{pipeline}", pool))
+
+
+def shape_of(config: Any, kind: str) -> EngineShape:
+    """`config`: the VllmConfig of an engine that has started."""
+    cache, scheduling = config.cache_config, config.scheduler_config
     return EngineShape(
-        kind="|".join((*names, *degrees, pool)),
+        kind=kind,
         kv_capacity_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
         block_size=cache.block_size,
         max_step_tokens=scheduling.max_num_batched_tokens,
-        mixed_chunk_tokens=mixed_chunk(config, mixed_chunk_tokens),
+        has_short_steps=bool(scheduling.enable_chunked_prefill),
         by_deadline=True,
         kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
         leaves_tokens=_leaves_tokens(config),

@@ -1,12 +1,16 @@
-"""What the worker and its engine's core must see alike about steps: how long they are, and whose prompt comes first.
-Pure.
+"""What a worker tells its engine's core about steps: how fast engines of its kind are, whose prompt comes first, and
+which objective bounds a step. Pure.
 """
 
 from typing import Any
 
-MIXED_CHUNK_TOKENS = "baton_mixed_chunk_tokens"
-"""Key of `mixed_chunk_tokens` (cluster/config/pools.py) in the settings of the engine's connector, the only
-configuration of Baton's that the engine's core has.
+ENGINE_KIND = "baton_engine_kind"
+"""Key of `EngineShape.kind` in the settings of the engine's connector, the only configuration of Baton's that the
+engine's core has.
+"""
+TPOT_KEY = "baton_tpot_s"
+"""Key of a request's TPOT objective, in seconds, in the `extra_args` of its SamplingParams, which vLLM hands to the
+engine's core unread.
 """
 NO_DEADLINE = 1 << 53
 """Priority of a request without a deadline, which comes after all others: milliseconds that no clock reaches. Lower
@@ -26,16 +30,11 @@ def priority_of(first_token_within_s: float | None, now: float, *, is_pulled: bo
     return NO_DEADLINE if first_token_within_s is None else int((now + first_token_within_s) * 1000)
 
 
-def mixed_chunk(config: Any, mixed_chunk_tokens: int) -> int:
-    """Most prompt tokens of a step in which requests decode, for the engine with this VllmConfig: as configured, but
-    enough for every prompt to go on, however many requests decode. Some models take no smaller part of a prompt than a
-    KV block, or than what their draft looks ahead. Without chunked prefill, only the step itself is a bound.
+def extra_args(kv_transfer_params: dict[str, Any] | None, tpot_s: float | None) -> dict[str, Any] | None:
+    """The `extra_args` of a request's SamplingParams. A request that only computes its prompt for another engine gives
+    no second token, so its TPOT objective bounds nothing here.
     """
-    scheduling, model, cache = config.scheduler_config, config.model_config, config.cache_config
-    most = int(scheduling.max_num_scheduled_tokens or scheduling.max_num_batched_tokens)
-    if not scheduling.enable_chunked_prefill:
-        return most
-    least = 1 + max(config.num_speculative_tokens, config.num_prefill_lookahead_tokens)
-    if (model.is_hybrid or model.is_attention_free) and cache.mamba_cache_mode == "align":
-        least = max(least, cache.block_size)
-    return int(min(max(mixed_chunk_tokens, least), most))
+    extra: dict[str, Any] = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else {}
+    if tpot_s is not None and not (kv_transfer_params or {}).get("do_remote_decode"):
+        extra[TPOT_KEY] = tpot_s
+    return extra or None

@@ -12,7 +12,7 @@ DECODE_INTERVAL_S of the steps that only decode, which resemble each other. All 
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cluster.messages.reports import StepSample
@@ -69,14 +69,19 @@ class _Pending(NamedTuple):
 class StepSampler:
     """Takes the time of steps, of which several may be scheduled ahead."""
 
-    __slots__ = ("_decode_sampled_at", "_done_at", "_pending", "_samples", "_taken_at")
+    __slots__ = ("_decode_sampled_at", "_done_at", "_listener", "_pending", "_samples", "_taken_at")
 
     def __init__(self) -> None:
+        self._listener: Callable[[StepSample], None] | None = None
         self._pending: deque[_Pending] = deque()
         self._samples: list[tuple[int, int, int, int, float]] = []
         self._done_at = 0.0
         self._decode_sampled_at = 0.0
         self._taken_at = 0.0
+
+    def tell(self, listener: Callable[[StepSample], None]) -> None:
+        """From now on, call the listener with each sample, as soon as its step is done."""
+        self._listener = listener
 
     def scheduled(self, step: Step, now: float) -> None:
         num_requests = len(step.num_scheduled_tokens)
@@ -91,7 +96,10 @@ class StepSampler:
         step = self._pending.popleft()
         if step.work is not None:
             began_at = self._done_at if step.goes_on else max(step.at, self._done_at)
-            self._samples.append((*step.work, now - began_at))
+            sample = (*step.work, now - began_at)
+            self._samples.append(sample)
+            if self._listener is not None:
+                self._listener(StepSample(*sample))
         self._done_at = now
 
     def take(self, now: float) -> list[tuple[int, int, int, int, float]] | None:

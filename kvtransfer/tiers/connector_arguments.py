@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.pools import DiskTierConfig, PoolConfig
-from cluster.engine_core.step_policy import MIXED_CHUNK_TOKENS
+from cluster.engine_core.step_policy import ENGINE_KIND
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.transport.topology import Device
@@ -30,11 +30,11 @@ configuration of Baton's.
 _KV_ROLES = {Pool.PREFILL: "kv_producer", Pool.DECODE: "kv_consumer"}
 
 
-def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine_id: str) -> dict[str, Any]:
-    """Arguments for one engine of the pool. `engine_id` must be new for each process: a peer that knows its address
-    must not take a restarted engine for the old one.
+def kv_transfer_arguments(pool: Pool, config: PoolConfig, device: Device, engine_id: str, kind: str) -> dict[str, Any]:
+    """Arguments for one engine of the pool. `kind`: as `EngineShape.kind`. `engine_id` must be new for each process: a
+    peer that knows its address must not take a restarted engine for the old one.
     """
-    steps = {MIXED_CHUNK_TOKENS: config.mixed_chunk_tokens}
+    steps = {ENGINE_KIND: kind}
     nixl = {
         "kv_connector": "NixlConnector",
         "kv_connector_module_path": "kvtransfer.connector",

@@ -42,8 +42,8 @@ HOMES = {
     "uvicorn": ("api/server/*",),
     "vllm": (
         "cluster/engine/*",
-        "cluster/engine_core/deadline_scheduler.py",
         "cluster/engine_core/grammar_*.py",
+        "cluster/engine_scheduler/deadline_scheduler.py",
         "kvtransfer/connector.py",
         "kvtransfer/side_channel.py",
         "kvtransfer/tiers/*",

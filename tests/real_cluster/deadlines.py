@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from cluster.step_stream.buffer import TokenBuffer
 from kvtransfer.handoff import KVHandoff, PrefillResult
 from tests.real_cluster.bare_engine import CONFIG, a_bare_engine
 
-STEP, CHUNK, NUM_OUTPUT = 64, 16, 12
+STEP, NUM_OUTPUT = 64, 12
 LONG, SHORT, DECODING = 3000, 100, 20
 """Tokens of the prompts. The long one takes many steps."""
 PULL_WITHIN_S = 60.0
+TIGHT_TPOT_S = 1e-3
+"""An objective that no step meets, beside which prompts are computed in the smallest chunks."""
 
 
 class Watched:
@@ -31,9 +34,10 @@ class Watched:
     def __init__(self, pool: Pool) -> None:
         config = CONFIG.pool(CONFIG.decode)
         engine = {**config.engine, "max_num_batched_tokens": STEP, "max_num_seqs": 8}
-        config = msgspec.structs.replace(config, engine=engine, mixed_chunk_tokens=CHUNK)
+        config = msgspec.structs.replace(config, engine=engine)
         self.engine = a_bare_engine(pool, config, lambda ended: None)
         self.firsts: list[str] = []
+        self.num_generated = Counter[str]()
 
     async def prefill(self, name: str, prompt: list[int], within_s: float) -> PrefillResult:
         prefilled = await self.engine.prefills.prefill(_request(name, prompt, within_s, 1))
@@ -48,14 +52,16 @@ class Watched:
         within_s: float | None = None,
         handoff: KVHandoff | None = None,
         num_output: int = NUM_OUTPUT,
+        tpot_s: float | None = None,
     ) -> tuple[list[int], PromptTokenSources]:
         feed, deltas = TokenBuffer(1), list[TokenDelta]()
-        request = _request(name, prompt, within_s, num_output)
+        request = _request(name, prompt, within_s, num_output, tpot_s)
         await self.engine.generations.start(request, handoff, feed, time.monotonic() + PULL_WITHIN_S)
         while batch := await feed.next():
             if not deltas:
                 self.firsts.append(name)
             deltas += batch
+            self.num_generated[name] += sum(len(delta.token_ids) for delta in batch)
         assert deltas[0].prompt_sources is not None
         return [token for delta in deltas for token in delta.token_ids], deltas[0].prompt_sources
 
@@ -76,14 +82,18 @@ async def overtaking() -> dict[str, Any]:
     alone = await _overtaken(decode, long, short, None)
     alone_firsts = list(decode.firsts)
 
-    await decode.engine.forget_prefixes()
-    decode.firsts.clear()
-    decoding = asyncio.ensure_future(decode.generate("decoding", other, num_output=3000))
-    await decode.runs(1)
-    beside = await _overtaken(decode, long, short, None)
-    await decode.engine.generations.stop(RequestId("decoding"))
-    decoding.cancel()  # a request that is stopped gets nothing more, not even its end
-    beside_firsts = [name for name in decode.firsts if name != "decoding"]
+    beside, num_beside, beside_firsts = {}, {}, {}
+    for case, tpot_s in (("beside a decode", None), ("beside a decode that is in a hurry", TIGHT_TPOT_S)):
+        await decode.engine.forget_prefixes()
+        decode.firsts.clear()
+        decode.num_generated.clear()
+        decoding = asyncio.ensure_future(decode.generate("decoding", other, num_output=3000, tpot_s=tpot_s))
+        await decode.runs(1)
+        beside[case] = await _overtaken(decode, long, short, None)
+        num_beside[case] = decode.num_generated["decoding"]
+        await decode.engine.generations.stop(RequestId("decoding"))
+        decoding.cancel()  # a request that is stopped gets nothing more, not even its end
+        beside_firsts[case] = [name for name in decode.firsts if name != "decoding"]
 
     slow = asyncio.ensure_future(prefill.prefill("long", long, 60.0))
     await prefill.runs(1)
@@ -95,10 +105,11 @@ async def overtaking() -> dict[str, Any]:
     seen = {
         "right": right,
         "alone": {"tokens": alone, "firsts": alone_firsts},
-        "beside a decode": {"tokens": beside, "firsts": beside_firsts},
+        **{case: {"tokens": beside[case], "firsts": beside_firsts[case]} for case in beside},
+        "generated beside": num_beside,
         "prefills": prefill.firsts,
         "by a pull": {"tokens": pulled, "firsts": decode.firsts},
-        "configured": [CHUNK, STEP],
+        "step tokens": STEP,
         "shape": msgspec.structs.asdict(decode.engine.shape),
     }
     prefill.engine.shutdown()
@@ -118,13 +129,16 @@ async def _overtaken(
     return {"long": (await slow)[0], "short": tokens}
 
 
-def _request(name: str, prompt: list[int], within_s: float | None, num_output: int) -> GenerateRequest:
+def _request(
+    name: str, prompt: list[int], within_s: float | None, num_output: int, tpot_s: float | None = None
+) -> GenerateRequest:
     params = SamplingParams(temperature=0.0, max_tokens=num_output, ignore_eos=True)
     return GenerateRequest(
         request_id=RequestId(name),
         prompt_token_ids=prompt,
         sampling_params=encode_sampling_params(params),
         first_token_within_s=within_s,
+        tpot_s=tpot_s,
     )
 
 

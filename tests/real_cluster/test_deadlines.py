@@ -11,6 +11,8 @@ import pytest
 
 from cluster.repository import REPO_ROOT
 
+CASES = ("alone", "beside a decode", "beside a decode that is in a hurry", "by a pull")
+
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -26,12 +28,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(target.read_text())
 
 
-@pytest.mark.parametrize("case", ["alone", "beside a decode", "by a pull"])
+@pytest.mark.parametrize("case", CASES)
 def test_urgent_prompt_gets_its_first_token_before_a_long_one_that_has_begun(seen: dict[str, Any], case: str) -> None:
     assert seen[case]["firsts"] == ["short", "long"]
 
 
-@pytest.mark.parametrize("case", ["alone", "beside a decode", "by a pull"])
+@pytest.mark.parametrize("case", CASES)
 def test_prompts_that_overtake_each_other_have_the_text_that_they_have_alone(seen: dict[str, Any], case: str) -> None:
     assert seen[case]["tokens"] == seen["right"]
 
@@ -40,7 +42,12 @@ def test_urgent_prefill_is_handed_over_before_a_long_one_that_has_begun(seen: di
     assert seen["prefills"] == ["short", "long"]
 
 
+def test_request_in_a_hurry_generates_more_tokens_beside_the_same_prompts(seen: dict[str, Any]) -> None:
+    patient, hurried = seen["generated beside"].values()
+    assert hurried > patient
+
+
 def test_engine_says_how_it_orders_prompts_and_bounds_its_steps(seen: dict[str, Any]) -> None:
     shape = seen["shape"]
-    assert shape["by_deadline"]
-    assert [shape["mixed_chunk_tokens"], shape["max_step_tokens"]] == seen["configured"]
+    assert shape["by_deadline"] and shape["has_short_steps"]
+    assert shape["max_step_tokens"] == seen["step tokens"]

@@ -23,7 +23,7 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> NixlConnector:
     connector = NixlConnector.__new__(NixlConnector)
     connector.connector_scheduler = HandoffScheduler.__new__(HandoffScheduler)
     connector.connector_scheduler._reqs_need_recv = {}
-    connector.connector_scheduler._steps = StepSampler()
+    connector.connector_scheduler.steps = StepSampler()
     monkeypatch.setattr(connector, "connector_worker", None, raising=False)
     connector._connector_metadata = None
     return connector

@@ -40,7 +40,6 @@ def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
         ({"prefill": {"gpus": -1}}, r"\$\.prefill\.gpus"),
         ({"decode": {"cpu_threads": 0}}, r"\$\.decode\.cpu_threads"),
         ({"decode": {"max_ongoing_requests": 0}}, r"\$\.decode\.max_ongoing_requests"),
-        ({"decode": {"mixed_chunk_tokens": 0}}, r"\$\.decode\.mixed_chunk_tokens"),
         ({"decode": {"engine": {"scheduler_cls": "a.B"}}}, r"decode: scheduler_cls cannot be set here: Baton sets it"),
         ({"engine": {"scheduling_policy": "fcfs"}}, r"engine: scheduling_policy cannot be set here: Baton sets it"),
         ({"context": {"memory_share": 0.5}}, r"\$\.context\.memory_share"),

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.engine_core.step_policy import NO_DEADLINE, priority_of
+from cluster.engine_core.step_policy import NO_DEADLINE, TPOT_KEY, extra_args, priority_of
 
 NOW = 1000.0
 
@@ -21,3 +21,18 @@ def test_pulled_request_is_due_at_once(first_token_within_s: float | None) -> No
 
 def test_priority_fits_into_the_engine_s_message() -> None:
     assert NO_DEADLINE < 1 << 63
+
+
+@pytest.mark.parametrize(
+    ("kv_transfer_params", "tpot_s", "expected"),
+    [
+        (None, None, None),
+        (None, 0.03, {TPOT_KEY: 0.03}),
+        ({"do_remote_prefill": True}, 0.03, {"kv_transfer_params": {"do_remote_prefill": True}, TPOT_KEY: 0.03}),
+        ({"do_remote_decode": True}, 0.03, {"kv_transfer_params": {"do_remote_decode": True}}),
+    ],
+)
+def test_objective_goes_to_the_engine_that_decodes(
+    kv_transfer_params: dict[str, bool] | None, tpot_s: float | None, expected: dict[str, object] | None
+) -> None:
+    assert extra_args(kv_transfer_params, tpot_s) == expected

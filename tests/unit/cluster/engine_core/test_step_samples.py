@@ -117,6 +117,15 @@ def test_of_steps_that_only_decode_some_are_sampled() -> None:
     assert len(sampled(*steps)) == pytest.approx(0.1 / DECODE_INTERVAL_S, abs=1)
 
 
+def test_listener_hears_of_a_sample_when_its_step_is_done() -> None:
+    sampler, heard = StepSampler(), list[StepSample]()
+    sampler.tell(heard.append)
+    sampler.scheduled(a_step(new={"a": (0, 10)}), 1.0)
+    assert heard == []
+    sampler.done(1.5)
+    assert heard == samples_in({STATS_KEY: sampler.take(9.0)}) == [StepSample(10, 55, 0, 0, 0.5)]
+
+
 def test_samples_leave_together() -> None:
     sampler = StepSampler()
     prompt = a_step(new={"a": (0, 10)})

@@ -1,21 +1,26 @@
 """Which tokens each step computes, with vLLM's scheduler and without a model."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.config import KVTransferConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.engine_core.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler, deadline_scheduler
-from cluster.engine_core.step_policy import MIXED_CHUNK_TOKENS
-from tests.component.cluster.engine_core.stepping import (
+from cluster.engine_core.step_policy import ENGINE_KIND
+from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler, deadline_scheduler
+from router.prediction.hardware import prior
+from router.prediction.step_chunk import LEAST_CHUNK
+from tests.component.cluster.engine_scheduler.stepping import (
     BLOCK,
     CHUNK,
     MOST,
+    SLOTS,
     PullingConnector,
+    SamplingConnector,
     Stepping,
     a_config,
     parts_of,
@@ -25,17 +30,37 @@ KINDS = pytest.mark.parametrize("kind", [DeadlineScheduler, AsyncDeadlineSchedul
 SOON, LATE = 10, 9000
 
 
-@KINDS
-def test_engine_gets_the_scheduler_that_it_needs(kind: Any, tmp_path: Path) -> None:
+def a_scheduler(*, is_async: bool = False) -> Scheduler:
+    """As vLLM's engine core makes it of Baton's configuration."""
     config = a_config(num_blocks=10, slots=1)
-    config.scheduler_config.async_scheduling = kind is AsyncDeadlineScheduler
+    config.scheduler_config.async_scheduling = is_async
     config.scheduler_config.disable_hybrid_kv_cache_manager = True  # as the connector below wants it
     config.kv_transfer_config = KVTransferConfig(
-        kv_connector="ExampleConnector",
+        kv_connector="SamplingConnector",
+        kv_connector_module_path=SamplingConnector.__module__,
         kv_role="kv_both",
-        kv_connector_extra_config={"shared_storage_path": str(tmp_path), MIXED_CHUNK_TOKENS: CHUNK},
+        kv_connector_extra_config={ENGINE_KIND: "meta-llama/Llama-3.1-8B|NVIDIA H100|tp1|pp1|decode"},
     )
-    assert type(deadline_scheduler(**parts_of(config))) is kind
+    return deadline_scheduler(**parts_of(config))
+
+
+@KINDS
+def test_engine_gets_the_scheduler_that_it_needs(kind: Any) -> None:
+    assert type(a_scheduler(is_async=kind is AsyncDeadlineScheduler)) is kind
+
+
+def test_engine_learns_the_times_of_its_own_steps_from_the_prior_of_its_kind() -> None:
+    scheduler = a_scheduler()
+    assert isinstance(scheduler, DeadlineScheduler)
+    budget, sampler = scheduler._budget, scheduler.connector.steps
+    expected_s = budget.times.decode_s(1, 100)
+    assert budget.times == prior("llama-3.1-8b|h100")
+    for number in range(10):
+        scheduler.add_request(_request(f"request-{number}"))
+        sampler.scheduled(scheduler.schedule(), float(number))
+        sampler.done(number + 2 * expected_s)
+        scheduler.finish_requests(f"request-{number}", RequestStatus.FINISHED_ABORTED)
+    assert budget.times.decode_s(1, 100) > 1.5 * expected_s
 
 
 def test_prompt_is_computed_in_long_steps_while_nobody_decodes() -> None:
@@ -53,6 +78,34 @@ def test_step_in_which_a_request_decodes_computes_one_chunk_of_prompts(kind: Any
     steps = engine.until_done()
     assert [step for step in steps if {"decoding", "long"} == step.keys()][:5] == [{"decoding": 1, "long": CHUNK}] * 5
     assert (engine.generated("decoding"), engine.computed("long")) == (8, 6 * CHUNK)
+
+
+def test_looser_objective_leaves_more_tokens_to_prompts() -> None:
+    def chunk(*objectives: float | None) -> int:
+        engine = Stepping()
+        for number, tpot_s in enumerate(objectives):
+            engine.add(f"decoding-{number}", 10, num_output=8, tpot_s=tpot_s)
+        engine.step()
+        engine.add("long", 2 * MOST)
+        return engine.step()["long"]
+
+    tight, loose = 0.02, 0.05
+    assert LEAST_CHUNK < chunk(tight) < chunk(loose) < chunk(None) == MOST - 1
+    assert chunk(tight, tight) - 2 <= chunk(loose, None, tight) <= chunk(tight, tight)
+
+
+def test_objective_that_decodes_alone_miss_stops_no_prompt() -> None:
+    engine = Stepping()
+    engine.add("decoding", 10, num_output=100, tpot_s=1e-3)
+    engine.step()
+    engine.add("long", 2 * MOST)
+    assert engine.step()["long"] >= LEAST_CHUNK
+
+
+def test_objective_of_a_prompt_bounds_no_step_before_it_decodes() -> None:
+    engine = Stepping()
+    engine.add("first", 3 * MOST, num_output=5, tpot_s=1e-3)
+    assert [engine.step() for _ in range(3)] == [{"first": MOST}] * 3
 
 
 @KINDS
@@ -91,6 +144,16 @@ def test_overtaken_prompt_takes_the_tokens_that_cost_no_time() -> None:
     engine.add("urgent", 5, due=SOON)
     engine.add("later", MOST, due=LATE + 1)
     assert engine.step() == {"urgent": 5, "long": CHUNK - 5}
+
+
+def test_prompt_overtakes_alone_beside_decodes_without_an_objective() -> None:
+    engine = Stepping()
+    engine.add("decoding", 10, num_output=20, tpot_s=None)
+    engine.step()
+    engine.add("long", 3 * MOST, due=LATE)
+    engine.step()
+    engine.add("urgent", 2 * CHUNK, due=SOON)
+    assert engine.step() == {"decoding": 1, "urgent": 2 * CHUNK}
 
 
 def test_prompts_that_are_being_computed_and_waiting_ones_merge_by_deadline() -> None:
@@ -177,27 +240,61 @@ def test_step_beside_a_long_prompt_has_room_to_start_a_pull() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     traffic=st.lists(
-        st.tuples(st.integers(0, 40), st.integers(1, 600), st.integers(1, 30), st.integers(1, 20)), min_size=1
+        st.tuples(
+            st.integers(0, 40),
+            st.integers(1, 600),
+            st.integers(1, 30),
+            st.integers(1, 20),
+            st.sampled_from((None, 0.001, 0.013, 0.02, 0.05)),
+        ),
+        min_size=1,
     ),
     num_blocks=st.integers(41, 120),
     slots=st.integers(1, 8),
 )
-def test_every_request_ends_with_all_its_tokens(
-    kind: Any, traffic: list[tuple[int, int, int, int]], num_blocks: int, slots: int
+def test_every_request_ends_with_all_its_tokens_in_steps_that_objectives_allow(
+    kind: Any, traffic: list[tuple[int, int, int, int, float | None]], num_blocks: int, slots: int
 ) -> None:
     engine = Stepping(num_blocks, kind=kind, slots=slots)
     requests = []
-    for number, (gap, num_tokens, due, num_output) in enumerate(traffic):
+    for number, (gap, num_tokens, due, num_output, tpot_s) in enumerate(traffic):
         for _ in range(gap % 5):
             engine.step()
-        requests.append(engine.add(f"request-{number}", num_tokens, due, num_output))
+        requests.append(engine.add(f"request-{number}", num_tokens, due, num_output, tpot_s))
     engine.until_done(60 * len(traffic))
-    for request, (_, num_tokens, _, num_output) in zip(requests, traffic, strict=True):
+    for request, (_, num_tokens, _, num_output, _) in zip(requests, traffic, strict=True):
         assert engine.generated(request.request_id) == num_output
         if not request.num_preemptions:
             assert num_tokens + num_output - 1 <= engine.computed(request.request_id) <= num_tokens + num_output
     assert max(sum(step.values()) for step in engine.steps) <= MOST
-    assert max(engine.mixed_chunks) <= CHUNK
+    assert max(engine.overruns_s, default=0.0) <= 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    objectives=st.lists(st.floats(1e-4, 0.1), min_size=1, max_size=SLOTS - 2),
+    prompts=st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 30)), min_size=1, max_size=5),
+)
+def test_prompts_progress_in_each_step_beside_decodes(objectives: list[float], prompts: list[tuple[int, int]]) -> None:
+    engine = Stepping()
+    for number, tpot_s in enumerate(objectives):
+        engine.add(f"decoding-{number}", 5, num_output=1000, tpot_s=tpot_s)
+    engine.step()
+    for number, (num_tokens, due) in enumerate(prompts):
+        engine.add(f"prompt-{number}", num_tokens, due)
+    left = sum(num_tokens for num_tokens, _ in prompts)
+    while left:
+        step = engine.step()
+        computed = sum(num_tokens for name, num_tokens in step.items() if name.startswith("prompt"))
+        assert computed >= min(LEAST_CHUNK, left)
+        assert len(step) >= len(objectives)
+        left -= computed
+    assert max(engine.overruns_s) <= 1e-9
+
+
+def _request(name: str) -> Request:
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    return Request(name, list(range(20)), params, None)
 
 
 def _pulling(engine: Stepping, name: str, num_tokens: int) -> Request:

@@ -1,11 +1,12 @@
 """vLLM's scheduler as an engine's core has it, and steps without a model: each step's output is made up."""
 
 from collections import deque
+from math import inf
 from typing import Any
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -13,12 +14,23 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from cluster.engine_core.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
-from cluster.engine_core.step_policy import NO_DEADLINE
+from cluster.engine_core.step_policy import NO_DEADLINE, extra_args
+from cluster.engine_core.step_samples import StepSampler
+from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
+from cluster.engine_scheduler.prompt_budget import PromptBudget
 from cluster.repository import REPO_ROOT
+from router.prediction.step_chunk import LEAST_STRETCH, STEP_SHARE
+from router.prediction.step_model import StepModel
 
 BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
-"""Tokens of a KV block, of the longest step, and of prompts beside decodes; and the most requests that run."""
+"""Tokens of a KV block, of the longest step, and of prompts beside one decode with the objective TPOT_S; and the most
+requests that run.
+"""
+TPOT_S = 0.0207
+TIMES = StepModel(
+    fixed_s=0.01, token_s=1e-4, knee_tokens=CHUNK, beyond_knee_s=0.0, attended_s=0.0, request_s=0.0, context_s=1e-7
+)
+"""What steps take. A token of a prompt takes 0.1 ms, so CHUNK tokens beside one decode take 80 % of TPOT_S."""
 
 
 def a_config(num_blocks: int, slots: int) -> VllmConfig:
@@ -53,19 +65,30 @@ class Stepping:
     """An engine that generates token 7 for each request, one step at a time."""
 
     def __init__(self, num_blocks: int = 1000, *, kind: Any = DeadlineScheduler, slots: int = SLOTS) -> None:
-        self.scheduler = kind(**parts_of(a_config(num_blocks, slots)), mixed_chunk_tokens=CHUNK)
+        config = a_config(num_blocks, slots)
+        self.scheduler = kind(**parts_of(config), budget=PromptBudget(config, TIMES))
         self.steps: list[dict[str, int]] = []
         """Tokens of each step, by request."""
         self.firsts: list[str] = []
         """Requests in the order of their first tokens."""
-        self.mixed_chunks: list[int] = []
-        """Tokens of each step beside one for every request that decodes; 0 for steps without such a request."""
+        self.overruns_s: list[float] = []
+        """By how much each step beside decodes that have an objective takes longer than their objective allows."""
         self._generated: dict[str, int] = {}
+        self._tpot_s: dict[str, float] = {}
         self._depth = 2 if kind is AsyncDeadlineScheduler else 1
         self._planned: deque[tuple[SchedulerOutput, list[list[int]]]] = deque()
 
-    def add(self, name: str, num_tokens: int, due: int = NO_DEADLINE, num_output: int = 1) -> Request:
+    def add(
+        self,
+        name: str,
+        num_tokens: int,
+        due: int = NO_DEADLINE,
+        num_output: int = 1,
+        tpot_s: float | None = TPOT_S,
+    ) -> Request:
         params = SamplingParams(max_tokens=num_output, ignore_eos=True, temperature=0.0)
+        params.extra_args = extra_args(None, tpot_s)
+        self._tpot_s[name] = inf if tpot_s is None else tpot_s
         request = Request(name, list(range(num_tokens)), params, None, priority=due, arrival_time=len(self._generated))
         self._generated[name] = 0
         self.scheduler.add_request(request)
@@ -95,10 +118,16 @@ class Stepping:
         return self.steps[first:]
 
     def _plan(self) -> tuple[SchedulerOutput, list[list[int]]]:
-        decoding = {request.request_id for request in self.scheduler.running if not request.is_prefill_chunk}
+        contexts = {r.request_id: r.num_computed_tokens for r in self.scheduler.running if not r.is_prefill_chunk}
         planned = self.scheduler.schedule()
         tokens = planned.num_scheduled_tokens
-        self.mixed_chunks.append(sum(tokens.values()) - len(decoding) if decoding & tokens.keys() else 0)
+        decoding = contexts.keys() & tokens.keys()
+        tightest = min((self._tpot_s[name] for name in decoding), default=inf)
+        if tightest < inf and not planned.preempted_req_ids:
+            alone = (len(decoding), sum(contexts[name] for name in decoding))
+            num_prefill = sum(tokens.values()) - len(decoding)
+            allowed_s = max(STEP_SHARE * tightest, LEAST_STRETCH * TIMES.decode_s(*alone))
+            self.overruns_s.append(TIMES.step_s(num_prefill, 0, *alone) - allowed_s)
         return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens]
 
     def _take(self, planned: SchedulerOutput, sampled: list[list[int]]) -> dict[str, int]:
@@ -143,3 +172,11 @@ class PullingConnector(KVConnectorBase_V1):
     def save_kv_layer(self, *arguments: Any, **named: Any) -> None: ...
 
     def wait_for_save(self) -> None: ...
+
+
+class SamplingConnector(PullingConnector):
+    """A connector as vLLM makes it of a configuration. It samples the steps that a test tells it of."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
+        self.steps = StepSampler()

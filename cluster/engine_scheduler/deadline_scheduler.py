@@ -1,21 +1,26 @@
 """vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first.
 
-**Elastic steps.** While a request decodes, a step computes `mixed_chunk_tokens` of prompts beside the decodes, so that
-no token waits for a long step. While none decodes, a step has vLLM's `max_num_batched_tokens`. So one engine prefills
-in long steps, and decodes beside prompts in short ones.
+**Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as the tightest TPOT
+objective among them allows (router/prediction/step_chunk.py), by what this engine's steps have taken so far
+(cluster/engine_scheduler/prompt_budget.py). While none decodes, or none has an objective, a step has vLLM's
+`max_num_batched_tokens`. So one engine prefills in long steps, and decodes beside prompts in steps that its requests
+can wait for.
 
 **Deadlines.** A request's `priority` is the time at which its first token is due (cluster/engine_core/step_policy.py).
 vLLM's own queue of waiting requests is in this order, and if memory runs short vLLM preempts the request that is due
 last. Prompts that vLLM has begun to compute share the tokens of a step with the prompts that wait, in the order of
 their deadlines. So a prompt that comes later and is due earlier overtakes a long prompt between two of its chunks. A
-step without decodes then computes the overtaking prompts alone, and of others what the weights' time allows
-(`mixed_chunk_tokens`).
+step that no objective bounds then computes the overtaking prompts alone, and of others what is computed while the
+weights are read.
 
 No prompt is overtaken for ever. Deadlines are points in time, so a prompt that arrives later than another one's
 deadline is due later. A request without a deadline has no such bound. A prompt that overtakes and finds no memory holds
 nobody up: its tokens go back to the prompts that it would overtake, until memory is freed.
 """
 
+from collections.abc import Iterable
+from itertools import chain
+from math import inf
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -25,7 +30,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.engine_core.step_policy import MIXED_CHUNK_TOKENS, mixed_chunk
+from cluster.engine_core.step_policy import ENGINE_KIND, TPOT_KEY
+from cluster.engine_core.step_samples import StepSampler
+from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
+from router.prediction.hardware import prior
 
 
 def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
@@ -33,19 +41,24 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
     chosen here.
     """
     kind = AsyncDeadlineScheduler if vllm_config.scheduler_config.async_scheduling else DeadlineScheduler
-    mixed_chunk_tokens = vllm_config.kv_transfer_config.kv_connector_extra_config[MIXED_CHUNK_TOKENS]
-    return kind(vllm_config=vllm_config, **arguments, mixed_chunk_tokens=mixed_chunk_tokens)
+    engine_kind = vllm_config.kv_transfer_config.kv_connector_extra_config[ENGINE_KIND]
+    budget = PromptBudget(vllm_config, prior(engine_kind))
+    scheduler = kind(vllm_config=vllm_config, **arguments, budget=budget)
+    for connector in getattr(scheduler.connector, "_connectors", [scheduler.connector]):  # MultiConnector's
+        if isinstance(sampler := getattr(connector, "steps", None), StepSampler):
+            sampler.tell(budget.observe)
+    return scheduler
 
 
 class DeadlineScheduler(Scheduler):
     """For engines that schedule a step when the step before it is done, as on CPUs."""
 
-    def __init__(self, *arguments: Any, mixed_chunk_tokens: int, **named: Any) -> None:
+    def __init__(self, *arguments: Any, budget: PromptBudget, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.running: list[Request]
         self._max_step_tokens: int = self.max_num_scheduled_tokens
         self._decode_tokens: int = 1 + self.num_spec_tokens
-        self._mixed_chunk_tokens = mixed_chunk(self.vllm_config, mixed_chunk_tokens)
+        self._budget = budget
         self._shares: dict[str, int] | None = None
         """Most tokens of this step for each prompt that has a place in it, by request id. None if vLLM needs no limit
         but that of the step.
@@ -68,34 +81,44 @@ class DeadlineScheduler(Scheduler):
         """Set the tokens of the next step, and the shares in it. Return the first prompt that overtakes another one."""
         self.max_num_scheduled_tokens = self._max_step_tokens
         self._shares = None
-        if not (self._inflight_prefills or self.waiting or self.kv_holding_waiting):
+        can_admit = self._has_slot and bool(self.waiting or self.kv_holding_waiting)
+        if not (self._inflight_prefills or can_admit):
             return None
-        begun = [request for request in self.running if request.is_prefill_chunk]
-        loaded = self._loaded() if self.kv_holding_waiting else []
-        decodes = any(not request.is_prefill_chunk and _goes_on(request) for request in self.running)
-        num_decodes = len(self.running) - len(begun) if decodes else 0
-        is_mixed = decodes or any(map(self._is_decode, loaded))
-        for_decodes = (num_decodes + len(loaded)) * self._decode_tokens
-        for_prompts = self._mixed_chunk_tokens if is_mixed else self._max_step_tokens
-        self.max_num_scheduled_tokens = min(for_decodes + for_prompts, self._max_step_tokens)
+        begun, others = list[Request](), list[Request]()
+        for request in self.running:
+            (begun if request.is_prefill_chunk else others).append(request)
+        begun.sort(key=_due)
+        loaded = self._loaded() if can_admit and self.kv_holding_waiting else []
+        prompts = [*begun, *(request for request in loaded if not self._is_decode(request))]
+        if not prompts and not self.waiting:
+            return None
+        decodes = _together(chain(filter(_goes_on, others), filter(self._is_decode, loaded)))
+        prompt_context = min(prompts, key=_due).num_computed_tokens if prompts else 0
+        for_prompts = self._budget.beside(decodes, prompt_context)
+        # A loaded prompt has room for a decode, too: it has its blocks, so it must go on.
+        for_decodes = (decodes.num_requests + len(prompts) - len(begun)) * self._decode_tokens
+        if for_prompts is not None:
+            self.max_num_scheduled_tokens = min(for_decodes + for_prompts, self._max_step_tokens)
         if begun:
-            begun.sort(key=_due)
-            self.running = [request for request in self.running if not request.is_prefill_chunk] + begun
-            if (self.waiting or loaded) and self._has_slot:
-                return self._share(begun, loaded, for_decodes, is_mixed)
+            self.running = others + begun
+            if can_admit:
+                return self._share(begun, loaded, for_decodes, is_bounded=for_prompts is not None)
         return None
 
-    def _share(self, begun: list[Request], loaded: list[Request], for_decodes: int, is_mixed: bool) -> Request | None:
+    def _share(
+        self, begun: list[Request], loaded: list[Request], for_decodes: int, *, is_bounded: bool
+    ) -> Request | None:
         """Divide the tokens that the decodes leave among the prompts that are due first."""
         waiting, num_pulls = self._admissible() if self._pause_state == PauseState.UNPAUSED else ([], 0)
-        rivals = [request for request in waiting if _due(request) < _due(begun[-1])]
+        first, last = _due(begun[0]), _due(begun[-1])
+        rivals = [request for request in waiting if _due(request) < last]
         rivals += [request for request in loaded if not self._is_decode(request)]
         overtaking = min(rivals, key=_due, default=None)
         if overtaking is not None and self._is_still_refused(overtaking):
             rivals, overtaking = [], None
-        urgent = 0 if is_mixed else sum(_left(rival) for rival in rivals if _due(rival) < _due(begun[0]))
+        urgent = 0 if is_bounded else sum(_left(rival) for rival in rivals if _due(rival) < first)
         if urgent:
-            tokens = for_decodes + max(urgent, self._mixed_chunk_tokens)
+            tokens = for_decodes + max(urgent, self._budget.nearly_free)
             self.max_num_scheduled_tokens = min(tokens, self._max_step_tokens)
         left = self.max_num_scheduled_tokens - for_decodes
         if num_pulls and left > 1:
@@ -198,6 +221,18 @@ def _due(request: Request) -> tuple[int, float]:
 def _left(request: Request) -> int:
     """Tokens that are not computed yet. Prefixes that the cache has are not known before vLLM admits the request."""
     return max(1, request.num_tokens - request.num_computed_tokens)
+
+
+def _together(decoding: Iterable[Request]) -> Decodes:
+    num_requests = context_tokens = 0
+    tightest = inf
+    for request in decoding:
+        num_requests += 1
+        context_tokens += request.num_computed_tokens
+        params = request.sampling_params
+        if params and params.extra_args and (tpot_s := params.extra_args.get(TPOT_KEY)) and tpot_s < tightest:
+            tightest = tpot_s
+    return Decodes(num_requests, context_tokens, None if tightest == inf else tightest)
 
 
 def _goes_on(request: Request) -> bool:

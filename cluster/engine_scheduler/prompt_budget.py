@@ -1,0 +1,74 @@
+"""How many prompt tokens the next step of an engine may compute, by what its own steps have taken so far. Pure.
+
+The engine's core measures its steps for the Scheduler anyway (cluster/engine_core/step_samples.py), and learns from the
+same samples as the Scheduler does, from the same prior (router/prediction/learned_latency.py). So both know the same
+steps, without a message between them.
+"""
+
+from typing import Any, final
+
+import msgspec
+
+from cluster.messages.reports import StepSample
+from router.prediction.learned_latency import LatencyModel
+from router.prediction.step_chunk import chunk_tokens
+from router.prediction.step_model import StepModel
+
+
+class Decodes(msgspec.Struct, frozen=True):
+    """The requests that get a token in a step."""
+
+    num_requests: int = 0
+    context_tokens: int = 0
+    """Of all of them together."""
+    tpot_s: float | None = None
+    """The tightest TPOT objective among them. None if none of them has one."""
+
+
+@final
+class PromptBudget:
+    def __init__(self, config: Any, prior: StepModel | None) -> None:
+        """`config`: the engine's VllmConfig. `prior`: None for a kind of engine without figures."""
+        scheduling = config.scheduler_config
+        self._most = int(scheduling.max_num_scheduled_tokens or scheduling.max_num_batched_tokens)
+        self._least = least_chunk(config) if scheduling.enable_chunked_prefill else self._most
+        self._model = LatencyModel(prior)
+        self._is_warm = False
+
+    @property
+    def times(self) -> StepModel:
+        return self._model.times
+
+    def observe(self, sample: StepSample) -> None:
+        """Learn from a step. An engine compiles during its first step, which is therefore ignored."""
+        if self._is_warm:
+            self._model.observe(sample)
+        self._is_warm = True
+
+    def beside(self, decodes: Decodes, prompt_context: int) -> int | None:
+        """Most prompt tokens beside these requests; None if they need no bound. `prompt_context`: tokens of the prompt
+        that come before those of this step.
+        """
+        if not decodes.num_requests or decodes.tpot_s is None:
+            return None
+        times = self.times
+        decode_s = times.decode_s(decodes.num_requests, decodes.context_tokens)
+        chunk = chunk_tokens(times, decodes.num_requests, decode_s, decodes.tpot_s, prompt_context)
+        chunk = max(chunk, self._least)
+        return chunk if chunk < self._most else None
+
+    @property
+    def nearly_free(self) -> int:
+        """Prompt tokens that are computed while the weights are read."""
+        return min(max(int(self.times.knee_tokens), self._least), self._most)
+
+
+def least_chunk(config: Any) -> int:
+    """Fewest prompt tokens with which every prompt goes on beside any number of decodes, for the engine with this
+    VllmConfig. Some models take no smaller part of a prompt than a KV block, or than what their draft looks ahead.
+    """
+    model, cache = config.model_config, config.cache_config
+    least = 1 + max(config.num_speculative_tokens, config.num_prefill_lookahead_tokens)
+    if (model.is_hybrid or model.is_attention_free) and cache.mamba_cache_mode == "align":
+        least = max(least, cache.block_size)
+    return int(least)

@@ -1,0 +1,82 @@
+from types import SimpleNamespace
+
+import pytest
+
+from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget, least_chunk
+from cluster.messages.reports import StepSample
+from router.prediction.hardware import prior
+from router.prediction.learned_latency import NEUTRAL
+from router.prediction.step_chunk import LEAST_CHUNK, STEP_SHARE
+
+DECODES = Decodes(8, 8_000, tpot_s=0.03)
+
+
+def a_config(
+    *, is_chunked: bool = True, is_hybrid: bool = False, num_drafts: int = 0, lookahead: int = 0
+) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_prefill_lookahead_tokens=lookahead,
+        num_speculative_tokens=num_drafts,
+        model_config=SimpleNamespace(is_hybrid=is_hybrid, is_attention_free=False),
+        cache_config=SimpleNamespace(block_size=528, mamba_cache_mode="align"),
+        scheduler_config=SimpleNamespace(
+            max_num_batched_tokens=8192, max_num_scheduled_tokens=None, enable_chunked_prefill=is_chunked
+        ),
+    )
+
+
+def a_sample(num_prefill: int, seconds: float) -> StepSample:
+    return StepSample(num_prefill, num_prefill * (num_prefill + 1) // 2, 8, 8_000, seconds)
+
+
+def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
+    times = prior("llama-3.1-8b|h100")
+    assert times
+    chunk = PromptBudget(a_config(), times).beside(DECODES, 0)
+    assert chunk
+    assert times.step_s(chunk, 0, 8, 8_000) == pytest.approx(STEP_SHARE * 0.03, rel=0.01)
+
+
+@pytest.mark.parametrize("decodes", [Decodes(), Decodes(8, 8_000)], ids=["nothing decodes", "no objective"])
+def test_only_objectives_of_decodes_bound_a_step(decodes: Decodes) -> None:
+    assert PromptBudget(a_config(), None).beside(decodes, 0) is None
+
+
+def test_prompt_gets_fewer_tokens_where_they_attend_to_more() -> None:
+    budget = PromptBudget(a_config(), NEUTRAL)
+    chunks = [budget.beside(DECODES, context) or 0 for context in (0, 50_000)]
+    assert LEAST_CHUNK < chunks[1] < chunks[0]
+
+
+def test_engine_that_is_slower_than_its_prior_computes_fewer_tokens_beside_decodes() -> None:
+    budget = PromptBudget(a_config(), NEUTRAL)
+    expected = budget.beside(DECODES, 0)
+    for num_prefill in (0, 0, 100, 200, 0, 300, 100, 0, 50, 150):
+        budget.observe(a_sample(num_prefill, 1.5 * NEUTRAL.step_s(*_work(a_sample(num_prefill, 0.0)))))
+    learned = budget.beside(DECODES, 0)
+    assert expected and learned and LEAST_CHUNK <= learned < expected
+
+
+def test_first_step_in_which_the_engine_compiles_teaches_nothing() -> None:
+    budget = PromptBudget(a_config(), NEUTRAL)
+    budget.observe(a_sample(0, 30.0))
+    assert budget.times == NEUTRAL
+
+
+@pytest.mark.parametrize(
+    ("config", "least"),
+    [(a_config(), 1), (a_config(is_hybrid=True), 528), (a_config(num_drafts=50), 51), (a_config(lookahead=40), 41)],
+    ids=["any", "hybrid", "drafts", "lookahead"],
+)
+def test_some_models_take_no_small_part_of_a_prompt(config: SimpleNamespace, least: int) -> None:
+    assert least_chunk(config) == least
+    hopeless = Decodes(200, 1_000_000, tpot_s=1e-4)
+    assert (PromptBudget(config, NEUTRAL).beside(hopeless, 1_000_000) or 0) >= max(least, LEAST_CHUNK)
+
+
+def test_engine_that_computes_each_prompt_in_one_step_has_no_bound() -> None:
+    assert PromptBudget(a_config(is_chunked=False), NEUTRAL).beside(DECODES, 0) is None
+
+
+def _work(sample: StepSample) -> tuple[int, int, int, int]:
+    return sample.num_prefill, sample.attended, sample.num_decoding, sample.context_tokens
