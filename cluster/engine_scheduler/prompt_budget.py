@@ -1,8 +1,8 @@
 """How many prompt tokens the next step of an engine may compute, by what its own steps have taken so far. Pure.
 
-The engine's core measures its steps for the Scheduler anyway (cluster/engine_core/step_samples.py), and learns from the
-same samples as the Scheduler does, from the same prior (router/prediction/learned_latency.py). So both know the same
-steps, without a message between them.
+The engine's core measures its steps for the Scheduler anyway (cluster/engine_core/step_samples.py). It learns from them
+as the Scheduler does, from the same prior (router/prediction/learned_latency.py), and needs no message for it. The
+Scheduler learns from all engines of a kind, and this from one.
 """
 
 from typing import Any, final
