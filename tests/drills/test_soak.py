@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.drills.matrix import NUM_REPLICAS
+from tests.drills.oracle import says_the_model_itself, text_of
 from tests.drills.participants import MODEL
 from tests.drills.processes import DECODE, PREFILL, LiveProcesses
 from tests.drills.questions import Question, question
@@ -41,7 +42,7 @@ ANSWERED, LEFT, REFUSED, HUNG = "answered", "left", "refused", "hung"
 class Tally:
     ended: Counter[str] = field(default_factory=Counter)
     doubtful: list[tuple[Question, str]] = field(default_factory=list)
-    """Answers that are not what they should be: a failure, unless the model itself says the same undisturbed."""
+    """Answers that are not what they should be: a failure, unless the model itself says the same (oracle.py)."""
     killed: list[str] = field(default_factory=list)
 
     @property
@@ -69,7 +70,7 @@ async def test_soak(live: LiveProcesses) -> None:
         logger.info("%s", tally)
         freed_s = await asyncio.to_thread(wait_for, lambda: _is_nothing_held(live), FREED_WITHIN_S)
         await asyncio.to_thread(live.wait_until_whole, NUM_REPLICAS, WHOLE_WITHIN_S)
-        wrong = [text for asked, text in tally.doubtful if not await _says_the_model_itself(http, asked, text)]
+        wrong = [text for asked, text in tally.doubtful if not await says_the_model_itself(http, asked, text)]
         logger.info("all blocks free after %.1f s; %d of %d wrong", freed_s, len(wrong), len(tally.doubtful))
     assert len(tally.killed) >= 2, "too short: nothing was disturbed"
     assert tally.num_ended == NUM_REQUESTS
@@ -113,30 +114,12 @@ async def _answer(http: httpx.AsyncClient, asked: Question) -> tuple[str, str]:
     if response.status_code != 200:
         return f"status {response.status_code}: {content}", ""
     if not asked.body["stream"]:
-        return ANSWERED, _text(json.loads(content))
+        return ANSWERED, text_of(json.loads(content))
     *frames, last = [line.removeprefix("data: ") for line in content.splitlines() if line.startswith("data: ")]
     chunks = [json.loads(frame) for frame in frames]
     if last != "[DONE]" or any("error" in chunk for chunk in chunks):
         return f"broken stream: {frames[-1:]} {last}", ""
-    return ANSWERED, "".join(_text(chunk) for chunk in chunks)
-
-
-def _text(answer: dict[str, list[dict[str, dict[str, str]]]]) -> str:
-    """Of a whole answer or of a chunk, of a chat or of a completion."""
-    (choice,) = answer["choices"]
-    message = choice.get("message") or choice.get("delta")
-    return str((message or {}).get("content") or "") if "text" not in choice else str(choice["text"])
-
-
-async def _says_the_model_itself(http: httpx.AsyncClient, asked: Question, text: str) -> bool:
-    for path in ("D", "P->D"):
-        body = {**asked.body, "stream": False}
-        answer = await http.post(asked.path, json=body, headers={"x-baton-path": path})
-        undisturbed = _text(answer.raise_for_status().json())
-        if undisturbed == text:
-            return True
-    logger.error("answered %r, undisturbed %r, asked %s", text, undisturbed, asked.body)
-    return False
+    return ANSWERED, "".join(text_of(chunk) for chunk in chunks)
 
 
 async def _kill_a_worker_each_minute(live: LiveProcesses, tally: Tally) -> None:

@@ -43,8 +43,6 @@ CHANGES: dict[str, Any] = {
     },
     # Two engines start on two cores
     "slo": {"standard": {"outage_wait_s": 150}},
-    # Small enough for a test to evict everything from it
-    "decode": {"engine": {"kv_cache_memory_bytes": 32 << 20}},
 }
 """What the cluster tests cannot do without."""
 

@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from tests.real_cluster.fresh_key import bearer, fresh_key
 from tests.real_cluster.service import (
     DECODE_PROCESS,
     INGRESS_PROCESS,
@@ -57,9 +58,9 @@ def test_killed_prefill_worker_costs_no_request(service: Service, client: openai
 def test_stream_of_a_killed_decode_worker_goes_on_elsewhere(
     service: Service, client: openai.OpenAI, model: str
 ) -> None:
-    with _long_stream(service, model, temperature=0, max_tokens=400) as frames:
+    with _long_stream(service, model, fresh_key(), temperature=0, max_tokens=400) as frames:
         undisturbed = _text(list(frames))
-    with _long_stream(service, model, temperature=0, max_tokens=400) as frames:
+    with _long_stream(service, model, fresh_key(), temperature=0, max_tokens=400) as frames:
         first = [next(frames) for _ in range(20)]
         service.process(DECODE_PROCESS).kill()
         assert _text([*first, *frames]) == undisturbed
@@ -133,10 +134,11 @@ def test_requests_of_a_killed_ingress_are_aborted_on_the_workers_at_once(
 
 
 @contextmanager
-def _long_stream(service: Service, model: str, **fields: object) -> Iterator[Iterator[str]]:
+def _long_stream(service: Service, model: str, key: str | None = None, **fields: object) -> Iterator[Iterator[str]]:
     body = {"model": model, "prompt": "Once", "stream": True, "max_tokens": MAX_TOKENS, "ignore_eos": True, **fields}
+    headers = bearer(key) if key else {}
     with (
-        httpx.Client(base_url=service.url, timeout=30) as http,
+        httpx.Client(base_url=service.url, headers=headers, timeout=30) as http,
         http.stream("POST", "/v1/completions", json=body) as response,
     ):
         yield (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
