@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from tests.drills.faults import FAULTS, Fault
+from tests.drills.kv_clock import KvClock
 from tests.drills.matrix import NUM_REPLICAS, Cell
 from tests.drills.moments import MOMENTS
 from tests.drills.participants import MomentMissed, Participants
@@ -28,8 +29,10 @@ class Measured:
     bystander: str = "-"
     bystander_silence_s: float | None = None
     """The longest silence of the bystander, in seconds."""
+    over_s: float | None = None
+    """Seconds from the fault until it was over and the victim had ended."""
     kv_back_s: dict[str, float] | None = None
-    """Seconds until the KV blocks were free, by surviving engine."""
+    """Seconds from the fault until the KV blocks were free, by surviving engine."""
     leases_ended: dict[str, int] | None = None
     """How many leases of surviving prefill workers ended how."""
     whole_s: float | None = None
@@ -41,17 +44,20 @@ def run_drill(live: LiveProcesses, cell: Cell, measured: Measured) -> None:
     fault = FAULTS[cell.fault]
     participants = _participants_at(live, cell)
     try:
-        struck_at = time.monotonic()
-        _strike(participants, fault, cell)
-        measured.client = participants.victim.outcome
-        measured.silence_s = participants.victim.seen.longest_silence_s(struck_at)
-        measured.kv_back_s = _wait_for_blocks(participants, fault, cell)
+        survivors = _survivors(participants, fault)
+        with KvClock(lambda: _left_on(participants, survivors)) as clock:
+            struck_at = time.monotonic()
+            _strike(participants, fault, cell)
+            measured.over_s = clock.over()
+            measured.client = participants.victim.outcome
+            measured.silence_s = participants.victim.seen.longest_silence_s(struck_at)
+            measured.kv_back_s = clock.wait(cell.bounds.kv_back_s * PATIENCE)
         measured.leases_ended = participants.leases_ended()
         measured.bystander_silence_s = participants.bystander.seen.longest_silence_s(struck_at)
         wait_for(participants.is_bystander_counted, COUNTED_WITHIN_S)
         participants.bystander.leave()
         measured.bystander = participants.bystander.outcome
-        wait_for(lambda: not _held(participants, _survivors(participants, fault)), cell.bounds.kv_back_s * PATIENCE)
+        wait_for(lambda: _is_nothing_left_on(participants, survivors), cell.bounds.kv_back_s * PATIENCE)
     finally:
         participants.close()
     live.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
@@ -87,26 +93,14 @@ def _strike(participants: Participants, fault: Fault, cell: Cell) -> None:
     participants.victim.wait_for_end(ANSWER_S + cell.bounds.silence_s * PATIENCE)
 
 
-def _wait_for_blocks(participants: Participants, fault: Fault, cell: Cell) -> dict[str, float]:
-    """Seconds until each surviving engine has nothing of the victim, from now. Once is enough: what an engine has after
-    that is a link's proof.
-    """
-    started_at = time.monotonic()
-    survivors = _survivors(participants, fault)
-    back_s = {str(worker): 0.0 for worker in survivors}
-    deadline = started_at + cell.bounds.kv_back_s * PATIENCE
-    while held := _held(participants, survivors):
-        assert time.monotonic() < deadline, f"still held: {held}"
-        survivors = [worker for worker in survivors if str(worker) in held]
-        back_s |= dict.fromkeys(held, time.monotonic() - started_at)
-    return back_s
-
-
-def _held(participants: Participants, workers: list[Replica]) -> dict[str, str]:
-    """What each worker still has of the victim, if anything."""
+def _left_on(participants: Participants, workers: list[Replica]) -> dict[str, str | None]:
+    """What each worker has of the victim."""
     now = participants.live.snapshot_of_the_living()
-    held = {str(worker): participants.still_held(worker, now) for worker in workers}
-    return {worker: what for worker, what in held.items() if what}
+    return {str(worker): participants.still_held(worker, now) for worker in workers}
+
+
+def _is_nothing_left_on(participants: Participants, workers: list[Replica]) -> bool:
+    return all(what == "" for what in _left_on(participants, workers).values())
 
 
 def _survivors(participants: Participants, fault: Fault) -> list[Replica]:

@@ -29,9 +29,18 @@ class Bounds:
     silence_s: float
     """The longest time without a token, from the fault on."""
     kv_back_s: float
-    """Seconds until all KV blocks are free, from the end of the fault or of the answer, whichever comes later."""
+    """Seconds until all KV blocks are free, from the end of the fault or of the answer, whichever comes later. From the
+    fault on, `kv_back_since_fault_s`.
+    """
     whole_s: float
     """Seconds until the service is whole again, from the fault."""
+
+    def kv_back_since_fault_s(self, pool: str, over_s: float) -> float:
+        """The bound `kv_back_s` for an engine of this pool, from the fault on. Longer by what must come first: for the
+        decode pool all of the answer, for the prefill pool a token of it at most, which is all that prompts are
+        computed for. `over_s`: from the fault to its end or that of the answer.
+        """
+        return self.kv_back_s + (over_s if pool == DECODE else min(over_s, self.silence_s))
 
 
 BOUNDS = {

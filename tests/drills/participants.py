@@ -78,7 +78,10 @@ class Participants:
                     prefills.add(p.id)
             return bool(prefills and decodes)
 
-        wait_for(is_placed, SCENE_TIMEOUT_S, interval_s=0.01)
+        try:
+            wait_for(is_placed, SCENE_TIMEOUT_S, interval_s=0.01)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.victim.outcome}: seen on prefill {prefills} and decode {decodes}") from error
         (self.prefill,) = (p for p in self.prefills if p.id in prefills)
         (self.decode,) = (d for d in self.decodes if d.id in decodes)
         if self.decode != self.other_decode:
@@ -142,11 +145,13 @@ class Participants:
             ended[str(how)] = int(sum(after[p.id] - before.get(p.id, 0) for p in self.prefills if p.id in after))
         return ended
 
-    def still_held(self, worker: Replica, now: Snapshot) -> str:
-        """What the engine has of the victim; empty when it has nothing: nothing at all, or the bystander alone."""
+    def still_held(self, worker: Replica, now: Snapshot) -> str | None:
+        """What the engine has of the victim; empty when it has nothing: nothing at all, or the bystander alone. None
+        when its metrics cannot be read.
+        """
         usage = now.by("replica", "vllm:kv_cache_usage_perc")
         if worker.id not in usage:
-            return "its metrics cannot be read"
+            return None
         running = now.total("vllm:num_requests_running", replica=worker.id)
         waiting = now.total("vllm:num_requests_waiting", replica=worker.id)
         leases = now.total("baton_leases_open", replica=worker.id)

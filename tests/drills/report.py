@@ -15,8 +15,8 @@ HEADER = [
     "the client sees",
     "longest silence for it",
     "for others",
-    "KV back: prefill",
-    "KV back: decode",
+    "prefill KV back after",
+    "decode KV back after",
     "leases ended",
     "whole again after",
 ]
