@@ -37,7 +37,7 @@ test: $(STAMP) compile lint network-tools ## all tests, with real engines, excep
 test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
 	$(BIN)/python -m pytest tests/unit tests/component tests/hostile --ignore tests/hostile/live tests/architecture tests/test_docs.py tests/test_timeouts.py
 
-drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; writes docs/drills.md
+drills: $(STAMP) compile network-tools ## inject every fault at every moment of a request: half an hour; compares with docs/drills.md, and writes it
 	$(BIN)/python -m pytest tests/drills -m "not soak" -o log_cli=true -o log_cli_level=INFO --drills-report docs/drills.md
 
 soak: $(STAMP) compile ## run 2,000 requests, abort some of them, and kill a worker each minute

@@ -58,11 +58,28 @@ def line(row: Measured) -> str:
 
 def write(file: Path, mark: str, rows: str) -> None:
     """Replace what stands between the two marks of the document."""
-    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
-    text = file.read_text()
-    before, rest = text.split(begin)
-    _, after = rest.split(end)
-    file.write_text(f"{before}{begin}\n{machine()}\n\n{rows}\n{end}{after}")
+    before, _, after = _parts(file.read_text(), mark)
+    file.write_text(f"{before}{_begin(mark)}\n{machine()}\n\n{rows}\n{_end(mark)}{after}")
+
+
+def between(text: str, mark: str) -> str:
+    """What stands between the two marks of a document."""
+    return _parts(text, mark)[1]
+
+
+def _parts(text: str, mark: str) -> tuple[str, str, str]:
+    """Before, between and after the two marks."""
+    before, rest = text.split(_begin(mark))
+    inside, after = rest.split(_end(mark))
+    return before, inside, after
+
+
+def _begin(mark: str) -> str:
+    return f"<!-- {mark}: begin -->"
+
+
+def _end(mark: str) -> str:
+    return f"<!-- {mark}: end -->"
 
 
 def machine() -> str:
