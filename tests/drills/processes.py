@@ -45,8 +45,7 @@ class Replica:
     @property
     def core(self) -> psutil.Process:
         """The engine core of a worker."""
-        (core,) = [child for child in self.process.children() if ENGINE_CORE in " ".join(child.cmdline())]
-        return core
+        return engine_core(self.process)
 
     def __str__(self) -> str:
         return f"{self.deployment} {self.id}"
@@ -148,6 +147,11 @@ class LiveProcesses:
 
     def wait_until_whole(self, num_replicas: dict[str, int], timeout_s: float) -> float:
         return wait_for(lambda: self.is_whole(num_replicas), timeout_s, interval_s=0.25)
+
+
+def engine_core(worker: psutil.Process) -> psutil.Process:
+    (core,) = [child for child in worker.children() if ENGINE_CORE in " ".join(child.cmdline())]
+    return core
 
 
 def _is_one_connected(processes: Iterable[psutil.Process], port: int) -> bool:

@@ -1,9 +1,9 @@
 """Processes that are killed: what the clients see of it, what the others still do for the dead, and the recovery."""
 
 import json
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -11,6 +11,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from tests.drills.processes import engine_core
+from tests.drills.word_lists import LONGEST, WordList, word_list
 from tests.real_cluster.fresh_key import bearer, fresh_key
 from tests.real_cluster.service import (
     DECODE_PROCESS,
@@ -21,8 +23,8 @@ from tests.real_cluster.service import (
     wait_for,
 )
 
-NUM_IN_FLIGHT = 6
-"""Long prompts, so that some are in the prefill engine when it dies."""
+NUM_IN_FLIGHT = 16
+"""Word lists, which take the prefill engine four steps, so that it has begun with some when it dies."""
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
 INTERACTIVE_WAITS_S = 10.0
 """`outage_wait_s` in conf/local.yaml."""
@@ -33,23 +35,25 @@ MAX_TOKENS = 3000
 
 
 def test_killed_prefill_worker_costs_no_request(service: Service, client: openai.OpenAI, model: str) -> None:
-    answers: list[str] = []
-    in_flight = [
-        threading.Thread(target=lambda seed=seed: answers.append(_long_prompt_answer(client, model, seed)))
-        for seed in range(NUM_IN_FLIGHT)
-    ]
+    lists = [word_list(seed, LONGEST) for seed in range(NUM_IN_FLIGHT)]
     worker = service.process(PREFILL_PROCESS)
-    for thread in in_flight:
-        thread.start()
-    wait_for(lambda: service.metric("vllm:num_requests_running", deployment="prefill") > 0, timeout_s=10)
-    worker.kill()
-    paths = [_path_of_answer(client, model) for _ in range(5)]
-    for thread in in_flight:
-        thread.join(timeout=60)
+    engine = engine_core(worker)
+    with ThreadPoolExecutor(NUM_IN_FLIGHT) as clients:
+        engine.suspend()  # until all are there
+        try:
+            answers = [clients.submit(_continuation, client, model, words) for words in lists]
+            wait_for(lambda: service.metric("baton_placed_requests", pool="prefill") == NUM_IN_FLIGHT, timeout_s=10)
+        finally:
+            engine.resume()
+        wait_for(lambda: _num_running(service, "prefill") > 0, timeout_s=10, interval_s=0.01)
+        worker.kill()
+        paths = [_path_of_answer(client, model) for _ in range(5)]
+        is_ready = service.get("/readyz").status_code
 
-    assert len(answers) == NUM_IN_FLIGHT
+    wrong = [words for words, answer in zip(lists, answers, strict=True) if answer.result() != words.answer(LONGEST)]
+    assert not wrong
     assert "D" in paths
-    assert service.get("/readyz").status_code == 503
+    assert is_ready == 503
     service.wait_until_whole()
     assert _path_of_answer(client, model, "P->D") == "P->D"
     wait_for(service.is_idle, timeout_s=40)
@@ -162,7 +166,18 @@ def _path_of_answer(client: openai.OpenAI, model: str, path: str | None = None) 
     return response.headers["x-baton-path"]
 
 
-def _long_prompt_answer(client: openai.OpenAI, model: str, seed: int) -> str:
-    prompt = [300 + (seed * 7919 + i * i * 37) % 1000 for i in range(3800)]
-    answer = client.completions.create(model=model, prompt=prompt, max_tokens=8, extra_headers={"x-baton-path": "P->D"})
+def _continuation(client: openai.OpenAI, model: str, words: WordList) -> str:
+    """As long as the prompt, so that it needs each of its KV blocks."""
+    answer = client.completions.create(
+        model=model,
+        prompt=words.prompt,
+        max_tokens=LONGEST,
+        temperature=0,
+        extra_body={"ignore_eos": True},
+        extra_headers={"x-baton-path": "P->D"},
+    )
     return answer.choices[0].text
+
+
+def _num_running(service: Service, pool: str) -> float:
+    return service.metric("vllm:num_requests_running", deployment=pool)
