@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from tests.drills.faults import FAULTS, Fault
-from tests.drills.kv_clock import KvClock
+from tests.drills.kv_clock import Back, KvClock
 from tests.drills.matrix import NUM_REPLICAS, Cell
 from tests.drills.moments import MOMENTS
 from tests.drills.participants import MomentMissed, Participants
@@ -31,8 +31,8 @@ class Measured:
     """The longest silence of the bystander, in seconds."""
     over_s: float | None = None
     """Seconds from the fault until it was over and the victim had ended."""
-    kv_back_s: dict[str, float] | None = None
-    """Seconds from the fault until the KV blocks were free, by surviving engine."""
+    kv_back: dict[str, Back] | None = None
+    """When the KV blocks were free, by surviving engine."""
     leases_ended: dict[str, int] | None = None
     """How many leases of surviving prefill workers ended how."""
     whole_s: float | None = None
@@ -51,7 +51,7 @@ def run_drill(live: LiveProcesses, cell: Cell, measured: Measured) -> None:
             measured.over_s = clock.over()
             measured.client = participants.victim.outcome
             measured.silence_s = participants.victim.seen.longest_silence_s(struck_at)
-            measured.kv_back_s = clock.wait(cell.bounds.kv_back_s * PATIENCE)
+            measured.kv_back = clock.wait(cell.bounds.kv_back_s * PATIENCE)
         measured.leases_ended = participants.leases_ended()
         measured.bystander_silence_s = participants.bystander.seen.longest_silence_s(struck_at)
         wait_for(participants.is_bystander_counted, COUNTED_WITHIN_S)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Self
 
 import httpx
@@ -16,9 +17,21 @@ LAST_LOOK_S = 60.0
 """Seconds that a look may take when the clock is stopped. A look waits for workers that hang."""
 
 Look = Callable[[], dict[str, str | None]]
-"""What each surviving engine has of the victim, in words: "" for nothing, None where it cannot be told. May raise
-httpx.HTTPError.
+"""What each surviving engine has of the victim, in words: "" for nothing, None where it cannot be told, which
+counts as something after `over`, and until then as what it had. May raise httpx.HTTPError.
 """
+
+
+@dataclass(frozen=True)
+class Back:
+    """When an engine had nothing of the victim any more, in seconds since the fault. Both are 0.0 for an engine that no
+    look found with any.
+    """
+
+    earliest_s: float
+    """A look that ended then was the last one that found something."""
+    latest_s: float
+    """A look that ended then was the first one after it that found nothing."""
 
 
 class KvClock:
@@ -32,8 +45,8 @@ class KvClock:
         self._struck_at = 0.0
         self._over_at: float | None = None
         self._held: dict[str, str] = {}
-        self._back_at: dict[str, float] = {}
-        """When the first look after the last one that found something found nothing. The fault if none found any."""
+        self._back: dict[str, Back] = {}
+        self._last_held_s: dict[str, float] = {}
         self._done: set[str] = set()
         self._stopping = threading.Event()
         self._all_done = threading.Event()
@@ -55,15 +68,14 @@ class KvClock:
         self._over_at = time.monotonic()
         return self._over_at - self._struck_at
 
-    def wait(self, timeout_s: float) -> dict[str, float]:
-        """Seconds from the fault until each engine had nothing of the victim any more, after `over`. They are 0.0 for
-        an engine that no look found with any.
+    def wait(self, timeout_s: float) -> dict[str, Back]:
+        """When each engine had its blocks back, as far as looks tell that began after `over`.
 
         Raises:
             AssertionError: an engine has something still, or cannot be asked.
         """
         assert self._all_done.wait(timeout_s), f"still held: {self._held or 'it cannot be told'}"
-        return {worker: back_at - self._struck_at for worker, back_at in self._back_at.items()}
+        return self._back
 
     def _keep_looking(self) -> None:
         while not self._stopping.wait(self._interval_s) and not self._all_done.is_set():
@@ -73,15 +85,17 @@ class KvClock:
 
     def _take(self, began_at: float, found: dict[str, str | None]) -> None:
         is_over = self._over_at is not None and began_at >= self._over_at
+        now_s = time.monotonic() - self._struck_at
         for worker, what in found.items():
-            if what is None or worker in self._done:
+            if worker in self._done or (what is None and not is_over):
                 continue
-            if what:
-                self._held[worker] = what
+            if what != "":
+                self._held[worker] = what or "cannot be asked"
+                self._last_held_s[worker] = now_s
                 continue
             if self._held.pop(worker, ""):
-                self._back_at[worker] = time.monotonic()
-            self._back_at.setdefault(worker, self._struck_at)
+                self._back[worker] = Back(self._last_held_s[worker], now_s)
+            self._back.setdefault(worker, Back(0.0, 0.0))
             if is_over:
                 self._done.add(worker)
         if self._done == found.keys():

@@ -119,7 +119,7 @@ def _numbers(of_leases: dict[str, int] | None) -> str:
 
 
 def _slowest(row: Measured, pool: str) -> float | None:
-    return max((s for worker, s in (row.kv_back_s or {}).items() if worker.startswith(pool)), default=None)
+    return max((b.latest_s for worker, b in (row.kv_back or {}).items() if worker.startswith(pool)), default=None)
 
 
 def _seconds(value: float | None) -> str:

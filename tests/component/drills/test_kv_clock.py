@@ -1,16 +1,16 @@
 """The drills' clock of KV blocks counts from the fault, and only what is seen after the end proves anything."""
 
 import queue
-import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.drills.kv_clock import KvClock
+from tests.drills.kv_clock import Back, KvClock
 
 NOTHING, SOMETHING, SILENT = "", "1 running, 0 waiting, 15 blocks, 0 leases", None
 P, D = "prefill 1", "decode 1"
+NEVER = Back(0.0, 0.0)
 TIMEOUT_S = 10.0
 
 
@@ -55,26 +55,24 @@ def test_engine_that_never_had_anything_took_no_time(engines: Engines, clock: Kv
         clock.over()
         engines.are(NOTHING, NOTHING)
         engines.are(NOTHING, NOTHING)
-        assert clock.wait(TIMEOUT_S) == {P: 0.0, D: 0.0}
+        assert clock.wait(TIMEOUT_S) == {P: NEVER, D: NEVER}
 
 
 def test_time_counts_from_the_fault_and_not_from_the_end(engines: Engines, clock: KvClock) -> None:
     engines.are(SOMETHING, SOMETHING)
     with clock:
-        struck_at = time.monotonic()
         engines.wait_until_looked_at()
         engines.are(SOMETHING, SOMETHING)
         engines.wait_until_looked_at()
         engines.are(NOTHING, SOMETHING)
         engines.wait_until_looked_at()
         engines.wait_until_looked_at()
-        prefill_is_back_s = time.monotonic() - struck_at
         over_s = clock.over()
+        engines.are(NOTHING, SOMETHING)
         engines.are(NOTHING, NOTHING)
-        engines.are(NOTHING, NOTHING)
-        back_s = clock.wait(TIMEOUT_S)
-    assert 0 < back_s[P] <= prefill_is_back_s
-    assert prefill_is_back_s <= over_s <= back_s[D]
+        back = clock.wait(TIMEOUT_S)
+    assert 0 < back[P].earliest_s < back[P].latest_s <= over_s
+    assert over_s <= back[D].earliest_s < back[D].latest_s
 
 
 def test_engine_that_gets_the_victim_after_the_fault_has_it_back_later(engines: Engines, clock: KvClock) -> None:
@@ -85,11 +83,11 @@ def test_engine_that_gets_the_victim_after_the_fault_has_it_back_later(engines: 
         for _ in range(6):
             engines.wait_until_looked_at()
         over_s = clock.over()
+        engines.are(NOTHING, SOMETHING)
         engines.are(NOTHING, NOTHING)
-        engines.are(NOTHING, NOTHING)
-        back_s = clock.wait(TIMEOUT_S)
-    assert back_s[P] == 0.0
-    assert back_s[D] >= over_s
+        back = clock.wait(TIMEOUT_S)
+    assert back[P] == NEVER
+    assert back[D].earliest_s >= over_s
 
 
 def test_look_that_began_before_the_end_proves_nothing(engines: Engines, clock: KvClock) -> None:
@@ -101,8 +99,8 @@ def test_look_that_began_before_the_end_proves_nothing(engines: Engines, clock: 
         engines.are(NOTHING, NOTHING)
         engines.are(NOTHING, SOMETHING)
         engines.are(SOMETHING, NOTHING)  # the prefill engine's are a link's proof: it was seen with nothing
-        back_s = clock.wait(TIMEOUT_S)
-    assert back_s[P] == 0.0 < back_s[D]
+        back = clock.wait(TIMEOUT_S)
+    assert back[P] == NEVER != back[D]
 
 
 def test_engine_that_is_silent_has_what_it_had(engines: Engines, clock: KvClock) -> None:
@@ -113,12 +111,22 @@ def test_engine_that_is_silent_has_what_it_had(engines: Engines, clock: KvClock)
         for _ in range(4):
             engines.wait_until_looked_at()
         over_s = clock.over()
-        engines.are(SILENT, NOTHING)
-        engines.are(SILENT, NOTHING)
+        engines.are(SILENT, SILENT)
         engines.are(NOTHING, NOTHING)
-        back_s = clock.wait(TIMEOUT_S)
-    assert back_s[D] == 0.0
-    assert back_s[P] >= over_s
+        back = clock.wait(TIMEOUT_S)
+    assert back[D] == NEVER
+    assert back[P].earliest_s < over_s <= back[P].latest_s
+
+
+def test_engine_that_is_silent_after_the_end_has_something(engines: Engines, clock: KvClock) -> None:
+    engines.are(NOTHING, NOTHING)
+    with clock:
+        over_s = clock.over()
+        for decode in (SILENT, SILENT, NOTHING):
+            engines.are(NOTHING, decode)
+        back = clock.wait(TIMEOUT_S)
+    assert back[P] == NEVER
+    assert over_s <= back[D].earliest_s < back[D].latest_s
 
 
 def test_blocks_that_never_come_back_are_told(engines: Engines, clock: KvClock) -> None:

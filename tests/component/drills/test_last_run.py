@@ -7,6 +7,7 @@ import pytest
 from cluster.repository import REPO_ROOT
 from tests.drills import report
 from tests.drills.drill import Measured
+from tests.drills.kv_clock import Back
 from tests.drills.last_run import ALLOWED_S, compare, finish, parse
 from tests.drills.matrix import CELLS
 from tests.drills.report import PlaneMeasured, between, plane_table, table
@@ -23,7 +24,11 @@ def measured(slow: dict[str, float] | None = None) -> list[Measured]:
         seconds = SECONDS | (slow or {} if cell == SLOW else {})
         row = Measured(cell, client="answered", leases_ended={"read": 1})
         row.silence_s, row.bystander_silence_s = seconds["silence_s"], seconds["bystander_silence_s"]
-        row.kv_back_s = {"prefill 1": seconds["prefill_s"], "decode 1": 0.0, "decode 2": seconds["decode_s"]}
+        row.kv_back = {
+            "prefill 1": Back(0.0, seconds["prefill_s"]),
+            "decode 1": Back(0.0, 0.0),
+            "decode 2": Back(0.0, seconds["decode_s"]),
+        }
         row.whole_s = seconds["whole_s"]
         rows.append(row)
     return rows
