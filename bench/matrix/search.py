@@ -44,9 +44,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """All settings to choose from, likely ones first."""
         middle = self.splits[len(self.splits) // 2]
         splits = sorted(self.splits, key=lambda split: abs(split - middle))
-        if not BASELINES[self.policy].has_prefill_pool:
+        baseline = BASELINES[self.policy]
+        if not baseline.has_prefill_pool:
             splits = [0]
-        return [Setting(split, step_tokens) for step_tokens in self.step_tokens for split in splits]
+        steps = self.step_tokens[:1] if baseline.has_step_policy else self.step_tokens  # it has no such setting
+        return [Setting(split, step_tokens) for step_tokens in steps for split in splits]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

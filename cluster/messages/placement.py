@@ -83,6 +83,8 @@ class Prediction(msgspec.Struct, frozen=True, array_like=True):
     """Requests that have not arrived yet and would miss their SLO because of this request."""
     holds_first: bool = False
     """Whether the first token, which the prefill worker has, is released with the decode worker's first token."""
+    waits_s: float = 0.0
+    """Part of `ttft_s` before an engine begins: the request's age, and the wait for KV memory."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -19,7 +19,7 @@ from router.placement.cost import alone, hand_over
 from router.placement.goodput import goodput
 from router.placement.lmetric import score
 from router.placement.placement_input import PlacementInput
-from router.placement.work import DecodePart, PrefillPart, prefill_s
+from router.placement.work import DecodePart, prefill_part, prefill_s
 from router.prediction.learned_latency import LatencyModels
 
 AFFINITY_SHARE = 0.3
@@ -40,6 +40,10 @@ class Baseline(NamedTuple):
     has_prefill_pool: bool
     has_admission: bool = False
     """Whether the policy runs behind Baton's own queue and early refusals."""
+    has_step_policy: bool = False
+    """Whether engines compute prompts by deadline and keep steps short beside decodes, as Baton's engines do
+    (cluster/engine_scheduler/deadline_scheduler.py). Otherwise they are vLLM's own.
+    """
 
 
 def _fixed(policy: Policy) -> Callable[[int], Policy]:
@@ -90,7 +94,7 @@ def min_ttft(placement_input: PlacementInput, candidates: Candidates, models: La
     return _stay(
         min(
             candidates.decodes,
-            key=lambda worker: worker.queue_s(placement_input.now) + _beside_decodes_s(placement_input, worker),
+            key=lambda worker: worker.prompts.seconds(placement_input.now) + prefill_s(placement_input, worker),
         )
     )
 
@@ -101,7 +105,7 @@ def pd_round_robin(placement_input: PlacementInput, candidates: Candidates, mode
 
 def pd_least(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """Take the prefill worker with the fewest queued prompts and the decode worker with the fewest requests."""
-    prefills = sorted(candidates.prefills, key=lambda worker: len(worker.prefilling))
+    prefills = sorted(candidates.prefills, key=lambda worker: len(worker.prompts))
     return _pair(candidates, prefills, sorted(candidates.decodes, key=_num_requests))
 
 
@@ -110,14 +114,17 @@ def pd_mooncake(placement_input: PlacementInput, candidates: Candidates, models:
     with the least predicted time between tokens. The request is refused if either prediction exceeds its objective.
     """
     prefills = sorted(
-        candidates.prefills, key=lambda worker: worker.queue_s(placement_input.now) + prefill_s(placement_input, worker)
+        candidates.prefills,
+        key=lambda worker: worker.prompts.seconds(placement_input.now) + prefill_s(placement_input, worker),
     )
     decodes = sorted(candidates.decodes, key=lambda worker: _next_step_s(placement_input, worker))
     choice = _pair(candidates, prefills, decodes)
     if choice is None or choice.prefill is None or choice.decode is None:
         return None
     ttft_s = (
-        placement_input.age_s + choice.prefill.queue_s(placement_input.now) + prefill_s(placement_input, choice.prefill)
+        placement_input.age_s
+        + choice.prefill.prompts.seconds(placement_input.now)
+        + prefill_s(placement_input, choice.prefill)
     )
     if ttft_s > placement_input.slo.ttft_s or _next_step_s(placement_input, choice.decode) > placement_input.slo.tpot_s:
         return None
@@ -137,7 +144,8 @@ def pd_threshold(placement_input: PlacementInput, candidates: Candidates, models
     if _missing(placement_input, decode) <= THRESHOLD_TOKENS:
         return _stay(decode)
     prefills = sorted(
-        candidates.prefills, key=lambda worker: worker.queue_s(placement_input.now) + prefill_s(placement_input, worker)
+        candidates.prefills,
+        key=lambda worker: worker.prompts.seconds(placement_input.now) + prefill_s(placement_input, worker),
     )
     return _pair(candidates, prefills, [decode])
 
@@ -153,9 +161,7 @@ def with_admission(rule: Policy) -> Policy:
         if choice.prefill is None:
             option = alone(placement_input, decode, models)
         else:
-            seconds = prefill_s(placement_input, choice.prefill)
-            done_s = choice.prefill.queue_s(placement_input.now) + seconds
-            option = hand_over(placement_input, PrefillPart(choice.prefill, seconds, done_s), decode, models)
+            option = hand_over(placement_input, prefill_part(placement_input, choice.prefill), decode, models)
         prediction = option.prediction()
         return Choice(choice.path, choice.prefill, choice.decode, choice.why, option.work, prediction, (prediction,))
 
@@ -176,8 +182,12 @@ BASELINES = {
     "lmetric_admission": Baseline(_fixed(with_admission(lmetric)), has_prefill_pool=False, has_admission=True),
     "min_ttft_admission": Baseline(_fixed(with_admission(min_ttft)), has_prefill_pool=False, has_admission=True),
     "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
-    "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True),
-    "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),
+    "lmetric_admission_steps": Baseline(
+        _fixed(with_admission(lmetric)), has_prefill_pool=False, has_admission=True, has_step_policy=True
+    ),
+    "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, has_step_policy=True),
+    "goodput_no_steps": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),
+    "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, has_step_policy=True),
 }
 
 
@@ -200,15 +210,6 @@ def _num_requests(worker: WorkerState) -> int:
 
 def _missing(placement_input: PlacementInput, worker: WorkerState) -> int:
     return placement_input.num_prompt - placement_input.hit(worker)
-
-
-def _beside_decodes_s(placement_input: PlacementInput, worker: WorkerState) -> float:
-    """Seconds to compute the prompt on a worker beside the requests that decode there."""
-    hit, batch = placement_input.hit(worker), worker.running.num
-    most = worker.max_step_tokens
-    return worker.model.times.prefill_s(
-        placement_input.num_prompt - hit, hit, most, batch, int(worker.running.context_tokens(placement_input.now))
-    )
 
 
 def _next_step_s(placement_input: PlacementInput, worker: WorkerState) -> float:

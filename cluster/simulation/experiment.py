@@ -52,12 +52,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     host_tokens: int = 0
     """Size of each worker's DRAM tier, in tokens. 0 is no DRAM tier."""
     prefill_step_tokens: int = 2048
-    """Most tokens of a step on a prefill worker. Lower reads the weights more often for one prompt; higher delays the
-    requests that decode there more by prompts.
+    """Most tokens of a step on a prefill worker, and on all workers with Baton's step policy. Lower reads the weights
+    more often for one prompt; higher delays the requests that decode there more by prompts.
     """
     decode_step_tokens: int = 512
-    """Most tokens of a step on a decode worker. Lower reads the weights more often for one prompt; higher delays the
-    decoding requests more by prompts.
+    """Most tokens of a step on a decode worker without Baton's step policy. Lower reads the weights more often for one
+    prompt; higher delays the decoding requests more by prompts.
     """
     max_decoding: int = 256
     """Most requests that prefill or decode on one worker at the same time."""
@@ -91,13 +91,13 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         model, most = self.step_model, self.prefill_step_tokens
         return lambda num_prompt: model.prefill_s(num_prompt, 0, most)
 
-    def split(self, num_prefill: int) -> ClusterSetting:
+    def split(self, num_prefill: int, *, has_step_policy: bool = True) -> ClusterSetting:
         """The setting with `num_prefill` prefill workers. All further workers are decode workers."""
         num_decode = self.num_workers - num_prefill
         slow_prefill, slow_decode = self.truth.stragglers.split(num_prefill, num_decode)
         return ClusterSetting(
-            prefill=self._pool(Pool.PREFILL, num_prefill, self.prefill_step_tokens, slow_prefill),
-            decode=self._pool(Pool.DECODE, num_decode, self.decode_step_tokens, slow_decode),
+            prefill=self._pool(Pool.PREFILL, num_prefill, slow_prefill, has_step_policy),
+            decode=self._pool(Pool.DECODE, num_decode, slow_decode, has_step_policy),
             kv_bytes_per_token=MODELS[self.model].kv_bytes_per_token,
             link=self.link,
             reporting=self.reporting,
@@ -105,11 +105,16 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             max_tries=self.max_tries,
         )
 
-    def _pool(self, pool: Pool, number: int, max_step_tokens: int, num_stragglers: int) -> PoolSetting:
+    def _pool(self, pool: Pool, number: int, num_stragglers: int, has_step_policy: bool) -> PoolSetting:
         kv_bytes_per_token = MODELS[self.model].kv_bytes_per_token
+        max_step_tokens = self.prefill_step_tokens
+        if pool is Pool.DECODE and not has_step_policy:
+            max_step_tokens = self.decode_step_tokens
         engine = EngineSetting(
             kv_capacity_tokens=self.kv_capacity_tokens,
             max_step_tokens=max_step_tokens,
+            has_short_steps=has_step_policy,
+            by_deadline=has_step_policy,
             max_decoding=self.max_decoding,
             host_tokens=self.host_tokens,
             host_tokens_per_s=self.tensor_parallel * PCIE_BYTES_PER_S / kv_bytes_per_token,
@@ -180,7 +185,9 @@ class Experiment:
             state = RouterState(self._slos, baseline.make(seed), admits_all=not baseline.has_admission)
             return PendingPlacements(state)
 
-        setting = self.cluster.split(num_prefill if baseline.has_prefill_pool else 0)
+        setting = self.cluster.split(
+            num_prefill if baseline.has_prefill_pool else 0, has_step_policy=baseline.has_step_policy
+        )
         return simulate(workload, setting, make_scheduler, watch)
 
     def workload(self, rate: float) -> list[SimRequest]:

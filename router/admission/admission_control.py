@@ -184,6 +184,7 @@ class AdmissionControl:
     def _refuse(self, placement_input: PlacementInput, choice: Choice, waiting: Waiting, why: str) -> Rejection:
         """Refuse a request for the load, and give it a retry slot."""
         now = placement_input.now
+        self._placer.answered(placement_input)
         num_before = self._queue.num_before(waiting, now)
         self._num_refused += 1
         expected_s = self._wait_s(placement_input, choice, num_before)

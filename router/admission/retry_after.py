@@ -118,6 +118,6 @@ def _until_fast(placement_input: PlacementInput, decode: DecodePart) -> float:
     wait = decode.memory_wait_s()
     usual, objective_s = placement_input.outputs[1], MARGIN * placement_input.slo_tpot_s
     for finish_s in (0.0, *decode.slack.finish_s):
-        if stretched(decode.step_with(placement_input, finish_s), usual, decode.prefill_share) <= objective_s:
+        if stretched(decode.step_with(placement_input, finish_s), usual, decode.stall_share) <= objective_s:
             return max(wait, finish_s)
     return max(wait, decode.slack.finish_s[-1] if decode.slack.finish_s else 0.0)

@@ -38,6 +38,7 @@ class Charge:
     """One open request, as it is charged to its workers."""
 
     __slots__ = (
+        "due_at",
         "first_at",
         "ingress",
         "joins_at",
@@ -53,6 +54,7 @@ class Charge:
         "request_id",
         "slo_class",
         "slo_tpot_s",
+        "slo_ttft_s",
         "stage",
         "staged_at",
         "start_step",
@@ -66,6 +68,7 @@ class Charge:
         lengths: LengthHistogram,
         work: Work,
         kv_tokens: int,
+        due_at: float,
         ingress: IngressId | None,
         now: float,
     ) -> None:
@@ -74,7 +77,10 @@ class Charge:
         self.placement = placement
         self.slo_class = request.slo_class
         self.rank: int = request.slo_class.rank
+        self.slo_ttft_s: float = placement.slo.ttft_s
         self.slo_tpot_s: float = placement.slo.tpot_s
+        self.due_at = due_at
+        """When the first token is due, by the TTFT objective."""
         self.lengths = lengths
         self.tenant: str = request.tenant
         self.num_engines_lost: int = request.num_engines_lost

@@ -13,11 +13,6 @@ from typing import Final, final
 from cluster.messages.ids import SloClass
 from router.load.prefill_share import MIDDLE_S, SHORT_S, Shares
 
-SLACK_SOFTNESS: Final = 0.1
-"""How soft the threshold is at which a running request becomes a victim, as a share of its budget. Half of SOFTNESS for
-a new request (router/placement/cost.py), since much of the time of a running request is already known. Higher fills
-workers until all running requests miss their objectives by a little; lower trusts predictions that are not exact.
-"""
 HIGH_CLASS_WEIGHT: Final = 4.0
 """Victims that one victim of a higher class counts as. Higher has lower classes wait for little harm to higher
 ones; lower lets lower classes delay interactive requests.
@@ -45,9 +40,10 @@ class Bin:
         self.weights = [0.0] * NUM_CLASSES
         """Weight of all the requests as victims of a new request, by the rank of the new request's class."""
 
-    def close(self) -> None:
+    def close(self, softness: float) -> None:
+        """`softness`: of the threshold at which a request becomes a victim, as a share of its budget."""
         num = sum(self.num_by_rank)
-        self.softness_s = SLACK_SOFTNESS * max(self.budget_s / num, 1e-3)
+        self.softness_s = softness * max(self.budget_s / num, 1e-3)
         higher = 0.0
         for rank in range(NUM_CLASSES):
             self.weights[rank] = HIGH_CLASS_WEIGHT * higher + (num - higher)
@@ -92,12 +88,15 @@ NOTHING: Final = DecodeSlack([], [], [0.0])
 class LookAhead:
     """Sums up the running requests of one worker, which are added one by one."""
 
-    __slots__ = ("_bins", "_finishing", "_long", "_middle", "_short", "_step_s")
+    __slots__ = ("_bins", "_finishing", "_long", "_middle", "_short", "_softness", "_step_s")
 
-    def __init__(self, step_s: float, prefill_share: Shares) -> None:
-        """`step_s`: length of a step; `prefill_share`: of the worker (router/load/prefill_share.py)."""
-        short, middle, long = prefill_share
+    def __init__(self, step_s: float, stall_share: Shares, softness: float) -> None:
+        """`step_s`: length of a step; `stall_share`: of the worker (router/load/prefill_share.py); `softness`: of the
+        threshold at which a request becomes a victim, as a share of its budget.
+        """
+        short, middle, long = stall_share
         self._step_s = step_s
+        self._softness = softness
         self._short = step_s / (1.0 - short)
         self._middle = step_s / (1.0 - middle)
         self._long = step_s / (1.0 - long)
@@ -139,7 +138,7 @@ class LookAhead:
             freed.append(total)
         bins = [sums for sums in self._bins if sums is not None]
         for sums in bins:
-            sums.close()
+            sums.close(self._softness)
         return DecodeSlack(bins, finish_s, freed)
 
 

@@ -75,14 +75,15 @@ class LiveWorkers:
         self.num_placed = 0
         """Placements so far."""
         self._suspected_pairs = SuspectedPairs()
-        self._prefill_pool_share = PrefillShare()
+        self._prompt_share = PrefillShare()
+        """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
 
     def add(self, report: WorkerReport, now: float) -> WorkerState | None:
         """Add the worker of a report. Returns None if the worker is known already."""
         if report.worker in self.by_id:
             return None
-        added = WorkerState(report, self.models.model(report.shape.kind), now)
+        added = WorkerState(report, self.models.model(report.shape.kind), self.models.bias, now)
         self.by_id[report.worker] = added
         self._sorted = _not_sorted()
         return added
@@ -140,17 +141,16 @@ class LiveWorkers:
             self._sorted = WorkersByPool(fresh, stale, now, self.num_placed + room)
         return self._sorted
 
-    def prefill_use(self, now: float) -> float:
-        """Share of the prefill workers' time that prompts took lately."""
-        return lately(self._prefill_pool_share.shares(now))
+    def prompt_use(self, now: float) -> float:
+        """Share of all workers' time that prompts took lately."""
+        return lately(self._prompt_share.shares(now))
 
     def placed(self, charge: Charge, block_hashes: Sequence[bytes], now: float) -> None:
         """A request was charged to its workers, which will cache its prompt."""
         for worker in (charge.placement.prefill, charge.placement.decode):
             if worker is not None:
                 self.index.predict(worker, block_hashes, now)
-        if charge.placement.prefill is not None:
-            self._prefill_pool_share.note(charge.prefill_s / max(1, len(self._sorted.prefills)), now)
+        self._prompt_share.note(charge.prefill_s / max(1, len(self.by_id)), now)
         self.num_placed += 1
 
     def prefill_workers(self, now: float) -> frozenset[WorkerId]:

@@ -1,7 +1,7 @@
 """The requests that one worker decodes: how many tokens they have, how long a step takes, and how much delay they bear.
 
 The decode clock counts the steps in which every running request got a token. The clock is predicted, from the length of
-a step and from the worker's prefill share: no message is sent for a token.
+a step and from the worker's stall share: no message is sent for a token.
 """
 
 from typing import Final, final
@@ -11,6 +11,8 @@ from router.load.charge import Charge
 from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
 from router.load.prefill_share import PrefillShare, share_over
 from router.prediction.learned_latency import LatencyModel
+from router.prediction.path_bias import PathBias
+from router.prediction.step_chunk import chunk_tokens
 
 SLACK_AGE_S: Final = 0.05
 """Age up to which a worker's decode slack is used again, in seconds. The slack of a request changes by at most this
@@ -23,23 +25,26 @@ MIN_STEP_S: Final = 1e-6
 @final
 class RunningRequests:
     __slots__ = (
+        "_bias",
         "_clock_at",
         "_context_base",
         "_model",
-        "_prefill_share",
         "_slack",
         "_slack_at",
+        "_stall_share",
         "_steps",
+        "_tpot_s",
         "charges",
         "last_step_s",
         "num_unknown",
         "unknown_context",
     )
 
-    def __init__(self, model: LatencyModel, prefill_share: PrefillShare, now: float) -> None:
-        """`prefill_share`: of the same worker."""
+    def __init__(self, model: LatencyModel, stall_share: PrefillShare, bias: PathBias, now: float) -> None:
+        """`stall_share`: of the same worker."""
         self._model = model
-        self._prefill_share = prefill_share
+        self._bias = bias
+        self._stall_share = stall_share
         self.charges: dict[RequestId, Charge] = {}
         """The running requests that this Scheduler has placed."""
         self.num_unknown = 0
@@ -49,6 +54,8 @@ class RunningRequests:
         self.last_step_s = MIN_STEP_S
         """Length of a step when a request last joined or left."""
         self._steps = 0.0
+        self._tpot_s: float | None = None
+        """The tightest TPOT objective of the charged requests. None if it is not known."""
         """The decode clock."""
         self._clock_at = now
         """When the decode clock was last moved."""
@@ -71,6 +78,14 @@ class RunningRequests:
         self._advance(now)
         return self.last_step_s
 
+    def chunk_tokens(self, context_tokens: float) -> int:
+        """Most prompt tokens of a step that keeps the TPOT objectives of the running requests, where any runs.
+        `context_tokens`: tokens of the prompt before the chunk.
+        """
+        if self._tpot_s is None:
+            self._tpot_s = min([charge.slo_tpot_s for charge in self.charges.values()])
+        return chunk_tokens(self._model.times, self.num, self.last_step_s, self._tpot_s, context_tokens)
+
     def slack(self, now: float) -> DecodeSlack:
         """The decode slack of the running requests, at most SLACK_AGE_S old."""
         if not self.charges:
@@ -87,6 +102,7 @@ class RunningRequests:
         charge.start_step = self._steps
         charge.first_at = now
         self.charges[charge.request_id] = charge
+        self._tpot_s = None
         self._context_base += charge.num_prompt - charge.start_step
 
     def leave(self, charge: Charge, now: float) -> bool:
@@ -95,6 +111,7 @@ class RunningRequests:
             return False
         self._advance(now)
         del self.charges[charge.request_id]
+        self._tpot_s = None
         self._context_base -= charge.num_prompt - charge.start_step
         if not self.charges:
             self._context_base = 0.0
@@ -120,7 +137,7 @@ class RunningRequests:
             assert charge.start_step <= self._steps
 
     def _look_ahead(self, now: float) -> DecodeSlack:
-        ahead = LookAhead(self.last_step_s, self._prefill_share.shares(now))
+        ahead = LookAhead(self.last_step_s, self._stall_share.shares(now), self._bias.slack_softness)
         next_step = self._steps + 1.0
         for charge in self.charges.values():
             num_generated = next_step - charge.start_step
@@ -137,6 +154,6 @@ class RunningRequests:
         if now == self._clock_at:
             return
         if self.charges:
-            share = share_over(self._prefill_share.shares(now), now - self._clock_at)
+            share = share_over(self._stall_share.shares(now), now - self._clock_at)
             self._steps += max(0.0, now - self._clock_at) * (1.0 - share) / self.last_step_s
         self._clock_at = now

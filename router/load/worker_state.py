@@ -14,9 +14,11 @@ from cluster.messages.ids import RequestId
 from cluster.messages.reports import WorkerReport
 from router.load.charge import Charge, Stage
 from router.load.prefill_share import PrefillShare
+from router.load.prompt_queue import PromptQueue
 from router.load.request_audit import RequestAudit
 from router.load.running_requests import MIN_STEP_S, RunningRequests
 from router.prediction.learned_latency import LatencyModel
+from router.prediction.path_bias import PathBias
 
 QUEUE_WEIGHT: Final = 0.05
 """Seconds of a longer step that a queue of prompts of one second counts as, when decode workers are compared. Higher
@@ -45,12 +47,12 @@ class WorkerState:
     """One worker. Created by its first report."""
 
     __slots__ = (
-        "_prefill_free_at",
         "_report_gap_s",
         "audit",
         "block_size",
         "charges",
         "crowded_step_s",
+        "has_short_steps",
         "inbound",
         "inbound_prompt",
         "is_lost",
@@ -64,16 +66,16 @@ class WorkerState:
         "model",
         "outbound",
         "pool",
-        "prefill_share",
-        "prefilling",
+        "prompts",
         "report",
         "reported_at",
         "room",
         "running",
+        "stall_share",
         "worker",
     )
 
-    def __init__(self, report: WorkerReport, model: LatencyModel, now: float) -> None:
+    def __init__(self, report: WorkerReport, model: LatencyModel, bias: PathBias, now: float) -> None:
         self.worker = report.worker
         self.pool = report.pool
         self._read(report)
@@ -84,15 +86,17 @@ class WorkerState:
         self.model = model
         self.charges: dict[RequestId, Charge] = {}
         """All open requests that occupy the worker."""
-        self.prefilling: dict[RequestId, Charge] = {}
-        """Requests whose prompt the worker computes or will compute, oldest first."""
+        self.prompts = PromptQueue(now, by_deadline=report.shape.by_deadline)
+        """Requests whose prompt the worker computes or will compute."""
         self.inbound: dict[RequestId, Charge] = {}
         """Requests that the worker will decode and does not decode yet."""
         self.outbound: dict[RequestId, Charge] = {}
         """Requests that the worker prefills, or has prefilled, for a decode worker."""
-        self.prefill_share = PrefillShare()
-        """Share of the worker's time that prompts take. On a decode worker: from the requests that decode there."""
-        self.running = RunningRequests(model, self.prefill_share, now)
+        self.stall_share = PrefillShare()
+        """Share of the worker's time that prompts take from the requests that decode there. A step that computes a part
+        of a prompt gives these requests a token as well, so only what such a step takes longer counts.
+        """
+        self.running = RunningRequests(model, self.stall_share, bias, now)
         self.kv_reserved = 0
         """KV tokens of the requests that the worker decodes or will decode."""
         self.inbound_prompt = 0
@@ -103,14 +107,12 @@ class WorkerState:
         """Requests that may be charged to the worker."""
         self.leaves_tokens: bool = report.shape.leaves_tokens
         self.audit = RequestAudit()
-        self._prefill_free_at = now
-        """When the prompts that are charged to the worker will be computed."""
         self.crowded_step_s = MIN_STEP_S
         """Length of a step once all inbound requests decode."""
 
     def __repr__(self) -> str:
         return (
-            f"<{self.report.pool} {self.worker}: {len(self.prefilling)} prefilling, {len(self.inbound)} inbound, "
+            f"<{self.report.pool} {self.worker}: {len(self.prompts)} prefilling, {len(self.inbound)} inbound, "
             f"{self.running.num} decoding, {self.kv_reserved} KV tokens>"
         )
 
@@ -141,35 +143,35 @@ class WorkerState:
         """The worker has missed several reports, and may be gone."""
         return now - self.reported_at > max(LEAST_STALE_S, NUM_MISSED * self._report_gap_s)
 
-    def queue_s(self, now: float) -> float:
-        """Time until the prompts that are charged to the worker are computed, in seconds. A queue that should be empty
-        is expected to be late for as long again as it is late already.
+    def chunk_tokens(self, context_tokens: float) -> int:
+        """Most prompt tokens of a step beside the requests that decode now. `context_tokens`: tokens of the prompt
+        before the chunk.
         """
-        if not self.prefilling:
-            return 0.0
-        left = self._prefill_free_at - now
-        return left if left > 0 else -left
+        batch = self.running.num
+        most = max(1, self.max_step_tokens - batch)
+        if not self.has_short_steps or not self.running.charges:
+            return most
+        return min(most, self.running.chunk_tokens(context_tokens))
 
     def crowding_s(self, now: float) -> float:
         """Length of a step once all inbound requests decode, and what the queue of prompts adds to it. In seconds, and
         cheap to compute.
         """
-        if not self.prefilling:
+        if not self.prompts.charges:
             return self.crowded_step_s
-        return self.crowded_step_s + QUEUE_WEIGHT * (self._prefill_free_at - now)
+        return self.crowded_step_s + QUEUE_WEIGHT * self.prompts.seconds(now)
 
     def queue_prefill(self, charge: Charge, stall_s: float, now: float) -> None:
         """The worker is to compute a prompt, which takes `stall_s` from the requests that decode on the worker."""
         self.charges[charge.request_id] = charge
-        free_at = now + self.queue_s(now)
-        self.prefilling[charge.request_id] = charge
-        self._prefill_free_at = free_at + charge.prefill_s
+        self.prompts.add(charge, now)
         if stall_s:
-            self.prefill_share.note(stall_s, now)
+            self.stall_share.note(stall_s, now)
 
     def expect_outbound(self, charge: Charge) -> None:
         """The worker is to hand this request over."""
         self.outbound[charge.request_id] = charge
+        self.kv_reserved += charge.num_prompt
 
     def queue_transfer(self, free_at: float) -> None:
         """A handoff is to occupy the worker's link until `free_at`."""
@@ -185,8 +187,7 @@ class WorkerState:
 
     def prefilled(self, request_id: RequestId, now: float) -> None:
         """The prompt is computed. No-op for a request that was not prefilling on the worker."""
-        if self.prefilling.pop(request_id, None) is not None:
-            self._prefill_free_at = now + sum(charge.prefill_s for charge in self.prefilling.values())
+        self.prompts.remove(request_id, now)
 
     def join(self, charge: Charge, now: float) -> None:
         """The worker decodes this request from now on."""
@@ -214,7 +215,8 @@ class WorkerState:
         if self.charges.pop(charge.request_id, None) is None:
             return
         self.prefilled(charge.request_id, now)
-        self.outbound.pop(charge.request_id, None)
+        if self.outbound.pop(charge.request_id, None) is not None:
+            self.kv_reserved -= charge.num_prompt
         is_inbound = self.inbound.pop(charge.request_id, None) is not None
         if is_inbound:
             self.inbound_prompt -= charge.num_prompt
@@ -227,11 +229,12 @@ class WorkerState:
     def validate(self) -> None:
         """Assert every invariant."""
         running = self.running.charges
-        for part in (self.prefilling, self.inbound, self.outbound, running):
+        self.prompts.validate()
+        for part in (self.prompts.charges, self.inbound, self.outbound, running):
             assert part.keys() <= self.charges.keys()
         assert not self.inbound.keys() & running.keys()
-        held = [*self.inbound.values(), *running.values()]
-        assert self.kv_reserved == sum(charge.kv_tokens for charge in held)
+        held = sum(charge.kv_tokens for charge in [*self.inbound.values(), *running.values()])
+        assert self.kv_reserved == held + sum(charge.num_prompt for charge in self.outbound.values())
         assert self.inbound_prompt == sum(charge.num_prompt for charge in self.inbound.values())
         self.running.validate()
 
@@ -240,7 +243,8 @@ class WorkerState:
         self.links = report.links
         shape = report.shape
         self.block_size: int = shape.block_size
-        self.max_step_tokens: int = shape.max_step_tokens
+        self.max_step_tokens: int = max(1, shape.max_step_tokens)
+        self.has_short_steps: bool = shape.has_short_steps
         self.kv_bytes_per_token: int = shape.kv_bytes_per_token
         self.kv_capacity: float = shape.kv_capacity_tokens or inf
         """KV tokens that fit into the engine's memory."""

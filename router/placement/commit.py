@@ -18,7 +18,7 @@ def commit(placement_input: PlacementInput, choice: Choice, models: LatencyModel
         work = unpriced_work(placement_input, prefill, decode, models)
     request, kv_tokens = placement_input.request, placement_input.kv_tokens
     placement = _placement_of(placement_input, choice)
-    charge = Charge(request, placement, placement_input.lengths, work, kv_tokens, ingress, now)
+    charge = Charge(request, placement, placement_input.lengths, work, kv_tokens, placement_input.due_at, ingress, now)
     prefilling, generating = prefill or decode, decode or prefill
     assert prefilling is not None
     assert generating is not None

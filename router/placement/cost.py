@@ -11,22 +11,18 @@ from typing import Final
 
 from cluster.messages.ids import Path
 from router.load.charge import Work
-from router.load.decode_slack import SLACK_SOFTNESS, class_weight, logistic
-from router.load.prefill_share import LONG_S, SHORT_S, Shares, lately, share_over
+from router.load.decode_slack import class_weight, logistic
+from router.load.prefill_share import LONG_S, SHORT_S, Shares, share_over
 from router.load.prefill_share import MOST as MOST_SHARE
 from router.load.worker_state import WorkerState
 from router.placement.option import Harm, Option, Times, Workers
-from router.placement.placement_input import USUAL, Others, PlacementInput
-from router.placement.work import DecodePart, PrefillPart, handoff_s, work_alone
+from router.placement.placement_input import USUAL, PlacementInput
+from router.placement.work import DecodePart, PrefillPart, handoff_s, prompt_memory_wait_s, stall_s, work_alone
 from router.prediction.learned_latency import LatencyModels
 
 MARGIN: Final = 0.9
 """Share of an objective at which a prediction counts as missed with probability 0.5. Lower avoids options that would
 have been good; higher trusts predictions that are often too short.
-"""
-SOFTNESS: Final = 0.2
-"""How soft the threshold MARGIN is, as a share of the objective. Higher blurs the choice between a good and a late
-option; lower trusts predictions that are not exact.
 """
 VICTIM_WEIGHT: Final = 1.0
 """Cost of one expected victim. Higher has requests wait rather than harm others; lower lets them in at others' cost."""
@@ -74,29 +70,36 @@ def hand_over(
     """Path P->D. The prefill worker has the first token. The token is released at once, unless the gap before the
     second token would be too long for a short answer: then both tokens are released together.
     """
-    done_s = prefill.done_s
+    wait_s = prompt_memory_wait_s(placement_input, prefill.worker)
+    done_s = prefill.done_s + wait_s
     joins_s = handoff_s(placement_input, prefill.worker, decode.worker, models, done_s)
-    work = Work(prefill.seconds, prefill.seconds, joins_s)
+    work = Work(prefill.seconds, stall_s(placement_input, prefill.worker, prefill.seconds), joins_s)
     if decode.missing:
         joins_s += decode.memory_wait_s()
     step_s = decode.step_with(placement_input, joins_s)
     # The decode worker finishes the prompts that it computes itself before it decodes a new request.
     gap_s = joins_s - done_s + max(0.0, decode.queue_s - joins_s) + step_s
-    victims, use = decode.join_victims, placement_input.others.prefill_use
+    victims = decode.join_victims
     if prefill.worker.running.charges:
-        victims += prefill.worker.running.slack(placement_input.now).victims(prefill.seconds, 0.0, placement_input.rank)
+        victims += prefill.worker.running.slack(placement_input.now).victims(work.stall_s, 0.0, placement_input.rank)
+    victims += _overtaken(placement_input, prefill.worker, prefill.seconds, models)
     slowdown_s = decode.join_slowdown_s * placement_input.outputs[1]
+    future_victims = _later_prompts(placement_input, prefill.worker, prefill.seconds, done_s, models)
+    if prefill.worker.running.num:
+        future_victims += FUTURE_DECODES_SHARE * _later_decodes(
+            placement_input, prefill.worker, prefill.worker.running.last_step_s, work.stall_s, models
+        )
     harm = Harm(
         victims,
-        _later_prompts(placement_input, prefill.seconds, done_s, use, placement_input.others.num_prefills),
+        future_victims,
         prefill.seconds + slowdown_s,
-        _wanted(prefill.seconds, use) + slowdown_s,
+        _wanted(prefill.seconds, placement_input.others.prompt_use) + slowdown_s,
     )
     workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
-    held = Times(done_s + gap_s, 0.0, step_s, decode.prefill_share)
+    held = Times(done_s + gap_s, 0.0, step_s, decode.stall_share, wait_s + decode.memory_wait_s())
     if not placement_input.has_early_token or prefill.worker.leaves_tokens:
         return _priced(placement_input, Option(workers, work, held, harm), held, harm, models)
-    soon = Times(done_s, gap_s, step_s, decode.prefill_share)
+    soon = Times(done_s, gap_s, step_s, decode.stall_share, wait_s)
     at_once = _priced(placement_input, Option(workers, work, soon, harm), soon, harm, models)
     short_gap_s = SHORT_GAP * placement_input.slo_tpot_s * (placement_input.outputs[0] - 1.0)
     if gap_s < short_gap_s or at_once.risk < WORTH_HOLDING:
@@ -117,8 +120,8 @@ def alone(
     model gives the length of a decode step, since prefill workers have hardly run such steps.
     """
     worker, batch = decode.worker, decode.worker.running.num
-    work = work_alone(placement_input, worker, decode.hit, decode.queue_s, decode.running_context, decode.step_s)
-    seconds, stall_s = work.prefill_s, work.stall_s if batch else 0.0
+    work = work_alone(placement_input, worker, decode.queue_s)
+    seconds, stalled_s = work.prefill_s, work.stall_s if batch else 0.0
     done_s = decode.queue_s + seconds + decode.step_s / 2
     if decode.missing:
         done_s += decode.memory_wait_s()
@@ -126,29 +129,29 @@ def alone(
     if peer is not None:
         context = decode.context + placement_input.num_prompt + placement_input.outputs[1] / 2
         step_s = max(step_s, peer.model.times.decode_s(decode.batch + placement_input.num_sequences, context))
-    victims = decode.slack.victims(stall_s, decode.join_slowdown_s, placement_input.rank)
+    victims = decode.slack.victims(stalled_s, decode.join_slowdown_s, placement_input.rank)
     if worker.inbound:
-        victims += _inbound_victims(placement_input, decode, done_s - seconds, done_s)
+        victims += _inbound_victims(placement_input, decode, done_s - seconds, done_s, models.bias.slack_softness)
+    victims += _overtaken(placement_input, worker, seconds, models)
     others = placement_input.others
-    use, num_workers = lately(decode.prefill_share), others.num_decodes
-    if is_prefill:
-        use, num_workers = others.prefill_use, others.num_prefills
-    later_prompts = _later_prompts(placement_input, seconds, decode.queue_s + seconds, use, num_workers)
-    future_victims = FUTURE_DECODES_SHARE * _later_decodes(placement_input, decode, step_s, seconds) + later_prompts
+    later_prompts = _later_prompts(placement_input, worker, seconds, decode.queue_s + seconds, models)
+    future_victims = (
+        FUTURE_DECODES_SHARE * _later_decodes(placement_input, worker, step_s, work.stall_s, models) + later_prompts
+    )
     slowdown_s = decode.join_slowdown_s * placement_input.outputs[1]
     if batch:
-        harm = Harm(victims, future_victims, stall_s + slowdown_s, stall_s + slowdown_s)
+        harm = Harm(victims, future_victims, stalled_s + slowdown_s, stalled_s + slowdown_s)
     else:
-        wanted_s = seconds if is_prefill else _wanted(seconds, others.decode_use)
+        wanted_s = _wanted(seconds, others.prompt_use)
         harm = Harm(victims, future_victims, seconds + slowdown_s, wanted_s + slowdown_s)
     workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
-    times = Times(done_s, 0.0, step_s, decode.prefill_share)
+    times = Times(done_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s())
     return _priced(placement_input, Option(workers, work, times, harm), times, harm, models)
 
 
-def stretched(step_s: float, num_output: float, prefill_share: Shares) -> float:
-    """TPOT of an answer of `num_output` tokens on a worker with this prefill share."""
-    return step_s / (1.0 - share_over(prefill_share, num_output * step_s))
+def stretched(step_s: float, num_output: float, stall_share: Shares) -> float:
+    """TPOT of an answer of `num_output` tokens on a worker with this stall share."""
+    return step_s / (1.0 - share_over(stall_share, num_output * step_s))
 
 
 def _wanted(seconds: float, use: float) -> float:
@@ -158,9 +161,10 @@ def _wanted(seconds: float, use: float) -> float:
 
 def _priced(placement_input: PlacementInput, option: Option, times: Times, harm: Harm, models: LatencyModels) -> Option:
     """Give the option its times, as clients see them, its risk and its cost."""
-    option.engine_ttft_s = placement_input.age_s + times.ttft_s
-    option.ttft_s = ttft_s = models.bias.ttft(option.path).corrected(option.engine_ttft_s)
-    late = _lateness(ttft_s, placement_input.slo_ttft_s)
+    option.waits_s = placement_input.age_s + times.memory_wait_s
+    option.engine_ttft_s = times.ttft_s - times.memory_wait_s
+    option.ttft_s = ttft_s = option.waits_s + models.bias.ttft(option.path).corrected(option.engine_ttft_s)
+    late = _lateness(ttft_s, placement_input.slo_ttft_s, models.bias.ttft_softness)
     slow = _slowness(placement_input, option, times, models)
     option.risk = risk = 1.0 - (1.0 - late) * (1.0 - slow)
     option.cost = (
@@ -179,12 +183,13 @@ def _slowness(placement_input: PlacementInput, option: Option, times: Times, mod
     """
     bias, gap_s, objective_s = models.bias.tpot(option.path), times.gap_s, placement_input.slo_tpot_s
     short, usual, long = placement_input.outputs
-    option.engine_tpot_s = stretched(times.step_s, usual, times.prefill_share)
+    option.engine_tpot_s = stretched(times.step_s, usual, times.stall_share)
     option.tpot_s = _with_gap(bias.corrected(option.engine_tpot_s), gap_s, usual)
-    shortest_s = _with_gap(bias.corrected(stretched(times.step_s, short, times.prefill_share)), gap_s, short)
-    longest_s = _with_gap(bias.corrected(stretched(times.step_s, long, times.prefill_share)), gap_s, long)
-    total = _slow(shortest_s, objective_s, short) + _slow(option.tpot_s, objective_s, usual)
-    return (total + _slow(longest_s, objective_s, long)) / 3.0
+    shortest_s = _with_gap(bias.corrected(stretched(times.step_s, short, times.stall_share)), gap_s, short)
+    longest_s = _with_gap(bias.corrected(stretched(times.step_s, long, times.stall_share)), gap_s, long)
+    softness = models.bias.tpot_softness
+    total = _slow(shortest_s, objective_s, short, softness) + _slow(option.tpot_s, objective_s, usual, softness)
+    return (total + _slow(longest_s, objective_s, long, softness)) / 3.0
 
 
 def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
@@ -194,13 +199,32 @@ def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
     return tpot_s + (gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s)
 
 
-def _slow(tpot_s: float, objective_s: float, num_output: float) -> float:
+def _slow(tpot_s: float, objective_s: float, num_output: float, softness: float) -> float:
     if num_output <= 1.0:
         return 0.0
-    return _lateness(tpot_s, objective_s)
+    return _lateness(tpot_s, objective_s, softness)
 
 
-def _inbound_victims(placement_input: PlacementInput, decode: DecodePart, from_s: float, to_s: float) -> float:
+def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: float, models: LatencyModels) -> float:
+    """Victims among the prompts that the request's prompt overtakes on the worker, each of which is done later by
+    `seconds`.
+    """
+    overtaken = worker.prompts.after(placement_input.due_at)
+    if not overtaken:
+        return 0.0
+    now, softness, total = placement_input.now, models.bias.ttft_softness, 0.0
+    done_at = now + worker.prompts.seconds_before(placement_input.due_at, now)
+    for charge in overtaken:
+        done_at += worker.prompts.left_s(charge)
+        was_s = done_at - charge.due_at + charge.slo_ttft_s
+        rise = _later(was_s, was_s + seconds, charge.slo_ttft_s, softness)
+        total += class_weight(charge.rank, placement_input.rank) * rise
+    return total
+
+
+def _inbound_victims(
+    placement_input: PlacementInput, decode: DecodePart, from_s: float, to_s: float, slack_softness: float
+) -> float:
     """Victims among the inbound requests of the worker. A request that joins while the prompt is computed is stalled by
     the rest of the prompt. `from_s` and `to_s`: the time from now in which the prompt is computed.
     """
@@ -212,71 +236,70 @@ def _inbound_victims(placement_input: PlacementInput, decode: DecodePart, from_s
             continue
         budget_s = charge.slo_tpot_s * num_gaps
         slack_s = budget_s - num_gaps * decode.step_s
-        softness_s = SLACK_SOFTNESS * budget_s
+        softness_s = slack_softness * budget_s
         weight = class_weight(charge.rank, placement_input.rank)
         total += weight * (logistic((stall_s - slack_s) / softness_s) - logistic(-slack_s / softness_s))
     return total
 
 
-def _later_decodes(placement_input: PlacementInput, decode: DecodePart, step_s: float, seconds: float) -> float:
+def _later_decodes(
+    placement_input: PlacementInput, worker: WorkerState, step_s: float, stalled_s: float, models: LatencyModels
+) -> float:
     """Victims among requests that are yet to come and will decode on the worker.
 
-    Such requests are taken to be like this one. For as long as one of them decodes, a larger share of the worker's time
-    goes to prompts. A worker bears that up to a point, and beyond it all requests are late. Where other decode workers
-    are free, later requests go there.
+    Such requests have the usual objective, and answers as long as this request's. For as long as one of them decodes, a
+    larger share of the worker's time is lost to prompts. A worker bears that up to a point, and beyond it all requests
+    are late. Where other decode workers are free, later requests go there.
     """
-    others, prefill_share = placement_input.others, decode.prefill_share
+    others, stall_share = placement_input.others, worker.stall_share.shares(placement_input.now)
     if not others.decode_use:
         return 0.0
-    short, usual, long = placement_input.outputs
-    total = _later_slow(placement_input, others, prefill_share, short, step_s, seconds)
-    total += _later_slow(placement_input, others, prefill_share, usual, step_s, seconds)
-    total += _later_slow(placement_input, others, prefill_share, long, step_s, seconds)
-    return others.decode_use * total / others.num_decodes / 3.0
-
-
-def _later_slow(
-    placement_input: PlacementInput,
-    others: Others,
-    prefill_share: Shares,
-    num_output: float,
-    step_s: float,
-    seconds: float,
-) -> float:
-    """Victims among later requests that generate `num_output` tokens."""
-    horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
-    before = share_over(prefill_share, horizon_s)
-    after = min(MOST_SHARE, before + seconds / horizon_s)
-    was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
-    more = others.arrivals_per_s * _later(was_s, will_be_s, placement_input.slo_tpot_s)
-    for higher in others.higher:
-        more += higher.weighed_per_s * _later(was_s, will_be_s, higher.slo_tpot_s)
-    return horizon_s * more
+    total = 0.0
+    for num_output in placement_input.outputs:
+        horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
+        before = share_over(stall_share, horizon_s)
+        after = min(MOST_SHARE, before + stalled_s / horizon_s)
+        was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
+        for later in others.later:
+            rise = _later(was_s, will_be_s, later.slo_tpot_s, models.bias.tpot_softness)
+            total += horizon_s * later.weighed_per_s * rise
+    return others.decode_use * total / others.num_workers / 3.0
 
 
 def _later_prompts(
-    placement_input: PlacementInput, seconds: float, done_s: float, use: float, num_workers: int
+    placement_input: PlacementInput,
+    worker: WorkerState,
+    seconds: float,
+    done_s: float,
+    models: LatencyModels,
 ) -> float:
     """Victims among requests that are yet to come and whose prompts the worker will compute.
 
-    Such requests are taken to be like this one. Those that come while the queue lasts find it longer by this prompt,
-    unless another worker has nothing to do. A request of the same class may wait or go elsewhere, and finds half of the
-    queue on average; a request of a higher class finds the whole queue.
-
-    `use`: share of the time that prompts took lately on such workers; `num_workers`: number of such workers.
+    Such requests have the usual objective. Those that come while the queue lasts find it longer by this prompt, unless
+    another worker has nothing to do. A request of the same class may wait or go elsewhere, and finds half of the queue
+    on average; a request of a higher class finds the whole queue. Where prompts are computed by deadline, a request
+    that is due before this one overtakes it and is not delayed.
     """
-    others, found_s = placement_input.others, done_s / 2
-    total = others.arrivals_per_s * _later(found_s + seconds / 2, found_s + seconds, placement_input.slo_ttft_s)
-    for higher in others.higher:
-        total += higher.weighed_per_s * _later(done_s, done_s + seconds, higher.slo_ttft_s)
-    return use * total / num_workers * done_s
+    others, softness, total = placement_input.others, models.bias.ttft_softness, 0.0
+    left_s = placement_input.due_at - placement_input.now
+    for later in others.later:
+        lasts_s = done_s
+        if worker.prompts.by_deadline:
+            lasts_s = min(done_s, done_s - left_s + later.slo_ttft_s)
+            if lasts_s <= 0.0:
+                continue
+        found_s, delay_s = (done_s, seconds) if later.is_higher else ((done_s + seconds) / 2, seconds / 2)
+        total += lasts_s * later.weighed_per_s * _later(found_s, found_s + delay_s, later.slo_ttft_s, softness)
+    return others.prompt_use * total / others.num_workers
 
 
-def _lateness(seconds: float, objective_s: float) -> float:
-    """Probability that an objective is missed by what is predicted to take `seconds`. Exactly 1 far above it."""
-    return logistic((seconds / objective_s - MARGIN) / SOFTNESS)
+def _lateness(seconds: float, objective_s: float, softness: float) -> float:
+    """Probability that an objective is missed by what is predicted to take `seconds`. Exactly 1 far above it.
+    `softness`: of the threshold MARGIN, as a share of the objective.
+    """
+    return logistic((seconds / objective_s - MARGIN) / softness)
 
 
-def _later(was_s: float, will_be_s: float, objective_s: float) -> float:
+def _later(was_s: float, will_be_s: float, objective_s: float, softness: float) -> float:
     """The rise of the probability that an objective is missed when `was_s` becomes `will_be_s`."""
-    return _lateness(will_be_s, objective_s) - _lateness(was_s, objective_s)
+    return _lateness(will_be_s, objective_s, softness) - _lateness(was_s, objective_s, softness)

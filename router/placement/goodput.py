@@ -1,9 +1,11 @@
 """The policy of production: the option with the least expected cost (router/placement/cost.py) among those that are
 priced.
 
-1. Path P->D is priced on the best few pairs with a proved link, and path D on the best few decode workers.
-2. Path P is priced where it pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and
-   the answer is short, or every other option does harm, as it does where too few of the workers decode.
+1. Path P->D is priced on the best few pairs with a proved link, and path D on the best few decode workers. A prefill
+   worker that decodes hands nothing over: its memory and its steps belong to the requests that it decodes.
+2. Path P is priced as path D is: the pools are leanings. On prefill workers whose steps are long beside decodes
+   (`EngineShape.has_short_steps`) it is priced where it pays: one token is wanted, no decode worker can be reached, a
+   prefill worker is idle and the answer is short, or every other option does harm.
 3. A decode worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is
    clearly better.
 4. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
@@ -74,8 +76,9 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
     options.add_later_prefills()
     best = options.best(holder)
     if _may_prefill_alone(placement_input, candidates, prefills, best):
+        is_equal = best is None or prefills[0].worker.has_short_steps
         options.add_prefills_alone(
-            1.0 if best is None or placement_input.request.max_output_tokens == 1 else MOST_RISK_ALONE
+            1.0 if is_equal or placement_input.request.max_output_tokens == 1 else MOST_RISK_ALONE
         )
         best = options.best(holder)
     if best is None:
@@ -138,7 +141,7 @@ class _Options:
         """Price the decode worker with the soonest prefill worker that is connected to it, and alone."""
         if self._may_hand_over:
             for number, prefill in enumerate(self._prefills):
-                if self._candidates.can_pair(prefill.worker, decode.worker):
+                if _hands_over(prefill.worker) and self._candidates.can_pair(prefill.worker, decode.worker):
                     option = self._hand_over(prefill, decode)
                     if self._best_pair is None or option.cost < self._best_pair.cost:
                         self._best_pair, self._pairing, self._first = option, decode, number
@@ -154,7 +157,7 @@ class _Options:
         sooner = self._prefills[self._first]
         for later in self._prefills[self._first + 1 :]:
             may_be_better = _may_be_better(later, sooner, decode, self._input.now)
-            if may_be_better and self._candidates.can_pair(later.worker, decode.worker):
+            if may_be_better and _hands_over(later.worker) and self._candidates.can_pair(later.worker, decode.worker):
                 self._hand_over(later, decode)
 
     def add_prefills_alone(self, most_risk: float) -> None:
@@ -164,6 +167,8 @@ class _Options:
             option = alone(self._input, DecodePart(self._input, part.worker), self._models, is_prefill=True, peer=peer)
             if option.risk <= most_risk:
                 self.priced.append(option)
+            if option.risk + option.victims < HARMLESS:
+                return
 
     def best(self, holder: WorkerState | None) -> Option | None:
         """The option to take. `holder`: the decode worker that holds most of the prompt."""
@@ -205,6 +210,10 @@ def _cheapest(options: list[Option]) -> Option | None:
     return best
 
 
+def _hands_over(worker: WorkerState) -> bool:
+    return not (worker.has_short_steps and (worker.running.num or worker.inbound))
+
+
 def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:
     """The later prefill worker takes less engine time, or disturbs no running request, or its link is free sooner."""
     if later.seconds < sooner.seconds or sooner.worker.running.charges:
@@ -220,6 +229,8 @@ def _may_prefill_alone(
     """
     if not prefills or not candidates.may_prefill_alone:
         return False
+    if prefills[0].worker.has_short_steps:
+        return other is None or other.risk + other.victims + other.future_victims > HARMLESS
     if other is None or placement_input.request.max_output_tokens == 1 or other.risk + other.victims > HARMFUL:
         return True
     return placement_input.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
@@ -231,26 +242,32 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
     """
     now, hits = placement_input.now, placement_input.hits
     best: list[PrefillPart] = []
-    last_s, takes_s, without_s = inf, 0.0, -1.0
+    last_s, alone_s, without_s = inf, 0.0, -1.0
     model: LatencyModel | None = None
     found: Hit | None = None
     for worker in candidates.prefills:
         hit = hits.get(worker.worker)
-        if worker.model is not model:
+        if worker.running.num:
+            done_s = seconds = prefill_s(placement_input, worker)
+        elif worker.model is not model:
             model, found, without_s = worker.model, hit, -1.0
-            takes_s = prefill_s(placement_input, worker)
+            done_s = seconds = alone_s = prefill_s(placement_input, worker)
         elif hit is not found:
             if found is None:
-                without_s = takes_s
+                without_s = alone_s
             found = hit
-            takes_s = without_s if hit is None and without_s >= 0.0 else prefill_s(placement_input, worker)
-        done_s = worker.queue_s(now) + takes_s if worker.prefilling else takes_s
+            alone_s = without_s if hit is None and without_s >= 0.0 else prefill_s(placement_input, worker)
+            done_s = seconds = alone_s
+        else:
+            done_s = seconds = alone_s
+        if worker.prompts.charges:
+            done_s += worker.prompts.seconds_before(placement_input.due_at, now)
         if done_s >= last_s:
             continue
         place = len(best)
         while place and best[place - 1].done_s > done_s:
             place -= 1
-        best.insert(place, PrefillPart(worker, takes_s, done_s))
+        best.insert(place, PrefillPart(worker, seconds, done_s))
         if len(best) > NUM_PREFILL_CANDIDATES:
             best.pop()
         if len(best) == NUM_PREFILL_CANDIDATES:

@@ -28,15 +28,17 @@ class Workers:
 class Times:
     """When the tokens of the request come, in seconds, by the engine models alone."""
 
-    __slots__ = ("gap_s", "prefill_share", "step_s", "ttft_s")
+    __slots__ = ("gap_s", "memory_wait_s", "stall_share", "step_s", "ttft_s")
 
-    def __init__(self, ttft_s: float, gap_s: float, step_s: float, prefill_share: Shares) -> None:
+    def __init__(self, ttft_s: float, gap_s: float, step_s: float, stall_share: Shares, memory_wait_s: float) -> None:
         self.ttft_s = ttft_s
+        self.memory_wait_s = memory_wait_s
+        """Part of `ttft_s` in which the request waits for KV memory."""
         self.gap_s = gap_s
         """Time between the first token and the second, less the length of a step."""
         self.step_s = step_s
-        self.prefill_share = prefill_share
-        """Prefill share of the worker that decodes."""
+        self.stall_share = stall_share
+        """Stall share of the worker that decodes."""
 
 
 @final
@@ -75,6 +77,7 @@ class Option:
         "tpot_s",
         "ttft_s",
         "victims",
+        "waits_s",
         "work",
     )
 
@@ -90,7 +93,7 @@ class Option:
         self.engine_gap_s = times.gap_s
         self.holds_first = holds_first
         self.ttft_s = self.tpot_s = self.engine_ttft_s = self.engine_tpot_s = 0.0
-        self.risk = self.cost = 0.0
+        self.risk = self.cost = self.waits_s = 0.0
 
     def prediction(self) -> Prediction:
         return Prediction(
@@ -108,4 +111,5 @@ class Option:
             self.engine_gap_s,
             self.future_victims,
             self.holds_first,
+            self.waits_s,
         )

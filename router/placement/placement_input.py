@@ -26,42 +26,35 @@ closer together misses the risk of short and long answers.
 
 
 @final
-class Higher:
-    """Requests of a higher class that are expected after the request."""
+class Later:
+    """Requests of one class that are expected after the request."""
 
-    __slots__ = ("slo_tpot_s", "slo_ttft_s", "weighed_per_s")
+    __slots__ = ("is_higher", "slo_tpot_s", "slo_ttft_s", "weighed_per_s")
 
-    def __init__(self, weighed_per_s: float, slo: Slo) -> None:
+    def __init__(self, weighed_per_s: float, slo: Slo, *, is_higher: bool) -> None:
+        """`slo`: the usual one of the class; `is_higher`: the class is served before that of the request."""
         self.weighed_per_s = weighed_per_s
         """Requests per second, times the weight of such a request as a victim."""
         self.slo_ttft_s: float = slo.ttft_s
         self.slo_tpot_s: float = slo.tpot_s
+        self.is_higher = is_higher
 
 
 @final
 class Others:
     """The requests that are yet to come, which a placement affects as well as running requests."""
 
-    __slots__ = ("arrivals_per_s", "decode_use", "higher", "num_decodes", "num_prefills", "prefill_use")
+    __slots__ = ("arrivals_per_s", "decode_use", "later", "num_workers", "prompt_use")
 
-    def __init__(
-        self,
-        arrivals_per_s: float,
-        higher: list[Higher],
-        num_prefills: int,
-        num_decodes: int,
-        prefill_use: float,
-        decode_use: float,
-    ) -> None:
-        self.arrivals_per_s = arrivals_per_s
+    def __init__(self, later: list[Later], num_workers: int, prompt_use: float, decode_use: float) -> None:
+        self.later = later
+        self.arrivals_per_s = sum([several.weighed_per_s for several in later if not several.is_higher])
         """Requests per second that are expected after the request, but for those of a higher class."""
-        self.higher = higher
-        self.num_prefills = num_prefills
-        self.num_decodes = num_decodes
-        self.prefill_use = prefill_use
-        """Share of the prefill workers' time that prompts took lately."""
+        self.num_workers = num_workers
+        self.prompt_use = prompt_use
+        """Share of the workers' time that prompts took lately."""
         self.decode_use = decode_use
-        """Share of the decode workers that have requests."""
+        """Share of the workers that have requests."""
 
 
 @final
@@ -70,6 +63,7 @@ class PlacementInput:
 
     __slots__ = (
         "age_s",
+        "due_at",
         "has_early_token",
         "hits",
         "kv_tokens",
@@ -119,6 +113,8 @@ class PlacementInput:
         """KV tokens that are reserved for the request where it decodes."""
         self.age_s = age_s
         """Seconds since the request reached the ingress."""
+        self.due_at: float = now + self.slo_ttft_s - age_s if request.num_output_tokens == 0 else now
+        """When the first token is due. A client that has tokens waits for the next one."""
         self.others = others
         self.now = now
 

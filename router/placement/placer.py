@@ -1,9 +1,9 @@
 """Placer: chooses the workers of a request by the policy, and charges the request to them."""
 
-from typing import final
+from typing import Final, final
 
 from cluster.messages.ids import IngressId, SloClass
-from cluster.messages.placement import PlacementRequest
+from cluster.messages.placement import PlacementRequest, Slo
 from cluster.messages.scheduler_events import RequestClosed
 from cluster.slo import SloConfig
 from router.load.charge import Charge
@@ -12,8 +12,14 @@ from router.load.decode_slack import class_weight
 from router.load.live_workers import LiveWorkers
 from router.placement.candidates import Candidates, Choice, Policy, candidates_of
 from router.placement.commit import commit
-from router.placement.placement_input import Higher, Others, PlacementInput
+from router.placement.placement_input import Later, Others, PlacementInput
+from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
+
+USUAL_SHARE: Final = 0.02
+"""Share of itself by which one request moves the usual objectives of its class. Higher follows chance; lower learns
+late that traffic has changed.
+"""
 
 Arrivals = list[tuple[SloClass, float]]
 """Requests per second that are expected next of each class that sends any."""
@@ -27,6 +33,8 @@ class Placer:
         self._workers = workers
         self._charges = charges
         self._lengths = OutputLengths()
+        self._usual: dict[SloClass, Slo] = {}
+        """What the recent requests of each class were promised."""
 
     def input_of(self, request: PlacementRequest, age_s: float, arrivals: Arrivals, now: float) -> PlacementInput:
         hits = self._workers.index.longest(request.block_hashes, now)
@@ -34,7 +42,7 @@ class Placer:
         isolated_s = self._isolated_prefill_s(request.num_prompt_tokens, now) if objective.ttft_per_prefill else 0.0
         slo = objective.resolve(isolated_s, request.ttft_s, request.tpot_s)
         lengths = self._lengths.of((request.tenant, request.slo_class))
-        others = self._others(request, arrivals, isolated_s, now)
+        others = self._others(request, slo, arrivals, now)
         return PlacementInput(request, slo, hits, lengths, age_s, others, now)
 
     def candidates_for(self, placement_input: PlacementInput) -> Candidates:
@@ -49,8 +57,18 @@ class Placer:
         """Charge the request to the chosen workers."""
         charge = commit(placement_input, choice, self._workers.models, ingress)
         self._charges.add(charge)
+        self.answered(placement_input)
         self._workers.placed(charge, placement_input.request.block_hashes, placement_input.now)
         return charge
+
+    def answered(self, placement_input: PlacementInput) -> None:
+        """The request was placed or refused: learn what requests of its class are promised."""
+        slo, slo_class = placement_input.slo, placement_input.request.slo_class
+        usual = self._usual.get(slo_class)
+        self._usual[slo_class] = Slo(
+            moving_median(usual.ttft_s if usual else None, slo.ttft_s, USUAL_SHARE),
+            moving_median(usual.tpot_s if usual else None, slo.tpot_s, USUAL_SHARE),
+        )
 
     def learn(self, charge: Charge, event: RequestClosed) -> None:
         """Compare what was predicted for a finished request with how it came out."""
@@ -62,24 +80,17 @@ class Placer:
         if predicted is not None:
             self._workers.models.bias.observe(predicted, event.ttft_s, event.tpot_s, event.num_output_tokens)
 
-    def _others(self, request: PlacementRequest, arrivals: Arrivals, isolated_s: float, now: float) -> Others:
-        arrivals_per_s, higher = 0.0, list[Higher]()
+    def _others(self, request: PlacementRequest, own_slo: Slo, arrivals: Arrivals, now: float) -> Others:
+        later = list[Later]()
         for slo_class, per_s in arrivals:
             weight = class_weight(slo_class.rank, request.slo_class.rank)
-            if weight == 1.0:
-                arrivals_per_s += per_s
-            else:
-                higher.append(Higher(weight * per_s, self._slo.of(slo_class).resolve(isolated_s)))
+            usual = self._usual.get(slo_class)
+            later.append(Later(weight * per_s, usual or own_slo, is_higher=weight > 1.0))
         by_pool = self._workers.by_pool(now)
         prefills, decodes = by_pool.prefills, by_pool.decodes
-        return Others(
-            arrivals_per_s,
-            higher,
-            max(1, len(prefills)),
-            max(1, len(decodes)),
-            self._workers.prefill_use(now),
-            sum([1 for worker in decodes if worker.charges]) / max(1, len(decodes)),
-        )
+        num_workers = max(1, len(prefills) + len(decodes))
+        num_busy = sum([1 for worker in decodes if worker.charges]) + sum([1 for worker in prefills if worker.charges])
+        return Others(later, num_workers, self._workers.prompt_use(now), num_busy / num_workers)
 
     def _isolated_prefill_s(self, num_prompt: int, now: float) -> float:
         """Time that the prompt takes alone, with nothing cached, on the kind of worker that would compute it."""

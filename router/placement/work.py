@@ -5,6 +5,7 @@ decoding. The price of that is in router/placement/cost.py. Times are seconds.
 from typing import Final, final
 
 from router.load.charge import Work
+from router.load.decode_slack import DecodeSlack
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
 from router.prediction.learned_latency import LatencyModels
@@ -33,10 +34,29 @@ class PrefillPart:
 
 
 def prefill_s(placement_input: PlacementInput, worker: WorkerState) -> float:
-    """Time of the worker that the prompt takes alone."""
-    hit = placement_input.hit(worker)
-    seconds = worker.model.times.prefill_s(placement_input.num_prompt - hit, hit, worker.max_step_tokens)
+    """Time of the worker that the prompt takes, beside the requests that decode there."""
+    hit, batch = placement_input.hit(worker), worker.running.num
+    num_new, chunk = placement_input.num_prompt - hit, worker.chunk_tokens((placement_input.num_prompt + hit) / 2)
+    if batch:
+        context = worker.running.context_tokens(placement_input.now)
+        seconds = worker.model.times.prefill_s(num_new, hit, chunk, batch, int(context))
+    else:
+        seconds = worker.model.times.prefill_s(num_new, hit, chunk)
     return seconds + placement_input.load_s(worker)
+
+
+def prefill_part(placement_input: PlacementInput, worker: WorkerState) -> PrefillPart:
+    seconds = prefill_s(placement_input, worker)
+    queue_s = worker.prompts.seconds_before(placement_input.due_at, placement_input.now)
+    return PrefillPart(worker, seconds, queue_s + seconds)
+
+
+def stall_s(placement_input: PlacementInput, worker: WorkerState, seconds: float) -> float:
+    """Part of the `seconds` of `prefill_s` in which the worker gives no token to the requests that decode there."""
+    hit = placement_input.hit(worker)
+    num_new, chunk = placement_input.num_prompt - hit, worker.chunk_tokens((placement_input.num_prompt + hit) / 2)
+    stalled_s = seconds - num_chunks(num_new, chunk) * worker.running.step_s(placement_input.now)
+    return stalled_s if stalled_s > 0.0 else 0.0
 
 
 @final
@@ -51,10 +71,10 @@ class DecodePart:
         "join_victims",
         "joined_step_s",
         "missing",
-        "prefill_share",
         "queue_s",
         "running_context",
         "slack",
+        "stall_share",
         "step_s",
         "worker",
     )
@@ -70,8 +90,9 @@ class DecodePart:
         """KV tokens of the running requests."""
         self.context = self.running_context + worker.inbound_prompt
         """KV tokens of `batch`."""
-        self.queue_s = worker.queue_s(now) if worker.prefilling else 0.0
-        self.prefill_share = worker.prefill_share.shares(now)
+        self.queue_s = worker.prompts.seconds_before(placement_input.due_at, now) if worker.prompts.charges else 0.0
+        """Time until the worker begins with the prompt, if it computes it."""
+        self.stall_share = worker.stall_share.shares(now)
         self.step_s = running.step_s(now) if running.num else 0.0
         """Length of a step with the running requests; 0 where none runs."""
         times = worker.model.times
@@ -90,14 +111,7 @@ class DecodePart:
 
     def memory_wait_s(self) -> float:
         """Time until running requests that end have left enough KV blocks, in seconds."""
-        if not self.missing:
-            return 0.0
-        for finish_s, freed in zip(self.slack.finish_s, self.slack.freed_tokens[1:], strict=True):
-            if freed >= self.missing:
-                return finish_s
-        last = self.slack.finish_s[-1] if self.slack.finish_s else self.step_s
-        freed = self.slack.freed_tokens[-1] or self.context or 1.0
-        return max(last, 1.0) * max(1.0, self.missing / freed)
+        return _memory_wait_s(self.slack, self.missing, self.context) if self.missing else 0.0
 
     def step_with(self, placement_input: PlacementInput, joins_s: float) -> float:
         """Length of a step once the request has joined.
@@ -124,11 +138,28 @@ class DecodePart:
                     ended = 1.0 - max(0.0, beside_s) / lasts_s
                     num_ended += ended
                     context_ended += ended * charge.num_prompt
-            num_follow = placement_input.others.arrivals_per_s * lasts_s / placement_input.others.num_decodes
+            num_follow = placement_input.others.arrivals_per_s * lasts_s / placement_input.others.num_workers
             if num_ended > num_follow:
                 batch -= num_ended - num_follow
                 context -= context_ended * (1.0 - num_follow / num_ended)
         return self.worker.model.times.decode_s(max(1.0, batch), max(0.0, context))
+
+
+def prompt_memory_wait_s(placement_input: PlacementInput, worker: WorkerState) -> float:
+    """Time until a worker that is to hand the request over has KV blocks for its prompt, in seconds."""
+    missing = worker.kv_reserved + worker.running.unknown_context + placement_input.num_prompt - worker.kv_capacity
+    if missing <= 0.0:
+        return 0.0
+    return _memory_wait_s(worker.running.slack(placement_input.now), missing, worker.kv_reserved)
+
+
+def _memory_wait_s(slack: DecodeSlack, missing: float, held: float) -> float:
+    """Time until running requests that end have left `missing` KV tokens. `held`: KV tokens of other requests."""
+    for finish_s, freed in zip(slack.finish_s, slack.freed_tokens[1:], strict=True):
+        if freed >= missing:
+            return finish_s
+    last = slack.finish_s[-1] if slack.finish_s else 0.0
+    return max(last, 1.0) * max(1.0, missing / (slack.freed_tokens[-1] or held or 1.0))
 
 
 def handoff_s(
@@ -141,19 +172,10 @@ def handoff_s(
     return max(ready_s, free_s) + seconds
 
 
-def work_alone(
-    placement_input: PlacementInput, worker: WorkerState, hit: int, queue_s: float, context_tokens: float, step_s: float
-) -> Work:
-    """What a request takes of a worker that computes the prompt and decodes.
-
-    `context_tokens` and `step_s`: KV tokens of the running requests, and the length of a step with them.
-    """
-    batch, most = worker.running.num, worker.max_step_tokens
-    num_new = placement_input.num_prompt - hit
-    seconds = worker.model.times.prefill_s(num_new, hit, most, batch, int(context_tokens))
-    seconds += placement_input.load_s(worker)
-    stall_s = max(0.0, seconds - num_chunks(num_new, most, batch) * step_s) if batch else seconds
-    return Work(seconds, stall_s, queue_s + seconds)
+def work_alone(placement_input: PlacementInput, worker: WorkerState, queue_s: float) -> Work:
+    """What a request takes of a worker that computes the prompt and decodes."""
+    seconds = prefill_s(placement_input, worker)
+    return Work(seconds, stall_s(placement_input, worker, seconds), queue_s + seconds)
 
 
 def unpriced_work(
@@ -162,18 +184,14 @@ def unpriced_work(
     """What a request takes of workers that were chosen without a price."""
     now = placement_input.now
     if prefill is not None and decode is not None:
-        seconds = prefill_s(placement_input, prefill)
-        return Work(
-            seconds, seconds, handoff_s(placement_input, prefill, decode, models, prefill.queue_s(now) + seconds)
-        )
+        part = prefill_part(placement_input, prefill)
+        stalled_s = stall_s(placement_input, prefill, part.seconds)
+        return Work(part.seconds, stalled_s, handoff_s(placement_input, prefill, decode, models, part.done_s))
     worker = decode or prefill
     assert worker is not None
-    hit, running = placement_input.hit(worker), worker.running
-    return work_alone(
-        placement_input, worker, hit, worker.queue_s(now), running.context_tokens(now), running.step_s(now)
-    )
+    return work_alone(placement_input, worker, worker.prompts.seconds_before(placement_input.due_at, now))
 
 
-def num_chunks(num_new: int, max_step_tokens: int, batch: int) -> int:
-    """Steps that a prompt takes beside a decoding batch (Sarathi-Serve's stall-free batching)."""
-    return -(-num_new // max(1, max_step_tokens - batch))
+def num_chunks(num_new: int, chunk_tokens: int) -> int:
+    """Steps that a prompt takes (Sarathi-Serve's stall-free batching)."""
+    return -(-num_new // chunk_tokens)

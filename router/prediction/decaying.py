@@ -23,6 +23,15 @@ def moving_mean(mean: float | None, sample: float, share: float) -> float:
     return sample if mean is None else mean + share * (sample - mean)
 
 
+def moving_median(median: float | None, sample: float, share: float) -> float:
+    """The median after one more sample, which moves it by `share` of itself. All samples are positive. `median`: None
+    before the first sample.
+    """
+    if median is None or sample == median:
+        return sample
+    return median * (1.0 + share) if sample > median else median / (1.0 + share)
+
+
 @final
 class DecayingSum:
     """A sum of amounts, each of which counts less the older it is."""

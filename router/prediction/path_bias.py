@@ -41,6 +41,23 @@ ignores long queues.
 """
 
 
+FIRST_SOFTNESS: Final = 0.1
+"""Softness before anything is learned. As for LEAST_SOFTNESS."""
+LEAST_TTFT_SOFTNESS: Final = 0.1
+LEAST_SOFTNESS: Final = 0.04
+"""Least softness of the threshold at which a prediction counts as a miss, as a share of the objective. Higher blurs the
+choice between a good and a late option; lower trusts predictions that were exact by chance.
+"""
+MOST_SOFTNESS: Final = 0.2
+"""Greatest softness, likewise. Higher places by chance where predictions are poor; lower trusts poor predictions."""
+SOFTNESS_OF_ERROR: Final = 0.72
+"""Softness as a multiple of the mean error: 1 / (2 ln 2), for errors that have the logistic distribution."""
+SLACK_SHARE: Final = 0.67
+"""Softness for a running request, as a multiple of that for a new one: much of its time is already known. Higher fills
+workers until all running requests miss their objectives by a little; lower trusts predictions that are not exact.
+"""
+
+
 class PathErrors(msgspec.Struct, frozen=True):
     """Moving means of the relative errors of corrected predictions. None before the first request."""
 
@@ -67,18 +84,20 @@ class Bias:
         """The prediction of the engine models, corrected."""
         return self.overhead_s + self.factor * predicted_s
 
-    def observe(self, predicted_s: float, actual_s: float) -> None:
-        """Learn from a closed request. `predicted_s`: the prediction before correction. Corrected predictions cannot be
-        learned from: dozens of requests are placed with an old correction before the first of them is closed.
+    def observe(self, predicted_s: float, actual_s: float) -> float:
+        """Learn from a closed request. Returns the relative error of the corrected prediction. `predicted_s`: the
+        prediction before correction. Corrected predictions cannot be learned from: dozens of requests are placed with
+        an old correction before the first of them is closed.
         """
         if not (0 < predicted_s < _LONGEST_S and 0 < actual_s < _LONGEST_S):
-            return
+            return 0.0
         error = abs(self.corrected(predicted_s) - actual_s) / actual_s
         self.error = moving_mean(self.error, error, ERROR_SHARE)
         self._estimate.update([self._unit_s, predicted_s], actual_s, least=self._unit_s / 50)
         overhead, factor = self._estimate.coefficients
         self.overhead_s = min(overhead, MOST_OVERHEAD) * self._unit_s
         self.factor = min(max(factor, FACTOR[0]), FACTOR[1])
+        return error
 
 
 @final
@@ -86,8 +105,19 @@ class PathBias:
     """The biases of TTFT and TPOT on all paths."""
 
     def __init__(self) -> None:
+        self.ttft_softness = self.tpot_softness = FIRST_SOFTNESS
+        """How soft the threshold is at which a prediction counts as a miss, as shares of the objective: as wide as the
+        errors of predictions lately, on all paths together.
+        """
+        self._ttft_error: float | None = None
+        self._tpot_error: float | None = None
         self._ttft = {path: Bias(_TTFT_OVERHEAD_S) for path in Path}
         self._tpot = {path: Bias(_TPOT_OVERHEAD_S) for path in Path}
+
+    @property
+    def slack_softness(self) -> float:
+        """How soft the threshold is at which a running request becomes a victim, as a share of its budget."""
+        return SLACK_SHARE * self.tpot_softness
 
     def ttft(self, path: Path) -> Bias:
         return self._ttft[path]
@@ -100,10 +130,18 @@ class PathBias:
     ) -> None:
         """Learn from a closed request. `ttft_s`: None without a token; `tpot_s`: None without a second token."""
         if ttft_s is not None:
-            self._ttft[predicted.path].observe(predicted.engine_ttft_s, ttft_s)
+            error = self._ttft[predicted.path].observe(predicted.engine_ttft_s, ttft_s - predicted.waits_s)
+            self._ttft_error = moving_mean(self._ttft_error, error, ERROR_SHARE)
+            self.ttft_softness = max(LEAST_TTFT_SOFTNESS, _softness(self._ttft_error))
         if tpot_s is not None and num_output_tokens >= LEAST_TOKENS:
             gap_s = predicted.engine_gap_s / (num_output_tokens - 1)
-            self._tpot[predicted.path].observe(predicted.engine_tpot_s, tpot_s - gap_s)
+            error = self._tpot[predicted.path].observe(predicted.engine_tpot_s, tpot_s - gap_s)
+            self._tpot_error = moving_mean(self._tpot_error, error, ERROR_SHARE)
+            self.tpot_softness = _softness(self._tpot_error)
 
     def errors(self) -> dict[Path, PathErrors]:
         return {path: PathErrors(self._ttft[path].error, self._tpot[path].error) for path in Path}
+
+
+def _softness(error: float) -> float:
+    return min(max(SOFTNESS_OF_ERROR * error, LEAST_SOFTNESS), MOST_SOFTNESS)

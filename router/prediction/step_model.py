@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import final
 
-
-_LEAST_TOKEN_S = 1e-9
-"""Lower bound of the time of a token, in seconds. It keeps divisors above zero, and changes nothing else."""
+_LEAST_PER_TOKEN = 1e-9
+"""Lower bound of the seconds of a token. It keeps divisors above zero, and changes nothing else."""
 
 
 def prompt_attention(num_new: float, num_cached: float) -> float:
@@ -66,10 +65,19 @@ class StepModel:
         return seconds
 
     def tokens_within(self, seconds: float, num_decoding: float, context_tokens: float) -> float:
-        """Prompt tokens that lengthen a step by `seconds`, beside `num_decoding` requests that decode.
-        `context_tokens`: tokens before them, to which each of them attends.
+        """Prompt tokens that lengthen a step by at most `seconds`, beside `num_decoding` requests that decode.
+        `context_tokens`: tokens before them, to which each of them attends. All experts are taken to be read for them.
         """
-        token_s = self.token_s + context_tokens * self.attended_s + _LEAST_TOKEN_S
+        if self.experts_s:
+            seconds -= self.experts_s * self.unrouted**num_decoding
+        if seconds <= 0.0:
+            return 0.0
+        # Each token attends to the new ones before it, too: to as many as a bound without them allows, at most.
+        alone = self._tokens_of(seconds, num_decoding, context_tokens)
+        return self._tokens_of(seconds, num_decoding, context_tokens + alone / 2)
+
+    def _tokens_of(self, seconds: float, num_decoding: float, attended_each: float) -> float:
+        token_s = self.token_s + attended_each * self.attended_s + _LEAST_PER_TOKEN
         free = max(0.0, self.knee_tokens - num_decoding)
         if free * token_s >= seconds:
             return seconds / token_s
@@ -82,18 +90,17 @@ class StepModel:
         self,
         num_new: int,
         num_cached: int,
-        max_step_tokens: int,
+        chunk_tokens: int,
         num_decoding: int = 0,
         context_tokens: float = 0.0,
     ) -> float:
-        """Seconds of a prompt that is computed in chunks beside requests that decode. Each of these requests gets one
-        token per chunk (Sarathi-Serve).
+        """Seconds of a prompt that is computed in chunks of at most `chunk_tokens` beside requests that decode. Each of
+        these requests gets one token per chunk (Sarathi-Serve).
         """
         if num_new <= 0:
             return 0.0
-        chunk = max(1, max_step_tokens - num_decoding)
-        num_full, rest = divmod(num_new, chunk)
-        seconds = num_full * self.step_s(chunk, 0.0, num_decoding, context_tokens)
+        num_full, rest = divmod(num_new, chunk_tokens)
+        seconds = num_full * self.step_s(chunk_tokens, 0.0, num_decoding, context_tokens)
         seconds += self.step_s(rest, 0.0, num_decoding, context_tokens) if rest else 0.0
         steps = num_full + (rest > 0)
         grown = num_decoding * steps * (steps - 1) / 2

@@ -131,8 +131,8 @@ class PlacementAttempt:
             self._check = HandoffCheck(worker, self._request, result, self._ports.decode)
 
     def _timed(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with its objectives, as the time that is left until the first token is due. A client that has tokens waits for the
-        next one.
+        """The request with its objectives: the TTFT as the time that is left until the first token is due. A client
+        that has tokens waits for the next one.
         """
         slo = self._placement.slo
         if slo is None:

@@ -89,11 +89,11 @@ def test_wrong_split_costs_little(num_prefill: int) -> None:
 
 
 def test_prompts_between_the_tokens_are_predicted_once() -> None:
-    """On decode workers that have one prefill worker beside them: they compute most prompts themselves."""
+    """With one prefill worker: the decode workers compute most prompts themselves, and the prefill worker decodes."""
     learnt = [record for record in run(0.6 * CAPACITY, 1500, num_prefill=1)[500:] if record.tpot_s]
-    for path in (Path.DECODE, Path.PREFILL_DECODE):
+    for path in (Path.DECODE, Path.PREFILL):
         ratios = [present(record.predicted_tpot_s) / present(record.tpot_s) for record in learnt if record.path is path]
-        assert len(ratios) > 200
+        assert len(ratios) > 50
         assert 0.93 < median(ratios) < 1.07
 
 
@@ -268,3 +268,12 @@ class Restarted:
 def test_restarted_scheduler_goes_on() -> None:
     records = simulate(a_workload(list(rows(600)), 25.0), FOUR.split(2), lambda: Restarted([8.0, 16.0]))
     assert attainment(records) >= 0.9
+
+
+def test_split_of_the_pools_is_a_hint_alone() -> None:
+    """Whatever the split, as many requests meet their SLO as where all workers are equal."""
+    good = {
+        num_prefill: sum(record.is_good for record in run(0.9 * CAPACITY, 1000, num_prefill=num_prefill))
+        for num_prefill in (0, 1, 2, 3)
+    }
+    assert min(good.values()) > 0.97 * good[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from math import inf
 
 
 class Phase(Enum):
@@ -27,6 +28,7 @@ class EngineRequest:
         "block_hashes",
         "chunk",
         "decode_number",
+        "due_at",
         "is_aborted",
         "joined_at_step",
         "keeps_kv",
@@ -42,6 +44,7 @@ class EngineRequest:
         "num_pulled",
         "phase",
         "request_id",
+        "tpot_s",
     )
 
     def __init__(
@@ -53,9 +56,12 @@ class EngineRequest:
         *,
         keeps_kv: bool = False,
         num_pulled: int = 0,
+        due_at: float = inf,
+        tpot_s: float = inf,
     ) -> None:
         """`num_output`: tokens to generate here. `keeps_kv`: a prefill whose KV stays until it is released.
-        `num_pulled`: prompt tokens whose KV comes from another engine.
+        `num_pulled`: prompt tokens whose KV comes from another engine. `due_at`: when the first token is due; `tpot_s`:
+        the TPOT objective.
         """
         self.request_id = request_id
         self.num_prompt = num_prompt
@@ -63,6 +69,8 @@ class EngineRequest:
         self.block_hashes = block_hashes
         self.keeps_kv = keeps_kv
         self.num_pulled = num_pulled
+        self.due_at = due_at
+        self.tpot_s = tpot_s
         self.phase = Phase.WAITING
         self.is_aborted = False
         self.num_generated = 0

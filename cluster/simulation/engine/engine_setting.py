@@ -20,6 +20,13 @@ class StepTimes(Protocol):
 class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
     kv_capacity_tokens: int
     max_step_tokens: int = 2048
+    has_short_steps: bool = False
+    """Whether steps in which requests decode are kept short enough for their TPOT objectives
+    (router/prediction/step_chunk.py).
+    """
+    by_deadline: bool = False
+    """Whether prompts are computed in the order in which their first tokens are due, and not in the order of arrival.
+    """
     max_decoding: int = 256
     """Requests that prefill or decode at a time."""
     block_size: int = 512

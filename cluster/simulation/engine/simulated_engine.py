@@ -8,13 +8,13 @@ join the decodes when the KV has come. Steps with prompt chunks are simulated on
 decode is one event. The run lasts until its first request or its memory ends, or until another request comes: then it
 ends with the step that is under way.
 
+Which prompt comes first, and how many tokens of prompts a step has beside decodes, is for StepPolicy to say.
+
 `submit`, `abort`, `release` and `pulled` tell the engine what happens at `now`; they only move `next_at`. The owner
 calls `advance()` at `next_at`: it ends the step that runs, begins the next, and returns what has happened.
 
 Invariants: a request holds memory exactly from its admission to its end; seats and memory are never exceeded.
 """
-
-from collections import deque
 
 from cluster.messages.reports import WorkerLoad
 from cluster.simulation.engine.engine_request import EngineOutput, EngineRequest, Moment, Phase
@@ -23,15 +23,19 @@ from cluster.simulation.engine.incoming_kv import IncomingKv
 from cluster.simulation.engine.kv_cache import KvCache
 from cluster.simulation.engine.request_memory import RequestMemory
 from cluster.simulation.engine.running_batch import RunningBatch
+from cluster.simulation.engine.step_policy import StepPolicy
 from cluster.simulation.engine.step_run import StepRun
+from router.prediction.step_model import StepModel
 
 
 class SimulatedEngine:
-    def __init__(self, setting: EngineSetting, model: StepTimes) -> None:
+    def __init__(self, setting: EngineSetting, model: StepTimes, prior: StepModel | None = None) -> None:
+        """`model`: what steps really take; `prior`: what the engine expects before it has learned from its steps."""
         self.cache = KvCache(setting.kv_capacity_tokens, setting.block_size, setting.host_tokens)
         self._setting = setting
         self._memory = RequestMemory(self.cache)
-        self._waiting: deque[EngineRequest] = deque()
+        self._policy = StepPolicy(setting, prior)
+        self._waiting = self._policy.waiting
         self._incoming = IncomingKv(setting.host_tokens_per_s)
         self._batch = RunningBatch(setting.max_decoding)
         self._decodes = self._batch.decodes
@@ -51,8 +55,8 @@ class SimulatedEngine:
         return not (self._waiting or self._incoming or self._batch.requests)
 
     def submit(self, request: EngineRequest, now: float) -> None:
-        self._waiting.append(request)
-        if len(self._waiting) == 1:  # behind another request it waits for what that request waits for
+        self._policy.add(request)
+        if self._waiting[0] is request:  # behind another request it waits for what that request waits for
             self.steps.interrupt(now)
 
     def pulled(self, request: EngineRequest, num_tokens: int, now: float) -> None:
@@ -106,12 +110,6 @@ class SimulatedEngine:
             kv_cache_usage=min(1.0, self.cache.used_share + grown / self._setting.kv_capacity_tokens),
         )
 
-    def generated(self, request: EngineRequest, now: float) -> int:
-        """Tokens that the request has been given."""
-        if request.phase is not Phase.DECODING:
-            return request.num_generated
-        return request.num_generated + self._decodes.steps - request.joined_at_step + self.steps.done_by(now)
-
     def validate(self) -> None:
         """Assert every invariant. Tests call it between steps."""
         self.cache.validate()
@@ -124,7 +122,7 @@ class SimulatedEngine:
             self.steps.interrupt(now)
 
     def _end_steps(self) -> None:
-        self.steps.note_sample()
+        self._policy.observe(self.steps.note_sample())
         if self.steps.number > 1:
             self.cache.take(self._decodes.number * (self.steps.number - 1))
         ended = self._decodes.pass_steps(self.steps.number)
@@ -162,22 +160,33 @@ class SimulatedEngine:
             self._seat_ready()
         has_preempted = False
         while self._decodes.number > self.cache.available_tokens:
-            self._preempt(next(reversed(batch.requests)))
+            self._preempt(self._policy.preempted_next(batch))
             has_preempted = True
         if self._decodes.number:
             self.cache.take(self._decodes.number)
-        budget = self._setting.max_step_tokens - self._decodes.number
-        for request in batch.prefilling:
+        budget = self._policy.budget(batch)
+        for request in self._policy.in_order(batch.prefilling):
+            if not has_preempted:
+                budget = self._admit_waiting(budget, now, due_before=request.due_at)
             if budget > 0:
                 budget -= self._compute(request, budget)
-        while self._waiting and budget > 0 and not has_preempted:
+        if not has_preempted:
+            self._admit_waiting(budget, now)
+        self.steps.plan(now, self.cache.available_tokens, has_preempted=has_preempted)
+
+    def _admit_waiting(self, budget: int, now: float, due_before: float | None = None) -> int:
+        """Admit waiting requests, and compute the first chunks of their prompts. Returns the budget that is left.
+
+        `due_before`: only requests that are due earlier, which overtake a prompt that is partly computed.
+        """
+        while self._waiting and budget > 0:
             request = self._waiting[0]
-            if not self._admit(request, now):
+            if (due_before is not None and request.due_at >= due_before) or not self._admit(request, now):
                 break
-            self._waiting.popleft()
+            self._waiting.pop(0)
             if request.phase is Phase.PREFILLING:
                 budget -= self._compute(request, budget)
-        self.steps.plan(now, self.cache.available_tokens, has_preempted=has_preempted)
+        return budget
 
     def _compute(self, request: EngineRequest, budget: int) -> int:
         """Compute the next chunk of a prompt. Other requests find its blocks from the step on that computes its end."""
@@ -227,7 +236,7 @@ class SimulatedEngine:
         request.phase = Phase.WAITING
         request.num_pulled = 0
         request.num_preemptions += 1
-        self._waiting.appendleft(request)
+        self._policy.put_back(request)
 
     def _end(self, request: EngineRequest) -> None:
         """Free what a request has. Full blocks that it has computed stay known."""

@@ -7,6 +7,7 @@ step under way, when something else is to be done.
 from math import inf
 
 from cluster.messages.reports import StepSample
+from cluster.simulation.engine.engine_request import EngineRequest, Phase
 from cluster.simulation.engine.engine_setting import StepTimes
 from cluster.simulation.engine.running_batch import RunningBatch
 
@@ -54,6 +55,12 @@ class StepRun:
         done = self._model.decode_steps_within(decodes.number, decodes.context_tokens, now - self._began_at)
         return min(done, self.number - 1)
 
+    def generated(self, request: EngineRequest, now: float) -> int:
+        """Tokens that the request has been given."""
+        if request.phase is not Phase.DECODING:
+            return request.num_generated
+        return request.num_generated + self._batch.decodes.steps - request.joined_at_step + self.done_by(now)
+
     def interrupt(self, now: float) -> None:
         """End the run with the step under way: something is to be done before the next one."""
         if self.ends_at == inf:
@@ -66,16 +73,17 @@ class StepRun:
                 run_s = self._model.decode_run_s(decodes.number, decodes.context_tokens, steps)
                 self.ends_at = max(self._began_at + run_s, now)
 
-    def note_sample(self) -> None:
-        """Keep a sample of the run, which ends, unless there are enough."""
-        if len(self._samples) >= MAX_SAMPLES:
-            return
+    def note_sample(self) -> StepSample:
+        """A sample of the run, which ends. It is kept unless there are enough."""
         new, attended = self._batch.work_of_chunks()
         decoding, context_tokens = self._batch.decodes.number, self._batch.decodes.context_tokens
         seconds = self.ends_at - self._began_at
         if self.number > 1:
             seconds = self._model.step_s(0, 0.0, decoding, context_tokens)
-        self._samples.append(StepSample(new, int(attended), decoding, context_tokens, seconds))
+        sample = StepSample(new, int(attended), decoding, context_tokens, seconds)
+        if len(self._samples) < MAX_SAMPLES:
+            self._samples.append(sample)
+        return sample
 
     def take_samples(self) -> list[StepSample]:
         """Some of the steps since the last call."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sized
+from math import inf
 from typing import cast
 
 from cluster.errors import EngineLost, InvalidRequest, WorkerBusy, WorkerUnreachable
@@ -14,6 +15,7 @@ from cluster.simulation.engine.simulated_engine import SimulatedEngine
 from cluster.simulation.pools.pool_setting import PoolSetting
 from cluster.simulation.traffic.workload import SimRequest
 from kvtransfer.handoff import KVHandoff
+from router.prediction.hardware import prior
 
 _RUN = "run"
 
@@ -52,6 +54,8 @@ class SimulatedRequest(EngineRequest):
             prompt.sim.block_hashes,
             keeps_kv=is_prefill and num_output > 1,
             num_pulled=kept_by(handoff).num_prompt if handoff else 0,
+            due_at=_due_at(request.first_token_within_s),
+            tpot_s=inf if request.tpot_s is None else request.tpot_s,
         )
         self.handoff = handoff
         self.num_lost = 0
@@ -94,6 +98,10 @@ class SimulatedRequest(EngineRequest):
         await self._waiter
 
 
+def _due_at(within_s: float | None) -> float:
+    return inf if within_s is None else asyncio.get_running_loop().time() + within_s
+
+
 def handoff_of(run: SimulatedRequest, worker: WorkerId) -> KVHandoff:
     return KVHandoff(worker=worker, params={_RUN: run, "remote_num_tokens": run.num_prompt})
 
@@ -127,12 +135,14 @@ class SimulatedWorker:
         self.place = place
         self.pool = pool
         self.setting = setting
-        self.engine = SimulatedEngine(setting.engine, step_times)
+        self.engine = SimulatedEngine(setting.engine, step_times, prior(setting.kind))
         self.shape = EngineShape(
             kind=setting.kind,
             kv_capacity_tokens=setting.engine.kv_capacity_tokens,
             block_size=setting.engine.block_size,
             max_step_tokens=setting.engine.max_step_tokens,
+            has_short_steps=setting.engine.has_short_steps,
+            by_deadline=setting.engine.by_deadline,
             kv_bytes_per_token=kv_bytes_per_token,
         )
         self.is_alive = True
@@ -203,7 +213,7 @@ class SimulatedWorker:
             self._timer.cancel()
         self._kept.clear()
         for run in self._runs:
-            run.num_lost = self.engine.generated(run, now)
+            run.num_lost = self.engine.steps.generated(run, now)
             run.fail(EngineLost(f"the engine of worker {self.id} has died", self.id))
 
     def _advance(self) -> None:

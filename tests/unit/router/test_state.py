@@ -378,7 +378,9 @@ class RouterStateMachine(RuleBasedStateMachine):
         for worker in self.state._workers.by_id.values():
             running = worker.running
             assert min(worker.kv_reserved, worker.inbound_prompt, running.num_unknown) >= 0
-            assert min(worker.queue_s(self.now), running.context_tokens(self.now), running.step_s(self.now)) >= 0
+            assert (
+                min(worker.prompts.seconds(self.now), running.context_tokens(self.now), running.step_s(self.now)) >= 0
+            )
 
     @invariant()
     def view_is_what_the_reports_say(self) -> None:

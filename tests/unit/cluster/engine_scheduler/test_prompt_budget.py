@@ -34,7 +34,7 @@ def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
     assert times
     chunk = PromptBudget(a_config(), times).beside(DECODES, 0)
     assert chunk
-    assert times.step_s(chunk, 0, 8, 8_000) == pytest.approx(STEP_SHARE * 0.03, rel=0.01)
+    assert times.step_s(chunk, 0, 8, 8_000) == pytest.approx(STEP_SHARE * 0.03, rel=0.05)
 
 
 @pytest.mark.parametrize("decodes", [Decodes(), Decodes(8, 8_000)], ids=["nothing decodes", "no objective"])

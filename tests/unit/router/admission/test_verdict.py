@@ -18,6 +18,7 @@ from router.placement.candidates import Choice
 from router.placement.placement_input import Others, PlacementInput
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
+from router.prediction.path_bias import PathBias
 from router.state import RouterState
 from tests.expected import present
 from tests.unit.clusters import KIND, a_cluster, a_report, ask, ended, put
@@ -28,7 +29,7 @@ INTERACTIVE, STANDARD, BATCH = SloClass.INTERACTIVE, SloClass.STANDARD, SloClass
 def a_busy_cluster(seconds: float = 20.0) -> RouterState:
     """One worker of each pool, with prompts queued for so long."""
     state, number = a_cluster(1, 1), 0
-    while min(w.queue_s(0.0) for w in state._workers.by_id.values()) < seconds:
+    while min(w.prompts.seconds(0.0) for w in state._workers.by_id.values()) < seconds:
         for path in (Path.PREFILL_DECODE, Path.DECODE):
             put(state, ask(f"queued{number} {path}", 32_000, path=path), 0.0)
         number += 1
@@ -185,8 +186,8 @@ def test_queue_is_bounded() -> None:
 def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *, is_contended: bool = True) -> Verdict:
     """Of a request with this risk and no victims, on a worker that has other work."""
     request = ask("r", 2000, slo_class=slo_class)
-    asked = PlacementInput(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others(1.0, [], 1, 1, 1.0, 1.0), 0.0)
-    worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), 0.0)
+    asked = PlacementInput(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0), 0.0)
+    worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), PathBias(), 0.0)
     worker.reported(a_report("d0", num_running=1), 0.0)
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)
     return judge(asked, Choice(Path.DECODE, None, worker, "", None, predicted), excess, is_contended)

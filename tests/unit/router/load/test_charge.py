@@ -18,7 +18,7 @@ def a_placement(path: Path, **fields: Any) -> Placement:
 
 def a_charge(placement: Placement, **of_request: Any) -> Charge:
     request = a_placement_request("r", **of_request)
-    return Charge(request, placement, LengthHistogram(), Work(0.1, 0.05, 0.2), 10, None, 5.0)
+    return Charge(request, placement, LengthHistogram(), Work(0.1, 0.05, 0.2), 10, 6.0, None, 5.0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def a_running_request(slack_s: float, num_left: float = 100.0, rank: int = 1) ->
 
 
 def slack_of(several: Sequence[Running]) -> DecodeSlack:
-    look_ahead = LookAhead(STEP_S, UNDISTURBED)
+    look_ahead = LookAhead(STEP_S, UNDISTURBED, 0.1)
     for running in several:
         look_ahead.add(*running)
     return look_ahead.slack()

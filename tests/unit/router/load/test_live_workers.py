@@ -31,7 +31,9 @@ def report(workers: LiveWorkers, worker: str, now: float, **load: int) -> None:
 def a_charge(request_id: str, worker: str, now: float) -> Charge:
     """Of a request on one decode worker."""
     placement = Placement(path=Path.DECODE, prefill=None, decode=WorkerId(worker), why="", slo=Slo(1.0, 0.05))
-    return Charge(a_placement_request(request_id), placement, LengthHistogram(), Work(0.1, 0.1, 0.2), 10, None, now)
+    return Charge(
+        a_placement_request(request_id), placement, LengthHistogram(), Work(0.1, 0.1, 0.2), 10, now + 1.0, None, now
+    )
 
 
 def test_worker_is_added_by_its_first_report_alone() -> None:

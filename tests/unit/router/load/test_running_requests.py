@@ -12,6 +12,7 @@ from router.load.prefill_share import PrefillShare
 from router.load.running_requests import SLACK_AGE_S, RunningRequests
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
+from router.prediction.path_bias import PathBias
 from tests.unit.clusters import KIND
 from tests.unit.factories import a_placement_request
 
@@ -20,11 +21,11 @@ PLACEMENT = Placement(path=Path.DECODE, prefill=None, decode=WorkerId("d0"), why
 
 def a_charge(request_id: str, num_prompt: int = 1000) -> Charge:
     request = a_placement_request(request_id, num_prompt_tokens=num_prompt)
-    return Charge(request, PLACEMENT, LengthHistogram(), Work(0.1, 0.1, 0.1), num_prompt, None, 0.0)
+    return Charge(request, PLACEMENT, LengthHistogram(), Work(0.1, 0.1, 0.1), num_prompt, 1.0, None, 0.0)
 
 
-def nothing_runs(prefill_share: PrefillShare | None = None) -> RunningRequests:
-    return RunningRequests(LatencyModels().model(KIND), prefill_share or PrefillShare(), 0.0)
+def nothing_runs(stall_share: PrefillShare | None = None) -> RunningRequests:
+    return RunningRequests(LatencyModels().model(KIND), stall_share or PrefillShare(), PathBias(), 0.0)
 
 
 def join(running: RunningRequests, charge: Charge, now: float) -> None:

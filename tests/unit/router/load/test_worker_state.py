@@ -8,6 +8,7 @@ from router.load.charge import Charge, Work
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
+from router.prediction.path_bias import PathBias
 from tests.unit.clusters import KIND, a_report
 from tests.unit.factories import a_placement_request
 
@@ -15,27 +16,27 @@ PAIR = Placement(path=Path.PREFILL_DECODE, prefill=WorkerId("p0"), decode=Worker
 
 
 def a_worker(name: str) -> WorkerState:
-    return WorkerState(a_report(name), LatencyModels().model(KIND), 0.0)
+    return WorkerState(a_report(name), LatencyModels().model(KIND), PathBias(), 0.0)
 
 
 def a_charge(request_id: str = "r", prefill_s: float = 0.5) -> Charge:
     request = a_placement_request(request_id, num_prompt_tokens=100)
-    return Charge(request, PAIR, LengthHistogram(), Work(prefill_s, prefill_s, 2 * prefill_s), 150, None, 0.0)
+    return Charge(request, PAIR, LengthHistogram(), Work(prefill_s, prefill_s, 2 * prefill_s), 150, 1.0, None, 0.0)
 
 
 def test_prompts_are_computed_one_after_another() -> None:
     worker = a_worker("p0")
     for number in range(3):
         worker.queue_prefill(a_charge(f"r{number}"), 0.0, 0.0)
-    assert worker.queue_s(0.0) == pytest.approx(1.5)
+    assert worker.prompts.seconds(0.0) == pytest.approx(1.5)
     worker.prefilled(RequestId("r0"), 0.5)
-    assert worker.queue_s(0.5) == pytest.approx(1.0)
+    assert worker.prompts.seconds(0.5) == pytest.approx(1.0)
 
 
 def test_queue_that_should_be_empty_is_late_for_as_long_again() -> None:
     worker = a_worker("p0")
     worker.queue_prefill(a_charge(), 0.0, 0.0)
-    assert worker.queue_s(0.75) == pytest.approx(0.25)
+    assert worker.prompts.seconds(0.75) == pytest.approx(0.25)
 
 
 def test_link_is_busy_until_the_last_handoff_and_free_when_none_is_left() -> None:

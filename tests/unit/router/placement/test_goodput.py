@@ -32,7 +32,7 @@ def test_long_prompt_keeps_away_from_a_worker_whose_running_requests_have_little
     placed = put(state, ask("r", 32_000), 9.1)
     assert placed.path is PAIR
     stayed = next(option for option in placed.considered if option.path is ALONE)
-    assert stayed.victims + stayed.future_victims > 1
+    assert stayed.victims + stayed.future_victims > 0.2
 
 
 def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another() -> None:
@@ -332,6 +332,7 @@ def test_fresh_scheduler_sees_the_load_that_it_has_not_placed() -> None:
     used: Counter[str] = Counter()
     for number in range(6):
         used[put(state, ask(f"r{number}", 1000), 1.0 + number / 10).generating] += 1
+        state.handle(FirstToken(request_id=RequestId(f"r{number}")), 1.08 + number / 10)
     assert used["d1"] > used["d0"]
 
 
@@ -408,8 +409,8 @@ def test_running_request_that_may_generate_little_is_expected_to_end_soon() -> N
 
 
 @pytest.mark.parametrize("path", [Path.PREFILL, PAIR])
-def test_who_finds_a_longer_queue_of_prompts_depends_on_the_pool_that_computes_them(path: Path) -> None:
-    """However many workers the other pool has."""
+def test_fewer_requests_find_a_longer_queue_of_prompts_where_there_are_more_workers(path: Path) -> None:
+    """Of either pool, since every worker can compute prompts."""
 
     def future_victims(num_decode: int) -> float:
         state = a_cluster(2, num_decode)
@@ -417,4 +418,4 @@ def test_who_finds_a_longer_queue_of_prompts_depends_on_the_pool_that_computes_t
             put(state, ask(f"before{number}", 6000, max_output_tokens=2, path=path), 1.0)
         return present(put(state, ask("r", 6000, max_output_tokens=2, path=path), 1.0).predicted).future_victims
 
-    assert future_victims(2) == pytest.approx(future_victims(8)) != 0
+    assert future_victims(2) > future_victims(8) > 0

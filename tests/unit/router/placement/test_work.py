@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, RequestId
 from router.placement.cost import alone, hand_over
-from router.placement.work import DecodePart, PrefillPart, prefill_s, unpriced_work
+from router.placement.work import DecodePart, prefill_part, unpriced_work
 from tests.unit.clusters import a_cluster, ask, decoding, put
 
 
@@ -23,9 +23,8 @@ def test_priced_option_carries_the_work_that_its_placement_takes(
         put(state, ask(f"queued{number} D", 2000, path=Path.DECODE), now)
     placement_input = state._placer.input_of(ask("r", num_prompt), 0.0, [], now)
     models, (prefill, decode) = state.models, state._workers.by_id.values()
-    seconds = prefill_s(placement_input, prefill)
     part = DecodePart(placement_input, decode)
-    pair = hand_over(placement_input, PrefillPart(prefill, seconds, prefill.queue_s(now) + seconds), part, models)
+    pair = hand_over(placement_input, prefill_part(placement_input, prefill), part, models)
     stayed = alone(placement_input, part, models)
     for option in (pair, stayed):
         work = unpriced_work(placement_input, option.prefill, option.decode, models)
@@ -41,7 +40,7 @@ def test_placement_charges_both_workers_of_a_pair() -> None:
     prefill, decode = state._workers.by_id.values()
     charge = state._charges.find(RequestId("r"))
     assert charge is not None
-    assert prefill.queue_s(now) == pytest.approx(charge.prefill_s)
+    assert prefill.prompts.seconds(now) == pytest.approx(charge.prefill_s)
     assert prefill.link_free_at == decode.link_free_at == charge.joins_at
     assert (list(prefill.outbound), list(decode.inbound)) == (["r"], ["r"])
     assert charge.joins_at > now + charge.prefill_s

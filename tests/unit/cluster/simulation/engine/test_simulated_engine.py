@@ -193,7 +193,7 @@ def test_load_in_the_middle_of_a_run_counts_the_steps_that_are_over() -> None:
     driver.run(0.1)
     load = driver.engine.load(0.020 + 10.5 * 0.011)
     assert (load.num_running, load.num_waiting) == (1, 0)
-    assert driver.engine.generated(request, 0.020 + 10.5 * 0.011) == 11
+    assert driver.engine.steps.generated(request, 0.020 + 10.5 * 0.011) == 11
     assert load.kv_cache_usage == pytest.approx((100 + 10 + 1) / 100_000, abs=1e-5)
 
 

@@ -1,0 +1,67 @@
+"""StepPolicy: how many prompt tokens a step of one simulated engine computes, and of which prompts first. Pure.
+
+These are the rules of Baton's scheduler in vLLM (cluster/engine_scheduler/deadline_scheduler.py), or vLLM's own where
+`EngineSetting` says so. An engine has its own model of its steps, which it learns from them.
+"""
+
+from bisect import bisect_left, insort_right
+from collections.abc import Iterable
+from math import inf
+
+from cluster.messages.reports import StepSample
+from cluster.simulation.engine.engine_request import EngineRequest, Phase
+from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.engine.running_batch import RunningBatch
+from router.prediction.learned_latency import LatencyModel
+from router.prediction.step_chunk import chunk_tokens
+from router.prediction.step_model import StepModel
+
+
+class StepPolicy:
+    __slots__ = ("_learned", "_setting", "waiting")
+
+    def __init__(self, setting: EngineSetting, prior: StepModel | None) -> None:
+        """`prior`: what the engine expects of its steps before it has learned from them."""
+        self._setting = setting
+        self._learned = LatencyModel(prior)
+        self.waiting: list[EngineRequest] = []
+        """Requests without memory, in the order in which they are admitted."""
+
+    def add(self, request: EngineRequest) -> None:
+        if not self._setting.by_deadline:
+            request.due_at = inf
+        insort_right(self.waiting, request, key=_due)
+
+    def put_back(self, request: EngineRequest) -> None:
+        """A request that was preempted comes before its equals."""
+        self.waiting.insert(bisect_left(self.waiting, request.due_at, key=_due), request)
+
+    def in_order(self, prefilling: Iterable[EngineRequest]) -> list[EngineRequest]:
+        """Prompts that are partly computed, in the order in which they go on."""
+        return sorted(prefilling, key=_due)
+
+    def preempted_next(self, batch: RunningBatch) -> EngineRequest:
+        """The request that gives its memory to others: the one due last, and the newest of equals."""
+        return max(reversed(batch.requests), key=_due)
+
+    def budget(self, batch: RunningBatch) -> int:
+        """Most prompt tokens of the next step."""
+        decodes = batch.decodes
+        most = self._setting.max_step_tokens - decodes.number
+        if not (self._setting.has_short_steps and decodes.number and (batch.prefilling or self.waiting)):
+            return most
+        tpot_s = min([request.tpot_s for request in batch.requests if request.phase is Phase.DECODING])
+        if tpot_s == inf:
+            return most
+        first = min([*batch.prefilling, *self.waiting[:1]], key=_due)
+        times = self._learned.times
+        decode_s = times.decode_s(decodes.number, decodes.context_tokens)
+        return min(most, chunk_tokens(times, decodes.number, decode_s, tpot_s, first.num_computed))
+
+    def observe(self, sample: StepSample) -> None:
+        if self._setting.has_short_steps:
+            self._learned.observe(sample)
+
+
+def _due(request: EngineRequest) -> float:
+    return request.due_at

@@ -1,0 +1,64 @@
+"""Which prompts a simulated engine computes first, and how many tokens of them beside decodes."""
+
+from typing import Any
+
+from cluster.simulation.engine.engine_request import EngineRequest, Moment
+from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.engine.simulated_engine import SimulatedEngine
+from router.prediction.step_chunk import STEP_SHARE
+from router.prediction.step_model import StepModel
+
+MODEL = StepModel(
+    fixed_s=0.010,
+    token_s=1e-6,
+    knee_tokens=100,
+    beyond_knee_s=50e-6,
+    attended_s=0.0,
+    request_s=1e-5,
+    context_s=1e-8,
+)
+
+
+def an_engine(**changes: Any) -> SimulatedEngine:
+    setting: dict[str, Any] = {"kv_capacity_tokens": 100_000, "max_step_tokens": 2000, "block_size": 100, **changes}
+    return SimulatedEngine(EngineSetting(**setting), MODEL, MODEL)
+
+
+def first_tokens(engine: SimulatedEngine, until: float = 100.0) -> list[tuple[str, float]]:
+    seen = []
+    while not engine.is_empty and (now := engine.next_at) < until:
+        seen += [(request.request_id, now) for request, moment in engine.advance() if moment is Moment.FIRST_TOKEN]
+    return seen
+
+
+def test_urgent_prompt_overtakes_a_long_one_that_goes_on_after_it() -> None:
+    engine = an_engine(by_deadline=True)
+    engine.submit(EngineRequest("long", 30_000, 1, due_at=60.0), 0.0)
+    engine.advance()
+    engine.submit(EngineRequest("short", 500, 1, due_at=1.0), 0.001)
+    assert [name for name, _ in first_tokens(engine)] == ["short", "long"]
+
+
+def test_first_come_first_served_engine_keeps_its_order() -> None:
+    engine = an_engine()
+    engine.submit(EngineRequest("long", 30_000, 1, due_at=60.0), 0.0)
+    engine.advance()
+    engine.submit(EngineRequest("short", 500, 1, due_at=1.0), 0.001)
+    assert [name for name, _ in first_tokens(engine)] == ["long", "short"]
+
+
+def test_steps_beside_a_decode_keep_its_objective_and_are_long_again_when_it_has_ended() -> None:
+    engine = an_engine(has_short_steps=True)
+    engine.submit(EngineRequest("decoding", 10, 40, tpot_s=0.040), 0.0)
+    first_tokens(engine, until=0.05)
+    engine.submit(EngineRequest("long", 20_000, 1, tpot_s=0.040), 0.06)
+    lengths, last = [], engine.next_at
+    while not engine.is_empty:
+        engine.advance()
+        if engine.next_at < float("inf"):
+            lengths.append(engine.next_at - last)
+            last = engine.next_at
+    beside = lengths[1:30]
+    assert max(beside) <= STEP_SHARE * 0.040 * 1.01
+    assert min(beside) > STEP_SHARE * 0.040 * 0.9
+    assert max(lengths) > 0.080

@@ -1,0 +1,59 @@
+"""A step with prompts is as long as the objectives of the decoding requests allow, and no prompt is starved."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_STRETCH, STEP_SHARE, chunk_tokens
+from router.prediction.step_model import StepModel, prompt_attention
+
+MIXTURE = StepModel(
+    fixed_s=3e-3,
+    token_s=0.0,
+    knee_tokens=2871,
+    beyond_knee_s=8e-6,
+    attended_s=2e-9,
+    request_s=1e-5,
+    context_s=4e-8,
+    experts_s=22e-3,
+    unrouted=0.94,
+)
+MODEL = StepModel(
+    fixed_s=12e-3,
+    token_s=4e-6,
+    knee_tokens=256,
+    beyond_knee_s=45e-6,
+    attended_s=2e-9,
+    request_s=1e-5,
+    context_s=5e-8,
+)
+
+
+def chunk(tpot_s: float, num_decoding: int = 20, context: int = 40_000, before: float = 0.0) -> int:
+    return chunk_tokens(MODEL, num_decoding, MODEL.decode_s(num_decoding, context), tpot_s, before)
+
+
+def test_loose_objective_has_more_tokens_beside_decodes_than_a_tight_one() -> None:
+    assert chunk(0.030) < chunk(0.050) < chunk(0.100)
+
+
+def test_tokens_that_attend_to_a_long_context_are_fewer() -> None:
+    assert chunk(0.050, before=100_000) < chunk(0.050, before=0) / 2
+
+
+@pytest.mark.parametrize("model", [MODEL, MIXTURE])
+@given(
+    num_decoding=st.integers(1, 500),
+    context=st.integers(1, 500_000),
+    tpot_s=st.floats(1e-4, 1.0),
+    before=st.integers(0, 200_000),
+)
+def test_step_is_no_longer_than_the_objective_allows_and_no_prompt_stands_still(
+    model: StepModel, num_decoding: int, context: int, tpot_s: float, before: int
+) -> None:
+    decode_s = model.decode_s(num_decoding, context)
+    tokens = chunk_tokens(model, num_decoding, decode_s, tpot_s, before)
+    assert tokens >= LEAST_CHUNK
+    if tokens > LEAST_CHUNK:
+        step_s = model.step_s(tokens, prompt_attention(tokens, before), num_decoding, context)
+        assert step_s <= max(STEP_SHARE * tpot_s, LEAST_STRETCH * decode_s) * (1 + 1e-6)
