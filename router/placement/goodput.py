@@ -56,8 +56,8 @@ HARMFUL: Final = 0.1
 decode workers are overloaded; lower has prefill workers decode, which slows their prompts.
 """
 MOST_RISK_ALONE: Final = 0.5
-"""Risk up to which a prefill worker takes a whole request that other workers could take. Higher fills prefill workers
-with requests that are late anyway; lower refuses requests that would have been good.
+"""Risk up to which a prefill worker with long steps takes a whole request that other workers could take. Higher fills
+such workers with requests that are late anyway; lower refuses requests that would have been good.
 """
 
 _DECODE: Final = Path.DECODE
@@ -141,7 +141,7 @@ class _Options:
         """Price the decode worker with the soonest prefill worker that is connected to it, and alone."""
         if self._may_hand_over:
             for number, prefill in enumerate(self._prefills):
-                if _hands_over(prefill.worker) and self._candidates.can_pair(prefill.worker, decode.worker):
+                if self._can_pair(prefill, decode):
                     option = self._hand_over(prefill, decode)
                     if self._best_pair is None or option.cost < self._best_pair.cost:
                         self._best_pair, self._pairing, self._first = option, decode, number
@@ -157,7 +157,7 @@ class _Options:
         sooner = self._prefills[self._first]
         for later in self._prefills[self._first + 1 :]:
             may_be_better = _may_be_better(later, sooner, decode, self._input.now)
-            if may_be_better and _hands_over(later.worker) and self._candidates.can_pair(later.worker, decode.worker):
+            if may_be_better and self._can_pair(later, decode):
                 self._hand_over(later, decode)
 
     def add_prefills_alone(self, most_risk: float) -> None:
@@ -196,6 +196,13 @@ class _Options:
                 others[option.path] = option
         return best.prediction(), *[option.prediction() for option in others.values()]
 
+    def _can_pair(self, prefill: PrefillPart, decode: DecodePart) -> bool:
+        worker = prefill.worker
+        decodes = worker.has_short_steps and (worker.running.num or worker.inbound)
+        if decodes and self._candidates.may_stay:
+            return False
+        return self._candidates.can_pair(worker, decode.worker)
+
     def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Option:
         option = hand_over(self._input, prefill, decode, self._models)
         self.priced.append(option)
@@ -208,10 +215,6 @@ def _cheapest(options: list[Option]) -> Option | None:
         if best is None or option.cost < best.cost:
             best = option
     return best
-
-
-def _hands_over(worker: WorkerState) -> bool:
-    return not (worker.has_short_steps and (worker.running.num or worker.inbound))
 
 
 def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, now: float) -> bool:
@@ -229,9 +232,11 @@ def _may_prefill_alone(
     """
     if not prefills or not candidates.may_prefill_alone:
         return False
+    if other is None or placement_input.request.max_output_tokens == 1:
+        return True
     if prefills[0].worker.has_short_steps:
-        return other is None or other.risk + other.victims + other.future_victims > HARMLESS
-    if other is None or placement_input.request.max_output_tokens == 1 or other.risk + other.victims > HARMFUL:
+        return other.risk + other.victims + other.future_victims > HARMLESS
+    if other.risk + other.victims > HARMFUL:
         return True
     return placement_input.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
 

@@ -22,9 +22,15 @@ FAST = LinkSpeed(0.5e-3, 49.5e9)
 
 
 def a_report(
-    worker: str, links: Mapping[WorkerId, LinkSpeed | None] | Mapping[str, LinkSpeed | None] | None = None, **load: Any
+    worker: str,
+    links: Mapping[WorkerId, LinkSpeed | None] | Mapping[str, LinkSpeed | None] | None = None,
+    *,
+    is_plain: bool = False,
+    **load: Any,
 ) -> WorkerReport:
-    """The report of a prefill worker if its name starts with p, else of a decode worker."""
+    """The report of a prefill worker if its name starts with p, else of a decode worker. `is_plain`: its engine has
+    vLLM's own scheduler: prompts in the order of arrival, and steps that no objective bounds.
+    """
     pool = Pool.PREFILL if worker.startswith("p") else Pool.DECODE
     return WorkerReport(
         worker=WorkerId(worker),
@@ -38,19 +44,23 @@ def a_report(
             block_size=BLOCK,
             max_step_tokens=8192 if pool is Pool.PREFILL else 1024,
             kv_bytes_per_token=262_144,
+            has_short_steps=not is_plain,
+            by_deadline=not is_plain,
         ),
         links={WorkerId(prefill): speed for prefill, speed in (links or {}).items()},
     )
 
 
-def a_cluster(num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, now: float = 0.0) -> RouterState:
+def a_cluster(
+    num_prefill: int, num_decode: int, link: LinkSpeed | None = FAST, now: float = 0.0, *, is_plain: bool = False
+) -> RouterState:
     """The state of a Scheduler whose pairs of workers are all connected by such a link."""
     state = RouterState(SLO)
     prefills = [f"p{i}" for i in range(num_prefill)]
     for worker in prefills:
-        state.handle(a_report(worker), now)
+        state.handle(a_report(worker, is_plain=is_plain), now)
     for number in range(num_decode):
-        state.handle(a_report(f"d{number}", dict.fromkeys(prefills, link)), now)
+        state.handle(a_report(f"d{number}", dict.fromkeys(prefills, link), is_plain=is_plain), now)
     return state
 
 

@@ -1,6 +1,7 @@
 """What the placement policy does with requests and clusters whose right treatment is known."""
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -66,26 +67,25 @@ def test_cluster_without_prefill_workers_stays_on_decode_workers() -> None:
     assert put(a_cluster(0, 2), ask("r", 20_000), 1.0).path is ALONE
 
 
-def crowded(num_running_before: int) -> RouterState:
+def crowded(num_running_before: int, *, is_plain: bool = False) -> RouterState:
     """One decode worker, which decodes so many requests, beside three prefill workers that have nothing to do."""
-    state = a_cluster(3, 1)
+    state = a_cluster(3, 1, is_plain=is_plain)
     for number in range(num_running_before):
         decoding(state, f"running{number}", 8000, "d0", 1.0 + number / 20)
     for now in (5.0, 9.0):
-        report_all(state, now)
+        report_all(state, now, is_plain=is_plain)
     return state
 
 
 def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_few() -> None:
-    assert put(crowded(1), ask("r", 2000, tpot_s=0.03), 9.1).path is not Path.PREFILL
     placed = put(crowded(30), ask("r", 2000, tpot_s=0.03), 9.1)
     assert (placed.path, placed.decode) == (Path.PREFILL, None)
     handed_over = next(option for option in placed.considered if option.path is PAIR)
     assert present(placed.predicted).risk + 0.3 < handed_over.risk
 
 
-def test_prefill_worker_does_not_take_what_is_hopeless_there_too() -> None:
-    placed = crowded(30).place(ask("r", 2000, tpot_s=0.017), 9.1)
+def test_prefill_worker_with_long_steps_does_not_take_what_is_hopeless_there_too() -> None:
+    placed = crowded(30, is_plain=True).place(ask("r", 2000, tpot_s=0.017), 9.1)
     assert not isinstance(placed, Placement) or placed.path is not Path.PREFILL
 
 
@@ -131,9 +131,9 @@ def test_a_thousand_requests_that_share_one_block_are_spread() -> None:
     assert max(used.values()) <= 1.5 * 1000 / 8
 
 
-def report_all(state: RouterState, now: float) -> None:
+def report_all(state: RouterState, now: float, *, is_plain: bool = False) -> None:
     for worker in state.view(now).workers:
-        state.handle(a_report(worker.worker, worker.links), now)
+        state.handle(a_report(worker.worker, worker.links, is_plain=is_plain), now)
 
 
 def test_arrivals_between_two_reports_are_spread_by_our_own_accounting() -> None:
@@ -299,7 +299,7 @@ LOADS = st.fixed_dictionaries(
 
 
 @given(loads=st.lists(LOADS, min_size=4, max_size=4), num_prompt=st.integers(0, 10**7))
-def test_whatever_reports_say_there_is_an_answer(loads: list[dict[str, float]], num_prompt: int) -> None:
+def test_whatever_reports_say_there_is_an_answer(loads: list[dict[str, Any]], num_prompt: int) -> None:
     state = a_cluster(2, 2)
     for worker, load in zip(("p0", "p1", "d0", "d1"), loads, strict=True):
         state.handle(a_report(worker, {"p0": None, "p1": FAST} if worker[0] == "d" else None, **load), 0.5)
@@ -419,3 +419,11 @@ def test_fewer_requests_find_a_longer_queue_of_prompts_where_there_are_more_work
         return present(put(state, ask("r", 6000, max_output_tokens=2, path=path), 1.0).predicted).future_victims
 
     assert future_victims(2) > future_victims(8) > 0
+
+
+def test_prefill_worker_that_decodes_hands_over_only_where_no_other_path_is_left() -> None:
+    state = a_cluster(1, 1)
+    put(state, ask("whole", 2000, path=Path.PREFILL), 1.0)
+    state.handle(FirstToken(request_id=RequestId("whole")), 1.2)
+    assert put(state, ask("chosen", 30_000), 1.5).path is not PAIR
+    assert put(state, ask("forced", 2000, path=PAIR), 1.6).path is PAIR
