@@ -42,14 +42,19 @@ ignores long queues.
 
 
 FIRST_SOFTNESS: Final = 0.1
-"""Softness before anything is learned. As for LEAST_SOFTNESS."""
-LEAST_TTFT_SOFTNESS: Final = 0.1
-LEAST_SOFTNESS: Final = 0.04
-"""Least softness of the threshold at which a prediction counts as a miss, as a share of the objective. Higher blurs the
-choice between a good and a late option; lower trusts predictions that were exact by chance.
+"""Softness, as a share of the objective, of the threshold at which a prediction counts as a miss, before anything is
+learned. Higher blurs the choice between a good and a late option; lower trusts predictions that nothing has confirmed.
 """
+LEAST_TTFT_SOFTNESS: Final = 0.1
+"""Least softness for a TTFT, likewise. Lower trusts predictions that later prompts, which overtake, make too short."""
+LEAST_TPOT_SOFTNESS: Final = 0.04
+"""Least softness for a TPOT, likewise. Lower trusts predictions that were exact by chance."""
 MOST_SOFTNESS: Final = 0.2
 """Greatest softness, likewise. Higher places by chance where predictions are poor; lower trusts poor predictions."""
+MOST_ERROR: Final = 1.0
+"""Largest error of one request that counts, as a share. Higher lets one outlier blur all decisions for a while; lower
+takes poor predictions for good ones.
+"""
 SOFTNESS_OF_ERROR: Final = 0.72
 """Softness as a multiple of the mean error: 1 / (2 ln 2), for errors that have the logistic distribution."""
 SLACK_SHARE: Final = 0.67
@@ -84,13 +89,13 @@ class Bias:
         """The prediction of the engine models, corrected."""
         return self.overhead_s + self.factor * predicted_s
 
-    def observe(self, predicted_s: float, actual_s: float) -> float:
-        """Learn from a closed request. Returns the relative error of the corrected prediction. `predicted_s`: the
-        prediction before correction. Corrected predictions cannot be learned from: dozens of requests are placed with
-        an old correction before the first of them is closed.
+    def observe(self, predicted_s: float, actual_s: float) -> float | None:
+        """Learn from a closed request. Returns the relative error of the corrected prediction, or None for times that
+        nothing is learned from. `predicted_s`: the prediction before correction. Corrected predictions cannot be
+        learned from: dozens of requests are placed with an old correction before the first of them is closed.
         """
         if not (0 < predicted_s < _LONGEST_S and 0 < actual_s < _LONGEST_S):
-            return 0.0
+            return None
         error = abs(self.corrected(predicted_s) - actual_s) / actual_s
         self.error = moving_mean(self.error, error, ERROR_SHARE)
         self._estimate.update([self._unit_s, predicted_s], actual_s, least=self._unit_s / 50)
@@ -131,17 +136,19 @@ class PathBias:
         """Learn from a closed request. `ttft_s`: None without a token; `tpot_s`: None without a second token."""
         if ttft_s is not None:
             error = self._ttft[predicted.path].observe(predicted.engine_ttft_s, ttft_s - predicted.waits_s)
-            self._ttft_error = moving_mean(self._ttft_error, error, ERROR_SHARE)
-            self.ttft_softness = max(LEAST_TTFT_SOFTNESS, _softness(self._ttft_error))
+            if error is not None:
+                self._ttft_error = moving_mean(self._ttft_error, min(error, MOST_ERROR), ERROR_SHARE)
+                self.ttft_softness = _softness(self._ttft_error, LEAST_TTFT_SOFTNESS)
         if tpot_s is not None and num_output_tokens >= LEAST_TOKENS:
             gap_s = predicted.engine_gap_s / (num_output_tokens - 1)
             error = self._tpot[predicted.path].observe(predicted.engine_tpot_s, tpot_s - gap_s)
-            self._tpot_error = moving_mean(self._tpot_error, error, ERROR_SHARE)
-            self.tpot_softness = _softness(self._tpot_error)
+            if error is not None:
+                self._tpot_error = moving_mean(self._tpot_error, min(error, MOST_ERROR), ERROR_SHARE)
+                self.tpot_softness = _softness(self._tpot_error, LEAST_TPOT_SOFTNESS)
 
     def errors(self) -> dict[Path, PathErrors]:
         return {path: PathErrors(self._ttft[path].error, self._tpot[path].error) for path in Path}
 
 
-def _softness(error: float) -> float:
-    return min(max(SOFTNESS_OF_ERROR * error, LEAST_SOFTNESS), MOST_SOFTNESS)
+def _softness(error: float, least: float) -> float:
+    return min(max(SOFTNESS_OF_ERROR * error, least), MOST_SOFTNESS)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.prediction.decaying import DecayingSum, moving_mean, remaining
+from router.prediction.decaying import DecayingSum, moving_mean, moving_median, remaining
 
 amounts = st.floats(0.0, 1e6)
 events = st.lists(st.tuples(st.floats(0.0, 20.0), amounts, st.booleans()), max_size=50)
@@ -80,3 +80,10 @@ def test_moving_mean_is_that_of_the_closed_formula(samples: list[float], share: 
     weights = [share * (1 - share) ** number for number in reversed(range(len(others)))]
     expected = math.fsum([first * (1 - share) ** len(others), *(w * s for w, s in zip(weights, others, strict=True))])
     assert mean == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+def test_moving_median_comes_to_the_median_however_large_the_largest_samples_are() -> None:
+    median = None
+    for number in range(3000):
+        median = moving_median(median, (1.0, 2.0, 1000.0)[number % 3], 0.02)
+    assert median == pytest.approx(2.0, rel=0.05)

@@ -4,13 +4,21 @@ import random
 from math import exp, inf, isfinite, log, nan
 from statistics import fmean
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path
 from cluster.messages.placement import Prediction
-from router.prediction.path_bias import Bias, PathBias
+from router.prediction.path_bias import (
+    FIRST_SOFTNESS,
+    LEAST_TPOT_SOFTNESS,
+    LEAST_TTFT_SOFTNESS,
+    MOST_SOFTNESS,
+    Bias,
+    PathBias,
+)
 from tests.expected import present
 
 
@@ -89,3 +97,34 @@ def test_path_that_was_unlucky_with_short_answers_is_not_closed() -> None:
     for _ in range(200):
         bias.observe(predicted(Path.PREFILL_DECODE, 0.1, 0.02), None, 0.5, 2)
     assert bias.tpot(Path.PREFILL_DECODE).corrected(0.02) == 0.02
+
+
+def softness_after(error: float) -> tuple[float, float]:
+    """Of a threshold for a TTFT and for a TPOT, after requests whose times were wrong by so much in turn."""
+    bias = PathBias()
+    for number in range(400):
+        factor = 1.0 + error if number % 2 else 1.0 - error
+        bias.observe(predicted(Path.DECODE, 1.0, 0.02), factor * 1.0, factor * 0.02, 100)
+    return bias.ttft_softness, bias.tpot_softness
+
+
+def test_threshold_is_as_soft_as_predictions_have_been_wrong() -> None:
+    exact, usual, poor = softness_after(0.0), softness_after(0.2), softness_after(0.9)
+    assert exact == (LEAST_TTFT_SOFTNESS, LEAST_TPOT_SOFTNESS)
+    assert all(sharp < soft for sharp, soft in zip(exact, usual, strict=True))
+    assert poor == (MOST_SOFTNESS, MOST_SOFTNESS)
+
+
+def test_pair_of_no_meaning_confirms_no_prediction() -> None:
+    bias = PathBias()
+    for _ in range(100):
+        bias.observe(predicted(Path.DECODE, 0.0, 0.0), 1.0, 1.0, 100)
+    assert (bias.ttft_softness, bias.tpot_softness) == (FIRST_SOFTNESS, FIRST_SOFTNESS)
+
+
+def test_time_that_a_request_waited_before_an_engine_began_is_not_corrected() -> None:
+    """Engines that are exact are not taken for slow because requests waited for admission."""
+    bias, waited = PathBias(), msgspec.structs.replace(predicted(Path.DECODE, 1.0, 0.02), waits_s=5.0)
+    for _ in range(100):
+        bias.observe(waited, 6.0, 0.02, 100)
+    assert bias.ttft(Path.DECODE).corrected(1.0) == pytest.approx(1.0, rel=0.01)
