@@ -132,7 +132,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=512,
         metavar="N",
-        help="most tokens of a decode worker's step (default: %(default)s)",
+        help="most tokens of a decode worker's step, for policies without Baton's steps (default: %(default)s)",
     )
     cluster.add_argument(
         "--link", type=parse_link, default="90", help="bandwidth of a worker's link (default: %(default)s GB/s)"
