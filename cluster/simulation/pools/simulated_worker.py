@@ -54,7 +54,7 @@ class SimulatedRequest(EngineRequest):
             prompt.sim.block_hashes,
             keeps_kv=is_prefill and num_output > 1,
             num_pulled=kept_by(handoff).num_prompt if handoff else 0,
-            due_at=_due_at(request.first_token_within_s),
+            due_at=_due_at(request.first_token_within_s, is_pulled=handoff is not None),
             tpot_s=inf if request.tpot_s is None else request.tpot_s,
         )
         self.handoff = handoff
@@ -98,7 +98,10 @@ class SimulatedRequest(EngineRequest):
         await self._waiter
 
 
-def _due_at(within_s: float | None) -> float:
+def _due_at(within_s: float | None, *, is_pulled: bool) -> float:
+    """As cluster/engine_core/step_policy.py has it: a prompt that another engine has computed is due at once."""
+    if is_pulled:
+        within_s = min(within_s or 0.0, 0.0)
     return inf if within_s is None else asyncio.get_running_loop().time() + within_s
 
 
