@@ -36,9 +36,6 @@ class PromptQueue:
     def __len__(self) -> int:
         return len(self._in_order)
 
-    def __contains__(self, request_id: RequestId) -> bool:
-        return request_id in self.charges
-
     def seconds(self, now: float) -> float:
         """Time until all prompts are computed. A first prompt that should be computed by now is expected to be late for
         as long again as it is late already.

@@ -72,7 +72,6 @@ class DecodePart:
         "joined_step_s",
         "missing",
         "queue_s",
-        "running_context",
         "slack",
         "stall_share",
         "step_s",
@@ -86,9 +85,7 @@ class DecodePart:
         self.slack = running.slack(now)
         self.batch = running.num + len(worker.inbound)
         """Requests that decode on the worker, and inbound ones."""
-        self.running_context = running.context_tokens(now)
-        """KV tokens of the running requests."""
-        self.context = self.running_context + worker.inbound_prompt
+        self.context = running.context_tokens(now) + worker.inbound_prompt
         """KV tokens of `batch`."""
         self.queue_s = worker.prompts.seconds_before(placement_input.due_at, now) if worker.prompts.charges else 0.0
         """Time until the worker begins with the prompt, if it computes it."""
