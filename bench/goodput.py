@@ -26,6 +26,7 @@ from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, TRAFFIC, matching
 from bench.matrix.report import OURS, REFERENCE, Matrix, details, heading, markdown, row, table, verdicts
 from bench.matrix.search import Job, Result, find
 from bench.matrix.trials import code_digest
+from cluster.cli.truth_options import add_truth, truth_of
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.results.summary import aligned
 
@@ -73,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--target", type=float, default=0.9, help="attainment at the highest rate (%(default)s)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time (%(default)s)")
+    add_truth(parser)
     parser.add_argument("--no-robust", action="store_true", help="leave out the rows at a fixed load")
     parser.add_argument("--only-robust", action="store_true", help="only these")
     parser.add_argument(
@@ -95,6 +97,11 @@ def _arguments() -> argparse.Namespace:
         arguments.cells = [cell.replace("/", f"{HELD_OUT}/") for cell in kept] if arguments.held_out else kept
     if "static" in arguments.reuse:
         arguments.reuse = [*arguments.reuse, *(name for name in BASELINES if name != OURS)]
+    arguments.seed = 0
+    try:
+        arguments.truth = truth_of(arguments)
+    except ValueError as error:
+        sys.exit(f"bench: {error}")
     arguments.requests = arguments.requests or (QUICK_REQUESTS if arguments.quick else None)
     arguments.splits = tuple(arguments.splits or (QUICK_SPLITS if arguments.quick else ALL_SPLITS))
     arguments.policies = [name for name in BASELINES if not arguments.policies or name in arguments.policies]
@@ -168,6 +175,7 @@ class _Bench:
             step_tokens=tuple(self._arguments.step_tokens),
             target=self._arguments.target,
             guess_per_s=traffic.guess_per_s,
+            truth=self._arguments.truth,
         )
 
     def _guess(self, job: Job) -> float:
@@ -236,6 +244,7 @@ class _Bench:
             "requests": self._arguments.requests,
             "step_tokens": self._arguments.step_tokens,
             "target": self._arguments.target,
+            "truth": self._arguments.truth,
             "matrix": self._results,
             "fixed": fixed,
         }

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bench.data.shared_data import shared_file
+from cluster.simulation.engine.truth.truth import Truth
 from cluster.simulation.experiment import Cluster, Experiment
 from cluster.simulation.traffic.mixes import generate
 from cluster.simulation.traffic.named_mixes import MIXES
@@ -24,6 +25,7 @@ CONVERSATION = "traces/mooncake_conversation_trace.jsonl.gz"
 AZURE_CONVERSATION = "traces/AzureLLMInferenceTrace_conv.csv.gz"
 ARXIV_LENGTHS = "traces/vidur_arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv.gz"
 
+ROOFLINE = Truth()
 HOST_TOKENS = 1_000_000
 HELD_OUT_SEED = 1000
 CODE_REQUESTS = 8819
@@ -91,9 +93,10 @@ def matching(patterns: list[str]) -> list[str]:
     return [cell for cell in CELLS if any(fnmatch(cell, pattern) for pattern in patterns)]
 
 
-def cluster_of(cell: str, step_tokens: int) -> Cluster:
-    """Eight workers of two H100 with Qwen3-32B."""
-    return Cluster(host_tokens=TRAFFIC[cell.partition("/")[0]].host_tokens, decode_step_tokens=step_tokens)
+def cluster_of(cell: str, step_tokens: int, truth: Truth = ROOFLINE) -> Cluster:
+    """Eight workers of two H100 with Qwen3-32B. `truth`: what their steps really take."""
+    host_tokens = TRAFFIC[cell.partition("/")[0]].host_tokens
+    return Cluster(host_tokens=host_tokens, decode_step_tokens=step_tokens, truth=truth)
 
 
 @cache

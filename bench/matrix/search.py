@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench.matrix.cells import cluster_of
+from bench.matrix.cells import ROOFLINE, cluster_of
 from bench.matrix.trials import TrialFile, TrialKey
 from cluster.simulation.baselines import BASELINES
+from cluster.simulation.engine.truth.truth import Truth
 from cluster.simulation.rate_search import best_of
 from cluster.simulation.results.summary import RunSummary
 
@@ -32,6 +33,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a step of a decode worker computes at most, to choose from."""
     target: float
     guess_per_s: float
+    truth: Truth = ROOFLINE
+    """What the engines' steps really take. The noise has the seed of the job."""
 
     @property
     def weight(self) -> float:
@@ -66,6 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(job: Job, *trial_file: Any) -> Result:
     trials = TrialFile(*trial_file)
+    truth = msgspec.structs.replace(job.truth, seed=job.seed)
     took_s = 0.0
 
     def key(setting: Setting, rate: float) -> TrialKey:
@@ -77,7 +81,7 @@ def find(job: Job, *trial_file: Any) -> Result:
             seed=job.seed,
             num_requests=job.num_requests,
             target=job.target,
-            cluster=cluster_of(job.cell, setting.step_tokens),
+            cluster=cluster_of(job.cell, setting.step_tokens, truth),
         )
 
     def attainment(setting: Setting, rate: float) -> float | None:

@@ -1,7 +1,7 @@
 """vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first.
 
 **Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as the tightest TPOT
-objective among them allows (router/prediction/step_chunk.py), by what this engine's steps have taken so far
+objective that they can keep allows (router/prediction/step_chunk.py), by what this engine's steps have taken so far
 (cluster/engine_scheduler/prompt_budget.py). While none decodes, or none has an objective, a step has vLLM's
 `max_num_batched_tokens`. So one engine prefills in long steps, and decodes beside prompts in steps that its requests
 can wait for.
@@ -20,7 +20,6 @@ nobody up: its tokens go back to the prompts that it would overtake, until memor
 
 from collections.abc import Iterable
 from itertools import chain
-from math import inf
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -225,14 +224,14 @@ def _left(request: Request) -> int:
 
 def _together(decoding: Iterable[Request]) -> Decodes:
     num_requests = context_tokens = 0
-    tightest = inf
+    objectives_s = set[float]()
     for request in decoding:
         num_requests += 1
         context_tokens += request.num_computed_tokens
         params = request.sampling_params
-        if params and params.extra_args and (tpot_s := params.extra_args.get(TPOT_KEY)) and tpot_s < tightest:
-            tightest = tpot_s
-    return Decodes(num_requests, context_tokens, None if tightest == inf else tightest)
+        if params and params.extra_args and (tpot_s := params.extra_args.get(TPOT_KEY)):
+            objectives_s.add(tpot_s)
+    return Decodes(num_requests, context_tokens, frozenset(objectives_s))
 
 
 def _goes_on(request: Request) -> bool:

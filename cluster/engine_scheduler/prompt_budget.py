@@ -11,7 +11,7 @@ import msgspec
 
 from cluster.messages.reports import StepSample
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import chunk_tokens
+from router.prediction.step_chunk import binding_tpot_s, chunk_tokens
 from router.prediction.step_model import StepModel
 
 
@@ -21,8 +21,8 @@ class Decodes(msgspec.Struct, frozen=True):
     num_requests: int = 0
     context_tokens: int = 0
     """Of all of them together."""
-    tpot_s: float | None = None
-    """The tightest TPOT objective among them. None if none of them has one."""
+    objectives_s: frozenset[float] = frozenset()
+    """Their TPOT objectives. Empty if none of them has one."""
 
 
 @final
@@ -49,11 +49,12 @@ class PromptBudget:
         """Most prompt tokens beside these requests; None if they need no bound. `prompt_context`: tokens of the prompt
         that come before those of this step.
         """
-        if not decodes.num_requests or decodes.tpot_s is None:
+        if not decodes.objectives_s:
             return None
         times = self.times
         decode_s = times.decode_s(decodes.num_requests, decodes.context_tokens)
-        chunk = chunk_tokens(times, decodes.num_requests, decode_s, decodes.tpot_s, prompt_context)
+        tpot_s = binding_tpot_s(decodes.objectives_s, decode_s)
+        chunk = chunk_tokens(times, decodes.num_requests, decode_s, tpot_s, prompt_context)
         chunk = max(chunk, self._least)
         return chunk if chunk < self._most else None
 

@@ -23,7 +23,7 @@ MOST_BUSY: Final = 0.95
 """Share of their time up to which workers are taken to be busy with new requests. Higher predicts very long waits under
 overload; lower predicts waits that are too short.
 """
-FULL: Final = 0.85
+FULL: Final = 0.88
 """Share of the capacity that requests which come back may fill. Higher has chance alone refuse some of them again;
 lower keeps them away from room.
 """
@@ -96,12 +96,15 @@ class RetrySlots:
 def wait_s(
     placement_input: PlacementInput, prediction: Prediction, generating: WorkerState, load: float, num_before: int
 ) -> float:
-    """Seconds until the request is expected to meet its SLO. Until then queues drain, as far as new requests let them,
-    and running requests of the worker that is to generate end.
+    """Seconds until the request is expected to meet its SLO without harm to others. Until then queues drain, as far as
+    new requests let them, and running requests of the worker that is to generate end. A request that would be in time,
+    but at the cost of others, needs room for its own work.
 
     `load`: share of the workers' time that placements take, in [0, 1]; `num_before`: requests that are served before.
     """
     late_s = max(0.0, prediction.ttft_s - placement_input.age_s - MARGIN * placement_input.slo_ttft_s)
+    if prediction.victims + prediction.future_victims > prediction.risk:
+        late_s = max(late_s, prediction.gpu_s)
     draining_s = late_s / (1.0 - min(MOST_BUSY, load))
     decoding_s = _until_fast(placement_input, DecodePart(placement_input, generating))
     return max(draining_s, decoding_s) * (1.0 + num_before / 10.0)
@@ -118,6 +121,8 @@ def _until_fast(placement_input: PlacementInput, decode: DecodePart) -> float:
     wait = decode.memory_wait_s()
     usual, objective_s = placement_input.outputs[1], MARGIN * placement_input.slo_tpot_s
     for finish_s in (0.0, *decode.slack.finish_s):
-        if stretched(decode.step_with(placement_input, finish_s), usual, decode.stall_share) <= objective_s:
+        step_s = decode.step_with(placement_input, finish_s)
+        longest_s = decode.longest_step_s(placement_input, step_s)
+        if stretched(step_s, usual, decode.stall_share, longest_s) <= objective_s:
             return max(wait, finish_s)
     return max(wait, decode.slack.finish_s[-1] if decode.slack.finish_s else 0.0)

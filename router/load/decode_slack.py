@@ -7,7 +7,7 @@ tokens of the request.
 """
 
 from bisect import bisect_right
-from math import exp
+from math import exp, inf
 from typing import Final, final
 
 from cluster.messages.ids import SloClass
@@ -55,10 +55,14 @@ class Bin:
 
 @final
 class DecodeSlack:
-    __slots__ = ("bins", "finish_s", "freed_tokens")
+    __slots__ = ("bins", "finish_s", "freed_tokens", "most_stretch_s")
 
-    def __init__(self, bins: list[Bin], finish_s: list[float], freed_tokens: list[float]) -> None:
+    def __init__(
+        self, bins: list[Bin], finish_s: list[float], freed_tokens: list[float], most_stretch_s: float
+    ) -> None:
         self.bins = bins
+        self.most_stretch_s = most_stretch_s
+        """Most seconds by which prompts lengthen a step; inf on an engine whose steps have no bound."""
         self.finish_s = finish_s
         """When the running requests are expected to end, in seconds from now, in order."""
         self.freed_tokens = freed_tokens
@@ -75,31 +79,34 @@ class DecodeSlack:
         """
         total = 0.0
         for group in self.bins:
-            late = (stall_s + slowdown_s * group.num_left - group.slack_s) / group.softness_s
+            most_s = group.num_left * self.most_stretch_s
+            delay_s = stall_s if stall_s < most_s else most_s
+            late = (delay_s + slowdown_s * group.num_left - group.slack_s) / group.softness_s
             if late > -8.0:
                 total += group.weights[rank] * (logistic(late) - group.miss)
         return total
 
 
-NOTHING: Final = DecodeSlack([], [], [0.0])
+NOTHING: Final = DecodeSlack([], [], [0.0], inf)
 
 
 @final
 class LookAhead:
     """Sums up the running requests of one worker, which are added one by one."""
 
-    __slots__ = ("_bins", "_finishing", "_long", "_middle", "_short", "_softness", "_step_s")
+    __slots__ = ("_bins", "_finishing", "_long", "_middle", "_most_step_s", "_short", "_softness", "_step_s")
 
-    def __init__(self, step_s: float, stall_share: Shares, softness: float) -> None:
+    def __init__(self, step_s: float, stall_share: Shares, softness: float, most_step_s: float) -> None:
         """`step_s`: length of a step; `stall_share`: of the worker (router/load/prefill_share.py); `softness`: of the
         threshold at which a request becomes a victim, as a share of its budget.
         """
         short, middle, long = stall_share
         self._step_s = step_s
         self._softness = softness
-        self._short = step_s / (1.0 - short)
-        self._middle = step_s / (1.0 - middle)
-        self._long = step_s / (1.0 - long)
+        self._most_step_s = most_step_s
+        self._short = min(most_step_s, step_s / (1.0 - short))
+        self._middle = min(most_step_s, step_s / (1.0 - middle))
+        self._long = min(most_step_s, step_s / (1.0 - long))
         self._bins: list[Bin | None] = [None] * NUM_BINS
         self._finishing: list[tuple[float, float]] = []
 
@@ -139,7 +146,7 @@ class LookAhead:
         bins = [sums for sums in self._bins if sums is not None]
         for sums in bins:
             sums.close(self._softness)
-        return DecodeSlack(bins, finish_s, freed)
+        return DecodeSlack(bins, finish_s, freed, self._most_step_s - self._step_s)
 
 
 def logistic(x: float) -> float:

@@ -4,6 +4,7 @@ The decode clock counts the steps in which every running request got a token. Th
 a step and from the worker's stall share: no message is sent for a token.
 """
 
+from math import inf
 from typing import Final, final
 
 from cluster.messages.ids import RequestId
@@ -12,7 +13,7 @@ from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
 from router.load.prefill_share import PrefillShare, share_over
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.path_bias import PathBias
-from router.prediction.step_chunk import chunk_tokens
+from router.prediction.step_chunk import binding_tpot_s, chunk_tokens, longest_step_s
 
 SLACK_AGE_S: Final = 0.05
 """Age up to which a worker's decode slack is used again, in seconds. The slack of a request changes by at most this
@@ -35,6 +36,7 @@ class RunningRequests:
         "_steps",
         "_tpot_s",
         "charges",
+        "has_short_steps",
         "last_step_s",
         "num_unknown",
         "unknown_context",
@@ -47,15 +49,17 @@ class RunningRequests:
         self._stall_share = stall_share
         self.charges: dict[RequestId, Charge] = {}
         """The running requests that this Scheduler has placed."""
+        self.has_short_steps = False
+        """The engine bounds its steps by the TPOT objectives of these requests."""
         self.num_unknown = 0
         """Requests that the worker reports and this Scheduler has not placed."""
         self.unknown_context = 0.0
         """KV tokens of the unknown requests."""
         self.last_step_s = MIN_STEP_S
         """Length of a step when a request last joined or left."""
-        self._steps = 0.0
         self._tpot_s: float | None = None
-        """The tightest TPOT objective of the charged requests. None if it is not known."""
+        """The TPOT objective of the charged requests that bounds steps. None if it is not known."""
+        self._steps = 0.0
         """The decode clock."""
         self._clock_at = now
         """When the decode clock was last moved."""
@@ -82,9 +86,21 @@ class RunningRequests:
         """Most prompt tokens of a step that keeps the TPOT objectives of the running requests, where any runs.
         `context_tokens`: tokens of the prompt before the chunk.
         """
+        return chunk_tokens(self._model.times, self.num, self.last_step_s, self.binding_tpot_s, context_tokens)
+
+    @property
+    def longest_step_s(self) -> float:
+        """Longest step with prompts, in seconds; inf where nothing bounds it."""
+        if not self.has_short_steps or not self.charges:
+            return inf
+        return longest_step_s(self.last_step_s, self.binding_tpot_s)
+
+    @property
+    def binding_tpot_s(self) -> float:
+        """The TPOT objective that bounds the engine's steps, in seconds; inf without requests."""
         if self._tpot_s is None:
-            self._tpot_s = min([charge.slo_tpot_s for charge in self.charges.values()])
-        return chunk_tokens(self._model.times, self.num, self.last_step_s, self._tpot_s, context_tokens)
+            self._tpot_s = binding_tpot_s([charge.slo_tpot_s for charge in self.charges.values()], self.last_step_s)
+        return self._tpot_s
 
     def slack(self, now: float) -> DecodeSlack:
         """The decode slack of the running requests, at most SLACK_AGE_S old."""
@@ -137,7 +153,9 @@ class RunningRequests:
             assert charge.start_step <= self._steps
 
     def _look_ahead(self, now: float) -> DecodeSlack:
-        ahead = LookAhead(self.last_step_s, self._stall_share.shares(now), self._bias.slack_softness)
+        ahead = LookAhead(
+            self.last_step_s, self._stall_share.shares(now), self._bias.slack_softness, self.longest_step_s
+        )
         next_step = self._steps + 1.0
         for charge in self.charges.values():
             num_generated = next_step - charge.start_step
@@ -155,5 +173,6 @@ class RunningRequests:
             return
         if self.charges:
             share = share_over(self._stall_share.shares(now), now - self._clock_at)
-            self._steps += max(0.0, now - self._clock_at) * (1.0 - share) / self.last_step_s
+            step_s = min(self.last_step_s / (1.0 - share), self.longest_step_s)
+            self._steps += max(0.0, now - self._clock_at) / step_s
         self._clock_at = now

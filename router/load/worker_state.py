@@ -24,6 +24,10 @@ QUEUE_WEIGHT: Final = 0.05
 """Seconds of a longer step that a queue of prompts of one second counts as, when decode workers are compared. Higher
 avoids decode workers that compute prompts; lower lets requests join where prompts stall them.
 """
+OVERTAKEN_SHARE: Final = 0.3
+"""Part of the queue's prompts that are due later which counts in a comparison. Higher keeps short prompts away from
+workers that compute a long one with much time; lower lets them overtake it until it is late.
+"""
 GAP_SHARE: Final = 0.2
 """Weight of the newest report in the mean time between reports. Higher follows a change of pace sooner; lower is less
 misled by one late report.
@@ -78,6 +82,11 @@ class WorkerState:
     def __init__(self, report: WorkerReport, model: LatencyModel, bias: PathBias, now: float) -> None:
         self.worker = report.worker
         self.pool = report.pool
+        self.stall_share = PrefillShare()
+        """Share of the worker's time that prompts take from the requests that decode there. A step that computes a part
+        of a prompt gives these requests a token as well, so only what such a step takes longer counts.
+        """
+        self.running = RunningRequests(model, self.stall_share, bias, now)
         self._read(report)
         self.reported_at = now
         self._report_gap_s = 1.0
@@ -92,11 +101,6 @@ class WorkerState:
         """Requests that the worker will decode and does not decode yet."""
         self.outbound: dict[RequestId, Charge] = {}
         """Requests that the worker prefills, or has prefilled, for a decode worker."""
-        self.stall_share = PrefillShare()
-        """Share of the worker's time that prompts take from the requests that decode there. A step that computes a part
-        of a prompt gives these requests a token as well, so only what such a step takes longer counts.
-        """
-        self.running = RunningRequests(model, self.stall_share, bias, now)
         self.kv_reserved = 0
         """KV tokens of the requests that the worker decodes or will decode."""
         self.inbound_prompt = 0
@@ -153,13 +157,15 @@ class WorkerState:
             return most
         return min(most, self.running.chunk_tokens(context_tokens))
 
-    def crowding_s(self, now: float) -> float:
-        """Length of a step once all inbound requests decode, and what the queue of prompts adds to it. In seconds, and
-        cheap to compute.
+    def crowding_s(self, due_at: float, now: float) -> float:
+        """Length of a step once all inbound requests decode, and what the queue adds to it for a prompt whose first
+        token is due at `due_at`. In seconds, and cheap to compute.
         """
         if not self.prompts.charges:
             return self.crowded_step_s
-        return self.crowded_step_s + QUEUE_WEIGHT * self.prompts.seconds(now)
+        before_s = self.prompts.seconds_before(due_at, now)
+        overtaken_s = self.prompts.seconds(now) - before_s
+        return self.crowded_step_s + QUEUE_WEIGHT * (before_s + OVERTAKEN_SHARE * overtaken_s)
 
     def queue_prefill(self, charge: Charge, stall_s: float, now: float) -> None:
         """The worker is to compute a prompt, which takes `stall_s` from the requests that decode on the worker."""
@@ -245,6 +251,7 @@ class WorkerState:
         self.block_size: int = shape.block_size
         self.max_step_tokens: int = max(1, shape.max_step_tokens)
         self.has_short_steps: bool = shape.has_short_steps
+        self.running.has_short_steps = shape.has_short_steps
         self.kv_bytes_per_token: int = shape.kv_bytes_per_token
         self.kv_capacity: float = shape.kv_capacity_tokens or inf
         """KV tokens that fit into the engine's memory."""

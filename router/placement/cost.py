@@ -7,6 +7,7 @@ A prefix hit has no term of its own. It shortens the prompt that is computed (ro
 request prefers the worker that holds its prefix is `STICKINESS` in router/placement/goodput.py.
 """
 
+from math import inf
 from typing import Final
 
 from cluster.messages.ids import Path
@@ -14,16 +15,21 @@ from router.load.charge import Work
 from router.load.decode_slack import class_weight, logistic
 from router.load.prefill_share import LONG_S, SHORT_S, Shares, share_over
 from router.load.prefill_share import MOST as MOST_SHARE
+from router.load.prompt_demand import overtaking_s
 from router.load.worker_state import WorkerState
 from router.placement.option import Harm, Option, Times, Workers
 from router.placement.placement_input import USUAL, PlacementInput
 from router.placement.work import DecodePart, PrefillPart, handoff_s, prompt_memory_wait_s, stall_s, work_alone
 from router.prediction.learned_latency import LatencyModels
+from router.prediction.step_chunk import longest_step_s
 
 MARGIN: Final = 0.9
-"""Share of an objective at which a prediction counts as missed with probability 0.5. Lower avoids options that would
-have been good; higher trusts predictions that are often too short.
+"""Share of a TTFT objective at which a prediction counts as missed with probability 0.5. Below 1, since later requests
+make queues longer more often than shorter. Lower avoids options that would have been good; higher trusts predictions
+that are often too short.
 """
+TPOT_MARGIN: Final = 1.0
+"""The same for a TPOT objective, which engines keep by the length of their steps."""
 VICTIM_WEIGHT: Final = 1.0
 """Cost of one expected victim. Higher has requests wait rather than harm others; lower lets them in at others' cost."""
 FUTURE_WEIGHT: Final = 1.0
@@ -85,6 +91,7 @@ def hand_over(
     victims += _overtaken(placement_input, prefill.worker, prefill.seconds, models)
     slowdown_s = decode.join_slowdown_s * placement_input.outputs[1]
     future_victims = _later_prompts(placement_input, prefill.worker, prefill.seconds, done_s, models)
+    future_victims += placement_input.others.kv_price * placement_input.kv_tokens
     if prefill.worker.running.num:
         future_victims += FUTURE_DECODES_SHARE * _later_decodes(
             placement_input, prefill.worker, prefill.worker.running.last_step_s, work.stall_s, models
@@ -96,10 +103,12 @@ def hand_over(
         _wanted(prefill.seconds, placement_input.others.prompt_use) + slowdown_s,
     )
     workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
-    held = Times(done_s + gap_s, 0.0, step_s, decode.stall_share, wait_s + decode.memory_wait_s())
+    longest_s = decode.longest_step_s(placement_input, step_s)
+    later_s = _overtaking_s(placement_input, prefill.worker, prefill.done_s)
+    held = Times(done_s + later_s + gap_s, 0.0, step_s, decode.stall_share, wait_s + decode.memory_wait_s(), longest_s)
     if not placement_input.has_early_token or prefill.worker.leaves_tokens:
         return _priced(placement_input, Option(workers, work, held, harm), held, harm, models)
-    soon = Times(done_s, gap_s, step_s, decode.stall_share, wait_s)
+    soon = Times(done_s + later_s, gap_s, step_s, decode.stall_share, wait_s, longest_s)
     at_once = _priced(placement_input, Option(workers, work, soon, harm), soon, harm, models)
     short_gap_s = SHORT_GAP * placement_input.slo_tpot_s * (placement_input.outputs[0] - 1.0)
     if gap_s < short_gap_s or at_once.risk < WORTH_HOLDING:
@@ -123,6 +132,7 @@ def alone(
     work = work_alone(placement_input, worker, decode.queue_s)
     seconds, stalled_s = work.prefill_s, work.stall_s if batch else 0.0
     done_s = decode.queue_s + seconds + decode.step_s / 2
+    done_s += _overtaking_s(placement_input, worker, done_s)
     if decode.missing:
         done_s += decode.memory_wait_s()
     step_s = decode.step_with(placement_input, done_s)
@@ -138,6 +148,7 @@ def alone(
     future_victims = (
         FUTURE_DECODES_SHARE * _later_decodes(placement_input, worker, step_s, work.stall_s, models) + later_prompts
     )
+    future_victims += others.kv_price * placement_input.kv_tokens
     slowdown_s = decode.join_slowdown_s * placement_input.outputs[1]
     if batch:
         harm = Harm(victims, future_victims, stalled_s + slowdown_s, stalled_s + slowdown_s)
@@ -145,13 +156,23 @@ def alone(
         wanted_s = _wanted(seconds, others.prompt_use)
         harm = Harm(victims, future_victims, seconds + slowdown_s, wanted_s + slowdown_s)
     workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
-    times = Times(done_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s())
+    longest_s = decode.longest_step_s(placement_input, step_s)
+    times = Times(done_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s(), longest_s)
     return _priced(placement_input, Option(workers, work, times, harm), times, harm, models)
 
 
-def stretched(step_s: float, num_output: float, stall_share: Shares) -> float:
-    """TPOT of an answer of `num_output` tokens on a worker with this stall share."""
-    return step_s / (1.0 - share_over(stall_share, num_output * step_s))
+def _overtaking_s(placement_input: PlacementInput, worker: WorkerState, done_s: float) -> float:
+    """Time of prompts that are yet to come and will be computed before the request's prompt, in seconds."""
+    if not worker.prompts.by_deadline:
+        return 0.0
+    return overtaking_s(placement_input.others.demand, done_s, placement_input.due_at - placement_input.now)
+
+
+def stretched(step_s: float, num_output: float, stall_share: Shares, longest_step_s: float) -> float:
+    """TPOT of an answer of `num_output` tokens on a worker with this stall share, whose steps with prompts take at most
+    `longest_step_s`.
+    """
+    return min(step_s / (1.0 - share_over(stall_share, num_output * step_s)), longest_step_s)
 
 
 def _wanted(seconds: float, use: float) -> float:
@@ -164,7 +185,7 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
     option.waits_s = placement_input.age_s + times.memory_wait_s
     option.engine_ttft_s = times.ttft_s - times.memory_wait_s
     option.ttft_s = ttft_s = option.waits_s + models.bias.ttft(option.path).corrected(option.engine_ttft_s)
-    late = _lateness(ttft_s, placement_input.slo_ttft_s, models.bias.ttft_softness)
+    late = _lateness(ttft_s, placement_input.slo_ttft_s, MARGIN, models.bias.ttft_softness)
     slow = _slowness(placement_input, option, times, models)
     option.risk = risk = 1.0 - (1.0 - late) * (1.0 - slow)
     option.cost = (
@@ -183,13 +204,17 @@ def _slowness(placement_input: PlacementInput, option: Option, times: Times, mod
     """
     bias, gap_s, objective_s = models.bias.tpot(option.path), times.gap_s, placement_input.slo_tpot_s
     short, usual, long = placement_input.outputs
-    option.engine_tpot_s = stretched(times.step_s, usual, times.stall_share)
+    option.engine_tpot_s = _tpot_s(times, usual)
     option.tpot_s = _with_gap(bias.corrected(option.engine_tpot_s), gap_s, usual)
-    shortest_s = _with_gap(bias.corrected(stretched(times.step_s, short, times.stall_share)), gap_s, short)
-    longest_s = _with_gap(bias.corrected(stretched(times.step_s, long, times.stall_share)), gap_s, long)
+    shortest_s = _with_gap(bias.corrected(_tpot_s(times, short)), gap_s, short)
+    longest_s = _with_gap(bias.corrected(_tpot_s(times, long)), gap_s, long)
     softness = models.bias.tpot_softness
     total = _slow(shortest_s, objective_s, short, softness) + _slow(option.tpot_s, objective_s, usual, softness)
     return (total + _slow(longest_s, objective_s, long, softness)) / 3.0
+
+
+def _tpot_s(times: Times, num_output: float) -> float:
+    return stretched(times.step_s, num_output, times.stall_share, times.longest_step_s)
 
 
 def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
@@ -202,7 +227,7 @@ def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
 def _slow(tpot_s: float, objective_s: float, num_output: float, softness: float) -> float:
     if num_output <= 1.0:
         return 0.0
-    return _lateness(tpot_s, objective_s, softness)
+    return _lateness(tpot_s, objective_s, TPOT_MARGIN, softness)
 
 
 def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: float, models: LatencyModels) -> float:
@@ -217,7 +242,7 @@ def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: fl
     for charge in overtaken:
         done_at += worker.prompts.left_s(charge)
         was_s = done_at - charge.due_at + charge.slo_ttft_s
-        rise = _later(was_s, was_s + seconds, charge.slo_ttft_s, softness)
+        rise = _later(was_s, was_s + seconds, charge.slo_ttft_s, MARGIN, softness)
         total += class_weight(charge.rank, placement_input.rank) * rise
     return total
 
@@ -248,20 +273,22 @@ def _later_decodes(
     """Victims among requests that are yet to come and will decode on the worker.
 
     Such requests have the usual objective, and answers as long as this request's. For as long as one of them decodes, a
-    larger share of the worker's time is lost to prompts. A worker bears that up to a point, and beyond it all requests
-    are late. Where other decode workers are free, later requests go there.
+    larger share of the worker's time is lost to prompts, up to what the engine's longest step allows. A worker bears
+    that up to a point, and beyond it all requests are late. Where other decode workers are free, later requests go
+    there.
     """
     others, stall_share = placement_input.others, worker.stall_share.shares(placement_input.now)
     if not others.decode_use:
         return 0.0
-    total = 0.0
+    softness, total = models.bias.tpot_softness, 0.0
     for num_output in placement_input.outputs:
         horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
         before = share_over(stall_share, horizon_s)
         after = min(MOST_SHARE, before + stalled_s / horizon_s)
         was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
         for later in others.later:
-            rise = _later(was_s, will_be_s, later.slo_tpot_s, models.bias.tpot_softness)
+            most_s = longest_step_s(step_s, later.slo_tpot_s) if worker.has_short_steps else inf
+            rise = _later(min(was_s, most_s), min(will_be_s, most_s), later.slo_tpot_s, TPOT_MARGIN, softness)
             total += horizon_s * later.weighed_per_s * rise
     return others.decode_use * total / others.num_workers / 3.0
 
@@ -289,17 +316,17 @@ def _later_prompts(
             if lasts_s <= 0.0:
                 continue
         found_s, delay_s = (done_s, seconds) if later.is_higher else ((done_s + seconds) / 2, seconds / 2)
-        total += lasts_s * later.weighed_per_s * _later(found_s, found_s + delay_s, later.slo_ttft_s, softness)
+        total += lasts_s * later.weighed_per_s * _later(found_s, found_s + delay_s, later.slo_ttft_s, MARGIN, softness)
     return others.prompt_use * total / others.num_workers
 
 
-def _lateness(seconds: float, objective_s: float, softness: float) -> float:
+def _lateness(seconds: float, objective_s: float, margin: float, softness: float) -> float:
     """Probability that an objective is missed by what is predicted to take `seconds`. Exactly 1 far above it.
-    `softness`: of the threshold MARGIN, as a share of the objective.
+    `softness`: of the threshold `margin`, as a share of the objective.
     """
-    return logistic((seconds / objective_s - MARGIN) / softness)
+    return logistic((seconds / objective_s - margin) / softness)
 
 
-def _later(was_s: float, will_be_s: float, objective_s: float, softness: float) -> float:
+def _later(was_s: float, will_be_s: float, objective_s: float, margin: float, softness: float) -> float:
     """The rise of the probability that an objective is missed when `was_s` becomes `will_be_s`."""
-    return _lateness(will_be_s, objective_s, softness) - _lateness(was_s, objective_s, softness)
+    return _lateness(will_be_s, objective_s, margin, softness) - _lateness(was_s, objective_s, margin, softness)

@@ -1,21 +1,22 @@
 """The policy of production: the option with the least expected cost (router/placement/cost.py) among those that are
 priced.
 
-1. Path P->D is priced on the best few pairs with a proved link, and path D on the best few decode workers. A prefill
-   worker that decodes hands nothing over: its memory and its steps belong to the requests that it decodes.
-2. Path P is priced as path D is: the pools are leanings. On prefill workers whose steps are long beside decodes
-   (`EngineShape.has_short_steps`) it is priced where it pays: one token is wanted, no decode worker can be reached, a
-   prefill worker is idle and the answer is short, or every other option does harm.
-3. A decode worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is
-   clearly better.
-4. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
+1. The pools are leanings. A whole request (path D or P) is priced on the best few workers of both pools.
+2. On prefill workers whose steps are long beside decodes (`EngineShape.has_short_steps`) path P is priced where it
+   pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and the answer is short, or
+   every other option does harm.
+3. Path P->D is priced on the best few pairs with a proved link. A prefill worker that decodes hands nothing over: its
+   memory and its steps belong to the requests that it decodes.
+4. A worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is clearly
+   better.
+5. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
    (router/placement/lmetric.py).
 """
 
 from math import inf
 from typing import Final, final
 
-from cluster.messages.ids import Path
+from cluster.messages.ids import Path, Pool
 from cluster.messages.placement import Prediction
 from router.load.worker_state import WorkerState
 from router.placement import lmetric
@@ -60,7 +61,7 @@ MOST_RISK_ALONE: Final = 0.5
 such workers with requests that are late anyway; lower refuses requests that would have been good.
 """
 
-_DECODE: Final = Path.DECODE
+_PREFILL_DECODE: Final = Path.PREFILL_DECODE
 
 
 def goodput(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
@@ -70,16 +71,18 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
     may_prefill = candidates.may_hand_over or candidates.may_prefill_alone
     prefills = _best_prefills(placement_input, candidates) if may_prefill else []
     options = _Options(placement_input, candidates, prefills, models)
-    holder, crowd = holder_of(placement_input, candidates.decodes), _least_crowded(placement_input, candidates.decodes)
-    for decode in _best_decodes(placement_input, crowd, holder):
-        options.add(decode)
+    several = _for_whole_requests(candidates)
+    holder, crowd = holder_of(placement_input, several), _least_crowded(placement_input, several)
+    for part in _best_decodes(placement_input, crowd, holder):
+        options.add(part)
+    if not options.has_decode:
+        for worker in _least_crowded(placement_input, candidates.decodes)[:1]:
+            options.add(DecodePart(placement_input, worker))
     options.add_later_prefills()
     best = options.best(holder)
     if _may_prefill_alone(placement_input, candidates, prefills, best):
-        is_equal = best is None or prefills[0].worker.has_short_steps
-        options.add_prefills_alone(
-            1.0 if is_equal or placement_input.request.max_output_tokens == 1 else MOST_RISK_ALONE
-        )
+        is_last = best is None or placement_input.request.max_output_tokens == 1
+        options.add_prefills_alone(1.0 if is_last else MOST_RISK_ALONE)
         best = options.best(holder)
     if best is None:
         return None
@@ -116,6 +119,7 @@ class _Options:
         "_models",
         "_pairing",
         "_prefills",
+        "has_decode",
         "priced",
     )
 
@@ -135,19 +139,29 @@ class _Options:
         """The decode worker of the best pair."""
         self._first = 0
         """The place of the best pair's prefill worker in `_prefills`."""
+        self.has_decode = False
+        """A decode worker has been priced."""
         self.priced: list[Option] = []
 
-    def add(self, decode: DecodePart) -> None:
-        """Price the decode worker with the soonest prefill worker that is connected to it, and alone."""
+    def add(self, part: DecodePart) -> None:
+        """Price the worker alone, and a decode worker also with a prefill worker."""
+        if part.worker.pool is Pool.PREFILL:
+            self.priced.append(self._alone_on_prefill(part))
+            return
+        self.has_decode = True
         if self._may_hand_over:
-            for number, prefill in enumerate(self._prefills):
-                if self._can_pair(prefill, decode):
-                    option = self._hand_over(prefill, decode)
-                    if self._best_pair is None or option.cost < self._best_pair.cost:
-                        self._best_pair, self._pairing, self._first = option, decode, number
-                    break
+            self._add_pair(part)
         if self._candidates.may_stay:
-            self.priced.append(alone(self._input, decode, self._models))
+            self.priced.append(alone(self._input, part, self._models))
+
+    def _add_pair(self, decode: DecodePart) -> None:
+        """Price the decode worker with the soonest prefill worker that is connected to it."""
+        for number, prefill in enumerate(self._prefills):
+            if self._can_pair(prefill, decode):
+                option = self._hand_over(prefill, decode)
+                if self._best_pair is None or option.cost < self._best_pair.cost:
+                    self._best_pair, self._pairing, self._first = option, decode, number
+                return
 
     def add_later_prefills(self) -> None:
         """Price the decode worker of the best pair with prefill workers that compute the prompt later."""
@@ -161,27 +175,26 @@ class _Options:
                 self._hand_over(later, decode)
 
     def add_prefills_alone(self, most_risk: float) -> None:
-        decodes = self._candidates.decodes
-        peer = decodes[0] if decodes else None
         for part in self._prefills:
-            option = alone(self._input, DecodePart(self._input, part.worker), self._models, is_prefill=True, peer=peer)
+            option = self._alone_on_prefill(DecodePart(self._input, part.worker))
             if option.risk <= most_risk:
                 self.priced.append(option)
             if option.risk + option.victims < HARMLESS:
                 return
 
     def best(self, holder: WorkerState | None) -> Option | None:
-        """The option to take. `holder`: the decode worker that holds most of the prompt."""
+        """The option to take. `holder`: the worker that holds most of the prompt."""
         best = _cheapest(self.priced)
         if best is None or holder is None:
             return best
-        if best.decode is not holder:
-            sticky = _cheapest([option for option in self.priced if option.decode is holder])
+        if best.generating is not holder:
+            sticky = _cheapest([option for option in self.priced if option.generating is holder])
             if sticky is not None and sticky.cost <= best.cost + STICKINESS:
                 best = sticky
-        if best.path is not _DECODE and self._input.hit(holder) >= self._input.num_prompt / 2:
+        if best.path is _PREFILL_DECODE and self._input.hit(holder) >= self._input.num_prompt / 2:
             for option in self.priced:
-                if option.path is _DECODE and option.decode is holder and option.cost <= best.cost + NEGLIGIBLE:
+                is_whole = option.path is not _PREFILL_DECODE
+                if is_whole and option.generating is holder and option.cost <= best.cost + NEGLIGIBLE:
                     return option
         return best
 
@@ -203,10 +216,23 @@ class _Options:
             return False
         return self._candidates.can_pair(worker, decode.worker)
 
+    def _alone_on_prefill(self, part: DecodePart) -> Option:
+        """Price path P."""
+        decodes = self._candidates.decodes
+        peer = decodes[0] if decodes else None
+        return alone(self._input, part, self._models, is_prefill=True, peer=peer)
+
     def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Option:
         option = hand_over(self._input, prefill, decode, self._models)
         self.priced.append(option)
         return option
+
+
+def _for_whole_requests(candidates: Candidates) -> list[WorkerState]:
+    """The workers on which a whole request may run: decode workers, and prefill workers with short steps."""
+    if not candidates.may_prefill_alone:
+        return candidates.decodes
+    return [*candidates.decodes, *[worker for worker in candidates.prefills if worker.has_short_steps]]
 
 
 def _cheapest(options: list[Option]) -> Option | None:
@@ -235,7 +261,7 @@ def _may_prefill_alone(
     if other is None or placement_input.request.max_output_tokens == 1:
         return True
     if prefills[0].worker.has_short_steps:
-        return other.risk + other.victims + other.future_victims > HARMLESS
+        return False
     if other.risk + other.victims > HARMFUL:
         return True
     return placement_input.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
@@ -287,7 +313,7 @@ def _least_crowded(placement_input: PlacementInput, workers: list[WorkerState]) 
     short: list[_Crowded] = []
     last_s = inf
     for worker in workers:
-        crowding_s = worker.crowding_s(now)
+        crowding_s = worker.crowding_s(placement_input.due_at, now)
         if crowding_s >= last_s:
             continue
         if worker.kv_reserved + need > worker.kv_capacity:

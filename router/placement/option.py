@@ -28,9 +28,17 @@ class Workers:
 class Times:
     """When the tokens of the request come, in seconds, by the engine models alone."""
 
-    __slots__ = ("gap_s", "memory_wait_s", "stall_share", "step_s", "ttft_s")
+    __slots__ = ("gap_s", "longest_step_s", "memory_wait_s", "stall_share", "step_s", "ttft_s")
 
-    def __init__(self, ttft_s: float, gap_s: float, step_s: float, stall_share: Shares, memory_wait_s: float) -> None:
+    def __init__(
+        self,
+        ttft_s: float,
+        gap_s: float,
+        step_s: float,
+        stall_share: Shares,
+        memory_wait_s: float,
+        longest_step_s: float,
+    ) -> None:
         self.ttft_s = ttft_s
         self.memory_wait_s = memory_wait_s
         """Part of `ttft_s` in which the request waits for KV memory."""
@@ -39,6 +47,8 @@ class Times:
         self.step_s = step_s
         self.stall_share = stall_share
         """Stall share of the worker that decodes."""
+        self.longest_step_s = longest_step_s
+        """Longest step with prompts on the worker that decodes; inf where nothing bounds it."""
 
 
 @final
@@ -94,6 +104,11 @@ class Option:
         self.holds_first = holds_first
         self.ttft_s = self.tpot_s = self.engine_ttft_s = self.engine_tpot_s = 0.0
         self.risk = self.cost = self.waits_s = 0.0
+
+    @property
+    def generating(self) -> WorkerState | None:
+        """The worker that decodes."""
+        return self.decode or self.prefill
 
     def prediction(self) -> Prediction:
         return Prediction(

@@ -5,6 +5,7 @@ from typing import Final, final
 
 from cluster.messages.ids import WorkerId
 from cluster.messages.placement import PlacementRequest, Slo
+from router.load.prompt_demand import Demand
 from router.load.worker_state import WorkerState
 from router.prediction.output_lengths import LengthHistogram
 from router.prefixes.block_table import Hit
@@ -44,9 +45,17 @@ class Later:
 class Others:
     """The requests that are yet to come, which a placement affects as well as running requests."""
 
-    __slots__ = ("arrivals_per_s", "decode_use", "later", "num_workers", "prompt_use")
+    __slots__ = ("arrivals_per_s", "decode_use", "demand", "kv_price", "later", "num_workers", "prompt_use")
 
-    def __init__(self, later: list[Later], num_workers: int, prompt_use: float, decode_use: float) -> None:
+    def __init__(
+        self,
+        later: list[Later],
+        num_workers: int,
+        prompt_use: float,
+        decode_use: float,
+        demand: Demand,
+        kv_price: float,
+    ) -> None:
         self.later = later
         self.arrivals_per_s = sum([several.weighed_per_s for several in later if not several.is_higher])
         """Requests per second that are expected after the request, but for those of a higher class."""
@@ -55,6 +64,10 @@ class Others:
         """Share of the workers' time that prompts took lately."""
         self.decode_use = decode_use
         """Share of the workers that have requests."""
+        self.demand = demand
+        """Prompts that were placed lately, by how soon they are due."""
+        self.kv_price = kv_price
+        """Requests that find no room for each KV token that is taken."""
 
 
 @final

@@ -12,6 +12,7 @@ from router.load.decode_slack import class_weight
 from router.load.live_workers import LiveWorkers
 from router.placement.candidates import Candidates, Choice, Policy, candidates_of
 from router.placement.commit import commit
+from router.placement.kv_price import KvPrice
 from router.placement.placement_input import Later, Others, PlacementInput
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
@@ -33,6 +34,7 @@ class Placer:
         self._workers = workers
         self._charges = charges
         self._lengths = OutputLengths()
+        self._kv_price = KvPrice()
         self._usual: dict[SloClass, Slo] = {}
         """What the recent requests of each class were promised."""
 
@@ -63,6 +65,7 @@ class Placer:
 
     def answered(self, placement_input: PlacementInput) -> None:
         """The request was placed or refused: learn what requests of its class are promised."""
+        self._kv_price.note(placement_input.kv_tokens)
         slo, slo_class = placement_input.slo, placement_input.request.slo_class
         usual = self._usual.get(slo_class)
         self._usual[slo_class] = Slo(
@@ -90,7 +93,14 @@ class Placer:
         prefills, decodes = by_pool.prefills, by_pool.decodes
         num_workers = max(1, len(prefills) + len(decodes))
         num_busy = sum([1 for worker in decodes if worker.charges]) + sum([1 for worker in prefills if worker.charges])
-        return Others(later, num_workers, self._workers.prompt_use(now), num_busy / num_workers)
+        return Others(
+            later,
+            num_workers,
+            self._workers.prompt_use(now),
+            num_busy / num_workers,
+            self._workers.prompt_demand(now),
+            self._kv_price.per_token([*prefills, *decodes]),
+        )
 
     def _isolated_prefill_s(self, num_prompt: int, now: float) -> float:
         """Time that the prompt takes alone, with nothing cached, on the kind of worker that would compute it."""

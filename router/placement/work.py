@@ -2,6 +2,7 @@
 decoding. The price of that is in router/placement/cost.py. Times are seconds.
 """
 
+from math import inf
 from typing import Final, final
 
 from router.load.charge import Work
@@ -9,6 +10,7 @@ from router.load.decode_slack import DecodeSlack
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
 from router.prediction.learned_latency import LatencyModels
+from router.prediction.step_chunk import binding_tpot_s, longest_step_s
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Share of a decode worker's KV memory that only the highest class may use. Higher has lower classes wait for memory
@@ -140,6 +142,15 @@ class DecodePart:
                 batch -= num_ended - num_follow
                 context -= context_ended * (1.0 - num_follow / num_ended)
         return self.worker.model.times.decode_s(max(1.0, batch), max(0.0, context))
+
+    def longest_step_s(self, placement_input: PlacementInput, step_s: float) -> float:
+        """Longest step with prompts beside the request, where a step without prompts takes `step_s`; inf where nothing
+        bounds it.
+        """
+        if not self.worker.has_short_steps:
+            return inf
+        objectives = (placement_input.slo_tpot_s, self.worker.running.binding_tpot_s)
+        return longest_step_s(step_s, binding_tpot_s(objectives, step_s))
 
 
 def prompt_memory_wait_s(placement_input: PlacementInput, worker: WorkerState) -> float:

@@ -116,8 +116,8 @@ class PathBias:
         """
         self._ttft_error: float | None = None
         self._tpot_error: float | None = None
-        self._ttft = {path: Bias(_TTFT_OVERHEAD_S) for path in Path}
-        self._tpot = {path: Bias(_TPOT_OVERHEAD_S) for path in Path}
+        self._ttft = _by_path(_TTFT_OVERHEAD_S)
+        self._tpot = _by_path(_TPOT_OVERHEAD_S)
 
     @property
     def slack_softness(self) -> float:
@@ -148,6 +148,12 @@ class PathBias:
 
     def errors(self) -> dict[Path, PathErrors]:
         return {path: PathErrors(self._ttft[path].error, self._tpot[path].error) for path in Path}
+
+
+def _by_path(unit_s: float) -> dict[Path, Bias]:
+    """Whole requests take the same steps on workers of both pools, so paths D and P learn together."""
+    whole = Bias(unit_s)
+    return {Path.PREFILL_DECODE: Bias(unit_s), Path.DECODE: whole, Path.PREFILL: whole}
 
 
 def _softness(error: float, least: float) -> float:

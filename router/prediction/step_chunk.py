@@ -2,22 +2,29 @@
 
 Every request that decodes waits for the whole step. So the step with prompts may take what the tightest TPOT objective
 among these requests allows, and the more tokens of prompts it computes, the less often the decodes' own part of a step
-is paid for them. Engines choose their steps by this rule (cluster/engine_scheduler/deadline_scheduler.py), and the
-Scheduler predicts with it.
+is paid for them. An objective that decodes alone exceed is lost whatever the step computes beside them, so it bounds no
+step. Engines choose their steps by this rule (cluster/engine_scheduler/deadline_scheduler.py), and the Scheduler
+predicts with it.
 """
 
+from collections.abc import Iterable
+from math import inf
 from typing import Final
 
 from router.prediction.step_model import StepModel
 
-STEP_SHARE: Final = 0.8
+STEP_SHARE: Final = 0.9
 """Most time of a step with prompts, as a share of the tightest TPOT objective among the requests that decode. Higher
 leaves no room for the other delays of a token, and has answers occupy KV memory for longer; lower computes prompts more
 slowly.
 """
 LEAST_STRETCH: Final = 1.25
-"""Length up to which any step with prompts may go, as a multiple of a step that only decodes. Higher delays decodes
-whose objective is missed already; lower has prompts wait for as long as decodes alone take the whole objective.
+"""Length up to which a step with prompts may go within the objective, as a multiple of a step that only decodes. Higher
+leaves no room for the other delays of a token where decodes take most of the objective; lower has prompts wait there.
+"""
+LOST_STRETCH: Final = 2.0
+"""Length of a step with prompts where decodes alone exceed all objectives, as a multiple of a step that only decodes.
+Higher delays answers that are late anyway still more; lower makes prompts late, too.
 """
 LEAST_CHUNK: Final = 16
 """Prompt tokens that any step may compute. Higher delays decodes beside very long prompts; lower computes such prompts
@@ -28,8 +35,30 @@ in more steps.
 def chunk_tokens(times: StepModel, num_decoding: float, decode_s: float, tpot_s: float, context_tokens: float) -> int:
     """Most prompt tokens of a step beside `num_decoding` requests whose step alone takes `decode_s` seconds.
 
-    `tpot_s`: the tightest TPOT objective among them, in seconds; `context_tokens`: tokens of the prompt that come
+    `tpot_s`: the objective that binds, in seconds (`binding_tpot_s`); `context_tokens`: tokens of the prompt that come
     before the chunk, to which it attends.
     """
-    seconds = max(STEP_SHARE * tpot_s, LEAST_STRETCH * decode_s)
+    seconds = longest_step_s(decode_s, tpot_s)
     return max(LEAST_CHUNK, int(times.tokens_within(seconds - decode_s, num_decoding, context_tokens)))
+
+
+def longest_step_s(decode_s: float, tpot_s: float) -> float:
+    """Most seconds of a step with prompts beside requests whose step alone takes `decode_s` seconds. `tpot_s`: the
+    objective that binds, in seconds (`binding_tpot_s`).
+    """
+    if tpot_s <= decode_s:
+        return LOST_STRETCH * decode_s
+    return max(STEP_SHARE * tpot_s, min(LEAST_STRETCH * decode_s, tpot_s))
+
+
+def binding_tpot_s(objectives: Iterable[float], decode_s: float) -> float:
+    """The tightest TPOT objective that decodes alone meet, where a step takes `decode_s` seconds. The loosest one if
+    they meet none, and inf without any.
+    """
+    binding_s, loosest_s = inf, 0.0
+    for tpot_s in objectives:
+        if decode_s < tpot_s < binding_s:
+            binding_s = tpot_s
+        if tpot_s > loosest_s:
+            loosest_s = tpot_s
+    return binding_s if binding_s < inf or not loosest_s else loosest_s

@@ -94,7 +94,7 @@ def test_prompts_between_the_tokens_are_predicted_once() -> None:
     for path in (Path.DECODE, Path.PREFILL):
         ratios = [present(record.predicted_tpot_s) / present(record.tpot_s) for record in learnt if record.path is path]
         assert len(ratios) > 50
-        assert 0.93 < median(ratios) < 1.07
+        assert 0.9 < median(ratios) < 1.1
 
 
 def test_whoever_is_refused_is_told_when_to_come_again() -> None:

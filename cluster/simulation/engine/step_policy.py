@@ -13,7 +13,7 @@ from cluster.simulation.engine.engine_request import EngineRequest, Phase
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.running_batch import RunningBatch
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import chunk_tokens
+from router.prediction.step_chunk import binding_tpot_s, chunk_tokens
 from router.prediction.step_model import StepModel
 
 
@@ -50,12 +50,13 @@ class StepPolicy:
         most = self._setting.max_step_tokens - decodes.number
         if not (self._setting.has_short_steps and decodes.number and (batch.prefilling or self.waiting)):
             return most
-        tpot_s = min([request.tpot_s for request in batch.requests if request.phase is Phase.DECODING])
+        times = self._learned.times
+        decode_s = times.decode_s(decodes.number, decodes.context_tokens)
+        objectives = [request.tpot_s for request in batch.requests if request.phase is Phase.DECODING]
+        tpot_s = binding_tpot_s(objectives, decode_s)
         if tpot_s == inf:
             return most
         first = min([*batch.prefilling, *self.waiting[:1]], key=_due)
-        times = self._learned.times
-        decode_s = times.decode_s(decodes.number, decodes.context_tokens)
         return min(most, chunk_tokens(times, decodes.number, decode_s, tpot_s, first.num_computed))
 
     def observe(self, sample: StepSample) -> None:

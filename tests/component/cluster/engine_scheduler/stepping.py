@@ -19,7 +19,7 @@ from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
 from cluster.repository import REPO_ROOT
-from router.prediction.step_chunk import LEAST_STRETCH, STEP_SHARE
+from router.prediction.step_chunk import binding_tpot_s, longest_step_s
 from router.prediction.step_model import StepModel
 
 BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
@@ -122,11 +122,11 @@ class Stepping:
         planned = self.scheduler.schedule()
         tokens = planned.num_scheduled_tokens
         decoding = contexts.keys() & tokens.keys()
-        tightest = min((self._tpot_s[name] for name in decoding), default=inf)
-        if tightest < inf and not planned.preempted_req_ids:
-            alone = (len(decoding), sum(contexts[name] for name in decoding))
+        alone = (len(decoding), sum(contexts[name] for name in decoding))
+        binding = binding_tpot_s((self._tpot_s[name] for name in decoding), TIMES.decode_s(*alone))
+        if binding < inf and not planned.preempted_req_ids:
             num_prefill = sum(tokens.values()) - len(decoding)
-            allowed_s = max(STEP_SHARE * tightest, LEAST_STRETCH * TIMES.decode_s(*alone))
+            allowed_s = longest_step_s(TIMES.decode_s(*alone), binding)
             self.overruns_s.append(TIMES.step_s(num_prefill, 0, *alone) - allowed_s)
         return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens]
 

@@ -8,7 +8,7 @@ from router.prediction.hardware import prior
 from router.prediction.learned_latency import NEUTRAL
 from router.prediction.step_chunk import LEAST_CHUNK, STEP_SHARE
 
-DECODES = Decodes(8, 8_000, tpot_s=0.03)
+DECODES = Decodes(8, 8_000, frozenset({0.03}))
 
 
 def a_config(
@@ -40,6 +40,12 @@ def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
 @pytest.mark.parametrize("decodes", [Decodes(), Decodes(8, 8_000)], ids=["nothing decodes", "no objective"])
 def test_only_objectives_of_decodes_bound_a_step(decodes: Decodes) -> None:
     assert PromptBudget(a_config(), None).beside(decodes, 0) is None
+
+
+def test_objective_that_no_engine_could_keep_slows_no_prompt() -> None:
+    budget = PromptBudget(a_config(), NEUTRAL)
+    with_a_lost_one = Decodes(8, 8_000, DECODES.objectives_s | {1e-6})
+    assert budget.beside(with_a_lost_one, 0) == budget.beside(DECODES, 0)
 
 
 def test_prompt_gets_fewer_tokens_where_they_attend_to_more() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +21,8 @@ def a_running_request(slack_s: float, num_left: float = 100.0, rank: int = 1) ->
     return (10.0, 10.0 - num_left * STEP_S - slack_s, num_left, 1000.0, rank)
 
 
-def slack_of(several: Sequence[Running]) -> DecodeSlack:
-    look_ahead = LookAhead(STEP_S, UNDISTURBED, 0.1)
+def slack_of(several: Sequence[Running], most_step_s: float = inf) -> DecodeSlack:
+    look_ahead = LookAhead(STEP_S, UNDISTURBED, 0.1, most_step_s)
     for running in several:
         look_ahead.add(*running)
     return look_ahead.slack()
@@ -36,6 +37,13 @@ def victims(
 def test_running_request_with_less_slack_than_the_stall_is_a_victim() -> None:
     assert victims(a_running_request(6.0), stall_s=20.0) > 0.95
     assert victims(a_running_request(60.0), stall_s=20.0) < 0.05
+
+
+def test_engine_that_bounds_its_steps_spreads_a_stall_over_the_tokens_to_come() -> None:
+    bounded = slack_of([a_running_request(6.0, num_left=100.0)], STEP_S + 0.02)
+    assert bounded.victims(20.0, 0.0, SloClass.STANDARD.rank) < 0.05
+    loose = slack_of([a_running_request(6.0, num_left=100.0)], STEP_S + 0.2)
+    assert loose.victims(20.0, 0.0, SloClass.STANDARD.rank) > 0.95
 
 
 def test_running_request_that_is_lost_already_is_no_victim() -> None:

@@ -1,10 +1,19 @@
 """A step with prompts is as long as the objectives of the decoding requests allow, and no prompt is starved."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_STRETCH, STEP_SHARE, chunk_tokens
+from router.prediction.step_chunk import (
+    LEAST_CHUNK,
+    LOST_STRETCH,
+    STEP_SHARE,
+    binding_tpot_s,
+    chunk_tokens,
+    longest_step_s,
+)
 from router.prediction.step_model import StepModel, prompt_attention
 
 MIXTURE = StepModel(
@@ -56,4 +65,19 @@ def test_step_is_no_longer_than_the_objective_allows_and_no_prompt_stands_still(
     assert tokens >= LEAST_CHUNK
     if tokens > LEAST_CHUNK:
         step_s = model.step_s(tokens, prompt_attention(tokens, before), num_decoding, context)
-        assert step_s <= max(STEP_SHARE * tpot_s, LEAST_STRETCH * decode_s) * (1 + 1e-6)
+        assert step_s <= longest_step_s(decode_s, tpot_s) * (1 + 1e-6)
+        if decode_s < tpot_s:
+            assert step_s <= tpot_s * (1 + 1e-6)
+
+
+def test_prompts_wait_for_a_little_room_within_the_objective_and_not_for_a_lost_one() -> None:
+    assert longest_step_s(0.010, 0.040) == STEP_SHARE * 0.040
+    assert longest_step_s(0.036, 0.040) == 0.040
+    assert longest_step_s(0.050, 0.040) == LOST_STRETCH * 0.050
+
+
+def test_objective_that_decodes_alone_exceed_does_not_bind() -> None:
+    assert binding_tpot_s([0.001, 0.030, 0.100], 0.010) == 0.030
+    assert binding_tpot_s([0.001, 0.005], 0.010) == 0.005
+    assert binding_tpot_s([0.001, inf], 0.010) == inf
+    assert binding_tpot_s([], 0.010) == inf

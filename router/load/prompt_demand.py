@@ -1,0 +1,71 @@
+"""PromptDemand: how much of the workers' time prompts take, by how soon they are due after they come. Pure.
+
+An engine that computes prompts by deadline lets a prompt that comes later overtake one that is due later. So a long
+prompt with a loose objective waits for prompts that have not come yet. The demand says how many of them to expect.
+"""
+
+from math import log2
+from typing import Final, final
+
+from router.prediction.decaying import DecayingSum, remaining
+
+WINDOW_S: Final = 20.0
+"""Seconds over which demand is averaged. Longer sees a change of traffic late; shorter takes a burst for the usual."""
+LEAST_TTFT_S: Final = 0.125
+"""TTFT objective, in seconds, at which the second group begins. Each further group is twice as wide. Lower makes groups
+that hardly any prompt falls into; higher counts urgent prompts as less urgent ones.
+"""
+NUM_GROUPS: Final = 12
+"""Groups of prompts by TTFT objective. Fewer count all long prompts as equally urgent; more cost time."""
+LEAST_SHARE: Final = 1e-5
+"""Share of the workers' time below which a group is left out. Higher forgets rare prompts; lower costs time."""
+_CENTRE: Final = 1.41
+"""The objective that stands for a group, as a multiple of its lower end: the geometric mean of both ends."""
+
+Demand = list[tuple[float, float]]
+"""By group: its TTFT objective, in seconds, and the share of the workers' time that its prompts take."""
+
+
+@final
+class PromptDemand:
+    __slots__ = ("_began_at", "_groups")
+
+    def __init__(self) -> None:
+        self._groups = [DecayingSum(WINDOW_S) for _ in range(NUM_GROUPS)]
+        """Seconds of the workers' time."""
+        self._began_at: float | None = None
+
+    def note(self, ttft_s: float, seconds: float, now: float) -> None:
+        """A prompt with this TTFT objective was placed. `seconds`: the time that it takes, divided by the number of
+        workers.
+        """
+        if self._began_at is None:
+            self._began_at = now
+        group = int(log2(ttft_s / LEAST_TTFT_S)) + 1 if ttft_s > LEAST_TTFT_S else 0
+        self._groups[min(group, NUM_GROUPS - 1)].add(seconds, now)
+
+    def at(self, now: float) -> Demand:
+        if self._began_at is None:
+            return []
+        seen_s = max(now - self._began_at, 1.0)
+        window_s = WINDOW_S * (1.0 - remaining(seen_s, WINDOW_S))
+        found: Demand = []
+        for number, group in enumerate(self._groups):
+            share = group.at(now) / window_s if group.value else 0.0
+            if share > LEAST_SHARE:
+                found.append((_CENTRE * LEAST_TTFT_S * 2.0 ** (number - 1), share))
+        return found
+
+
+def overtaking_s(demand: Demand, done_s: float, left_s: float) -> float:
+    """Time that later prompts take from a prompt which they overtake, in seconds. `done_s`: time until the prompt would
+    be computed without them; `left_s`: time until its first token is due. A prompt that comes later overtakes it if it
+    is due earlier.
+    """
+    seconds = 0.0
+    for _ in range(2):  # what comes while the first ones are computed overtakes as well
+        until_s, seconds = done_s + seconds, 0.0
+        for ttft_s, share in demand:
+            if ttft_s < left_s:
+                seconds += share * min(until_s, left_s - ttft_s)
+    return seconds
