@@ -63,6 +63,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Most requests that prefill or decode on one worker at the same time."""
     reporting: Reporting = Reporting(interval_s=REPORT_INTERVAL_S)
     faults: tuple[Fault, ...] = ()
+    is_resumable: bool = True
+    """Requests can be resumed. Only then the first token of the prefill worker goes to the client."""
     max_tries: int = 1
     """Most times that a client sends one request: the first time, and again after each Retry-After."""
     truth: Truth = Truth()
@@ -102,6 +104,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             link=self.link,
             reporting=self.reporting,
             faults=self.faults,
+            is_resumable=self.is_resumable,
             max_tries=self.max_tries,
         )
 

@@ -120,7 +120,7 @@ class _Client:
             request_id=RequestId(f"{self._number}.{num_tries}"),
             prompt_token_ids=cast("list[int]", Prompt(sim, sim.num_prompt)),
             sampling_params=b"%d" % self._number,
-            is_resumable=True,
+            is_resumable=self._setting.is_resumable,
         )
         terms = Terms(slo_class=sim.slo_class, ttft_s=sim.slo.ttft_s, tpot_s=sim.slo.tpot_s)
         session = Session(request, self._ports, terms, first_token_timeout_s=self._setting.first_token_timeout_s)

@@ -24,10 +24,6 @@ QUEUE_WEIGHT: Final = 0.05
 """Seconds of a longer step that a queue of prompts of one second counts as, when decode workers are compared. Higher
 avoids decode workers that compute prompts; lower lets requests join where prompts stall them.
 """
-OVERTAKEN_SHARE: Final = 0.3
-"""Part of the queue's prompts that are due later which counts in a comparison. Higher keeps short prompts away from
-workers that compute a long one with much time; lower lets them overtake it until it is late.
-"""
 GAP_SHARE: Final = 0.2
 """Weight of the newest report in the mean time between reports. Higher follows a change of pace sooner; lower is less
 misled by one late report.
@@ -158,14 +154,12 @@ class WorkerState:
         return min(most, self.running.chunk_tokens(context_tokens))
 
     def crowding_s(self, due_at: float, now: float) -> float:
-        """Length of a step once all inbound requests decode, and what the queue adds to it for a prompt whose first
-        token is due at `due_at`. In seconds, and cheap to compute.
+        """Length of a step once all inbound requests decode, and what the prompts add to it that come before one whose
+        first token is due at `due_at`. In seconds, and cheap to compute.
         """
         if not self.prompts.charges:
             return self.crowded_step_s
-        before_s = self.prompts.seconds_before(due_at, now)
-        overtaken_s = self.prompts.seconds(now) - before_s
-        return self.crowded_step_s + QUEUE_WEIGHT * (before_s + OVERTAKEN_SHARE * overtaken_s)
+        return self.crowded_step_s + QUEUE_WEIGHT * self.prompts.seconds_before(due_at, now)
 
     def queue_prefill(self, charge: Charge, stall_s: float, now: float) -> None:
         """The worker is to compute a prompt, which takes `stall_s` from the requests that decode on the worker."""

@@ -241,7 +241,8 @@ def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: fl
     done_at = now + worker.prompts.seconds_before(placement_input.due_at, now)
     for charge in overtaken:
         done_at += worker.prompts.left_s(charge)
-        was_s = done_at - charge.due_at + charge.slo_ttft_s
+        later_s = overtaking_s(placement_input.others.demand, done_at - now, charge.due_at - now)
+        was_s = done_at + later_s - charge.due_at + charge.slo_ttft_s
         rise = _later(was_s, was_s + seconds, charge.slo_ttft_s, MARGIN, softness)
         total += class_weight(charge.rank, placement_input.rank) * rise
     return total

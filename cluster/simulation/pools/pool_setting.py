@@ -77,6 +77,8 @@ class ClusterSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Most seconds that a session waits for its first token. Lower fails requests that would be served; higher keeps
     requests open that get no token.
     """
+    is_resumable: bool = True
+    """Requests can be resumed. Only then the first token of the prefill worker goes to the client."""
     max_tries: int = 1
     """Most times that a client sends one request: the first time, and again after each Retry-After."""
 

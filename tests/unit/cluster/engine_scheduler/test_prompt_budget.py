@@ -76,7 +76,7 @@ def test_first_step_in_which_the_engine_compiles_teaches_nothing() -> None:
 )
 def test_some_models_take_no_small_part_of_a_prompt(config: SimpleNamespace, least: int) -> None:
     assert least_chunk(config) == least
-    hopeless = Decodes(200, 1_000_000, tpot_s=1e-4)
+    hopeless = Decodes(200, 1_000_000, frozenset({1e-4}))
     assert (PromptBudget(config, NEUTRAL).beside(hopeless, 1_000_000) or 0) >= max(least, LEAST_CHUNK)
 
 

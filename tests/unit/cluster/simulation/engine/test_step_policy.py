@@ -51,7 +51,7 @@ def test_steps_beside_a_decode_keep_its_objective_and_are_long_again_when_it_has
     engine = an_engine(has_short_steps=True)
     engine.submit(EngineRequest("decoding", 10, 40, tpot_s=0.040), 0.0)
     first_tokens(engine, until=0.05)
-    engine.submit(EngineRequest("long", 20_000, 1, tpot_s=0.040), 0.06)
+    engine.submit(EngineRequest("long", 40_000, 1, tpot_s=0.040), 0.06)
     lengths, last = [], engine.next_at
     while not engine.is_empty:
         engine.advance()

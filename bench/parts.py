@@ -1,0 +1,132 @@
+"""What each part of Baton is worth: the highest rate of a simulated cluster with everything, and without one part.
+
+Each row leaves out one part and keeps all others. So the rows do not add up: where admission keeps queues short, for
+example, the choice of workers matters less. The cells are those of bench/goodput.py.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from bench.matrix.cells import CELLS, REPO_ROOT, TRAFFIC, cluster_of, matching
+from bench.matrix.report import markdown
+from bench.matrix.trials import TrialFile, TrialKey, code_digest
+from cluster.simulation.experiment import Cluster
+from cluster.simulation.rate_search import max_rate
+from cluster.simulation.results.summary import aligned
+
+SPLIT = 3
+"""Prefill workers of eight."""
+STEP_TOKENS = (256, 512)
+"""Most tokens of a step for policies without Baton's steps. The best is taken."""
+TARGET = 0.9
+RESULTS = REPO_ROOT / "bench" / "results"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting without one part."""
+
+    name: str
+    policy: str = "goodput"
+    num_prefill: int = SPLIT
+    has_kv_events: bool = True
+    has_tier: bool = True
+    is_resumable: bool = True
+    has_step_size: bool = False
+
+
+PARTS = (
+    Part(name="everything"),
+    Part(name="no admission: every request is placed at once", policy="goodput_no_admission"),
+    Part(name="no choice by cost: LMetric's rule behind admission", policy="lmetric_admission_steps", num_prefill=0),
+    Part(name="no steps by objective and deadline: fixed steps", policy="goodput_no_steps", has_step_size=True),
+    Part(name="no handoffs: all workers in one pool", num_prefill=0),
+    Part(name="no KV events: prefixes as placed", has_kv_events=False),
+    Part(name="no DRAM tier", has_tier=False),
+    Part(name="no early first token", is_resumable=False),
+    Part(name="a rule that hands over", policy="pd_threshold_admission", num_prefill=4, has_step_size=True),
+    Part(
+        name="a rule that hands over, no early first token",
+        policy="pd_threshold_admission",
+        num_prefill=4,
+        is_resumable=False,
+        has_step_size=True,
+    ),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", nargs="+", metavar="CELL", help=f"traffic/slo, with wildcards: {CELLS[0]}, ...")
+    parser.add_argument("--requests", type=int, default=2500, metavar="N", help="per run (%(default)s)")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time (%(default)s)")
+    arguments = parser.parse_args()
+    try:
+        cells = matching(arguments.cells)
+    except ValueError as error:
+        sys.exit(f"bench: {error}")
+    rows = _rows(cells, arguments.requests, arguments.processes)
+    print(aligned(rows))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "parts.md").write_text(markdown(rows))
+
+
+def _rows(cells: Sequence[str], num_requests: int, num_processes: int) -> list[tuple[str, ...]]:
+    code, file = code_digest(), RESULTS / "goodput-trials.jsonl"
+    places = [(part, cell) for part in PARTS for cell in cells]
+    with ProcessPoolExecutor(num_processes, get_context("spawn")) as executor:
+        find = partial(highest_rate, num_requests=num_requests, file=file, code=code)
+        found = dict(zip(places, executor.map(find, *zip(*places, strict=True)), strict=True))
+    rows: list[tuple[str, ...]] = [("highest rate at 90 % attainment", *cells)]
+    for part in PARTS:
+        texts = []
+        for cell in cells:
+            rate, whole = found[part, cell], found[PARTS[0], cell]
+            texts.append(f"{rate:.3g}/s" if part is PARTS[0] else f"{rate / whole:.2f}" if whole else "-")
+        rows.append((part.name, *texts))
+    return rows
+
+
+def highest_rate(part: Part, cell: str, num_requests: int, file: Path, code: str) -> float:
+    """In requests per second, with the best step size where the part has one."""
+    trials = TrialFile(file, code)
+
+    def attainment(step_tokens: int, rate: float) -> float | None:
+        key = TrialKey(
+            cell=cell,
+            policy=part.policy,
+            num_prefill=part.num_prefill,
+            rate=rate,
+            seed=0,
+            num_requests=num_requests,
+            target=TARGET,
+            cluster=changed(cluster_of(cell, step_tokens), part),
+        )
+        trial = trials.get(key)
+        print(f"{cell}, {part.name}: {rate:.3g}/s ({trial.took_s:.0f} s)", file=sys.stderr, flush=True)
+        return trial.summary.attainment if trial.summary else None
+
+    guess_per_s = 3 * TRAFFIC[cell.partition("/")[0]].guess_per_s
+    sizes = STEP_TOKENS if part.has_step_size else STEP_TOKENS[:1]
+    return max(max_rate(partial(attainment, size), TARGET, guess_per_s).rate for size in sizes)
+
+
+def changed(cluster: Cluster, part: Part) -> Cluster:
+    """The cluster without the part."""
+    reporting = cluster.reporting
+    if not part.has_kv_events:
+        reporting = msgspec.structs.replace(reporting, kv_events_s=None)
+    host_tokens = cluster.host_tokens if part.has_tier else 0
+    return msgspec.structs.replace(
+        cluster, reporting=reporting, host_tokens=host_tokens, is_resumable=part.is_resumable
+    )
+
+
+if __name__ == "__main__":
+    main()
