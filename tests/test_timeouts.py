@@ -39,6 +39,7 @@ NO_TIMEOUTS = {
     ("router/admission/fairness.py", "_AGEING_S"): "computed from HALF_LIFE_S",
     ("router/load/prefill_share.py", "WINDOWS_S"): "SHORT_S, MIDDLE_S and LONG_S together",
     ("router/load/prefill_share.py", "_NO_STALL_S"): "a sum of stalls that counts as none",
+    ("router/load/prompt_demand.py", "LEAST_TTFT_S"): "the objective at which a group of prompts begins",
     ("router/load/running_requests.py", "MIN_STEP_S"): "a divisor that must not be zero",
     ("router/prediction/learned_latency.py", "STEP_S"): "bounds of samples that are learned from",
     ("router/prediction/learned_latency.py", "_RELATIVE_ABOVE_S"): "a unit of errors",
