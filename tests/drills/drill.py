@@ -66,20 +66,21 @@ def run_drill(live: LiveProcesses, cell: Cell, measured: Measured) -> None:
 
 def _participants_at(live: LiveProcesses, cell: Cell) -> Participants:
     """A participants with the victim at its moment. If the moment passes unseen, the participants is set up again."""
+    why = "the victim had ended"
     for attempt in range(ATTEMPTS):
         participants = Participants(live, cell.seed + attempt * 1000)
         try:
             MOMENTS[cell.moment](participants)
             if not participants.victim.has_ended:
                 return participants
-        except MomentMissed:
-            pass
+        except MomentMissed as error:
+            why = str(error)
         except BaseException:
             participants.close()
             raise
         participants.close()
         live.wait_until_whole(NUM_REPLICAS, cell.bounds.whole_s * PATIENCE)
-    raise MomentMissed(f"{cell.moment}: {ATTEMPTS} times")
+    raise MomentMissed(f"{cell.moment}, {ATTEMPTS} times: {why}")
 
 
 def _strike(participants: Participants, fault: Fault, cell: Cell) -> None:

@@ -61,7 +61,7 @@ def _streaming(participants: Participants, num_frames: int) -> None:
     participants.victim.wait_for_frames(num_frames, SCENE_TIMEOUT_S)
     participants.hold(participants.decode.core)
     if participants.has_left_engine(participants.decode):
-        raise MomentMissed
+        raise MomentMissed("the decode engine is done")
 
 
 MOMENTS: dict[str, Callable[[Participants], None]] = {

@@ -63,6 +63,9 @@ class Participants:
         self.decode: Replica
 
     def send_victim(self) -> None:
+        """Raises MomentMissed if the victim ran where it was not expected, or ended before its workers were seen: a look
+        at them takes as long as the slowest process takes to tell its metrics.
+        """
         self.victim.ask(MODEL, word_list(self._seed, PROMPT_TOKENS), ANSWER_TOKENS)
         prefills: set[str] = set()
         decodes: set[str] = set()
@@ -76,16 +79,18 @@ class Participants:
                 before = self._computed_before.get(p.id, 0)
                 if placed[p.id] > self._placed_before[p.id] or computed.get(p.id, 0) > before:
                     prefills.add(p.id)
-            return bool(prefills and decodes)
+            return bool(prefills and decodes) or self.victim.has_ended
 
         try:
             wait_for(is_placed, SCENE_TIMEOUT_S, interval_s=0.01)
         except TimeoutError as error:
             raise TimeoutError(f"{self.victim.outcome}: seen on prefill {prefills} and decode {decodes}") from error
+        if not (prefills and decodes):
+            raise MomentMissed(f"{self.victim.outcome}: seen on prefill {prefills} and decode {decodes}")
         (self.prefill,) = (p for p in self.prefills if p.id in prefills)
         (self.decode,) = (d for d in self.decodes if d.id in decodes)
         if self.decode != self.other_decode:
-            raise MomentMissed
+            raise MomentMissed("it decodes beside the bystander")
 
     def hold(self, process: psutil.Process) -> None:
         """Stop a process until `release`."""
@@ -110,7 +115,7 @@ class Participants:
         held.nice(LEAST_PRIORITY)  # nothing shall delay its next stop
         while not until():
             if self.victim.seen.arrivals:
-                raise MomentMissed
+                raise MomentMissed("it has its first token")
             used_s = _cpu_s(held)
             held.resume()
             wait_for(partial(_has_used, held, used_s + SLICE_S), SCENE_TIMEOUT_S, interval_s=0.001)
