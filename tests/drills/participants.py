@@ -63,8 +63,10 @@ class Participants:
         self.decode: Replica
 
     def send_victim(self) -> None:
-        """Raises MomentMissed if the victim ran where it was not expected, or ended before its workers were seen: a look
-        at them takes as long as the slowest process takes to tell its metrics.
+        """A look at its workers takes as long as the slowest process takes to tell its metrics.
+
+        Raises:
+            MomentMissed: it ran where it was not expected, or ended before its workers were seen.
         """
         self.victim.ask(MODEL, word_list(self._seed, PROMPT_TOKENS), ANSWER_TOKENS)
         prefills: set[str] = set()
