@@ -23,7 +23,7 @@ import msgspec
 from bench.goals.verdict import conclude
 from bench.matrix import robust
 from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, TRAFFIC, matching
-from bench.matrix.report import OURS, REFERENCE, Matrix, details, heading, markdown, row, table, verdicts
+from bench.matrix.report import OURS, Matrix, details, heading, markdown, row, table, verdicts
 from bench.matrix.search import Job, Result, find
 from bench.matrix.trials import code_digest
 from cluster.cli.truth_options import add_truth, truth_of
@@ -188,14 +188,11 @@ class _Bench:
         return trials, self._code, frozenset(self._arguments.reuse), self._arguments.verbose
 
     def _tell(self, result: Result, num_jobs: int, left_s: float) -> None:
-        matrix = Matrix(self._results)
         split = f" at {result.num_prefill}P" if BASELINES[result.policy].has_prefill_pool and result.rate else ""
-        reference = matrix.rate(result.cell, REFERENCE)
-        relative = f", {result.rate / reference:.2f} x {REFERENCE}" if reference else ""
         times = f"{_minutes(time.monotonic() - self._began_at)}, {_minutes(left_s)} left"
         print(
             f"[{len(self._results)}/{num_jobs}, {times}] {result.cell} {result.policy}: "
-            f"{result.rate:.2f} req/s{split}{relative} ({result.took_s:.0f} s)",
+            f"{result.rate:.2f} req/s{split} ({result.took_s:.0f} s)",
             file=sys.stderr,
             flush=True,
         )
@@ -230,7 +227,7 @@ class _Bench:
         text = ""
         if self._results:
             attained = f"{100 * self._arguments.target:g} % attainment"
-            print(f"\nMax rate at {attained}, relative to {REFERENCE}; with the best split and step tokens\n")
+            print(f"\nHighest rate at {attained}, with the best split and step tokens\n")
             print(table(matrix))
             print(f"\nWho is served at that rate\n\n{aligned(details(matrix))}")
             text = markdown([heading(matrix), *(row(matrix, cell) for cell in matrix.cells)])

@@ -7,7 +7,7 @@ from bench.matrix.search import Result
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.results.summary import RunSummary, aligned
 
-OURS, REFERENCE = "goodput", "round_robin"
+OURS = "goodput"
 LEAST_RATIO = 0.99
 """Least ratio of our rate, and of our tokens within SLO per second, to those of the best rival. Higher fails for noise;
 lower accepts cells in which a simpler policy is better.
@@ -46,9 +46,13 @@ class Matrix:
         rates = {policy: self.rate(cell, policy) for policy in self.policies if not policy.startswith(OURS)}
         return {policy: rate for policy, rate in rates.items() if rate is not None}
 
-    def best_rival(self, cell: str) -> tuple[str, float] | None:
-        rivals = self.rivals(cell)
-        return max(rivals.items(), key=lambda item: item[1]) if rivals else None
+    def best_rival(self, cell: str) -> str | None:
+        rates = self.rivals(cell)
+        return max(rates, key=rates.__getitem__) if rates else None
+
+    def by_seed(self, cell: str, policy: str) -> dict[int, float]:
+        """The highest rate, in requests per second."""
+        return {result.seed: result.rate for result in self._by_place.get((cell, policy), [])}
 
     def tokens(self, cell: str, policy: str) -> float | None:
         """Tokens within SLO at the highest rate, per second, as a multiple of the mean tokens of a request."""
@@ -61,40 +65,48 @@ class Matrix:
         """Figures at the highest rate, of each seed that has one."""
         return [result.summary for result in self._by_place.get((cell, policy), []) if result.summary]
 
-    def spread(self, cell: str, policy: str) -> str:
-        """Half of the range over seeds, relative to the mean; nothing for a single seed."""
-        rates = [result.rate for result in self._by_place[cell, policy]]
-        return f"±{50 * (max(rates) - min(rates)) / fmean(rates):.0f}%" if len(rates) > 1 and max(rates) else ""
+    def shown(self, cell: str, policy: str) -> str:
+        """The rate with its spread over the seeds, and the best setting."""
+        rate = self.rate(cell, policy)
+        if rate is None:
+            return "-"
+        rates = [*self.by_seed(cell, policy).values()]
+        return f"{rate:.3g}{spread(rates)} {self.setting(cell, policy)}".strip()
+
+
+def spread(values: Sequence[float]) -> str:
+    """Half of the range, relative to the mean; nothing for a single value."""
+    return f"±{50 * (max(values) - min(values)) / fmean(values):.0f}%" if len(values) > 1 and max(values) else ""
 
 
 def heading(matrix: Matrix) -> Row:
     ours = ("best rival", f"{OURS} / best", "in tokens") if OURS in matrix.policies else ()
-    return ("cell", f"{REFERENCE} req/s", *(p for p in matrix.policies if p != REFERENCE), *ours)
+    return ("highest rate, req/s", *matrix.policies, *ours)
 
 
 def row(matrix: Matrix, cell: str) -> Row:
-    """Rates relative to the reference's, with the best setting."""
-    reference = matrix.rate(cell, REFERENCE)
-    cells = [cell, f"{reference:.2f}" if reference else "-"]
-    for policy in matrix.policies:
-        if policy != REFERENCE:
-            rate = matrix.rate(cell, policy)
-            relative = f"{rate / reference:.2f}" if rate is not None and reference else _absolute(rate)
-            notes = f"{matrix.spread(cell, policy)} {matrix.setting(cell, policy)}".split() if rate is not None else ()
-            cells.append(" ".join([relative, *notes]))
+    cells = [cell, *(matrix.shown(cell, policy) for policy in matrix.policies)]
     if OURS in matrix.policies:
-        best, ratio, in_tokens = matrix.best_rival(cell), *ratios(matrix, cell)
-        cells += [best[0] if best else "-", _ratio(ratio), _ratio(in_tokens)]
+        of_seeds, in_tokens = gains(matrix, cell), token_ratio(matrix, cell)
+        ratio = f"{fmean(of_seeds):.3f}{spread(of_seeds)}" if of_seeds else "-"
+        cells += [matrix.best_rival(cell) or "-", ratio, "-" if in_tokens is None else f"{in_tokens:.3f}"]
     return tuple(cells)
 
 
-def ratios(matrix: Matrix, cell: str) -> tuple[float | None, float | None]:
-    """Our rate relative to the best rival's, and our tokens within SLO per second relative to the most of any rival."""
-    best, ours, our_tokens = matrix.best_rival(cell), matrix.rate(cell, OURS), matrix.tokens(cell, OURS)
-    if best is None or ours is None or our_tokens is None or not best[1]:
-        return None, None
-    most = max(matrix.tokens(cell, rival) or 0.0 for rival in matrix.rivals(cell))
-    return ours / best[1], our_tokens / most if most else None
+def gains(matrix: Matrix, cell: str) -> list[float]:
+    """Our rate relative to the best rival's, by seed. A seed has the same arrivals for all policies."""
+    best = matrix.best_rival(cell)
+    if best is None:
+        return []
+    theirs = matrix.by_seed(cell, best)
+    return [rate / theirs[seed] for seed, rate in matrix.by_seed(cell, OURS).items() if theirs.get(seed)]
+
+
+def token_ratio(matrix: Matrix, cell: str) -> float | None:
+    """Our tokens within SLO per second relative to the most of any rival."""
+    ours = matrix.tokens(cell, OURS)
+    most = max([matrix.tokens(cell, rival) or 0.0 for rival in matrix.rivals(cell)], default=0.0)
+    return ours / most if ours is not None and most else None
 
 
 def details(matrix: Matrix) -> list[Row]:
@@ -130,20 +142,12 @@ def verdicts(matrix: Matrix) -> list[str]:
     """Where our policy is below what is wanted. Empty if it is so nowhere."""
     failures = []
     for cell in matrix.cells:
-        best, (ratio, in_tokens) = matrix.best_rival(cell), ratios(matrix, cell)
-        if best is None or ratio is None:
+        best, of_seeds, in_tokens = matrix.best_rival(cell), gains(matrix, cell), token_ratio(matrix, cell)
+        if best is None or not of_seeds:
             continue
-        wanted = GAINS.get(cell.partition("/")[2], LEAST_RATIO)
+        ratio, wanted = fmean(of_seeds), GAINS.get(cell.partition("/")[2], LEAST_RATIO)
         if ratio < wanted:
-            failures.append(f"{cell}: {ratio:.3f} of {best[0]}, {wanted} is wanted")
+            failures.append(f"{cell}: {ratio:.3f} of {best}, {wanted} is wanted")
         if in_tokens is not None and in_tokens < LEAST_RATIO:
             failures.append(f"{cell}: {in_tokens:.3f} of the most tokens of a rival, {LEAST_RATIO} is wanted")
     return failures
-
-
-def _ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3f}"
-
-
-def _absolute(rate: float | None) -> str:
-    return "-" if rate is None else f"({rate:.2f}/s)"

@@ -137,7 +137,7 @@ def test_every_policy_chooses_among_the_step_tokens_and_only_pools_among_splits(
     assert msgspec.structs.replace(job, policy="lmetric").settings == [Setting(0, 256), Setting(0, 512)]
 
 
-def test_row_is_relative_to_round_robin_with_the_best_setting() -> None:
+def test_row_has_rates_with_the_best_setting() -> None:
     matrix = Matrix(
         [
             a_result("round_robin", 2.0),
@@ -148,9 +148,9 @@ def test_row_is_relative_to_round_robin_with_the_best_setting() -> None:
     )
     assert heading(matrix)[-3:] == ("best rival", "goodput / best", "in tokens")
     cells = dict(zip(heading(matrix), row(matrix, "conversation/mid"), strict=True))
-    assert cells["round_robin req/s"] == "2.00"
-    assert cells["pd_least"] == "1.50 5P 256"
-    assert cells["goodput"] == "2.25 3P 512"
+    assert cells["round_robin"] == "2 512"
+    assert cells["pd_least"] == "3 5P 256"
+    assert cells["goodput"] == "4.5 3P 512"
     assert (cells["best rival"], cells["goodput / best"], cells["in tokens"]) == ("pd_least", "1.500", "1.500")
     assert markdown([heading(matrix), row(matrix, "conversation/mid")]).count("\n") == 3
 
@@ -177,8 +177,14 @@ def test_details_say_who_is_served() -> None:
 def test_rates_are_means_over_seeds() -> None:
     matrix = Matrix([a_result("round_robin", 2.0), a_result("round_robin", 3.0, seed=1)])
     assert matrix.rate("conversation/mid", "round_robin") == 2.5
-    assert matrix.spread("conversation/mid", "round_robin") == "±20%"
-    assert Matrix([a_result("round_robin", 2.0)]).spread("conversation/mid", "round_robin") == ""
+    assert matrix.shown("conversation/mid", "round_robin") == "2.5±20% 512"
+    assert Matrix([a_result("round_robin", 2.0)]).shown("conversation/mid", "round_robin") == "2 512"
+
+
+def test_gains_are_of_the_same_arrivals() -> None:
+    rates = {"lmetric": (2.0, 4.0), "goodput": (3.0, 5.0)}
+    matrix = Matrix([a_result(policy, rate, seed=seed) for policy in rates for seed, rate in enumerate(rates[policy])])
+    assert row(matrix, "conversation/mid")[-3:-1] == ("lmetric", "1.375±9%")
 
 
 @pytest.mark.parametrize(

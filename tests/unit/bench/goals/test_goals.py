@@ -12,6 +12,7 @@ from bench.goals import (
     constraint_cost,
     context,
     edge_cost,
+    goodput_parts,
     goodput_real,
     handoff,
     overhead,
@@ -40,6 +41,12 @@ def test_run_that_misses_a_goal_says_so_and_ends_with_a_status(capsys: pytest.Ca
 @pytest.mark.parametrize(("per_s", "p99_ms", "number"), [(13_000, 0.6, 0), (9_900, 0.6, 1), (13_000, 1.1, 1)])
 def test_placement(per_s: float, p99_ms: float, number: int) -> None:
     assert len(placement.missed(per_s, p99_ms)) == number
+
+
+@pytest.mark.parametrize(("without", "number"), [(5.0, 0), (10.2, 0), (10.5, 1), (0.0, 0)])
+def test_goodput_parts(without: float, number: int) -> None:
+    rates = {("everything", "a/mid"): 10.0, ("no tier", "a/mid"): without}
+    assert len(goodput_parts.missed(rates, "everything")) == number
 
 
 def figures(token_us: float = 100.0, request_ms: float = 6.0, gap_p99_ms: float = 60.0) -> Figures:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.goals.goodput_parts import missed
+from bench.goals.verdict import conclude
 from bench.matrix.cells import CELLS, REPO_ROOT, TRAFFIC, cluster_of, matching
 from bench.matrix.report import markdown
 from bench.matrix.trials import TrialFile, TrialKey, code_digest
@@ -50,15 +52,11 @@ PARTS = (
     Part(name="no KV events: prefixes as placed", has_kv_events=False),
     Part(name="no DRAM tier", has_tier=False),
     Part(name="no early first token", is_resumable=False),
-    Part(name="a rule that hands over", policy="pd_threshold_admission", num_prefill=4, has_step_size=True),
-    Part(
-        name="a rule that hands over, no early first token",
-        policy="pd_threshold_admission",
-        num_prefill=4,
-        is_resumable=False,
-        has_step_size=True,
-    ),
 )
+
+
+Rates = dict[tuple[Part, str], float]
+"""The highest rates, in requests per second, by what is left out and by cell."""
 
 
 def main() -> None:
@@ -71,23 +69,28 @@ def main() -> None:
         cells = matching(arguments.cells)
     except ValueError as error:
         sys.exit(f"bench: {error}")
-    rows = _rows(cells, arguments.requests, arguments.processes)
+    rates = _highest_rates(cells, arguments.requests, arguments.processes)
+    rows = _rows(cells, rates)
     print(aligned(rows))
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "parts.md").write_text(markdown(rows))
+    (RESULTS / "goodput-parts.md").write_text(markdown(rows))
+    conclude(missed({(part.name, cell): rate for (part, cell), rate in rates.items()}, PARTS[0].name))
 
 
-def _rows(cells: Sequence[str], num_requests: int, num_processes: int) -> list[tuple[str, ...]]:
+def _highest_rates(cells: Sequence[str], num_requests: int, num_processes: int) -> Rates:
     code, file = code_digest(), RESULTS / "goodput-trials.jsonl"
     places = [(part, cell) for part in PARTS for cell in cells]
     with ProcessPoolExecutor(num_processes, get_context("spawn")) as executor:
         find = partial(highest_rate, num_requests=num_requests, file=file, code=code)
-        found = dict(zip(places, executor.map(find, *zip(*places, strict=True)), strict=True))
+        return dict(zip(places, executor.map(find, *zip(*places, strict=True)), strict=True))
+
+
+def _rows(cells: Sequence[str], rates: Rates) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("highest rate at 90 % attainment", *cells)]
     for part in PARTS:
         texts = []
         for cell in cells:
-            rate, whole = found[part, cell], found[PARTS[0], cell]
+            rate, whole = rates[part, cell], rates[PARTS[0], cell]
             texts.append(f"{rate:.3g}/s" if part is PARTS[0] else f"{rate / whole:.2f}" if whole else "-")
         rows.append((part.name, *texts))
     return rows
