@@ -32,6 +32,10 @@ CODE_REQUESTS = 8819
 """All requests of the trace. Fewer could leave out its largest bursts."""
 LAST_TUNING_ROW = 7000
 """Later rows are held out."""
+ROWS_APART = 2000
+"""Rows of a trace between the first request of one seed and that of the next. Fewer have seeds share most requests;
+more leave later seeds fewer requests, because rows for tuning end at LAST_TUNING_ROW.
+"""
 HELD_OUT = " held-out"
 
 
@@ -46,7 +50,13 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _trace(name: str, first: int, last: int | None = None) -> Callable[[int, int], list[Arrival]]:
-    return lambda seed, number: read_trace(shared_file(name), first, min(first + number, last or first + number), seed)
+    """Each seed has rows of its own, as far as there are any."""
+
+    def rows(seed: int, number: int) -> list[Arrival]:
+        start = first + seed * ROWS_APART
+        return read_trace(shared_file(name), start, min(start + number, last or start + number), seed)
+
+    return rows
 
 
 def _mix(name: str, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
