@@ -10,7 +10,9 @@ An ingress process is known by its id and not by its connection: it may lose one
 - **The open set is exact.** An ingress lists its open requests in one message. Every placement that it asked for before
   was asked for earlier on the same connection, or on one that no longer counts. So a charge of the ingress that is not
   in the list belongs to a request that is over, even if the event that closed the request was lost with a connection.
-- **Grace.** An ingress without a connection keeps its charges for GRACE_SWEEPS sweeps, since it may come back.
+- **Grace.** An ingress without a connection keeps its charges for GRACE_SWEEPS sweeps, since it may come back. Then it
+  is gone. It may still come back, and so its numbers go on: what was taken from it is not taken again, and its earlier
+  connections still do not count.
 """
 
 from typing import Final, final
@@ -28,6 +30,10 @@ GRACE_SWEEPS: Final = 5
 lost its connection: until the workers' reports count these requests, others are placed where they still run. Higher
 keeps the room of a dead ingress's requests from others. It is a count and not a time: a Scheduler that was itself
 stopped hears the ingress first.
+"""
+MAX_GONE: Final = 1024
+"""Most ingresses that are gone and whose numbers are remembered. More takes more memory, some 200 bytes each; fewer
+takes events twice from an ingress that comes back late.
 """
 
 
@@ -49,10 +55,12 @@ class _Ingress:
 class Ingresses:
     """A connection is any object; its identity is its key."""
 
-    __slots__ = ("_known", "_speaking")
+    __slots__ = ("_gone", "_known", "_speaking")
 
     def __init__(self) -> None:
         self._known: dict[IngressId, _Ingress] = {}
+        self._gone: dict[IngressId, _Ingress] = {}
+        """Ingresses whose grace is over, the last one last. Disjoint from `_known`."""
         self._speaking: dict[object, IngressId] = {}
 
     def introduced(self, message: OpenRequests, connection: object) -> bool:
@@ -60,15 +68,17 @@ class Ingresses:
         ingress = message.ingress
         if self._speaking.get(connection, ingress) != ingress:
             return False
-        known = self._known.get(ingress)
+        known = self._known.get(ingress) or self._gone.get(ingress)
         if known is None:
-            known = self._known[ingress] = _Ingress(connection, message.connection)
+            known = _Ingress(connection, message.connection)
         elif message.connection < known.number:
             return False
         elif known.connection is not connection:
             self._speaking.pop(known.connection, None)
             known.connection, known.number = connection, message.connection
         known.num_sweeps = None
+        self._gone.pop(ingress, None)
+        self._known[ingress] = known
         self._speaking[connection] = ingress
         return True
 
@@ -103,7 +113,7 @@ class Ingresses:
         return any(known.num_sweeps is not None for known in self._known.values())
 
     def sweep(self) -> list[IngressId]:
-        """Forget the ingresses whose grace is over, and return them."""
+        """Returns the ingresses whose grace is over now."""
         gone = []
         for ingress, known in self._known.items():
             if known.num_sweeps is not None:
@@ -111,7 +121,10 @@ class Ingresses:
                 if known.num_sweeps >= GRACE_SWEEPS:
                     gone.append(ingress)
         for ingress in gone:
-            del self._known[ingress]
+            self._gone[ingress] = self._known.pop(ingress)
+            self._gone[ingress].connection = None  # a closed connection would be kept in memory
+        while len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
         return gone
 
     def _known_on(self, connection: object) -> _Ingress | None:

@@ -48,6 +48,7 @@ class Charge:
         "num_engines_lost",
         "num_prompt",
         "num_sequences",
+        "placed_at",
         "placement",
         "prefill_s",
         "rank",
@@ -97,6 +98,7 @@ class Charge:
         self.prefill_s: float = work.prefill_s
         self.joins_at: float = now + work.joins_s
         """When the request is predicted to start decoding."""
+        self.placed_at = now
         self.stage = Stage.PREFILLING
         self.staged_at = now
         """When the request came to its stage."""

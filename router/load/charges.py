@@ -11,6 +11,7 @@ from typing import Final, final
 from cluster.messages.ids import IngressId, Path, RequestId, WorkerId
 from cluster.messages.reports import WorkerReport
 from router.load.charge import Charge, Stage
+from router.load.prompt_demand import Demand, PromptDemand
 from router.load.worker_state import WorkerState
 
 SETTLED_S: Final = 5.0
@@ -22,13 +23,14 @@ keeps charges of requests that are over.
 
 @final
 class Charges:
-    __slots__ = ("_by_id", "_by_ingress", "_workers")
+    __slots__ = ("_by_id", "_by_ingress", "_demand", "_workers")
 
     def __init__(self, workers: dict[WorkerId, WorkerState]) -> None:
         """`workers`: the workers that are known, by id. LiveWorkers adds and removes them."""
         self._workers = workers
         self._by_id: dict[RequestId, Charge] = {}
         self._by_ingress: dict[IngressId, dict[RequestId, Charge]] = {}
+        self._demand = PromptDemand()
 
     def __iter__(self) -> Iterator[Charge]:
         return iter(self._by_id.values())
@@ -36,7 +38,14 @@ class Charges:
     def find(self, request_id: RequestId) -> Charge | None:
         return self._by_id.get(request_id)
 
-    def add(self, charge: Charge) -> None:
+    def prompt_demand(self, now: float) -> Demand:
+        """Prompts that were placed lately, by how soon they are due. Those that left before they were computed do not
+        count.
+        """
+        return self._demand.at(now)
+
+    def add(self, charge: Charge, now: float) -> None:
+        self._demand.note(charge.slo_ttft_s, charge.prefill_s / self._num_workers, now)
         self._by_id[charge.request_id] = charge
         if charge.ingress is not None:
             self._by_ingress.setdefault(charge.ingress, {})[charge.request_id] = charge
@@ -77,6 +86,8 @@ class Charges:
                 del self._by_ingress[charge.ingress]
         for worker in (charge.placement.prefill, charge.placement.decode):
             if state := self._state_of(worker):
+                if uncomputed_s := state.prompts.uncomputed_s(request_id, now):
+                    self._demand.take_back(charge.slo_ttft_s, uncomputed_s / self._num_workers, charge.placed_at, now)
                 state.release(charge, now)
 
     def keep_open(self, ingress: IngressId, open_requests: frozenset[RequestId], now: float) -> None:
@@ -127,6 +138,10 @@ class Charges:
             assert charge.ingress is None or charge.request_id in self._by_ingress[charge.ingress]
             assert (placed.prefill is None) == (placed.path is Path.DECODE)
             assert (placed.decode is None) == (placed.path is Path.PREFILL)
+
+    @property
+    def _num_workers(self) -> int:
+        return max(1, len(self._workers))
 
     def _due(self, state: WorkerState, since: float) -> list[Charge]:
         """Requests that a worker must have, since they came to their stage there before `since`."""

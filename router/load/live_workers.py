@@ -16,7 +16,6 @@ from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, WorkerView
 from router.load.charge import Charge
 from router.load.prefill_share import PrefillShare, lately
-from router.load.prompt_demand import Demand, PromptDemand
 from router.load.suspected_pairs import SuspectedPairs
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
@@ -77,7 +76,6 @@ class LiveWorkers:
         """Placements so far."""
         self._suspected_pairs = SuspectedPairs()
         self._prompt_share = PrefillShare()
-        self._demand = PromptDemand()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
 
@@ -147,18 +145,12 @@ class LiveWorkers:
         """Share of all workers' time that prompts took lately."""
         return lately(self._prompt_share.shares(now))
 
-    def prompt_demand(self, now: float) -> Demand:
-        """Prompts that were placed lately, by how soon they are due."""
-        return self._demand.at(now)
-
     def placed(self, charge: Charge, block_hashes: Sequence[bytes], now: float) -> None:
         """A request was charged to its workers, which will cache its prompt."""
         for worker in (charge.placement.prefill, charge.placement.decode):
             if worker is not None:
                 self.index.predict(worker, block_hashes, now)
-        seconds = charge.prefill_s / max(1, len(self.by_id))
-        self._prompt_share.note(seconds, now)
-        self._demand.note(charge.slo_ttft_s, seconds, now)
+        self._prompt_share.note(charge.prefill_s / max(1, len(self.by_id)), now)
         self.num_placed += 1
 
     def prefill_workers(self, now: float) -> frozenset[WorkerId]:

@@ -11,6 +11,14 @@ from router.prediction.decaying import DecayingSum, remaining
 
 WINDOW_S: Final = 20.0
 """Seconds over which demand is averaged. Longer sees a change of traffic late; shorter takes a burst for the usual."""
+LEAST_SEEN_S: Final = 5.0
+"""Least time, in seconds, that the first prompts are taken to have come in. Lower takes a single prompt for a steady
+stream of them; higher learns late what a new service gets.
+"""
+MOST_SHARE: Final = 0.9
+"""Most of the workers' time that prompts are expected to take. Higher expects a prompt that is overtaken to wait for
+minutes; lower expects too short waits under overload, when prompts take nearly all time.
+"""
 LEAST_TTFT_S: Final = 0.125
 """TTFT objective, in seconds, at which the second group begins. Each further group is twice as wide. Lower makes groups
 that hardly any prompt falls into; higher counts urgent prompts as less urgent ones.
@@ -41,20 +49,29 @@ class PromptDemand:
         """
         if self._began_at is None:
             self._began_at = now
-        group = int(log2(ttft_s / LEAST_TTFT_S)) + 1 if ttft_s > LEAST_TTFT_S else 0
-        self._groups[min(group, NUM_GROUPS - 1)].add(seconds, now)
+        self._group(ttft_s).add(seconds, now)
+
+    def take_back(self, ttft_s: float, seconds: float, placed_at: float, now: float) -> None:
+        """A prompt that was noted at `placed_at` will not be computed. `seconds`: what was left of its time."""
+        self._group(ttft_s).add(-seconds * remaining(now - placed_at, WINDOW_S), now)
 
     def at(self, now: float) -> Demand:
         if self._began_at is None:
             return []
-        seen_s = max(now - self._began_at, 1.0)
+        seen_s = max(now - self._began_at, LEAST_SEEN_S)
         window_s = WINDOW_S * (1.0 - remaining(seen_s, WINDOW_S))
         found: Demand = []
         for number, group in enumerate(self._groups):
             share = group.at(now) / window_s if group.value else 0.0
             if share > LEAST_SHARE:
                 found.append((_CENTRE * LEAST_TTFT_S * 2.0 ** (number - 1), share))
+        if (total := sum([share for _, share in found])) > MOST_SHARE:
+            return [(ttft_s, share * MOST_SHARE / total) for ttft_s, share in found]
         return found
+
+    def _group(self, ttft_s: float) -> DecayingSum:
+        number = int(log2(ttft_s / LEAST_TTFT_S)) + 1 if ttft_s > LEAST_TTFT_S else 0
+        return self._groups[min(number, NUM_GROUPS - 1)]
 
 
 def overtaking_s(demand: Demand, done_s: float, left_s: float) -> float:

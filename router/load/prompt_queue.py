@@ -67,6 +67,13 @@ class PromptQueue:
         """Engine time that a prompt of the queue still takes, without the progress since the last change."""
         return abs(self._left_s[charge.request_id])
 
+    def uncomputed_s(self, request_id: RequestId, now: float) -> float:
+        """Engine time that a prompt still takes, as predicted. 0 for a prompt that is not in the queue."""
+        if request_id not in self.charges:
+            return 0.0
+        self._note_progress(now)
+        return max(0.0, self._left_s[request_id])
+
     def add(self, charge: Charge, now: float) -> None:
         self._note_progress(now)
         self.charges[charge.request_id] = charge

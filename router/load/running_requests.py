@@ -58,7 +58,7 @@ class RunningRequests:
         self.last_step_s = MIN_STEP_S
         """Length of a step when a request last joined or left."""
         self._tpot_s: float | None = None
-        """The TPOT objective of the charged requests that bounds steps. None if it is not known."""
+        """The TPOT objective of the charged requests that bounds steps of this length. None if it is not known."""
         self._steps = 0.0
         """The decode clock."""
         self._clock_at = now
@@ -118,7 +118,6 @@ class RunningRequests:
         charge.start_step = self._steps
         charge.first_at = now
         self.charges[charge.request_id] = charge
-        self._tpot_s = None
         self._context_base += charge.num_prompt - charge.start_step
 
     def leave(self, charge: Charge, now: float) -> bool:
@@ -127,7 +126,6 @@ class RunningRequests:
             return False
         self._advance(now)
         del self.charges[charge.request_id]
-        self._tpot_s = None
         self._context_base -= charge.num_prompt - charge.start_step
         if not self.charges:
             self._context_base = 0.0
@@ -142,6 +140,7 @@ class RunningRequests:
         """Predict the length of a step anew. To be called after requests have joined or left."""
         context = max(0.0, self._context_base + len(self.charges) * self._steps) + self.unknown_context
         self.last_step_s = max(MIN_STEP_S, self._model.times.decode_s(max(1, self.num), int(context)))
+        self._tpot_s = None
 
     def validate(self) -> None:
         """Assert every invariant."""

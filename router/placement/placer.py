@@ -12,7 +12,7 @@ from router.load.decode_slack import class_weight
 from router.load.live_workers import LiveWorkers
 from router.placement.candidates import Candidates, Choice, Policy, candidates_of
 from router.placement.commit import commit
-from router.placement.kv_price import KvPrice
+from router.placement.kv_price import kv_price
 from router.placement.placement_input import Later, Others, PlacementInput
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
@@ -34,7 +34,6 @@ class Placer:
         self._workers = workers
         self._charges = charges
         self._lengths = OutputLengths()
-        self._kv_price = KvPrice()
         self._usual: dict[SloClass, Slo] = {}
         """What the recent requests of each class were promised."""
 
@@ -58,14 +57,13 @@ class Placer:
     def commit(self, placement_input: PlacementInput, choice: Choice, ingress: IngressId | None) -> Charge:
         """Charge the request to the chosen workers."""
         charge = commit(placement_input, choice, self._workers.models, ingress)
-        self._charges.add(charge)
+        self._charges.add(charge, placement_input.now)
         self.answered(placement_input)
         self._workers.placed(charge, placement_input.request.block_hashes, placement_input.now)
         return charge
 
     def answered(self, placement_input: PlacementInput) -> None:
         """The request was placed or refused: learn what requests of its class are promised."""
-        self._kv_price.note(placement_input.kv_tokens)
         slo, slo_class = placement_input.slo, placement_input.request.slo_class
         usual = self._usual.get(slo_class)
         self._usual[slo_class] = Slo(
@@ -98,8 +96,8 @@ class Placer:
             num_workers,
             self._workers.prompt_use(now),
             num_busy / num_workers,
-            self._workers.prompt_demand(now),
-            self._kv_price.per_token([*prefills, *decodes]),
+            self._charges.prompt_demand(now),
+            kv_price([*prefills, *decodes]),
         )
 
     def _isolated_prefill_s(self, num_prompt: int, now: float) -> float:

@@ -2,8 +2,8 @@
 
 Every request that decodes waits for the whole step. So the step with prompts may take what the tightest TPOT objective
 among these requests allows, and the more tokens of prompts it computes, the less often the decodes' own part of a step
-is paid for them. An objective that decodes alone exceed is lost whatever the step computes beside them, so it bounds no
-step. Engines choose their steps by this rule (cluster/engine_scheduler/deadline_scheduler.py), and the Scheduler
+is paid for them. An objective that decodes alone exceed is lost whatever the step computes beside them, so it bounds
+steps less. Engines choose their steps by this rule (cluster/engine_scheduler/deadline_scheduler.py), and the Scheduler
 predicts with it.
 """
 
@@ -19,12 +19,12 @@ leaves no room for the other delays of a token, and has answers occupy KV memory
 slowly.
 """
 LEAST_STRETCH: Final = 1.25
-"""Length up to which a step with prompts may go within the objective, as a multiple of a step that only decodes. Higher
-leaves no room for the other delays of a token where decodes take most of the objective; lower has prompts wait there.
+"""Length up to which a step with prompts may go in any case, as a multiple of a step that only decodes. Higher delays
+answers whose objective decodes alone take nearly all of; lower lets one such answer stop the prompts beside it.
 """
 LOST_STRETCH: Final = 2.0
-"""Length of a step with prompts where decodes alone exceed all objectives, as a multiple of a step that only decodes.
-Higher delays answers that are late anyway still more; lower makes prompts late, too.
+"""The same beside an answer whose objective decodes alone exceed. Higher delays answers that are late anyway still
+more; lower makes prompts late, too.
 """
 LEAST_CHUNK: Final = 16
 """Prompt tokens that any step may compute. Higher delays decodes beside very long prompts; lower computes such prompts
@@ -46,19 +46,15 @@ def longest_step_s(decode_s: float, tpot_s: float) -> float:
     """Most seconds of a step with prompts beside requests whose step alone takes `decode_s` seconds. `tpot_s`: the
     objective that binds, in seconds (`binding_tpot_s`).
     """
-    if tpot_s <= decode_s:
-        return LOST_STRETCH * decode_s
-    return max(STEP_SHARE * tpot_s, min(LEAST_STRETCH * decode_s, tpot_s))
+    return LOST_STRETCH * decode_s if tpot_s <= decode_s else max(STEP_SHARE * tpot_s, LEAST_STRETCH * decode_s)
 
 
 def binding_tpot_s(objectives: Iterable[float], decode_s: float) -> float:
-    """The tightest TPOT objective that decodes alone meet, where a step takes `decode_s` seconds. The loosest one if
-    they meet none, and inf without any.
+    """The TPOT objective that bounds steps most, where a step without prompts takes `decode_s` seconds. inf without
+    any.
     """
-    binding_s, loosest_s = inf, 0.0
+    binding_s = longest_s = inf
     for tpot_s in objectives:
-        if decode_s < tpot_s < binding_s:
-            binding_s = tpot_s
-        if tpot_s > loosest_s:
-            loosest_s = tpot_s
-    return binding_s if binding_s < inf or not loosest_s else loosest_s
+        if (seconds := longest_step_s(decode_s, tpot_s)) < longest_s:
+            binding_s, longest_s = tpot_s, seconds
+    return binding_s

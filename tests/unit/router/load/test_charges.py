@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
-from cluster.messages.ids import Path, RequestId
+from cluster.messages.ids import Path, RequestId, SloClass
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import FirstToken, PrefillDone
 from router.load.charges import SETTLED_S
 from router.load.request_audit import NUM_SHORT
 from router.state import RouterState
+from tests.unit.clusters import a_cluster, ask, ended, put
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
 
 REPORT_S = 0.25
@@ -139,3 +140,16 @@ def test_worker_that_does_not_count_its_requests_denies_none() -> None:
             state.place(a_placement_request("r"), now)
     assert not state.reply_to(a_decode_report("d0", ""), 104.0).wants_requests
     assert [worker.num_placed for worker in state.view(104.0).workers] == [1]
+
+
+def test_prompts_of_clients_that_leave_at_once_are_no_demand() -> None:
+    state = a_cluster(1, 1)
+    later = ask("later", 8000, ttft_s=20.0)
+    before = put(state, later, 0.0).predicted
+    ended(state, "later", 0.0)
+    for number in range(200):
+        put(state, ask(f"r{number}", 16_000, ttft_s=0.95, slo_class=SloClass.INTERACTIVE), 10.0 + number / 20)
+        ended(state, f"r{number}", 10.0 + number / 20 + 0.001)
+    after = put(state, later, 20.0).predicted
+    assert before is not None and after is not None
+    assert after.ttft_s < 1.1 * before.ttft_s

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.load.prompt_demand import WINDOW_S, PromptDemand, overtaking_s
+from router.load.prompt_demand import MOST_SHARE, WINDOW_S, PromptDemand, overtaking_s
 
 
 def demand_of(ttft_s: float, share: float, until_s: float = 200.0) -> PromptDemand:
@@ -32,6 +32,31 @@ def test_demand_of_a_few_seconds_counts_as_much_as_that_of_minutes() -> None:
 
 def test_demand_is_forgotten() -> None:
     assert demand_of(1.0, 0.4).at(200.0 + 20 * WINDOW_S) == []
+
+
+def test_first_prompt_is_not_taken_for_a_steady_stream() -> None:
+    demand = PromptDemand()
+    demand.note(1.0, 0.25, 10.0)
+    ((_, share),) = demand.at(10.0)
+    assert share < 0.06
+
+
+def test_prompts_take_no_more_than_the_workers_have() -> None:
+    demand = demand_of(1.0, 30.0)
+    for _ in range(100):
+        demand.note(8.0, 1.0, 200.0)
+    shares = [share for _, share in demand.at(200.0)]
+    assert len(shares) == 2 and sum(shares) == pytest.approx(MOST_SHARE)
+
+
+def test_prompts_that_left_before_they_were_computed_do_not_count() -> None:
+    demand = demand_of(1.0, 0.4)
+    for number in range(100):
+        demand.note(1.0, 1.0, 200.0 + number / 100)
+    for number in range(100):
+        demand.take_back(1.0, 1.0, 200.0 + number / 100, 205.0)
+    ((_, share),) = demand.at(205.0)
+    assert share == pytest.approx(0.4 * 0.78, rel=0.05)
 
 
 def test_urgent_prompts_overtake_a_long_one_until_they_would_be_due_after_it() -> None:

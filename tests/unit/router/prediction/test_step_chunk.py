@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from router.prediction.step_chunk import (
     LEAST_CHUNK,
+    LEAST_STRETCH,
     LOST_STRETCH,
     STEP_SHARE,
     binding_tpot_s,
@@ -70,14 +71,27 @@ def test_step_is_no_longer_than_the_objective_allows_and_no_prompt_stands_still(
             assert step_s <= tpot_s * (1 + 1e-6)
 
 
-def test_prompts_wait_for_a_little_room_within_the_objective_and_not_for_a_lost_one() -> None:
+def test_prompts_have_a_share_of_each_step_whatever_the_objective() -> None:
     assert longest_step_s(0.010, 0.040) == STEP_SHARE * 0.040
-    assert longest_step_s(0.036, 0.040) == 0.040
+    assert longest_step_s(0.036, 0.040) == LEAST_STRETCH * 0.036
     assert longest_step_s(0.050, 0.040) == LOST_STRETCH * 0.050
 
 
-def test_objective_that_decodes_alone_exceed_does_not_bind() -> None:
-    assert binding_tpot_s([0.001, 0.030, 0.100], 0.010) == 0.030
-    assert binding_tpot_s([0.001, 0.005], 0.010) == 0.005
-    assert binding_tpot_s([0.001, inf], 0.010) == inf
+def test_objective_that_bounds_steps_most_binds() -> None:
+    assert binding_tpot_s([0.001, 0.012, 0.100], 0.010) == 0.012
+    assert binding_tpot_s([0.001, 0.030, 0.100], 0.010) == 0.001
+    assert binding_tpot_s([0.020, inf], 0.010) == 0.020
     assert binding_tpot_s([], 0.010) == inf
+
+
+def test_one_client_with_any_objective_leaves_prompts_their_share_of_a_step() -> None:
+    for objective_s in (1e-6, 0.0099, 0.0101, 0.011, 0.013):
+        step_s = longest_step_s(0.010, binding_tpot_s([objective_s, 0.100], 0.010))
+        assert LEAST_STRETCH * 0.010 <= step_s <= LOST_STRETCH * 0.010
+
+
+def test_answer_that_has_just_become_late_is_not_given_up() -> None:
+    just_kept_s, just_lost_s = (
+        longest_step_s(decode_s, binding_tpot_s([0.030, 0.200], decode_s)) for decode_s in (0.0299, 0.0301)
+    )
+    assert just_lost_s < 2 * just_kept_s
