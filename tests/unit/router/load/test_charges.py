@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from cluster.messages.ids import Path, RequestId, SloClass
+from cluster.messages.ids import Path, RequestId
 from cluster.messages.reports import WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import FirstToken, PrefillDone
 from router.load.charges import SETTLED_S
@@ -144,12 +144,11 @@ def test_worker_that_does_not_count_its_requests_denies_none() -> None:
 
 def test_prompts_of_clients_that_leave_at_once_are_no_demand() -> None:
     state = a_cluster(1, 1)
-    later = ask("later", 8000, ttft_s=20.0)
-    before = put(state, later, 0.0).predicted
-    ended(state, "later", 0.0)
+    before = put(state, ask("before", 8000, ttft_s=20.0), 0.0).predicted
+    ended(state, "before", 0.0)
     for number in range(200):
-        put(state, ask(f"r{number}", 16_000, ttft_s=0.95, slo_class=SloClass.INTERACTIVE), 10.0 + number / 20)
-        ended(state, f"r{number}", 10.0 + number / 20 + 0.001)
-    after = put(state, later, 20.0).predicted
+        put(state, ask(f"r{number}", 4000, ttft_s=0.95), number / 100)
+        ended(state, f"r{number}", number / 100 + 0.001)
+    after = put(state, ask("after", 8000, ttft_s=20.0), 2.0).predicted
     assert before is not None and after is not None
     assert after.ttft_s < 1.1 * before.ttft_s
