@@ -23,7 +23,7 @@ from cluster.messages.scheduler_events import (
     SchedulerEvent,
     WorkerLost,
 )
-from router.ingresses import GRACE_SWEEPS, Ingresses
+from router.ingresses import GRACE_SWEEPS, MAX_GONE, Ingresses
 from router.state import RouterState
 from tests.expected import of_kind, present
 from tests.unit.factories import a_decode_report, a_placement_request, a_prefill_report
@@ -203,6 +203,47 @@ def test_ingress_that_comes_back_in_time_is_not_gone() -> None:
     ingresses.lost(new)
     assert [ingresses.sweep() for _ in range(GRACE_SWEEPS)][-1] == [INGRESS]
     assert not ingresses.needs_sweep
+
+
+def a_gone_ingress(ingresses: Ingresses, connection: int = 1) -> None:
+    """It has had its first event taken."""
+    link = object()
+    ingresses.introduced(hello(connection), link)
+    ingresses.take(link, Events(1, [closed("r")]))
+    ingresses.lost(link)
+    assert [ingresses.sweep() for _ in range(GRACE_SWEEPS)][-1] == [INGRESS]
+    assert not ingresses.needs_sweep
+
+
+def test_ingress_that_comes_back_after_its_grace_has_each_event_taken_once() -> None:
+    ingresses, new = Ingresses(), object()
+    a_gone_ingress(ingresses)
+    assert ingresses.introduced(hello(2), new)
+    assert ingresses.take(new, Events(1, [closed("r")])) == []
+    assert ingresses.take(new, Events(2, [closed("s")])) == [closed("s")]
+    ingresses.lost(new)
+    assert [ingresses.sweep() for _ in range(GRACE_SWEEPS)][-1] == [INGRESS]
+
+
+def test_what_an_earlier_connection_brings_after_the_grace_of_its_ingress_does_not_count() -> None:
+    ingresses, old = Ingresses(), object()
+    ingresses.introduced(hello(1), old)
+    a_gone_ingress(ingresses, connection=2)
+    assert not ingresses.introduced(hello(1), old)
+    assert ingresses.speaking(old) is None
+    assert not ingresses.needs_sweep
+
+
+def test_ingresses_that_are_gone_take_no_more_than_so_much() -> None:
+    ingresses, connection = Ingresses(), object()
+    a_gone_ingress(ingresses)
+    for number in range(MAX_GONE):
+        ingresses.introduced(hello(1, IngressId(f"{number}")), connection)
+        ingresses.lost(connection)
+    for _ in range(GRACE_SWEEPS):
+        ingresses.sweep()
+    ingresses.introduced(hello(2), connection)
+    assert ingresses.taken_through(connection) == 0, "it is forgotten"
 
 
 class Link:
