@@ -32,10 +32,8 @@ CODE_REQUESTS = 8819
 """All requests of the trace. Fewer could leave out its largest bursts."""
 LAST_TUNING_ROW = 7000
 """Later rows are held out."""
-ROWS_APART = 2000
-"""Rows of a trace between the first request of one seed and that of the next. Fewer have seeds share most requests;
-more leave later seeds fewer requests, because rows for tuning end at LAST_TUNING_ROW.
-"""
+CONVERSATION_ROWS, AZURE_ROWS = 12_031, 19_366
+"""All rows of the traces."""
 HELD_OUT = " held-out"
 
 
@@ -49,12 +47,12 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Where the search begins."""
 
 
-def _trace(name: str, first: int, last: int | None = None) -> Callable[[int, int], list[Arrival]]:
-    """Each seed has rows of its own, as far as there are any."""
+def _trace(name: str, first: int, last: int) -> Callable[[int, int], list[Arrival]]:
+    """Each seed takes the next rows, while there are any, and then the first ones again."""
 
     def rows(seed: int, number: int) -> list[Arrival]:
-        start = first + seed * ROWS_APART
-        return read_trace(shared_file(name), start, min(start + number, last or start + number), seed)
+        start = first + seed % max(1, (last - first) // number) * number
+        return read_trace(shared_file(name), start, min(start + number, last), seed)
 
     return rows
 
@@ -79,9 +77,9 @@ _TUNING = {
     "arxiv": Traffic(rows=_arxiv(0), guess_per_s=25.0),
 }
 _HELD_OUT_ROWS = {
-    "conversation": _trace(CONVERSATION, LAST_TUNING_ROW),
+    "conversation": _trace(CONVERSATION, LAST_TUNING_ROW, CONVERSATION_ROWS),
     "documents": _mix("documents", HELD_OUT_SEED),
-    "azure-conv": _trace(AZURE_CONVERSATION, LAST_TUNING_ROW),
+    "azure-conv": _trace(AZURE_CONVERSATION, LAST_TUNING_ROW, AZURE_ROWS),
     "code-bursts": _mix("code-bursts", HELD_OUT_SEED),
     "arxiv": _arxiv(LAST_TUNING_ROW, HELD_OUT_SEED),
 }

@@ -1,8 +1,8 @@
 """Trials and the file that keeps them: one line of JSON per simulated run, appended as soon as it has ended.
 
 A trial is known by everything that it depends on, the simulator's and the router's code included; so a matrix that was
-stopped goes on where it was, and one after a change of the code begins anew (but for policies whose earlier trials one
-says are still right).
+stopped goes on where it was, and one after a change of the code begins anew. `--reuse` names policies whose trials by
+older code count.
 """
 
 import logging
@@ -21,7 +21,13 @@ from cluster.simulation.results.summary import RunSummary, summary
 logging.getLogger("router").setLevel(logging.ERROR)
 """Many simulated workers die. A log line for each request that goes on elsewhere would drown the rest."""
 
-SOURCES = ("cluster/slo.py", "cluster/messages/*.py", "cluster/simulation/**/*.py", "router/**/*.py")
+SOURCES = (
+    "bench/matrix/cells.py",
+    "cluster/slo.py",
+    "cluster/messages/*.py",
+    "cluster/simulation/**/*.py",
+    "router/**/*.py",
+)
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +95,7 @@ class TrialFile:
 
 
 def code_digest() -> str:
-    """A digest of all code and data that decide the result of a trial."""
+    """A digest of the code that decides the result of a trial."""
     digest = blake2b(digest_size=8)
     for pattern in SOURCES:
         for file in sorted(REPO_ROOT.glob(pattern)):
