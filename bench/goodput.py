@@ -1,8 +1,8 @@
 """The evaluation matrix: the highest rate at which each policy meets the SLOs of 90 % of all requests, by cell.
 
-Eight simulated workers (two H100 with Qwen3-32B each), five kinds of traffic, four SLOs, ten other policies; those with
-a prefill pool at their best split. Then rows at a fixed load with something wrong. docs/benchmarks.md says how to read
-it.
+Eight simulated workers (two H100 with Qwen3-32B each), five kinds of traffic, four SLOs, the policies of
+cluster/simulation/baselines.py; those with a prefill pool at their best split. Then rows at a fixed load with something
+wrong. docs/benchmarks.md says how to read it.
 
 Every simulated run is kept in bench/results/goodput-trials.jsonl as soon as it has ended: a matrix that was stopped
 goes on where it was.

@@ -24,7 +24,7 @@ from cluster.simulation.rate_search import max_rate
 from cluster.simulation.results.summary import aligned
 
 SPLIT = 3
-"""Prefill workers of eight."""
+"""Prefill workers of eight. Splits from 0 to 3 differ little (docs/benchmarks.md)."""
 STEP_TOKENS = (256, 512)
 """Most tokens of a step for policies without Baton's steps. The best is taken."""
 TARGET = 0.9
@@ -32,7 +32,7 @@ RESULTS = REPO_ROOT / "bench" / "results"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting without one part."""
+    """A setting, with everything or without one part."""
 
     name: str
     policy: str = "goodput"

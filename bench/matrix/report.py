@@ -34,12 +34,14 @@ class Matrix:
         return fmean(result.rate for result in results) if results else None
 
     def setting(self, cell: str, policy: str) -> str:
-        """The best split and the best step tokens of each seed. A policy without a prefill pool has no split."""
+        """The best split and the best step tokens of each seed, where the policy has such a setting."""
         found = [result for result in self._by_place[cell, policy] if result.rate]
         steps = "/".join(str(number) for number in sorted({result.step_tokens for result in found}))
+        if BASELINES[policy].has_step_policy:
+            steps = ""
         if not BASELINES[policy].has_prefill_pool:
             return steps
-        return "/".join(sorted({f"{result.num_prefill}P" for result in found})) + f" {steps}"
+        return ("/".join(sorted({f"{result.num_prefill}P" for result in found})) + f" {steps}").strip()
 
     def rivals(self, cell: str) -> dict[str, float]:
         """Rates of the policies of others. Our policy without a part of it is no rival."""

@@ -1,7 +1,7 @@
 """Rows at a fixed load: what a policy makes of stale metrics, slow links, a wrong P:D ratio, overload and lost workers.
 
-All of them are the conversation trace at mid TPOT. The load is that of Mooncake's rule at its best split, at which it
-just attains its 90 %; so the row with nothing wrong is known, and no load favours ours.
+All of them are the conversation trace at mid TPOT. The load is that at which Mooncake's rule attains 90 % at its best
+split, so that no load is chosen to favour ours.
 """
 
 from typing import Any
@@ -20,6 +20,7 @@ SPLIT = 4
 """Prefill workers of eight, where a row does not say."""
 POLICIES = ("goodput", "lmetric_admission", "lmetric", "pd_least", "pd_mooncake", "pd_threshold")
 LOST_AT = 0.4
+"""Share of the run after which a worker dies."""
 PLAIN = Cluster(host_tokens=1_000_000)
 
 

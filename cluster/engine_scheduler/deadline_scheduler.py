@@ -1,7 +1,7 @@
 """vLLM's scheduler with two rules of Baton's: how long a step may be, and which prompt is computed first.
 
-**Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as the tightest TPOT
-objective that they can keep allows (router/prediction/step_chunk.py), by what this engine's steps have taken so far
+**Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as their TPOT objectives
+allow (router/prediction/step_chunk.py), by what this engine's steps have taken so far
 (cluster/engine_scheduler/prompt_budget.py). While none decodes, or none has an objective, a step has vLLM's
 `max_num_batched_tokens`. So one engine prefills in long steps, and decodes beside prompts in steps that its requests
 can wait for.

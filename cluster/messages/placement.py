@@ -131,3 +131,5 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """True if the load is the reason. False if there is no worker that could take the request."""
     is_quarantined: bool = False
     """Whether engines were lost with the same request before. The client should not send it again."""
+    considered: tuple[Prediction, ...] = ()
+    """The best option of each path, the best one first, when the request was refused for the load."""

@@ -1,11 +1,12 @@
 """The placement rules of other routers, for comparison with Baton's own policy.
 
 Each baseline is a rendition of a published rule over Baton's own accounting of the workers. So baselines and Baton's
-policy differ in the rule alone. Policies without the prefix `pd_`, except `goodput` and `goodput_no_admission`, serve
-one pool of workers that prefill and decode, which are decode workers here. The others have a prefill pool too.
+policy differ in the rule alone. What each is run with, the table `BASELINES` says: one pool of workers that prefill and
+decode (decode workers here) or two, Baton's own queue and refusals or none, Baton's engines or vLLM's.
 
-The suffix `_admission` puts a rule behind Baton's own queue and refusals, and `goodput_no_admission` is Baton's policy
-without them. So the part of a gain that admission makes can be told from the part that the choice of workers makes.
+Names that begin with `goodput` are Baton's policy, whole or without a part, and no rivals. In other names `_admission`
+stands for Baton's queue and refusals, and `_steps` for Baton's engines. So the part of a gain that each makes can be
+told from the part that the choice of workers makes.
 """
 
 import random
@@ -42,7 +43,7 @@ class Baseline(NamedTuple):
     """Whether the policy runs behind Baton's own queue and early refusals."""
     has_step_policy: bool = False
     """Whether engines compute prompts by deadline and keep steps short beside decodes, as Baton's engines do
-    (cluster/engine_scheduler/deadline_scheduler.py). Otherwise they are vLLM's own.
+    (cluster/engine_scheduler/deadline_scheduler.py). Otherwise they are vLLM's own, with steps of at most a given size.
     """
 
 
@@ -51,6 +52,7 @@ def _fixed(policy: Policy) -> Callable[[int], Policy]:
 
 
 def round_robin(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Take the workers in turn: each list of candidates begins with another worker."""
     return _stay(candidates.decodes[0]) if candidates.decodes else None
 
 
@@ -81,6 +83,7 @@ def prefix_affinity(placement_input: PlacementInput, candidates: Candidates, mod
 
 
 def lmetric(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Take the worker with the least product of prompt tokens to compute and requests (router/placement/lmetric.py)."""
     return (
         _stay(min(candidates.decodes, key=lambda worker: score(placement_input, worker)))
         if candidates.decodes
@@ -89,6 +92,7 @@ def lmetric(placement_input: PlacementInput, candidates: Candidates, models: Lat
 
 
 def min_ttft(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """Take the worker with the least predicted TTFT: its queued prompts, then this one."""
     if not candidates.decodes:
         return None
     return _stay(

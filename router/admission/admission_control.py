@@ -156,7 +156,7 @@ class AdmissionControl:
         self._contended_at = now
         waiting.has_to_wait(placement_input.slo.ttft_s, least_prefill_s(placement_input, candidates))
         if now >= waiting.gives_up_at:
-            return self._refuse(placement_input, choice, waiting, "its SLO cannot be met")
+            return self._refuse(placement_input, choice, waiting, _why_late(choice))
         if len(self._queue) >= MAX_QUEUE:
             return self._refuse(placement_input, choice, waiting, "too many requests wait")
         return None
@@ -190,7 +190,7 @@ class AdmissionControl:
         expected_s = self._wait_s(placement_input, choice, num_before)
         wait = self._retry_slots.take(waiting.request.slo_class, expected_s, now)
         seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
-        return Rejection(retry_after_s=seconds, why=why, is_overload=True)
+        return Rejection(retry_after_s=seconds, why=why, is_overload=True, considered=choice.considered)
 
     def _wait_s(self, placement_input: PlacementInput, choice: Choice | None, num_before: int) -> float:
         """Time until the request is expected to be admitted, in seconds."""
@@ -199,6 +199,14 @@ class AdmissionControl:
             return MOST_RETRY_S
         load = self._shares.seconds_per_s() / max(1, len(self._workers.by_id))
         return wait_s(placement_input, choice.prediction, generating, load, num_before)
+
+
+def _why_late(choice: Choice) -> str:
+    """Why a request is refused that has waited for as long as it could, in words for the client."""
+    predicted = choice.prediction
+    if predicted is not None and predicted.victims + predicted.future_victims > predicted.risk:
+        return "it would keep other requests from their SLO"
+    return "its SLO cannot be met"
 
 
 def _is_outage(waiting: Waiting, by_pool: WorkersByPool, now: float) -> bool:

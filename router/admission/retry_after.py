@@ -12,7 +12,7 @@ from typing import Final, final
 from cluster.messages.ids import SloClass
 from cluster.messages.placement import Prediction
 from router.load.worker_state import WorkerState
-from router.placement.cost import MARGIN, stretched
+from router.placement.cost import MARGIN, TPOT_MARGIN, stretched
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart
 from router.prediction.decaying import DecayingSum, remaining
@@ -119,7 +119,7 @@ def retry_after_s(wait_s: float, jitter: float) -> float:
 def _until_fast(placement_input: PlacementInput, decode: DecodePart) -> float:
     """Seconds until enough running requests have ended for the request's TPOT, and for its memory."""
     wait = decode.memory_wait_s()
-    usual, objective_s = placement_input.outputs[1], MARGIN * placement_input.slo_tpot_s
+    usual, objective_s = placement_input.outputs[1], TPOT_MARGIN * placement_input.slo_tpot_s
     for finish_s in (0.0, *decode.slack.finish_s):
         step_s = decode.step_with(placement_input, finish_s)
         longest_s = decode.longest_step_s(placement_input, step_s)

@@ -10,10 +10,12 @@ from typing import Final, final
 from router.prediction.decaying import DecayingSum, remaining
 
 WINDOW_S: Final = 20.0
-"""Seconds over which demand is averaged. Longer sees a change of traffic late; shorter takes a burst for the usual."""
+"""Seconds after which 1/e of a prompt's demand still counts. Longer sees a change of traffic late; shorter takes a
+burst for the usual.
+"""
 LEAST_SEEN_S: Final = 5.0
-"""Least time, in seconds, that the first prompts are taken to have come in. Lower takes a single prompt for a steady
-stream of them; higher learns late what a new service gets.
+"""Seconds, at least, over which the first prompts of a new Scheduler are averaged. Lower takes a single prompt for a
+steady stream of them; higher learns late what a new service gets.
 """
 MOST_SHARE: Final = 0.9
 """Most of the workers' time that prompts are expected to take. Higher expects a prompt that is overtaken to wait for

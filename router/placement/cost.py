@@ -1,7 +1,8 @@
 """What an option costs: its predicted TTFT and TPOT, its risk, and the harm that it does to other requests.
 
-The cost is the expected number of requests outside their SLO, the new one and its victims, plus small terms that choose
-among options which are all good: the one with the least engine time first. Times are seconds.
+The cost is the expected number of requests outside their SLO: the new one, its victims among running requests and among
+those to come, and requests that find no KV memory. Small terms choose among options which are all good: the one with
+the least engine time first. Times are seconds.
 
 A prefix hit has no term of its own. It shortens the prompt that is computed (router/placement/work.py). How far a
 request prefers the worker that holds its prefix is `STICKINESS` in router/placement/goodput.py.
@@ -125,8 +126,8 @@ def alone(
     is_prefill: bool = False,
     peer: WorkerState | None = None,
 ) -> Option:
-    """The whole request on one worker: path D, or path P on a prefill worker. `peer`: a decode worker whose latency
-    model gives the length of a decode step, since prefill workers have hardly run such steps.
+    """The whole request on one worker: path D, or path P on a prefill worker. `peer`: a decode worker, whose
+    latency model knows long decode steps where a prefill worker has run few of them.
     """
     worker, batch = decode.worker, decode.worker.running.num
     work = work_alone(placement_input, worker, decode.queue_s)
@@ -275,8 +276,7 @@ def _later_decodes(
 
     Such requests have the usual objective, and answers as long as this request's. For as long as one of them decodes, a
     larger share of the worker's time is lost to prompts, up to what the engine's longest step allows. A worker bears
-    that up to a point, and beyond it all requests are late. Where other decode workers are free, later requests go
-    there.
+    that up to a point, and beyond it all requests are late. Where other workers are free, later requests go there.
     """
     others, stall_share = placement_input.others, worker.stall_share.shares(placement_input.now)
     if not others.decode_use:

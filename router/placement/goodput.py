@@ -2,9 +2,9 @@
 priced.
 
 1. The pools are leanings. A whole request (path D or P) is priced on the best few workers of both pools.
-2. On prefill workers whose steps are long beside decodes (`EngineShape.has_short_steps`) path P is priced where it
-   pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and the answer is short, or
-   every other option does harm.
+2. On prefill workers whose steps are long beside decodes (without `EngineShape.has_short_steps`) path P is priced where
+   it pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and the answer is short, or
+   the best other option does harm.
 3. Path P->D is priced on the best few pairs with a proved link. A prefill worker that decodes hands nothing over: its
    memory and its steps belong to the requests that it decodes.
 4. A worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is clearly
@@ -31,7 +31,9 @@ from router.prefixes.block_table import Hit
 NUM_PREFILL_CANDIDATES: Final = 3
 """Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
 NUM_DECODE_CANDIDATES: Final = 4
-"""Decode workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""
+"""Workers, of either pool, that are priced to generate a request's answer. Higher costs time for each placement; lower
+misses the cheapest.
+"""
 STICKINESS: Final = 0.05
 """Cost by which another worker must be better than the worker that holds most of the prompt. Higher keeps conversations
 on busy workers; lower computes prompts again for little.
@@ -49,7 +51,7 @@ SHORT_OUTPUT_TOKENS: Final = 2.0
 for longer, while prompts wait; lower pays for handoffs of short answers.
 """
 HARMLESS: Final = 0.02
-"""Victims below which the least crowded decode worker is good enough, and more crowded ones are not priced. Higher
+"""Victims below which the least crowded worker is good enough, and more crowded ones are not priced. Higher
 misses better workers; lower prices more options.
 """
 HARMFUL: Final = 0.1
@@ -307,7 +309,7 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
 
 
 def _least_crowded(placement_input: PlacementInput, workers: list[WorkerState]) -> list[WorkerState]:
-    """The decode workers with the shortest steps. Workers with enough memory come before workers without."""
+    """The workers with the least crowding (`WorkerState.crowding_s`). Those with enough memory come first."""
     now, need = placement_input.now, placement_input.kv_tokens
     best: list[_Crowded] = []
     short: list[_Crowded] = []

@@ -1,10 +1,10 @@
 """How many prompt tokens a step may compute beside requests that decode. Pure.
 
-Every request that decodes waits for the whole step. So the step with prompts may take what the tightest TPOT objective
-among these requests allows, and the more tokens of prompts it computes, the less often the decodes' own part of a step
-is paid for them. An objective that decodes alone exceed is lost whatever the step computes beside them, so it bounds
-steps less. Engines choose their steps by this rule (cluster/engine_scheduler/deadline_scheduler.py), and the Scheduler
-predicts with it.
+Every request that decodes waits for the whole step. So a step with prompts may take what the TPOT objectives of these
+requests allow, and the more tokens of prompts it computes, the less often the decodes' own part of a step is paid for
+them. An objective may be shorter than a step without any prompts. It is lost then, whatever the step computes, so it
+bounds steps less. Engines choose their steps by this rule (cluster/engine_scheduler/deadline_scheduler.py), and the
+Scheduler predicts with it.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from typing import Final
 from router.prediction.step_model import StepModel
 
 STEP_SHARE: Final = 0.9
-"""Most time of a step with prompts, as a share of the tightest TPOT objective among the requests that decode. Higher
+"""Most time of a step with prompts, as a share of a TPOT objective among the requests that decode. Higher
 leaves no room for the other delays of a token, and has answers occupy KV memory for longer; lower computes prompts more
 slowly.
 """
@@ -23,8 +23,8 @@ LEAST_STRETCH: Final = 1.25
 answers whose objective decodes alone take nearly all of; lower lets one such answer stop the prompts beside it.
 """
 LOST_STRETCH: Final = 2.0
-"""The same beside an answer whose objective decodes alone exceed. Higher delays answers that are late anyway still
-more; lower makes prompts late, too.
+"""The same beside an answer whose objective is shorter than a step that only decodes. Higher delays answers that are
+late anyway still more; lower makes prompts late, too.
 """
 LEAST_CHUNK: Final = 16
 """Prompt tokens that any step may compute. Higher delays decodes beside very long prompts; lower computes such prompts

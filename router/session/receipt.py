@@ -7,7 +7,7 @@ import msgspec
 from cluster import slo
 from cluster.messages.generation import PromptTokenSources
 from cluster.messages.ids import Outcome, Path, RequestId, SloClass, WorkerId
-from cluster.messages.placement import Placement
+from cluster.messages.placement import Placement, Rejection
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,8 @@ class RouteReceipt(msgspec.Struct, frozen=True, kw_only=True):
     slo_class: SloClass
     placement: Placement | None
     """The latest placement, with its SLO, its prediction and its reason. None for a request that was never placed."""
+    rejection: Rejection | None = None
+    """Why the request was refused, and what its best options would have cost. None for other requests."""
     num_prompt_tokens: int
     num_output_tokens: int
     num_attempts: int

@@ -73,6 +73,7 @@ class Session:
         """Code or kind of the error that the request failed with."""
         self._digest = digest_of(request, self._terms.block_hashes)
         self._placement: Placement | None = None
+        self._rejection: Rejection | None = None
         self._is_charged = False
         """The Scheduler may have charged the request, even if the Scheduler's answer never came."""
         self._num_attempts = 0
@@ -191,6 +192,7 @@ class Session:
         self._is_charged = True
         answer = await self._deadline.within(self._ports.scheduler.place(self._to_place(failure)))
         if isinstance(answer, Rejection):
+            self._rejection = answer
             if answer.is_quarantined:
                 raise RequestQuarantined(answer.why)
             if self._released and failure is not None:
@@ -251,6 +253,7 @@ class Session:
             outcome=outcome,
             slo_class=self._terms.slo_class,
             placement=self._placement,
+            rejection=self._rejection,
             num_prompt_tokens=len(self._request.prompt_token_ids),
             num_output_tokens=self._timing.num_output_tokens,
             num_attempts=self._num_attempts,

@@ -72,7 +72,8 @@ def test_request_that_would_miss_its_slo_at_the_cost_of_others_waits() -> None:
 def test_request_that_cannot_make_it_any_more_is_refused_as_overload() -> None:
     answer = a_busy_cluster().place(ask("r", 2000, age_s=10.0), 0.1)
     assert isinstance(answer, Rejection)
-    assert answer.is_overload
+    assert answer.is_overload and answer.why == "its SLO cannot be met"
+    assert answer.considered[0].risk > 0.5
     assert LEAST_RETRY_S <= answer.retry_after_s <= MOST_RETRY_S
 
 

@@ -230,7 +230,9 @@ async def test_rejected_request_is_overloaded_and_says_when_to_retry() -> None:
     with pytest.raises(Overloaded) as refusal:
         await read(cluster.session(a_request()))
     assert refusal.value.retry_after_s > 0
-    assert [(r.path, r.outcome) for r in cluster.observer.receipts] == [(None, Outcome.REJECTED)]
+    (receipt,) = cluster.observer.receipts
+    assert (receipt.path, receipt.outcome) == (None, Outcome.REJECTED)
+    assert receipt.rejection is not None and receipt.rejection.why in str(refusal.value)
     cluster.check_settled()
 
 
