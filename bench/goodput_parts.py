@@ -19,6 +19,7 @@ from bench.goals.verdict import conclude
 from bench.matrix.cells import CELLS, REPO_ROOT, TRAFFIC, cluster_of, matching
 from bench.matrix.report import markdown
 from bench.matrix.trials import TrialFile, TrialKey, code_digest
+from cluster.simulation.baselines import BASELINES
 from cluster.simulation.experiment import Cluster
 from cluster.simulation.rate_search import max_rate
 from cluster.simulation.results.summary import aligned
@@ -40,20 +41,23 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     has_kv_events: bool = True
     has_tier: bool = True
     is_resumable: bool = True
-    has_step_size: bool = False
+
+    @property
+    def has_step_size(self) -> bool:
+        """Whether the most tokens of a step are a setting. Baton's engines choose them."""
+        return not BASELINES[self.policy].has_step_policy
 
 
 PARTS = (
     Part(name="everything"),
     Part(name="no admission: every request is placed at once", policy="goodput_no_admission"),
     Part(name="no choice by cost: LMetric's rule behind admission", policy="lmetric_admission_steps", num_prefill=0),
-    Part(name="no steps by objective and deadline: fixed steps", policy="goodput_no_steps", has_step_size=True),
+    Part(name="no steps by objective and deadline: fixed steps", policy="goodput_no_steps"),
     Part(name="no handoffs: all workers in one pool", num_prefill=0),
     Part(name="no KV events: prefixes as placed", has_kv_events=False),
     Part(name="no DRAM tier", has_tier=False),
     Part(name="no early first token", is_resumable=False),
 )
-
 
 Rates = dict[tuple[Part, str], float]
 """The highest rates, in requests per second, by what is left out and by cell."""
