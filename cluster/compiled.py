@@ -40,6 +40,7 @@ MODULES = (
     "router.prediction.decaying",
     "router.prediction.learned_latency",
     "router.placement.kv_price",
+    "router.placement.time_price",
     "router.placement.lmetric",
     "router.placement.no_candidates",
     "router.load.decode_slack",

@@ -42,10 +42,14 @@ class Charges:
         """Prompts that were placed lately, by how soon they are due. Those that left before they were computed do not
         count.
         """
-        return self._demand.at(now)
+        return self._demand.at(now, max(1, len(self._workers)))
+
+    def usual_prompt_s(self, now: float) -> float:
+        """Seconds that the prompt takes which workers compute at a random moment. 0 without prompts lately."""
+        return self._demand.usual_s(now)
 
     def add(self, charge: Charge, now: float) -> None:
-        self._demand.note(charge.slo_ttft_s, charge.prefill_s / self._num_workers, now)
+        self._demand.note(charge.slo_ttft_s, charge.prefill_s, now)
         self._by_id[charge.request_id] = charge
         if charge.ingress is not None:
             self._by_ingress.setdefault(charge.ingress, {})[charge.request_id] = charge
@@ -87,7 +91,7 @@ class Charges:
         for worker in (charge.placement.prefill, charge.placement.decode):
             if state := self._state_of(worker):
                 if uncomputed_s := state.prompts.uncomputed_s(request_id, now):
-                    self._demand.take_back(charge.slo_ttft_s, uncomputed_s / self._num_workers, charge.placed_at, now)
+                    self._demand.take_back(charge.slo_ttft_s, uncomputed_s, charge.placed_at, now)
                 state.release(charge, now)
 
     def keep_open(self, ingress: IngressId, open_requests: frozenset[RequestId], now: float) -> None:
@@ -138,10 +142,6 @@ class Charges:
             assert charge.ingress is None or charge.request_id in self._by_ingress[charge.ingress]
             assert (placed.prefill is None) == (placed.path is Path.DECODE)
             assert (placed.decode is None) == (placed.path is Path.PREFILL)
-
-    @property
-    def _num_workers(self) -> int:
-        return max(1, len(self._workers))
 
     def _due(self, state: WorkerState, since: float) -> list[Charge]:
         """Requests that a worker must have, since they came to their stage there before `since`."""

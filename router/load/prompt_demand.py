@@ -38,33 +38,42 @@ Demand = list[tuple[float, float]]
 
 @final
 class PromptDemand:
-    __slots__ = ("_began_at", "_groups")
+    __slots__ = ("_began_at", "_groups", "_seconds", "_squares")
 
     def __init__(self) -> None:
         self._groups = [DecayingSum(WINDOW_S) for _ in range(NUM_GROUPS)]
         """Seconds of the workers' time."""
+        self._seconds = DecayingSum(WINDOW_S)
+        self._squares = DecayingSum(WINDOW_S)
         self._began_at: float | None = None
 
     def note(self, ttft_s: float, seconds: float, now: float) -> None:
-        """A prompt with this TTFT objective was placed. `seconds`: the time that it takes, divided by the number of
-        workers.
-        """
+        """A prompt with this TTFT objective was placed, which takes `seconds` of a worker's time."""
         if self._began_at is None:
             self._began_at = now
         self._group(ttft_s).add(seconds, now)
+        self._seconds.add(seconds, now)
+        self._squares.add(seconds * seconds, now)
 
     def take_back(self, ttft_s: float, seconds: float, placed_at: float, now: float) -> None:
         """A prompt that was noted at `placed_at` will not be computed. `seconds`: what was left of its time."""
         self._group(ttft_s).add(-seconds * remaining(now - placed_at, WINDOW_S), now)
 
-    def at(self, now: float) -> Demand:
+    def usual_s(self, now: float) -> float:
+        """Seconds that the prompt takes which workers compute at a random moment. So tiny prompts count for little,
+        however many come. 0 without prompts.
+        """
+        seconds = self._seconds.at(now)
+        return self._squares.at(now) / seconds if seconds else 0.0
+
+    def at(self, now: float, num_workers: int) -> Demand:
         if self._began_at is None:
             return []
         seen_s = max(now - self._began_at, LEAST_SEEN_S)
-        window_s = WINDOW_S * (1.0 - remaining(seen_s, WINDOW_S))
+        whole_s = num_workers * WINDOW_S * (1.0 - remaining(seen_s, WINDOW_S))
         found: Demand = []
         for number, group in enumerate(self._groups):
-            share = group.at(now) / window_s if group.value else 0.0
+            share = group.at(now) / whole_s if group.value else 0.0
             if share > LEAST_SHARE:
                 found.append((_CENTRE * LEAST_TTFT_S * 2.0 ** (number - 1), share))
         if (total := sum([share for _, share in found])) > MOST_SHARE:

@@ -189,10 +189,11 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
     late = _lateness(ttft_s, placement_input.slo_ttft_s, MARGIN, models.bias.ttft_softness)
     slow = _slowness(placement_input, option, times, models)
     option.risk = risk = 1.0 - (1.0 - late) * (1.0 - slow)
+    option.future_victims += late * option.work.prefill_s * placement_input.others.time_price
     option.cost = (
         risk
         + VICTIM_WEIGHT * harm.victims
-        + FUTURE_WEIGHT * harm.future_victims
+        + FUTURE_WEIGHT * option.future_victims
         + (TTFT_WEIGHT * ttft_s + ENGINE_TIME_WEIGHT * harm.wanted_s) / placement_input.slo_ttft_s
         + TPOT_WEIGHT * option.tpot_s / placement_input.slo_tpot_s
     )

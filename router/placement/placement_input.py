@@ -45,7 +45,16 @@ class Later:
 class Others:
     """The requests that are yet to come, which a placement affects as well as running requests."""
 
-    __slots__ = ("arrivals_per_s", "decode_use", "demand", "kv_price", "later", "num_workers", "prompt_use")
+    __slots__ = (
+        "arrivals_per_s",
+        "decode_use",
+        "demand",
+        "kv_price",
+        "later",
+        "num_workers",
+        "prompt_use",
+        "time_price",
+    )
 
     def __init__(
         self,
@@ -55,6 +64,7 @@ class Others:
         decode_use: float,
         demand: Demand,
         kv_price: float,
+        time_price: float,
     ) -> None:
         self.later = later
         self.arrivals_per_s = sum([several.weighed_per_s for several in later if not several.is_higher])
@@ -68,6 +78,8 @@ class Others:
         """Prompts that were placed lately, by how soon they are due."""
         self.kv_price = kv_price
         """Requests that find no room for each KV token that is taken."""
+        self.time_price = time_price
+        """Requests that find no time for each second of a worker that a prompt takes."""
 
 
 @final

@@ -14,6 +14,7 @@ from router.placement.candidates import Candidates, Choice, Policy, candidates_o
 from router.placement.commit import commit
 from router.placement.kv_price import kv_price
 from router.placement.placement_input import Later, Others, PlacementInput
+from router.placement.time_price import time_price
 from router.prediction.decaying import moving_median
 from router.prediction.output_lengths import OutputLengths
 
@@ -98,6 +99,7 @@ class Placer:
             num_busy / num_workers,
             self._charges.prompt_demand(now),
             kv_price([*prefills, *decodes]),
+            time_price(self._workers.prompt_use(now), self._charges.usual_prompt_s(now)),
         )
 
     def _isolated_prefill_s(self, num_prompt: int, now: float) -> float:

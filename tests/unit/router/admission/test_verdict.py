@@ -187,7 +187,9 @@ def test_queue_is_bounded() -> None:
 def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *, is_contended: bool = True) -> Verdict:
     """Of a request with this risk and no victims, on a worker that has other work."""
     request = ask("r", 2000, slo_class=slo_class)
-    asked = PlacementInput(request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0, [], 0.0), 0.0)
+    asked = PlacementInput(
+        request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0, [], 0.0, 0.0), 0.0
+    )
     worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), PathBias(), 0.0)
     worker.reported(a_report("d0", num_running=1), 0.0)
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)
