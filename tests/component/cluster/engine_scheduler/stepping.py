@@ -30,7 +30,7 @@ TPOT_S = 0.01656 / STEP_SHARE
 TIMES = StepModel(
     fixed_s=0.01, token_s=1e-4, knee_tokens=CHUNK, beyond_knee_s=0.0, attended_s=0.0, request_s=0.0, context_s=1e-7
 )
-"""What steps take. A token of a prompt takes 0.1 ms, so CHUNK tokens beside one decode take the share STEP_SHARE of TPOT_S."""
+"""What steps take. A token of a prompt takes 0.1 ms, so CHUNK tokens beside one decode take STEP_SHARE of TPOT_S."""
 
 
 def a_config(num_blocks: int, slots: int) -> VllmConfig:
