@@ -207,9 +207,10 @@ def _slowness(placement_input: PlacementInput, option: Option, times: Times, mod
     bias, gap_s, objective_s = models.bias.tpot(option.path), times.gap_s, placement_input.slo_tpot_s
     short, usual, long = placement_input.outputs
     option.engine_tpot_s = _tpot_s(times, usual)
-    option.tpot_s = _with_gap(bias.corrected(option.engine_tpot_s), gap_s, usual)
-    shortest_s = _with_gap(bias.corrected(_tpot_s(times, short)), gap_s, short)
-    longest_s = _with_gap(bias.corrected(_tpot_s(times, long)), gap_s, long)
+    most_s = times.longest_step_s
+    option.tpot_s = _with_gap(bias.corrected(option.engine_tpot_s, most_s), gap_s, usual)
+    shortest_s = _with_gap(bias.corrected(_tpot_s(times, short), most_s), gap_s, short)
+    longest_s = _with_gap(bias.corrected(_tpot_s(times, long), most_s), gap_s, long)
     softness = models.bias.tpot_softness
     total = _slow(shortest_s, objective_s, short, softness) + _slow(option.tpot_s, objective_s, usual, softness)
     return (total + _slow(longest_s, objective_s, long, softness)) / 3.0

@@ -6,6 +6,7 @@ factor * predicted`. A factor alone is wrong for long requests of a small model;
 requests of a large model.
 """
 
+from math import inf
 from typing import Final, final
 
 import msgspec
@@ -85,9 +86,9 @@ class Bias:
         self.overhead_s, self.factor = 0.0, 1.0
         self.error = None
 
-    def corrected(self, predicted_s: float) -> float:
-        """The prediction of the engine models, corrected."""
-        return self.overhead_s + self.factor * predicted_s
+    def corrected(self, predicted_s: float, most_s: float = inf) -> float:
+        """The prediction of the engine models, corrected. `most_s`: what the engines bound the time to."""
+        return self.overhead_s + min(self.factor * predicted_s, most_s)
 
     def observe(self, predicted_s: float, actual_s: float) -> float | None:
         """Learn from a closed request. Returns the relative error of the corrected prediction, or None for times that

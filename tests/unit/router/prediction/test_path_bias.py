@@ -128,3 +128,9 @@ def test_time_that_a_request_waited_before_an_engine_began_is_not_corrected() ->
     for _ in range(100):
         bias.observe(waited, 6.0, 0.02, 100)
     assert bias.ttft(Path.DECODE).corrected(1.0) == pytest.approx(1.0, rel=0.01)
+
+
+def test_correction_goes_no_further_than_what_bounds_the_time() -> None:
+    bias = taught(Bias(1e-3), 1.5, 0.002, 200)
+    assert bias.corrected(0.010, 0.045) == bias.corrected(0.010)
+    assert bias.corrected(0.040, 0.045) == pytest.approx(bias.overhead_s + 0.045)
