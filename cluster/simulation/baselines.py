@@ -92,13 +92,14 @@ def lmetric(placement_input: PlacementInput, candidates: Candidates, models: Lat
 
 
 def min_ttft(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """Take the worker with the least predicted TTFT: its queued prompts, then this one."""
+    """Take the worker with the least predicted TTFT: the prompts that come before this one, then this one."""
     if not candidates.decodes:
         return None
+    due_at, now = placement_input.due_at, placement_input.now
     return _stay(
         min(
             candidates.decodes,
-            key=lambda worker: worker.prompts.seconds(placement_input.now) + prefill_s(placement_input, worker),
+            key=lambda worker: worker.prompts.seconds_before(due_at, now) + prefill_s(placement_input, worker),
         )
     )
 
@@ -188,6 +189,9 @@ BASELINES = {
     "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
     "lmetric_admission_steps": Baseline(
         _fixed(with_admission(lmetric)), has_prefill_pool=False, has_admission=True, has_step_policy=True
+    ),
+    "min_ttft_admission_steps": Baseline(
+        _fixed(with_admission(min_ttft)), has_prefill_pool=False, has_admission=True, has_step_policy=True
     ),
     "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, has_step_policy=True),
     "goodput_no_steps": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),

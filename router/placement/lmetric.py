@@ -45,7 +45,8 @@ def _least(placement_input: PlacementInput, workers: Sequence[WorkerState]) -> W
 
 
 def score(placement_input: PlacementInput, worker: WorkerState) -> float:
-    num_queued = sum(charge.num_prompt for charge in worker.prompts.charges.values())
+    queued = worker.prompts.charges.values()
+    num_queued = sum(charge.num_prompt - charge.placement.num_hit_tokens for charge in queued)
     return (num_queued + placement_input.num_prompt - placement_input.hit(worker)) * (
         worker.num_placed + worker.running.num_unknown + 1
     )
