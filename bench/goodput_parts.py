@@ -18,14 +18,13 @@ from bench.goals.goodput_parts import missed
 from bench.goals.verdict import conclude
 from bench.matrix.cells import CELLS, REPO_ROOT, TRAFFIC, cluster_of, matching
 from bench.matrix.report import markdown
+from bench.matrix.search import OUR_SPLIT
 from bench.matrix.trials import TrialFile, TrialKey, code_digest
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.experiment import Cluster
 from cluster.simulation.rate_search import max_rate
 from cluster.simulation.results.summary import aligned
 
-SPLIT = 3
-"""Prefill workers of eight. Splits from 0 to 3 differ little (docs/benchmarks.md)."""
 STEP_TOKENS = (256, 512)
 """Most tokens of a step for policies without Baton's steps. The best is taken."""
 TARGET = 0.9
@@ -37,7 +36,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     policy: str = "goodput"
-    num_prefill: int = SPLIT
+    num_prefill: int = OUR_SPLIT
     has_kv_events: bool = True
     has_tier: bool = True
     is_resumable: bool = True
@@ -52,7 +51,7 @@ PARTS = (
     Part(name="everything"),
     Part(name="no admission: every request is placed at once", policy="goodput_no_admission"),
     Part(name="no choice by cost: LMetric's rule behind admission", policy="lmetric_admission_steps", num_prefill=0),
-    Part(name="no steps by objective and deadline: fixed steps", policy="goodput_no_steps"),
+    Part(name="no steps by objective and deadline: fixed steps", policy="goodput_no_steps", num_prefill=0),
     Part(name="no handoffs: all workers in one pool", num_prefill=0),
     Part(name="no KV events: prefixes as placed", has_kv_events=False),
     Part(name="no DRAM tier", has_tier=False),

@@ -1,13 +1,15 @@
 """Tables of the matrix, for a terminal and for docs/."""
 
 from collections.abc import Sequence
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 
-from bench.matrix.search import Result
+from scipy.stats import t as student
+
+from bench.matrix.search import OURS, Result
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.results.summary import RunSummary, aligned
 
-OURS = "goodput"
 LEAST_RATIO = 0.99
 """Least ratio of our rate, and of our tokens within SLO per second, to those of the best rival. Higher fails for noise;
 lower accepts cells in which a simpler policy is better.
@@ -68,7 +70,7 @@ class Matrix:
         return [result.summary for result in self._by_place.get((cell, policy), []) if result.summary]
 
     def shown(self, cell: str, policy: str) -> str:
-        """The rate with its spread over the seeds, and the best setting."""
+        """The rate with the interval of its mean over the seeds, and the best setting."""
         rate = self.rate(cell, policy)
         if rate is None:
             return "-"
@@ -77,8 +79,11 @@ class Matrix:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Half of the range, relative to the mean; nothing for a single value."""
-    return f"±{50 * (max(values) - min(values)) / fmean(values):.0f}%" if len(values) > 1 and max(values) else ""
+    """Half of the 95 % interval of the mean (Student's t), relative to the mean; nothing for a single value."""
+    if len(values) < 2 or not max(values):
+        return ""
+    half = student.ppf(0.975, len(values) - 1) * stdev(values) / sqrt(len(values))
+    return f"±{100 * half / fmean(values):.0f}%"
 
 
 def heading(matrix: Matrix) -> Row:
