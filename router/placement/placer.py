@@ -9,7 +9,8 @@ from cluster.slo import SloConfig
 from router.load.charge import Charge
 from router.load.charges import Charges
 from router.load.decode_slack import class_weight
-from router.load.live_workers import LiveWorkers
+from router.load.live_workers import LiveWorkers, WorkersByPool
+from router.load.prompt_demand import Demand
 from router.placement.candidates import Candidates, Choice, Policy, candidates_of
 from router.placement.commit import commit
 from router.placement.kv_price import kv_price
@@ -35,6 +36,10 @@ class Placer:
         self._workers = workers
         self._charges = charges
         self._lengths = OutputLengths()
+        self._priced: WorkersByPool | None = None
+        """The sorted workers that `_kv_price` and `_demand` were computed with: they are as old as those lists."""
+        self._kv_price = 0.0
+        self._demand: Demand = []
         self._usual: dict[SloClass, Slo] = {}
         """What the recent requests of each class were promised."""
 
@@ -90,6 +95,9 @@ class Placer:
             later.append(Later(weight * per_s, usual or own_slo, is_higher=weight > 1.0))
         by_pool = self._workers.by_pool(now)
         prefills, decodes = by_pool.prefills, by_pool.decodes
+        if by_pool is not self._priced:
+            self._priced = by_pool
+            self._kv_price, self._demand = kv_price([*prefills, *decodes]), self._charges.prompt_demand(now)
         num_workers = max(1, len(prefills) + len(decodes))
         num_busy = sum([1 for worker in decodes if worker.charges]) + sum([1 for worker in prefills if worker.charges])
         return Others(
@@ -97,8 +105,8 @@ class Placer:
             num_workers,
             self._workers.prompt_use(now),
             num_busy / num_workers,
-            self._charges.prompt_demand(now),
-            kv_price([*prefills, *decodes]),
+            self._demand,
+            self._kv_price,
             time_price(self._workers.prompt_use(now), self._charges.usual_prompt_s(now)),
         )
 
