@@ -22,6 +22,7 @@ from router.placement.option import Harm, Option, Times, Workers
 from router.placement.placement_input import USUAL, PlacementInput
 from router.placement.work import DecodePart, PrefillPart, handoff_s, prompt_memory_wait_s, stall_s, work_alone
 from router.prediction.learned_latency import LatencyModels
+from router.prediction.path_bias import LEAST_TPOT_SOFTNESS
 from router.prediction.step_chunk import longest_step_s
 
 MARGIN: Final = 0.9
@@ -204,16 +205,17 @@ def _slowness(placement_input: PlacementInput, option: Option, times: Times, mod
     """Probability that the TPOT objective is missed, as the mean over a short, a median and a long answer. The TPOT of
     the median answer is written to the option, with and without the correction of the path's bias.
     """
-    bias, gap_s, objective_s = models.bias.tpot(option.path), times.gap_s, placement_input.slo_tpot_s
+    bias, gap_s, most_s = models.bias.tpot(option.path), times.gap_s, times.longest_step_s
     short, usual, long = placement_input.outputs
     option.engine_tpot_s = _tpot_s(times, usual)
-    most_s = times.longest_step_s
-    option.tpot_s = _with_gap(bias.corrected(option.engine_tpot_s, most_s), gap_s, usual)
-    shortest_s = _with_gap(bias.corrected(_tpot_s(times, short), most_s), gap_s, short)
-    longest_s = _with_gap(bias.corrected(_tpot_s(times, long), most_s), gap_s, long)
-    softness = models.bias.tpot_softness
-    total = _slow(shortest_s, objective_s, short, softness) + _slow(option.tpot_s, objective_s, usual, softness)
-    return (total + _slow(longest_s, objective_s, long, softness)) / 3.0
+    option.tpot_s = usual_s = _with_gap(bias.corrected(option.engine_tpot_s, most_s), gap_s, usual)
+    short_s = _with_gap(bias.corrected(_tpot_s(times, short), most_s), gap_s, short)
+    long_s = _with_gap(bias.corrected(_tpot_s(times, long), most_s), gap_s, long)
+    objective_s, softness = placement_input.slo_tpot_s, models.bias.tpot_softness
+    total = _slow(short_s, _with_gap(most_s, gap_s, short), objective_s, short, softness)
+    total += _slow(usual_s, _with_gap(most_s, gap_s, usual), objective_s, usual, softness)
+    total += _slow(long_s, _with_gap(most_s, gap_s, long), objective_s, long, softness)
+    return total / 3.0
 
 
 def _tpot_s(times: Times, num_output: float) -> float:
@@ -227,10 +229,14 @@ def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
     return tpot_s + (gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s)
 
 
-def _slow(tpot_s: float, objective_s: float, num_output: float, softness: float) -> float:
+def _slow(tpot_s: float, most_s: float, objective_s: float, num_output: float, softness: float) -> float:
+    """Probability that an answer of `num_output` tokens misses its TPOT objective. The prediction `tpot_s` is as
+    uncertain as predictions lately were; the bound `most_s`, which engines keep by the length of their steps, is not.
+    """
     if num_output <= 1.0:
         return 0.0
-    return _lateness(tpot_s, objective_s, TPOT_MARGIN, softness)
+    predicted = _lateness(tpot_s, objective_s, TPOT_MARGIN, softness)
+    return min(predicted, _lateness(most_s, objective_s, TPOT_MARGIN, LEAST_TPOT_SOFTNESS))
 
 
 def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: float, models: LatencyModels) -> float:
@@ -291,8 +297,9 @@ def _later_decodes(
         was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
         for later in others.later:
             most_s = longest_step_s(step_s, later.slo_tpot_s) if worker.has_short_steps else inf
-            rise = _later(min(was_s, most_s), min(will_be_s, most_s), later.slo_tpot_s, TPOT_MARGIN, softness)
-            total += horizon_s * later.weighed_per_s * rise
+            was = _slow(was_s, most_s, later.slo_tpot_s, num_output, softness)
+            will_be = _slow(will_be_s, most_s, later.slo_tpot_s, num_output, softness)
+            total += horizon_s * later.weighed_per_s * (will_be - was)
     return others.decode_use * total / others.num_workers / 3.0
 
 

@@ -159,7 +159,7 @@ class _Options:
     def _add_pair(self, decode: DecodePart) -> None:
         """Price the decode worker with the soonest prefill worker that is connected to it."""
         for number, prefill in enumerate(self._prefills):
-            if self._can_pair(prefill, decode):
+            if self._candidates.can_pair(prefill.worker, decode.worker):
                 option = self._hand_over(prefill, decode)
                 if self._best_pair is None or option.cost < self._best_pair.cost:
                     self._best_pair, self._pairing, self._first = option, decode, number
@@ -173,7 +173,7 @@ class _Options:
         sooner = self._prefills[self._first]
         for later in self._prefills[self._first + 1 :]:
             may_be_better = _may_be_better(later, sooner, decode, self._input.now)
-            if may_be_better and self._can_pair(later, decode):
+            if may_be_better and self._candidates.can_pair(later.worker, decode.worker):
                 self._hand_over(later, decode)
 
     def add_prefills_alone(self, most_risk: float) -> None:
@@ -210,13 +210,6 @@ class _Options:
             if other is None or option.cost < other.cost:
                 others[option.path] = option
         return best.prediction(), *[option.prediction() for option in others.values()]
-
-    def _can_pair(self, prefill: PrefillPart, decode: DecodePart) -> bool:
-        worker = prefill.worker
-        decodes = worker.has_short_steps and (worker.running.num or worker.inbound)
-        if decodes and self._candidates.may_stay:
-            return False
-        return self._candidates.can_pair(worker, decode.worker)
 
     def _alone_on_prefill(self, part: DecodePart) -> Option:
         """Price path P."""
@@ -271,7 +264,7 @@ def _may_prefill_alone(
 
 def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> list[PrefillPart]:
     """The prefill workers that compute the prompt first. Workers of one kind that hold equally much of the prompt take
-    equally long.
+    equally long. A worker with short steps that decodes takes whole requests, where the request may stay on one worker.
     """
     now, hits = placement_input.now, placement_input.hits
     best: list[PrefillPart] = []
@@ -279,6 +272,9 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
     model: LatencyModel | None = None
     found: Hit | None = None
     for worker in candidates.prefills:
+        decodes = worker.running.num or worker.inbound
+        if decodes and worker.has_short_steps and candidates.may_stay:
+            continue
         hit = hits.get(worker.worker)
         if worker.running.num:
             done_s = seconds = prefill_s(placement_input, worker)
