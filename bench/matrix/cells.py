@@ -30,8 +30,10 @@ HOST_TOKENS = 1_000_000
 HELD_OUT_SEED = 1000
 CODE_REQUESTS = 8819
 """All requests of the trace. Fewer could leave out its largest bursts."""
-LAST_TUNING_ROW = 7000
-"""Later rows are held out."""
+LAST_TUNING_ROW, LAST_AZURE_TUNING_ROW = 7000, 12_000
+"""Later rows are held out. The azure traces are served at some hundred requests per second: fewer rows per seed than a
+third of them would be half a minute.
+"""
 CONVERSATION_ROWS, AZURE_ROWS = 12_031, 19_366
 """All rows of the traces."""
 HELD_OUT = " held-out"
@@ -72,14 +74,14 @@ def _arxiv(first: int, shift: int = 0) -> Callable[[int, int], list[Arrival]]:
 _TUNING = {
     "conversation": Traffic(rows=_trace(CONVERSATION, 0, LAST_TUNING_ROW), host_tokens=HOST_TOKENS, guess_per_s=2.0),
     "documents": Traffic(rows=_mix("documents"), host_tokens=HOST_TOKENS, guess_per_s=2.0),
-    "azure-conv": Traffic(rows=_trace(AZURE_CONVERSATION, 0, LAST_TUNING_ROW), guess_per_s=70.0),
+    "azure-conv": Traffic(rows=_trace(AZURE_CONVERSATION, 0, LAST_AZURE_TUNING_ROW), guess_per_s=70.0),
     "code-bursts": Traffic(rows=_mix("code-bursts"), num_requests=CODE_REQUESTS, guess_per_s=6.0),
     "arxiv": Traffic(rows=_arxiv(0), guess_per_s=25.0),
 }
 _HELD_OUT_ROWS = {
     "conversation": _trace(CONVERSATION, LAST_TUNING_ROW, CONVERSATION_ROWS),
     "documents": _mix("documents", HELD_OUT_SEED),
-    "azure-conv": _trace(AZURE_CONVERSATION, LAST_TUNING_ROW, AZURE_ROWS),
+    "azure-conv": _trace(AZURE_CONVERSATION, LAST_AZURE_TUNING_ROW, AZURE_ROWS),
     "code-bursts": _mix("code-bursts", HELD_OUT_SEED),
     "arxiv": _arxiv(LAST_TUNING_ROW, HELD_OUT_SEED),
 }

@@ -5,15 +5,18 @@ policy differ in the rule alone. What each is run with, the table `BASELINES` sa
 decode (decode workers here) or two, Baton's own queue and refusals or none, Baton's engines or vLLM's.
 
 Names that begin with `goodput` are Baton's policy, whole or without a part, and no rivals. In other names `_admission`
-stands for Baton's queue and refusals, and `_steps` for Baton's engines. So the part of a gain that each makes can be
-told from the part that the choice of workers makes.
+stands for Baton's queue and refusals, `_filter` for these and a choice among the workers on which they would take the
+request, and `_steps` for Baton's engines. So the part of a gain that each makes can be told from the part that the
+choice of workers makes.
 """
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from cluster.messages.ids import Path
+from router.admission.verdict import Verdict, judge
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
 from router.placement.cost import alone, hand_over
@@ -155,22 +158,62 @@ def pd_threshold(placement_input: PlacementInput, candidates: Candidates, models
     return _pair(candidates, prefills, [decode])
 
 
+def min_ttft_refuses(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """As `min_ttft`, and the request is refused if the predicted TTFT exceeds its objective: the admission of
+    Mooncake's Algorithm 1 for workers that take whole requests.
+    """
+    choice = min_ttft(placement_input, candidates, models)
+    if choice is None or choice.decode is None:
+        return None
+    queue_s = choice.decode.prompts.seconds_before(placement_input.due_at, placement_input.now)
+    ttft_s = placement_input.age_s + queue_s + prefill_s(placement_input, choice.decode)
+    return choice if ttft_s <= placement_input.slo.ttft_s else None
+
+
 def with_admission(rule: Policy) -> Policy:
-    """The rule behind Baton's queue and refusals: its choice is priced, so that admission has a prediction to judge."""
+    """The rule behind Baton's queue and refusals. Its choice is priced, so that admission has a prediction to judge."""
+    return partial(_priced, rule)
+
+
+def with_filter(rule: Policy) -> Policy:
+    """As `with_admission`, and the rule chooses among the workers on which admission would take the request. If it
+    would take it on none, the rule's first choice is judged.
+    """
 
     def choose(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-        choice = rule(placement_input, candidates, models)
-        if choice is None or choice.decode is None:
-            return choice
-        decode = DecodePart(placement_input, choice.decode)
-        if choice.prefill is None:
-            option = alone(placement_input, decode, models)
-        else:
-            option = hand_over(placement_input, prefill_part(placement_input, choice.prefill), decode, models)
-        prediction = option.prediction()
-        return Choice(choice.path, choice.prefill, choice.decode, choice.why, option.work, prediction, (prediction,))
+        first: Choice | None = None
+        left = candidates
+        while (choice := _priced(rule, placement_input, left, models)) is not None:
+            if judge(placement_input, choice, 0.0, is_contended=False) is Verdict.ADMIT:
+                return choice
+            first = first or choice
+            left = _without(left, choice.decode)
+        return first
 
     return choose
+
+
+def _priced(rule: Policy, placement_input: PlacementInput, left: Candidates, models: LatencyModels) -> Choice | None:
+    choice = rule(placement_input, left, models)
+    if choice is None or choice.decode is None:
+        return None
+    decode = DecodePart(placement_input, choice.decode)
+    if choice.prefill is None:
+        option = alone(placement_input, decode, models)
+    else:
+        option = hand_over(placement_input, prefill_part(placement_input, choice.prefill), decode, models)
+    prediction = option.prediction()
+    return Choice(choice.path, choice.prefill, choice.decode, choice.why, option.work, prediction, (prediction,))
+
+
+def _without(candidates: Candidates, refused: WorkerState | None) -> Candidates:
+    decodes = [worker for worker in candidates.decodes if worker is not refused]
+    may_hand_over, stale_share, suspects = candidates.may_hand_over, candidates.stale_share, candidates.suspects
+    return Candidates(None, candidates.prefills, decodes, stale_share, suspects, may_hand_over)
+
+
+def _on_our_engines(policy: Policy) -> Baseline:
+    return Baseline(_fixed(policy), has_prefill_pool=False, has_admission=True, has_step_policy=True)
 
 
 BASELINES = {
@@ -180,6 +223,7 @@ BASELINES = {
     "prefix_affinity": Baseline(_fixed(prefix_affinity), has_prefill_pool=False),
     "lmetric": Baseline(_fixed(lmetric), has_prefill_pool=False),
     "min_ttft": Baseline(_fixed(min_ttft), has_prefill_pool=False),
+    "min_ttft_refuses": Baseline(_fixed(min_ttft_refuses), has_prefill_pool=False),
     "pd_round_robin": Baseline(_fixed(pd_round_robin), has_prefill_pool=True),
     "pd_least": Baseline(_fixed(pd_least), has_prefill_pool=True),
     "pd_mooncake": Baseline(_fixed(pd_mooncake), has_prefill_pool=True),
@@ -187,12 +231,12 @@ BASELINES = {
     "lmetric_admission": Baseline(_fixed(with_admission(lmetric)), has_prefill_pool=False, has_admission=True),
     "min_ttft_admission": Baseline(_fixed(with_admission(min_ttft)), has_prefill_pool=False, has_admission=True),
     "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
-    "lmetric_admission_steps": Baseline(
-        _fixed(with_admission(lmetric)), has_prefill_pool=False, has_admission=True, has_step_policy=True
-    ),
-    "min_ttft_admission_steps": Baseline(
-        _fixed(with_admission(min_ttft)), has_prefill_pool=False, has_admission=True, has_step_policy=True
-    ),
+    "lmetric_filter": Baseline(_fixed(with_filter(lmetric)), has_prefill_pool=False, has_admission=True),
+    "min_ttft_filter": Baseline(_fixed(with_filter(min_ttft)), has_prefill_pool=False, has_admission=True),
+    "lmetric_admission_steps": _on_our_engines(with_admission(lmetric)),
+    "min_ttft_admission_steps": _on_our_engines(with_admission(min_ttft)),
+    "lmetric_filter_steps": _on_our_engines(with_filter(lmetric)),
+    "min_ttft_filter_steps": _on_our_engines(with_filter(min_ttft)),
     "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, has_step_policy=True),
     "goodput_no_steps": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),
     "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, has_step_policy=True),

@@ -42,6 +42,13 @@ def test_rule_with_admission_refuses_what_it_would_serve_late(rule: str, num_pre
     assert admitted.accepted_attainment > plain.accepted_attainment
 
 
+def test_rule_that_refuses_by_its_own_prediction_serves_in_time_what_it_takes() -> None:
+    crowded = Experiment(generate(MIXES["poisson"], 400), Cluster(num_workers=4), parse_slos("loose"))
+    plain, refusing = (summary(crowded.run(name, 0, 60.0)) for name in ("min_ttft", "min_ttft_refuses"))
+    assert plain.accepted == 1.0 > refusing.accepted
+    assert refusing.accepted_attainment > plain.accepted_attainment
+
+
 def test_policy_without_admission_refuses_nothing() -> None:
     crowded = Experiment(generate(MIXES["poisson"], 400), Cluster(num_workers=4), parse_slos("mid"))
     assert summary(crowded.run("goodput_no_admission", 2, 60.0)).accepted == 1.0

@@ -1,0 +1,34 @@
+"""Rules of other routers behind Baton's admission."""
+
+from cluster.messages.ids import Path
+from cluster.simulation.baselines import with_admission, with_filter
+from router.placement.candidates import Candidates, Choice, Policy
+from router.placement.placement_input import PlacementInput
+from router.prediction.learned_latency import LatencyModels
+from router.state import RouterState
+from tests.unit.clusters import SLO, a_report, ask, put
+
+
+def lowest_name(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    worker = min(candidates.decodes, key=lambda worker: worker.worker, default=None)
+    return Choice(Path.DECODE, None, worker, "the lowest name") if worker else None
+
+
+def two_workers(policy: Policy) -> RouterState:
+    state = RouterState(SLO, policy)
+    for name in ("d0", "d1"):
+        state.handle(a_report(name), 0.0)
+    return state
+
+
+def test_rule_with_admission_has_its_choice_judged() -> None:
+    state = two_workers(with_admission(lowest_name))
+    assert put(state, ask("first", 20_000, ttft_s=2.2), 0.0).generating == "d0"
+    assert state.place(ask("second", 20_000, ttft_s=2.2), 0.0) is None
+
+
+def test_rule_with_filter_chooses_among_the_workers_that_admission_takes() -> None:
+    state = two_workers(with_filter(lowest_name))
+    assert put(state, ask("first", 20_000, ttft_s=2.2), 0.0).generating == "d0"
+    assert put(state, ask("second", 20_000, ttft_s=2.2), 0.0).generating == "d1"
+    assert state.place(ask("third", 20_000, ttft_s=2.2), 0.0) is None
