@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from bench.goals.goodput import missed
 from bench.goals.verdict import conclude
 from bench.matrix import robust
 from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, TRAFFIC, matching
-from bench.matrix.report import Matrix, details, heading, markdown, row, table, verdicts
+from bench.matrix.report import Matrix, details, gains, markdown, rates
 from bench.matrix.search import OUR_SPLIT, OURS, Job, Result, find
 from bench.matrix.trials import code_digest
 from cluster.cli.truth_options import add_truth, truth_of
@@ -207,18 +207,15 @@ class _Bench:
     # ---- the rows at a fixed load
 
     def _robust(self, executor: ProcessPoolExecutor) -> list[robust.Fixed]:
-        reference = ("conversation/mid", "pd_mooncake")
-        if Matrix(self._results).rate(*reference) is None:
-            self._search(executor, reference[:1], reference[1:])
-        rate = Matrix(self._results).rate(*reference)
-        if not rate:
-            sys.exit("bench: Mooncake's rule carries no load: there is none to fix")
-        number = self._arguments.requests or TRAFFIC["conversation"].num_requests
+        best = {result.policy: result for result in self._results if result.cell == robust.CELL and not result.seed}
+        missing = [name for name in robust.POLICIES if name not in best]
+        self._search(executor, [robust.CELL], missing)
+        best |= {result.policy: result for result in self._results if result.cell == robust.CELL and not result.seed}
         futures: list[Future[robust.Fixed]] = []
         for variation in robust.VARIATIONS:
             for policy in variation.policies:
-                work: Any = (variation, policy, rate, number, *self._trial_file())
-                futures.append(executor.submit(robust.measure, *work))
+                if best[policy].rate:
+                    futures.append(executor.submit(robust.measure, variation, best[policy], *self._trial_file()))
         results = []
         for number, future in enumerate(futures, 1):
             result = future.result()
@@ -234,11 +231,12 @@ class _Bench:
         text = f"`{' '.join(sys.argv)}`, code {self._code}\n\n"
         if self._results:
             attained = f"{100 * self._arguments.target:g} % attainment"
-            print(f"\nHighest rate at {attained}, with the best split and step tokens\n")
-            print(table(matrix))
+            tables = [rates(matrix), gains(matrix)] if OURS in matrix.policies else [rates(matrix)]
+            print(f"\nHighest rate at {attained}, with the best split and step tokens")
+            for rows in tables:
+                print(f"\n{aligned(rows)}")
             print(f"\nWho is served at that rate\n\n{aligned(details(matrix))}")
-            text += markdown([heading(matrix), *(row(matrix, cell) for cell in matrix.cells)])
-            text += "\n" + markdown(details(matrix))
+            text += "\n".join(markdown(rows) for rows in [*tables, details(matrix)])
         if fixed:
             print("\nAt a fixed load: attainment, good requests per second\n")
             print(aligned(robust.rows(fixed)))
@@ -258,7 +256,7 @@ class _Bench:
         self._arguments.json.with_suffix(".md").write_text(text)
         print(f"\nbench: wrote {self._arguments.json} and .md in {_minutes(time.monotonic() - self._began_at)}")
         if OURS in matrix.policies and len(matrix.policies) > 1:
-            conclude(verdicts(matrix))
+            conclude(missed(matrix))
 
 
 def _minutes(seconds: float) -> str:

@@ -1,13 +1,14 @@
 """Rows at a fixed load: what a policy makes of stale metrics, slow links, a wrong P:D ratio, overload and lost workers.
 
-All of them are the conversation trace at mid TPOT. The load is that at which Mooncake's rule attains 90 % at its best
-split, so that no load is chosen to favour ours.
+All of them are the conversation trace at mid TPOT. Each policy has LOAD of its own highest rate in that cell, at its
+best setting there. So each begins from where it is good, and a row shows what it loses.
 """
 
 from typing import Any
 
 import msgspec
 
+from bench.matrix.search import Result
 from bench.matrix.trials import TrialFile, TrialKey
 from cluster.messages.ids import Pool
 from cluster.simulation.baselines import BASELINES
@@ -16,9 +17,9 @@ from cluster.simulation.pools.pool_setting import Fault
 from cluster.simulation.results.summary import RunSummary
 
 CELL = "conversation/mid"
-SPLIT = 4
-"""Prefill workers of eight, where a row does not say."""
-POLICIES = ("goodput", "lmetric_admission", "lmetric", "pd_least", "pd_mooncake", "pd_threshold")
+LOAD = 0.9
+"""Share of a policy's highest rate. Higher leaves no room for anything wrong; lower hides what is wrong."""
+POLICIES = ("goodput", "lmetric_admission", "min_ttft_filter", "lmetric", "pd_mooncake", "pd_threshold")
 LOST_AT = 0.4
 """Share of the run after which a worker dies."""
 PLAIN = Cluster(host_tokens=1_000_000)
@@ -27,7 +28,8 @@ PLAIN = Cluster(host_tokens=1_000_000)
 class Variation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cluster: Cluster = PLAIN
-    num_prefill: int = SPLIT
+    num_prefill: int | None = None
+    """None: the best split of the policy."""
     load: float = 1.0
     """Relative to the fixed one."""
     loses: Pool | None = None
@@ -87,26 +89,30 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     summary: RunSummary | None
 
 
-def measure(variation: Variation, policy: str, rate: float, num_requests: int, *trial_file: Any) -> Fixed:
-    has_pool = BASELINES[policy].has_prefill_pool
+def measure(variation: Variation, at_best: Result, *trial_file: Any) -> Fixed:
+    """`at_best`: the highest rate of the policy in CELL, and its setting there."""
+    num_prefill = at_best.num_prefill if variation.num_prefill is None else variation.num_prefill
+    rate = LOAD * at_best.rate
+    cluster = _with_loss(variation, at_best.num_requests / rate)
     key = TrialKey(
         cell=CELL,
-        policy=policy,
-        num_prefill=variation.num_prefill if has_pool else 0,
+        policy=at_best.policy,
+        num_prefill=num_prefill,
         rate=float(f"{variation.load * rate:.6g}"),
-        seed=0,
-        num_requests=num_requests,
+        seed=at_best.seed,
+        num_requests=at_best.num_requests,
         target=None,
-        cluster=_with_loss(variation, num_requests / rate),
+        cluster=msgspec.structs.replace(cluster, decode_step_tokens=at_best.step_tokens),
     )
-    return Fixed(name=variation.name, policy=policy, rate=key.rate, summary=TrialFile(*trial_file).get(key).summary)
+    found = TrialFile(*trial_file).get(key).summary
+    return Fixed(name=variation.name, policy=at_best.policy, rate=key.rate, summary=found)
 
 
 def rows(results: list[Fixed]) -> list[tuple[str, ...]]:
     """Attainment and good requests per second, by policy."""
     by_place = {(result.name, result.policy): result.summary for result in results}
     names = list(dict.fromkeys(result.name for result in results))
-    table: list[tuple[str, ...]] = [("conversation/mid", *POLICIES)]
+    table: list[tuple[str, ...]] = [(CELL, *POLICIES)]
     for name in names:
         cells = []
         for policy in POLICIES:

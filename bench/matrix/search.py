@@ -65,6 +65,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cell: str
     policy: str
     seed: int
+    num_requests: int
     num_prefill: int
     step_tokens: int
     rate: float
@@ -72,6 +73,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     summary: RunSummary | None
     """Figures of the run at that rate."""
     took_s: float
+
+    @property
+    def tokens(self) -> float:
+        """Tokens within SLO at that rate, per second, as a multiple of the mean tokens of a request."""
+        return self.rate * self.summary.token_attainment if self.summary else 0.0
 
 
 def find(job: Job, *trial_file: Any) -> Result:
@@ -103,6 +109,7 @@ def find(job: Job, *trial_file: Any) -> Result:
         cell=job.cell,
         policy=job.policy,
         seed=job.seed,
+        num_requests=job.num_requests,
         num_prefill=best.setting.num_prefill,
         step_tokens=best.setting.step_tokens,
         rate=rate,

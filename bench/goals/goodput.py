@@ -1,0 +1,26 @@
+"""The goals of bench/goodput.py: in no cell is our policy worse than it was, by more than noise. Pure."""
+
+from collections.abc import Mapping
+
+from bench.goals.verdict import below
+from bench.matrix.report import Matrix, gain, in_requests, in_tokens
+
+NOISE = 0.05
+"""Share of a gain by which a run may be below the gain that is on record: seeds and numbers of requests differ. Higher
+lets a policy lose what it had; lower fails for chance.
+"""
+RECORDED: Mapping[str, tuple[float, float]] = {}
+"""By cell: our rate, and our tokens within SLO, relative to those of the best rival, as docs/benchmarks.md has them."""
+
+
+def missed(matrix: Matrix) -> list[str]:
+    """Cells that are not on record have no goal."""
+    found = []
+    for cell in matrix.cells:
+        for kind, measure, recorded in zip(
+            ("requests", "tokens"), (in_requests, in_tokens), RECORDED.get(cell, ()), strict=False
+        ):
+            gained = gain(matrix, cell, measure)
+            if gained is not None:
+                found += below(f"{cell}, {kind} relative to {gained.rival}", gained.mean, (1.0 - NOISE) * recorded)
+    return found
