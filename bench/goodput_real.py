@@ -1,6 +1,6 @@
-"""Goodput of real engines on this machine: Baton against colocated vLLM servers with least-loaded routing at their best
-step size, fixed P->D on Baton's own engines, and vllm-router in P/D mode. Chats, long prompts, and both at once, in an
-open loop.
+"""Goodput of real engines on this machine: Baton against colocated vLLM servers at their best step size behind a
+prefix-aware, least-loaded router, fixed P->D on Baton's own engines, and vllm-router in P/D mode. Chats, long prompts,
+and both at once, in an open loop.
 
 docs/benchmarks.md says how to read the tables. After each round they are written anew, so a run that is stopped leaves
 what it has.
@@ -29,7 +29,7 @@ from bench.live.contenders import NUM_WORKERS, Contender, Stage, adapted, conten
 from bench.live.memory import require_room
 from bench.live.mixes import LONG_SHARES
 from bench.live.report import Report
-from bench.live.rounds import Measurement, Plan, Results
+from bench.live.rounds import Measurement, Plan
 from bench.live.tuning import STEP_TOKENS, Tried, best, in_order, try_all
 from bench.overhead import STOP_SIGNALS, machine, stop
 
@@ -71,15 +71,14 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
         stack.callback(census.kill, LOAD_GENERATOR)
         generator = started_generator(setting)
         candidates = step_sizes(arguments.vllm_step_tokens, setting.engine["max_num_batched_tokens"], arguments.quick)
-        calibrated: Results | None = None
         tried: list[Tried] = []
         if len(candidates) > 1:
-            calibrated, tried = try_all(candidates, arguments.workers, plan, setting, generator, say)
+            tried = try_all(candidates, arguments.workers, plan, setting, generator, say)
         step_tokens = best(tried).step_tokens if tried else candidates[0]
         compared = contenders(setting, generator, arguments.workers, step_tokens)
         stage = _started(compared, arguments.workers, stack, say)
         measurement = Measurement(plan, compared, stage, setting.model, say)
-        for results in measurement.rounds(calibrated or measurement.calibrated()):
+        for results in measurement.rounds(measurement.calibrated()):
             report = Report(plan, results)
             tuning = {"workers": arguments.workers, "vllm_step_tokens": step_tokens, "tried": list(map(asdict, tried))}
             arguments.json.write_text(json.dumps(report.to_json(machine()) | tuning, indent=1))

@@ -1,7 +1,8 @@
 """The open loop on systems that speak HTTP: one process, plain sockets, every request sent when it is due.
 
-Where a system has several servers it chooses the one with the fewest open requests: what a least-loaded router in
-front of them would do, at no cost and with perfect knowledge.
+Where a system has several servers, it chooses the one with the fewest open requests, or the one that had the
+conversation's last turn and caches it, if that one has hardly more. A prefix-aware, least-loaded router would do so,
+at some cost and with older knowledge.
 """
 
 import asyncio
@@ -17,6 +18,10 @@ from bench.fronts.load import obey
 from bench.live.goodput import Answer
 from bench.live.mixes import Ask
 
+STICKY_REQUESTS = 2
+"""Open requests that the server of a conversation's last turn may have more than the least loaded one. More lets turns
+wait behind each other; fewer computes their prompts again.
+"""
 LIMIT_S = 30.0
 """Seconds after which a request is given up. Such a request has missed every SLO."""
 
@@ -44,6 +49,8 @@ class OpenLoop:
             encoded(self._model, ask.messages, ask.max_tokens, load.headers.get(ask.kind, {})) for ask in load.asks
         ]
         self._open = dict.fromkeys(load.ports, 0)
+        self._last_port: dict[str, int] = {}
+        """The server of the last turn, by a conversation's first message."""
         self._room = asyncio.Semaphore(load.most_open or len(load.asks) or 1)
         self._answers: list[Answer] = []
 
@@ -68,9 +75,7 @@ class OpenLoop:
         await asyncio.sleep(started_at + ask.at_s - loop.time())
         async with self._room:
             late_s = loop.time() - started_at - ask.at_s
-            port = min(self._open, key=self._open.__getitem__)
-            # The next tie goes to another one: what was chosen last is the last in order.
-            self._open[port] = self._open.pop(port) + 1
+            port = self._chosen(ask.messages[0])
             try:
                 async with asyncio.timeout(LIMIT_S):
                     trace = await exchanged(port, request)
@@ -83,6 +88,17 @@ class OpenLoop:
         return Answer(
             ask.kind, 200, trace.ttft_s, trace.tpot_s, trace.prompt_tokens, trace.tokens, late_s, trace.answer_id
         )
+
+    def _chosen(self, first_message: str) -> int:
+        """The server that gets the request, which is open there from now on."""
+        least = min(self._open, key=self._open.__getitem__)
+        port = self._last_port.get(first_message, least)
+        if self._open[port] > self._open[least] + STICKY_REQUESTS:
+            port = least
+        # The next tie goes to another one: what was chosen last is the last in order.
+        self._open[port] = self._open.pop(port) + 1
+        self._last_port[first_message] = port
+        return port
 
 
 def main() -> None:

@@ -9,8 +9,9 @@ A worker spends its time in one of two modes:
   knee of the step model are free.
 
 The program chooses which share of each request is served, and for each time bin how the workers' time is divided
-between the modes. The program is a relaxation: every schedule that serves a set of requests within their SLO is one of
-its solutions. So no policy attains more, and the best policy may attain less:
+between the modes. The program is a relaxation: every schedule that serves a set of requests within their SLO, on such
+workers and with steps of at most `max_step_tokens`, is one of its solutions. So no policy attains more, and the best
+policy may attain less:
 
 - A prefix that any earlier request has had is cached on every worker, and moving KV blocks takes no time.
 - A request may be served in part, by any number of workers, and may decode before its prompt is computed.

@@ -69,7 +69,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--policy",
         type=_policies,
-        default="goodput,lmetric,pd_mooncake,round_robin",
+        default="goodput,min_ttft_admission,lmetric,pd_mooncake,round_robin",
         metavar="NAME[,NAME...]",
         help="policies to compare, or `all` (default: %(default)s)",
     )

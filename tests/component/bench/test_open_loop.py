@@ -68,9 +68,20 @@ async def test_answers_come_in_the_order_of_the_asks_with_times_tokens_and_refus
 
 async def test_of_several_servers_the_one_with_the_fewest_open_requests_is_next() -> None:
     async with servers(2) as started:
-        load = OpenLoad([Ask(0.0, CHAT, ("hello",), 2)] * 6, [server.port for server in started], {})
-        await answers(load)
+        asked = [Ask(0.0, CHAT, (f"hello {number}",), 2) for number in range(6)]
+        await answers(OpenLoad(asked, [server.port for server in started], {}))
         assert [len(server.seen) for server in started] == [3, 3]
+
+
+async def test_turns_of_a_conversation_meet_their_server_unless_it_is_busier() -> None:
+    async with servers(2) as started:
+        ports = [server.port for server in started]
+        turns = [Ask(number / 5, CHAT, ("hello", *["and", "then"] * number), 2) for number in range(3)]
+        await answers(OpenLoad(turns, ports, {}))
+        assert sorted(len(server.seen) for server in started) == [0, 3]
+        at_once = [Ask(0.0, CHAT, ("hello",), 2)] * 6
+        await answers(OpenLoad(at_once, ports, {}))
+        assert sorted(len(server.seen) for server in started) == [3, 6]
 
 
 async def test_a_server_that_does_not_listen_is_an_answer_that_did_not_come() -> None:

@@ -81,7 +81,7 @@ def test_each_size_runs_alone_and_all_have_the_same_slos(tmp_path: Path, monkeyp
     )
     plan, no_driver = Plan(["mixed"], 0.6, 1, 1.0, 5.0, 0.1, 3.0, 0), None
     nobody: Any = no_driver
-    _, tried = try_all(STEP_TOKENS, 2, plan, setting, nobody, lambda _: None)
+    tried = try_all(STEP_TOKENS, 2, plan, setting, nobody, lambda _: None)
     assert [one.step_tokens for one in tried] == [2048, 128, 256, 512]
     assert FakeMeasurement.calibrated_with == [2048]
     assert FakeServers.up == []
