@@ -54,7 +54,7 @@ def _bound_at(cell: str, num_requests: int, rate: float) -> Bound:
     began_at = time.monotonic()
     cluster = cluster_of(cell, MOST_STEP_TOKENS)
     workload = experiment(cell, 0, num_requests, cluster).workload(rate)
-    found = bound(workload, cluster.step_model, cluster.num_workers, MOST_STEP_TOKENS)
+    found = bound(workload, cluster.step_model, cluster.num_workers, MOST_STEP_TOKENS, cluster.kv_capacity_tokens)
     took_s = time.monotonic() - began_at
     print(
         f"{cell} at {rate:.3g} req/s: {100 * found.attainment:.1f} % at most ({took_s:.0f} s)",

@@ -4,9 +4,9 @@ A worker spends its time in one of two modes:
 
 - **Prefill alone.** Steps of `max_step_tokens` prompt tokens, which are the cheapest ones.
 - **Decode.** The mean step is at most as long as the TPOT objective, because the TPOT of a request is the mean of its
-  steps. Longer steps read the weights less often, so the bound takes steps of exactly that length. What reading the
-  weights leaves of a step is spent on the context of decoding requests and on prompt tokens. Prompt tokens up to the
-  knee of the step model are free.
+  steps. Each step reads the weights. What that leaves of the time is spent on the context of decoding requests and on
+  prompt tokens. Prompt tokens up to the knee of the step model are free in each step. The requests that decode in a
+  step have their KV blocks in the worker's memory; a prefix that several have is there once.
 
 The program chooses which share of each request is served, and for each time bin how the workers' time is divided
 between the modes. The program is a relaxation: every schedule that serves a set of requests within their SLO, on such
@@ -15,7 +15,7 @@ policy may attain less:
 
 - A prefix that any earlier request has had is cached on every worker, and moving KV blocks takes no time.
 - A request may be served in part, by any number of workers, and may decode before its prompt is computed.
-- Memory has no limit, and no step is rounded.
+- Memory limits only what decodes, by the new tokens of prompts and the answers so far. No step is rounded.
 """
 
 from collections.abc import Sequence
@@ -35,6 +35,9 @@ BIN_S = 0.5
 times before the arrival of its request, or after its deadline.
 """
 
+NUM_LIMITS = 5
+"""Kinds of limits: the workers' time, the work of decode mode, its free prompt tokens, its memory, and its steps."""
+
 
 class Bound(NamedTuple):
     attainment: float
@@ -52,6 +55,8 @@ class Demand(NamedTuple):
     """Time for the attention of the new prompt tokens."""
     context_s: float
     """Time for reading the context of all tokens of the answer but the first."""
+    held_tokens: float
+    """KV tokens that are in memory for this request alone, summed over the steps of its answer."""
     from_s: float
     first_by_s: float
     """Latest time of the first token."""
@@ -59,11 +64,14 @@ class Demand(NamedTuple):
     """Latest time of the last token."""
 
 
-def bound(workload: Sequence[SimRequest], model: StepModel, num_workers: int, max_step_tokens: int) -> Bound:
+def bound(
+    workload: Sequence[SimRequest], model: StepModel, num_workers: int, max_step_tokens: int, kv_capacity_tokens: int
+) -> Bound:
     """The bound of a workload whose requests all have the same TPOT objective. As in every figure of a run
     (cluster/simulation/results/summary.py), the first tenth of the requests is not measured.
     """
-    program = _Program(demands(workload, model), _Worker(model, max_step_tokens, workload[0].slo.tpot_s), num_workers)
+    worker = _Worker(model, max_step_tokens, workload[0].slo.tpot_s, kv_capacity_tokens)
+    program = _Program(demands(workload, model), worker, num_workers)
     counts = np.ones(len(workload))
     counts[: round(WARM_UP * len(workload))] = 0.0
     tokens = counts * [request.num_prompt + request.num_output for request in workload]
@@ -88,6 +96,7 @@ def demands(workload: Sequence[SimRequest], model: StepModel) -> list[Demand]:
                 num_new=num_new,
                 attention_s=model.attended_s * prompt_attention(num_new, hit),
                 context_s=num_gaps * (model.request_s + model.context_s * (request.num_prompt + (num_gaps + 1) / 2)),
+                held_tokens=num_gaps * (num_new + (num_gaps + 1) / 2),
                 from_s=request.arrival_s,
                 first_by_s=first_by_s,
                 last_by_s=first_by_s + num_gaps * request.slo.tpot_s,
@@ -97,17 +106,19 @@ def demands(workload: Sequence[SimRequest], model: StepModel) -> list[Demand]:
 
 
 class _Worker:
-    """What one second of a worker's time gives in each mode."""
+    """What a worker's time gives in each mode."""
 
-    def __init__(self, model: StepModel, max_step_tokens: int, tpot_s: float) -> None:
+    def __init__(self, model: StepModel, max_step_tokens: int, tpot_s: float, kv_capacity_tokens: int) -> None:
         self.alone_token_s = model.step_s(max_step_tokens, 0.0, 0.0, 0.0) / max_step_tokens
         """Seconds of a prompt token in prefill mode."""
         self.beside_token_s = model.token_s + model.beyond_knee_s
         """Seconds of a prompt token in decode mode that is not free."""
-        self.free_tokens_per_s = model.knee_tokens / tpot_s
-        """Prompt tokens in decode mode that are free."""
-        self.decode_share = max(0.0, 1.0 - model.fixed_s / tpot_s)
-        """Share of the time in decode mode that reading the weights leaves."""
+        self.free_tokens = model.knee_tokens
+        """Prompt tokens of a step in decode mode that are free."""
+        self.fixed_s = model.fixed_s
+        """Seconds of a step in decode mode for reading the weights."""
+        self.longest_step_s = tpot_s
+        self.kv_capacity_tokens = kv_capacity_tokens
 
 
 class _Matrix:
@@ -129,7 +140,7 @@ class _Program:
     """The linear program. Its variables are, in this order:
 
     1. the served share of each request;
-    2. the workers' seconds in decode mode in each bin;
+    2. the workers' seconds in decode mode in each bin, and the number of their steps in decode mode;
     3. for each request and bin, the shares of its prompt that are computed in prefill mode, free in decode mode, and at
        cost in decode mode, and the share of its answer that is decoded.
     """
@@ -139,20 +150,28 @@ class _Program:
         self._num_bins = int(max(demand.last_by_s for demand in several) / BIN_S) + 1
         self._seconds = num_workers * BIN_S
         self._limits, self._equal = _Matrix(), _Matrix()
-        self._num_variables = self._num_requests + self._num_bins
+        self._of_time, self._of_work, self._of_free_tokens, self._of_memory, self._of_length = (
+            number * self._num_bins for number in range(NUM_LIMITS)
+        )
+        """The first row of each kind of limit, of which each bin has one."""
+        self._num_variables = self._num_requests + 2 * self._num_bins
         for number, demand in enumerate(several):
             self._add(number, demand, worker)
         for at in range(self._num_bins):
-            seconds = self._num_requests + at
-            self._limits.put(at, seconds, 1.0)
-            self._limits.put(self._num_bins + at, seconds, -worker.decode_share)
-            self._limits.put(2 * self._num_bins + at, seconds, -worker.free_tokens_per_s)
+            seconds, steps = self._num_requests + at, self._num_requests + self._num_bins + at
+            self._limits.put(self._of_time + at, seconds, 1.0)
+            self._limits.put(self._of_work + at, seconds, -1.0)
+            self._limits.put(self._of_work + at, steps, worker.fixed_s)
+            self._limits.put(self._of_free_tokens + at, steps, -float(worker.free_tokens))
+            self._limits.put(self._of_memory + at, steps, -float(worker.kv_capacity_tokens))
+            self._limits.put(self._of_length + at, seconds, 1.0)
+            self._limits.put(self._of_length + at, steps, -worker.longest_step_s)
 
     def most(self, worth: NDArray[np.float64]) -> float:
         """The largest sum of the worth of the served requests."""
         costs = np.zeros(self._num_variables)
         costs[: self._num_requests] = -worth
-        limits = np.zeros(3 * self._num_bins)
+        limits = np.zeros(NUM_LIMITS * self._num_bins)
         limits[: self._num_bins] = self._seconds
         upper = np.full(self._num_variables, np.inf)
         upper[: self._num_requests] = 1.0
@@ -176,16 +195,17 @@ class _Program:
         self._equal.put(number, number, -1.0)
         for at in range(int(demand.from_s / BIN_S), int(demand.first_by_s / BIN_S) + 1):
             alone, free, beside = (self._variable(number) for _ in range(3))
-            self._limits.put(at, alone, alone_s)
-            self._limits.put(self._num_bins + at, free, demand.attention_s)
-            self._limits.put(2 * self._num_bins + at, free, float(demand.num_new))
-            self._limits.put(self._num_bins + at, beside, beside_s)
+            self._limits.put(self._of_time + at, alone, alone_s)
+            self._limits.put(self._of_work + at, free, demand.attention_s)
+            self._limits.put(self._of_free_tokens + at, free, float(demand.num_new))
+            self._limits.put(self._of_work + at, beside, beside_s)
         if not demand.context_s:
             return
         self._equal.put(self._num_requests + number, number, -1.0)
         for at in range(int(demand.from_s / BIN_S), int(demand.last_by_s / BIN_S) + 1):
             decoding = self._variable(self._num_requests + number)
-            self._limits.put(self._num_bins + at, decoding, demand.context_s)
+            self._limits.put(self._of_work + at, decoding, demand.context_s)
+            self._limits.put(self._of_memory + at, decoding, demand.held_tokens)
 
     def _variable(self, part: int) -> int:
         """A new variable: a share of a prompt (`part` is the number of the request) or of an answer (after these)."""

@@ -20,7 +20,9 @@ def a_workload(rate: float, slo: str = "mid") -> list[SimRequest]:
 
 
 def bound_at(rate: float, slo: str = "mid") -> Bound:
-    return bound(a_workload(rate, slo), FEW.step_model, FEW.num_workers, FEW.prefill_step_tokens)
+    return bound(
+        a_workload(rate, slo), FEW.step_model, FEW.num_workers, FEW.prefill_step_tokens, FEW.kv_capacity_tokens
+    )
 
 
 @pytest.mark.parametrize("rate", [5.0, 15.0, 30.0])
@@ -39,6 +41,12 @@ def test_all_is_attained_at_light_load_and_less_at_a_thousandfold() -> None:
 
 def test_tighter_objective_attains_less() -> None:
     assert bound_at(60.0, "tight").token_attainment < bound_at(60.0, "loose").token_attainment
+
+
+def test_less_memory_attains_less() -> None:
+    model, workload = FEW.step_model, a_workload(60.0, "loose")
+    much, little = (bound(workload, model, 2, FEW.prefill_step_tokens, tokens) for tokens in (300_000, 5_000))
+    assert little.token_attainment < much.token_attainment - 0.02
 
 
 def test_prefix_of_an_earlier_request_costs_nothing() -> None:
