@@ -22,7 +22,6 @@ from router.placement.option import Harm, Option, Times, Workers
 from router.placement.placement_input import USUAL, PlacementInput
 from router.placement.work import DecodePart, PrefillPart, handoff_s, prompt_memory_wait_s, stall_s, work_alone
 from router.prediction.learned_latency import LatencyModels
-from router.prediction.path_bias import LEAST_TPOT_SOFTNESS
 from router.prediction.step_chunk import longest_step_s
 
 MARGIN: Final = 0.9
@@ -32,6 +31,10 @@ that are often too short.
 """
 TPOT_MARGIN: Final = 1.0
 """The same for a TPOT objective, which engines keep by the length of their steps."""
+LONGEST_SOFTNESS: Final = 0.02
+"""Softness of the threshold for a TPOT that is as long as the engine's longest step, as a share of the objective. Higher
+refuses requests whose TPOT the engine keeps; lower trusts the lengths of steps more exactly than they are kept.
+"""
 VICTIM_WEIGHT: Final = 1.0
 """Cost of one expected victim. Higher has requests wait rather than harm others; lower lets them in at others' cost."""
 FUTURE_WEIGHT: Final = 1.0
@@ -236,7 +239,7 @@ def _slow(tpot_s: float, most_s: float, objective_s: float, num_output: float, s
     if num_output <= 1.0:
         return 0.0
     predicted = _lateness(tpot_s, objective_s, TPOT_MARGIN, softness)
-    return min(predicted, _lateness(most_s, objective_s, TPOT_MARGIN, LEAST_TPOT_SOFTNESS))
+    return min(predicted, _lateness(most_s, objective_s, TPOT_MARGIN, LONGEST_SOFTNESS))
 
 
 def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: float, models: LatencyModels) -> float:

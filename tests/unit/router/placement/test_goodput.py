@@ -31,7 +31,7 @@ def test_long_prompt_keeps_away_from_a_worker_that_decodes_and_must_keep_its_ste
     for now in (5.0, 9.0):
         report_all(state, now)
     placed = put(state, ask("r", 32_000), 9.1)
-    assert placed.path is PAIR
+    assert placed.prefill == "p0"
     stayed = next(option for option in placed.considered if option.path is ALONE)
     assert stayed.ttft_s > 1.2 * present(placed.predicted).ttft_s
 
