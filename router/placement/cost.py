@@ -31,10 +31,6 @@ that are often too short.
 """
 TPOT_MARGIN: Final = 1.0
 """The same for a TPOT objective, which engines keep by the length of their steps."""
-LONGEST_SOFTNESS: Final = 0.02
-"""Softness of the threshold for a TPOT that is as long as the engine's longest step, as a share of the objective. Higher
-refuses requests whose TPOT the engine keeps; lower trusts the lengths of steps more exactly than they are kept.
-"""
 VICTIM_WEIGHT: Final = 1.0
 """Cost of one expected victim. Higher has requests wait rather than harm others; lower lets them in at others' cost."""
 FUTURE_WEIGHT: Final = 1.0
@@ -110,10 +106,12 @@ def hand_over(
     workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
     longest_s = decode.longest_step_s(placement_input, step_s)
     later_s = _overtaking_s(placement_input, prefill.worker, prefill.done_s)
-    held = Times(done_s + later_s + gap_s, 0.0, step_s, decode.stall_share, wait_s + decode.memory_wait_s(), longest_s)
+    share, softness = decode.stall_share, decode.worker.model.step_softness
+    held_wait_s = wait_s + decode.memory_wait_s()
+    held = Times(done_s + later_s + gap_s, 0.0, step_s, share, held_wait_s, longest_s, softness)
     if not placement_input.has_early_token or prefill.worker.leaves_tokens:
         return _priced(placement_input, Option(workers, work, held, harm), held, harm, models)
-    soon = Times(done_s + later_s, gap_s, step_s, decode.stall_share, wait_s, longest_s)
+    soon = Times(done_s + later_s, gap_s, step_s, share, wait_s, longest_s, softness)
     at_once = _priced(placement_input, Option(workers, work, soon, harm), soon, harm, models)
     short_gap_s = SHORT_GAP * placement_input.slo_tpot_s * (placement_input.outputs[0] - 1.0)
     if gap_s < short_gap_s or at_once.risk < WORTH_HOLDING:
@@ -162,7 +160,8 @@ def alone(
         harm = Harm(victims, future_victims, seconds + slowdown_s, wanted_s + slowdown_s)
     workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
     longest_s = decode.longest_step_s(placement_input, step_s)
-    times = Times(done_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s(), longest_s)
+    softness = worker.model.step_softness
+    times = Times(done_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s(), longest_s, softness)
     return _priced(placement_input, Option(workers, work, times, harm), times, harm, models)
 
 
@@ -214,10 +213,10 @@ def _slowness(placement_input: PlacementInput, option: Option, times: Times, mod
     option.tpot_s = usual_s = _with_gap(bias.corrected(option.engine_tpot_s, most_s), gap_s, usual)
     short_s = _with_gap(bias.corrected(_tpot_s(times, short), most_s), gap_s, short)
     long_s = _with_gap(bias.corrected(_tpot_s(times, long), most_s), gap_s, long)
-    objective_s, softness = placement_input.slo_tpot_s, models.bias.tpot_softness
-    total = _slow(short_s, _with_gap(most_s, gap_s, short), objective_s, short, softness)
-    total += _slow(usual_s, _with_gap(most_s, gap_s, usual), objective_s, usual, softness)
-    total += _slow(long_s, _with_gap(most_s, gap_s, long), objective_s, long, softness)
+    objective_s, softness, most_softness = placement_input.slo_tpot_s, models.bias.tpot_softness, times.step_softness
+    total = _slow(short_s, _with_gap(most_s, gap_s, short), objective_s, short, softness, most_softness)
+    total += _slow(usual_s, _with_gap(most_s, gap_s, usual), objective_s, usual, softness, most_softness)
+    total += _slow(long_s, _with_gap(most_s, gap_s, long), objective_s, long, softness, most_softness)
     return total / 3.0
 
 
@@ -232,14 +231,16 @@ def _with_gap(tpot_s: float, gap_s: float, num_output: float) -> float:
     return tpot_s + (gap_s / (num_output - 1.0) if num_output > 2.0 else gap_s)
 
 
-def _slow(tpot_s: float, most_s: float, objective_s: float, num_output: float, softness: float) -> float:
+def _slow(
+    tpot_s: float, most_s: float, objective_s: float, num_output: float, softness: float, most_softness: float
+) -> float:
     """Probability that an answer of `num_output` tokens misses its TPOT objective. The prediction `tpot_s` is as
-    uncertain as predictions lately were; the bound `most_s`, which engines keep by the length of their steps, is not.
+    uncertain as predictions lately were. The bound `most_s` is as uncertain as the lengths of the engine's steps.
     """
     if num_output <= 1.0:
         return 0.0
     predicted = _lateness(tpot_s, objective_s, TPOT_MARGIN, softness)
-    return min(predicted, _lateness(most_s, objective_s, TPOT_MARGIN, LONGEST_SOFTNESS))
+    return min(predicted, _lateness(most_s, objective_s, TPOT_MARGIN, most_softness))
 
 
 def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: float, models: LatencyModels) -> float:
@@ -292,7 +293,7 @@ def _later_decodes(
     others, stall_share = placement_input.others, worker.stall_share.shares(placement_input.now)
     if not others.decode_use:
         return 0.0
-    softness, total = models.bias.tpot_softness, 0.0
+    softness, most_softness, total = models.bias.tpot_softness, worker.model.step_softness, 0.0
     for num_output in placement_input.outputs:
         horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
         before = share_over(stall_share, horizon_s)
@@ -300,8 +301,8 @@ def _later_decodes(
         was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
         for later in others.later:
             most_s = longest_step_s(step_s, later.slo_tpot_s) if worker.has_short_steps else inf
-            was = _slow(was_s, most_s, later.slo_tpot_s, num_output, softness)
-            will_be = _slow(will_be_s, most_s, later.slo_tpot_s, num_output, softness)
+            was = _slow(was_s, most_s, later.slo_tpot_s, num_output, softness, most_softness)
+            will_be = _slow(will_be_s, most_s, later.slo_tpot_s, num_output, softness, most_softness)
             total += horizon_s * later.weighed_per_s * (will_be - was)
     return others.decode_use * total / others.num_workers / 3.0
 

@@ -28,7 +28,7 @@ class Workers:
 class Times:
     """When the tokens of the request come, in seconds, by the engine models alone."""
 
-    __slots__ = ("gap_s", "longest_step_s", "memory_wait_s", "stall_share", "step_s", "ttft_s")
+    __slots__ = ("gap_s", "longest_step_s", "memory_wait_s", "stall_share", "step_s", "step_softness", "ttft_s")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Times:
         stall_share: Shares,
         memory_wait_s: float,
         longest_step_s: float,
+        step_softness: float,
     ) -> None:
         self.ttft_s = ttft_s
         self.memory_wait_s = memory_wait_s
@@ -49,6 +50,8 @@ class Times:
         """Stall share of the worker that decodes."""
         self.longest_step_s = longest_step_s
         """Longest step with prompts on the worker that decodes; inf where nothing bounds it."""
+        self.step_softness = step_softness
+        """How uncertain the mean length of steps with prompts is on that worker, as a share of it."""
 
 
 @final

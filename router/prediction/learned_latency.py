@@ -47,6 +47,18 @@ _RELATIVE_ABOVE_S: Final = 2e-3
 """Length of a step, in seconds, below which errors count as shares of this constant. Higher takes errors of short steps
 for small; lower lets noise of short steps move the coefficients.
 """
+LEAST_STEP_SOFTNESS: Final = 0.02
+"""Least relative uncertainty of the mean length of steps with prompts. Higher refuses requests whose TPOT the engine
+keeps; lower trusts the lengths of steps more exactly than they are kept.
+"""
+FIRST_STEP_SOFTNESS: Final = 0.1
+"""The same before the first step with prompts. Higher refuses the first requests of a new kind of engine; lower takes a
+prior for knowledge.
+"""
+STEP_ERROR_SHARE: Final = 0.5
+"""Uncertainty of that mean, as a share of the mean error of single steps, which partly cancel out. Higher refuses
+requests for errors that cancel out; lower takes errors that all steps share for noise.
+"""
 _NUM_FIRST: Final = 5
 """Samples that set the level of the prior. More keeps a wrong level longer; fewer takes noise for the level."""
 
@@ -104,6 +116,13 @@ class LatencyModel:
 
     def errors(self) -> StepErrors:
         return StepErrors(self._prefill_error, self._decode_error)
+
+    @property
+    def step_softness(self) -> float:
+        """How uncertain the mean length of steps with prompts is, as a share of it."""
+        if self._prefill_error is None:
+            return FIRST_STEP_SOFTNESS
+        return max(LEAST_STEP_SOFTNESS, STEP_ERROR_SHARE * self._prefill_error)
 
     def _note_error(self, sample: StepSample) -> None:
         error = abs(self.times.step_s(*_work(sample)) - sample.seconds) / sample.seconds

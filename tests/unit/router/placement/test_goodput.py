@@ -15,7 +15,7 @@ from cluster.messages.scheduler_events import FirstToken, WorkerLost
 from cluster.messages.transport import LinkSpeed
 from router.state import RouterState
 from tests.expected import present
-from tests.unit.clusters import FAST, a_cluster, a_report, ask, decoding, ended, prefilled, put
+from tests.unit.clusters import FAST, KIND, a_cluster, a_report, ask, decoding, ended, prefilled, put
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
 
@@ -241,6 +241,22 @@ def test_when_most_workers_have_gone_silent_their_own_load_decides() -> None:
     placed = put(state, ask("r", 2000), 4.0)
     assert placed.predicted is None
     assert "LMetric" in placed.why
+
+
+@pytest.mark.parametrize("is_steady", [True, False])
+def test_tpot_that_the_engine_keeps_is_at_risk_where_its_steps_are_uneven(is_steady: bool) -> None:
+    state = a_cluster(0, 1)
+    for number in range(40):
+        decoding(state, f"running{number}", 4000, "d0", 1.0, tpot_s=0.05)
+    model = state.models.model(KIND)
+    usual_s = model.times.step_s(500, 5e5, 40, 160_000)
+    for number in range(40):
+        seconds = usual_s * (1.0 if is_steady else 0.5 + number % 2)
+        model.observe(StepSample(500, 500_000, 40, 160_000, seconds))
+    for number in range(3):
+        put(state, ask(f"prompt{number}", 10_000, ttft_s=60.0, tpot_s=10.0, path=ALONE), 2.0)
+    risk = present(put(state, ask("r", 100, tpot_s=0.05, path=ALONE), 2.1).predicted).risk
+    assert (risk < 0.1) == is_steady
 
 
 @settings(max_examples=30)

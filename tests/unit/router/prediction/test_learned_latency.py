@@ -4,6 +4,7 @@ import random
 from math import inf, isfinite, nan
 from statistics import fmean
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,12 @@ from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
 from router.prediction import hardware
-from router.prediction.learned_latency import LatencyModel, LatencyModels
+from router.prediction.learned_latency import (
+    FIRST_STEP_SOFTNESS,
+    LEAST_STEP_SOFTNESS,
+    LatencyModel,
+    LatencyModels,
+)
 from router.prediction.step_model import StepModel
 from tests.expected import present
 from tests.unit.latency_truth import (
@@ -21,6 +27,7 @@ from tests.unit.latency_truth import (
     MIXTURE,
     Draw,
     decode_step,
+    exact_s,
     mean_error,
     measured,
     mixed_step,
@@ -111,6 +118,20 @@ def test_error_of_each_kind_of_step_is_the_noise_of_its_samples() -> None:
     assert 0.03 < present(model.errors().decode) < 0.15
     taught(model, times(GPU, 2), prefill_step, 1, 1)
     assert present(model.errors().prefill) > 0.3
+
+
+def test_steps_with_prompts_are_as_uncertain_as_they_were_lately() -> None:
+    model = LatencyModel(GPU)
+    assert model.step_softness == FIRST_STEP_SOFTNESS
+    rng = random.Random(1)
+    for _ in range(100):
+        step = prefill_step(rng)
+        model.observe(msgspec.structs.replace(step, seconds=exact_s(GPU, step)))
+    assert model.step_softness == LEAST_STEP_SOFTNESS
+    for number in range(100):
+        step = prefill_step(rng)
+        model.observe(msgspec.structs.replace(step, seconds=exact_s(GPU, step) * (1.4 if number % 2 else 0.6)))
+    assert 0.1 < model.step_softness < 0.4
 
 
 def test_kinds_are_learned_apart_from_the_prior_of_their_names() -> None:
