@@ -1,8 +1,8 @@
 """The evaluation matrix: the highest rate at which each policy meets the SLOs of 90 % of all requests, by cell.
 
 Eight simulated workers (two H100 with Qwen3-32B each), five kinds of traffic, four SLOs, the policies of
-cluster/simulation/baselines.py; those with a prefill pool at their best split. Then rows at a fixed load with something
-wrong. docs/benchmarks.md says how to read it.
+cluster/simulation/baselines.py; those of others with a prefill pool at their best split. Then each policy at 0.9 of its
+own rate, with something wrong. docs/benchmarks.md says how to read it.
 
 Every simulated run is kept in bench/results/goodput-trials.jsonl as soon as it has ended: a matrix that was stopped
 goes on where it was.
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with so many seeds (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="at a time (%(default)s)")
     add_truth(parser)
-    parser.add_argument("--no-robust", action="store_true", help="leave out the rows at a fixed load")
+    parser.add_argument("--no-robust", action="store_true", help="leave out the rows with something wrong")
     parser.add_argument("--only-robust", action="store_true", help="only these")
     parser.add_argument(
         "--reuse",
@@ -204,7 +204,7 @@ class _Bench:
             flush=True,
         )
 
-    # ---- the rows at a fixed load
+    # ---- the rows with something wrong
 
     def _robust(self, executor: ProcessPoolExecutor) -> list[robust.Fixed]:
         best = {result.policy: result for result in self._results if result.cell == robust.CELL and not result.seed}
@@ -238,7 +238,7 @@ class _Bench:
             print(f"\nWho is served at that rate\n\n{aligned(details(matrix))}")
             text += "\n".join(markdown(rows) for rows in [*tables, details(matrix)])
         if fixed:
-            print("\nAt a fixed load: attainment, good requests per second\n")
+            print("\nAt 0.9 of the own rate: attainment, good requests per second\n")
             print(aligned(robust.rows(fixed)))
             text += "\n" + markdown(robust.rows(fixed))
         document = {

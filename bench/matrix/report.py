@@ -11,9 +11,6 @@ from bench.matrix.search import OURS, Result
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.results.summary import RunSummary
 
-OUR_ENGINES = "_steps"
-"""The end of the names of other rules that run behind our admission on our engines."""
-
 Row = tuple[str, ...]
 
 
@@ -57,7 +54,7 @@ class Matrix:
     def rivals(self, cell: str, *, on_our_engines: bool = False) -> list[str]:
         """Policies of others, on engines of others or on ours. Our policy without a part of it is no rival."""
         names = [name for name in self.policies if not name.startswith(OURS) and (cell, name) in self._by_place]
-        return [name for name in names if name.endswith(OUR_ENGINES) == on_our_engines]
+        return [name for name in names if BASELINES[name].has_step_policy == on_our_engines]
 
     def by_seed(self, cell: str, policy: str, measure: Measure) -> dict[int, float]:
         return {result.seed: measure(result) for result in self._by_place.get((cell, policy), [])}

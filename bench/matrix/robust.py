@@ -1,4 +1,4 @@
-"""Rows at a fixed load: what a policy makes of stale metrics, slow links, a wrong P:D ratio, overload and lost workers.
+"""Rows with something wrong: what a policy makes of stale metrics, slow links, a wrong P:D ratio, overload and lost workers.
 
 All of them are the conversation trace at mid TPOT. Each policy has LOAD of its own highest rate in that cell, at its
 best setting there. So each begins from where it is good, and a row shows what it loses.
@@ -31,7 +31,7 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True):
     num_prefill: int | None = None
     """None: the best split of the policy."""
     load: float = 1.0
-    """Relative to the fixed one."""
+    """Relative to the usual one of this policy."""
     loses: Pool | None = None
     """The pool whose first worker dies, at LOST_AT of the run."""
     back_after_s: float | None = None
