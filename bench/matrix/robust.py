@@ -1,4 +1,4 @@
-"""Rows with something wrong: what a policy makes of stale metrics, slow links, a wrong P:D ratio, overload and lost workers.
+"""Rows with something wrong: stale metrics, slow links, a wrong P:D ratio, overload, lost workers.
 
 All of them are the conversation trace at mid TPOT. Each policy has LOAD of its own highest rate in that cell, at its
 best setting there. So each begins from where it is good, and a row shows what it loses.
