@@ -58,6 +58,7 @@ MODULES = (
     "router.prediction.step_chunk",
     "router.prediction.step_model",
     "router.prediction.transfer",
+    "router.prediction.worker_model",
     "router.placement.option",
     "router.placement.placer",
     "router.placement.work",

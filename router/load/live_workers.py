@@ -19,6 +19,7 @@ from router.load.prefill_share import PrefillShare, lately
 from router.load.suspected_pairs import SuspectedPairs
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
+from router.prediction.worker_model import WorkerModel
 from router.prefixes.index import PrefixIndex
 
 REPORT_TIMEOUT_S: Final = 6.0
@@ -83,7 +84,7 @@ class LiveWorkers:
         """Add the worker of a report. Returns None if the worker is known already."""
         if report.worker in self.by_id:
             return None
-        added = WorkerState(report, self.models.model(report.shape.kind), self.models.bias, now)
+        added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
         self.by_id[report.worker] = added
         self._sorted = _not_sorted()
         return added

@@ -11,9 +11,9 @@ from cluster.messages.ids import RequestId
 from router.load.charge import Charge
 from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
 from router.load.prefill_share import PrefillShare, share_over
-from router.prediction.learned_latency import LatencyModel
 from router.prediction.path_bias import PathBias
 from router.prediction.step_chunk import binding_tpot_s, chunk_tokens, longest_step_s
+from router.prediction.worker_model import WorkerModel
 
 SLACK_AGE_S: Final = 0.05
 """Age up to which a worker's decode slack is used again, in seconds. The slack of a request changes by at most this
@@ -42,7 +42,7 @@ class RunningRequests:
         "unknown_context",
     )
 
-    def __init__(self, model: LatencyModel, stall_share: PrefillShare, bias: PathBias, now: float) -> None:
+    def __init__(self, model: WorkerModel, stall_share: PrefillShare, bias: PathBias, now: float) -> None:
         """`stall_share`: of the same worker."""
         self._model = model
         self._bias = bias

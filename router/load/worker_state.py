@@ -17,8 +17,8 @@ from router.load.prefill_share import PrefillShare
 from router.load.prompt_queue import PromptQueue
 from router.load.request_audit import RequestAudit
 from router.load.running_requests import MIN_STEP_S, RunningRequests
-from router.prediction.learned_latency import LatencyModel
 from router.prediction.path_bias import PathBias
+from router.prediction.worker_model import WorkerModel
 
 QUEUE_WEIGHT: Final = 0.05
 """Seconds of a longer step that a queue of prompts of one second counts as, when decode workers are compared. Higher
@@ -75,7 +75,7 @@ class WorkerState:
         "worker",
     )
 
-    def __init__(self, report: WorkerReport, model: LatencyModel, bias: PathBias, now: float) -> None:
+    def __init__(self, report: WorkerReport, model: WorkerModel, bias: PathBias, now: float) -> None:
         self.worker = report.worker
         self.pool = report.pool
         self.stall_share = PrefillShare()

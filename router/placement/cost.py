@@ -106,7 +106,7 @@ def hand_over(
     workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
     longest_s = decode.longest_step_s(placement_input, step_s)
     later_s = _overtaking_s(placement_input, prefill.worker, prefill.done_s)
-    share, softness = decode.stall_share, decode.worker.model.step_softness
+    share, softness = decode.stall_share, decode.worker.model.kind.step_softness
     held_wait_s = wait_s + decode.memory_wait_s()
     held = Times(done_s + later_s + gap_s, 0.0, step_s, share, held_wait_s, longest_s, softness)
     if not placement_input.has_early_token or prefill.worker.leaves_tokens:
@@ -160,7 +160,7 @@ def alone(
         harm = Harm(victims, future_victims, seconds + slowdown_s, wanted_s + slowdown_s)
     workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
     longest_s = decode.longest_step_s(placement_input, step_s)
-    softness = worker.model.step_softness
+    softness = worker.model.kind.step_softness
     times = Times(done_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s(), longest_s, softness)
     return _priced(placement_input, Option(workers, work, times, harm), times, harm, models)
 
@@ -293,7 +293,7 @@ def _later_decodes(
     others, stall_share = placement_input.others, worker.stall_share.shares(placement_input.now)
     if not others.decode_use:
         return 0.0
-    softness, most_softness, total = models.bias.tpot_softness, worker.model.step_softness, 0.0
+    softness, most_softness, total = models.bias.tpot_softness, worker.model.kind.step_softness, 0.0
     for num_output in placement_input.outputs:
         horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
         before = share_over(stall_share, horizon_s)

@@ -25,7 +25,8 @@ from router.placement.cost import alone, hand_over
 from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, PrefillPart, prefill_s
-from router.prediction.learned_latency import LatencyModel, LatencyModels
+from router.prediction.learned_latency import LatencyModels
+from router.prediction.step_model import StepModel
 from router.prefixes.block_table import Hit
 
 NUM_PREFILL_CANDIDATES: Final = 3
@@ -269,7 +270,7 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
     now, hits = placement_input.now, placement_input.hits
     best: list[PrefillPart] = []
     last_s, alone_s, without_s = inf, 0.0, -1.0
-    model: LatencyModel | None = None
+    times: StepModel | None = None
     found: Hit | None = None
     for worker in candidates.prefills:
         decodes = worker.running.num or worker.inbound
@@ -278,8 +279,8 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
         hit = hits.get(worker.worker)
         if worker.running.num:
             done_s = seconds = prefill_s(placement_input, worker)
-        elif worker.model is not model:
-            model, found, without_s = worker.model, hit, -1.0
+        elif worker.model.times is not times:
+            times, found, without_s = worker.model.times, hit, -1.0
             done_s = seconds = alone_s = prefill_s(placement_input, worker)
         elif hit is not found:
             if found is None:

@@ -116,4 +116,4 @@ class Placer:
         workers = by_pool.prefills or by_pool.decodes
         if not workers:
             return 0.0
-        return workers[0].model.times.prefill_s(num_prompt, 0, workers[0].max_step_tokens)
+        return workers[0].model.kind.times.prefill_s(num_prompt, 0, workers[0].max_step_tokens)

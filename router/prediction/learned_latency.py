@@ -102,11 +102,21 @@ class LatencyModel:
         self._prefill_error: float | None = None
         self._decode_error: float | None = None
 
-    def observe(self, sample: StepSample) -> None:
-        """Learn from a step that an engine of this kind has run."""
+    def expected_s(self, sample: StepSample) -> float | None:
+        """What the step should have taken, in seconds. None for a sample without a meaning, and while the level of the
+        times is not known.
+        """
+        if self._first is not None or not _has_meaning(sample):
+            return None
+        return self.times.step_s(*_work(sample))
+
+    def observe(self, sample: StepSample, pace: float = 1.0) -> None:
+        """Learn from a step that an engine of this kind has run. `pace`: time of that engine's steps, as a multiple of
+        the usual time, which is known and no error.
+        """
         if not _has_meaning(sample):
             return
-        self._note_error(sample)
+        self._note_error(sample, pace)
         if self._first is None:
             self._learn(sample)
         else:
@@ -124,8 +134,8 @@ class LatencyModel:
             return FIRST_STEP_SOFTNESS
         return max(LEAST_STEP_SOFTNESS, STEP_ERROR_SHARE * self._prefill_error)
 
-    def _note_error(self, sample: StepSample) -> None:
-        error = abs(self.times.step_s(*_work(sample)) - sample.seconds) / sample.seconds
+    def _note_error(self, sample: StepSample, pace: float) -> None:
+        error = abs(pace * self.times.step_s(*_work(sample)) - sample.seconds) / sample.seconds
         if sample.num_prefill:
             self._prefill_error = moving_mean(self._prefill_error, error, ERROR_SHARE)
         else:

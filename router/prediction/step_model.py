@@ -46,6 +46,20 @@ class StepModel:
     unrouted: float = 0.0
     """Share of the experts that a token is not routed to."""
 
+    def scaled(self, factor: float) -> "StepModel":
+        """The step model of an engine that takes `factor` times as long for everything."""
+        return StepModel(
+            fixed_s=factor * self.fixed_s,
+            token_s=factor * self.token_s,
+            knee_tokens=self.knee_tokens,
+            beyond_knee_s=factor * self.beyond_knee_s,
+            attended_s=factor * self.attended_s,
+            request_s=factor * self.request_s,
+            context_s=factor * self.context_s,
+            experts_s=factor * self.experts_s,
+            unrouted=self.unrouted,
+        )
+
     def step_s(self, num_new: float, attended: float, num_decoding: float, context_tokens: float) -> float:
         """Seconds of one step. `attended`: the `prompt_attention` of the new tokens; `context_tokens`: context of all
         requests that decode, together.

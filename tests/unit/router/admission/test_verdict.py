@@ -19,6 +19,7 @@ from router.placement.placement_input import Others, PlacementInput
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.prediction.path_bias import PathBias
+from router.prediction.worker_model import WorkerModel
 from router.state import RouterState
 from tests.expected import present
 from tests.unit.clusters import KIND, a_cluster, a_report, ask, ended, put
@@ -190,7 +191,7 @@ def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *,
     asked = PlacementInput(
         request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0, [], 0.0, 0.0), 0.0
     )
-    worker = WorkerState(a_report("d0"), LatencyModels().model(KIND), PathBias(), 0.0)
+    worker = WorkerState(a_report("d0"), WorkerModel(LatencyModels().model(KIND)), PathBias(), 0.0)
     worker.reported(a_report("d0", num_running=1), 0.0)
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)
     return judge(asked, Choice(Path.DECODE, None, worker, "", None, predicted), excess, is_contended)

@@ -13,6 +13,7 @@ from router.load.running_requests import SLACK_AGE_S, RunningRequests
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.prediction.path_bias import PathBias
+from router.prediction.worker_model import WorkerModel
 from tests.unit.clusters import KIND
 from tests.unit.factories import a_placement_request
 
@@ -25,7 +26,7 @@ def a_charge(request_id: str, num_prompt: int = 1000) -> Charge:
 
 
 def nothing_runs(stall_share: PrefillShare | None = None) -> RunningRequests:
-    return RunningRequests(LatencyModels().model(KIND), stall_share or PrefillShare(), PathBias(), 0.0)
+    return RunningRequests(WorkerModel(LatencyModels().model(KIND)), stall_share or PrefillShare(), PathBias(), 0.0)
 
 
 def join(running: RunningRequests, charge: Charge, now: float) -> None:

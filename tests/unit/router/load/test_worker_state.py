@@ -9,6 +9,7 @@ from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.output_lengths import LengthHistogram
 from router.prediction.path_bias import PathBias
+from router.prediction.worker_model import WorkerModel
 from tests.unit.clusters import KIND, a_report
 from tests.unit.factories import a_placement_request
 
@@ -16,7 +17,7 @@ PAIR = Placement(path=Path.PREFILL_DECODE, prefill=WorkerId("p0"), decode=Worker
 
 
 def a_worker(name: str) -> WorkerState:
-    return WorkerState(a_report(name), LatencyModels().model(KIND), PathBias(), 0.0)
+    return WorkerState(a_report(name), WorkerModel(LatencyModels().model(KIND)), PathBias(), 0.0)
 
 
 def a_charge(request_id: str = "r", prefill_s: float = 0.5) -> Charge:

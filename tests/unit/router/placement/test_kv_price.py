@@ -12,6 +12,7 @@ from router.placement.kv_price import kv_price
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.output_lengths import LengthHistogram
 from router.prediction.path_bias import PathBias
+from router.prediction.worker_model import WorkerModel
 from tests.unit.clusters import a_report
 from tests.unit.factories import a_placement_request
 
@@ -34,7 +35,7 @@ def workers(*reserved: int, each: int = 1000, capacity: int = CAPACITY) -> list[
     for number, tokens in enumerate(reserved):
         report = a_report(f"d{number}")
         report = msgspec.structs.replace(report, shape=EngineShape(kv_capacity_tokens=capacity))
-        worker = WorkerState(report, LatencyModel(None), PathBias(), 0.0)
+        worker = WorkerState(report, WorkerModel(LatencyModel(None)), PathBias(), 0.0)
         worker.kv_reserved = tokens
         worker.charges = open_requests(tokens // each)
         found.append(worker)

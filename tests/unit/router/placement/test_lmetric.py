@@ -9,6 +9,7 @@ from router.placement.placement_input import Others, PlacementInput
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.output_lengths import LengthHistogram
 from router.prediction.path_bias import PathBias
+from router.prediction.worker_model import WorkerModel
 from tests.unit.clusters import a_report, ask
 
 NEW = PlacementInput(
@@ -17,7 +18,7 @@ NEW = PlacementInput(
 
 
 def queueing(name: str, num_prompt: int, num_hit: int) -> WorkerState:
-    worker = WorkerState(a_report(name), LatencyModel(None), PathBias(), 0.0)
+    worker = WorkerState(a_report(name), WorkerModel(LatencyModel(None)), PathBias(), 0.0)
     placement = Placement(
         path=Path.DECODE, prefill=None, decode=worker.worker, why="", slo=Slo(1.0, 0.05), num_hit_tokens=num_hit
     )
