@@ -243,6 +243,19 @@ def test_when_most_workers_have_gone_silent_their_own_load_decides() -> None:
     assert "LMetric" in placed.why
 
 
+def test_slow_worker_is_chosen_last_and_its_times_are_known() -> None:
+    state = a_cluster(0, 3)
+    usual_s = state.models.model(KIND).times.step_s(500, 5e5, 60, 240_000)
+    for number in range(40):
+        for worker, pace in (("d0", 2.0), ("d1", 1.0), ("d2", 1.0)):
+            steps = [StepSample(500, 500_000, 60, 240_000, pace * usual_s)] * 4
+            state.handle(msgspec.structs.replace(a_report(worker), steps=steps), 1.0 + number / 4)
+    on_slow = put(state, ask("slow", 8000, path=ALONE, excluded=frozenset({WorkerId("d1"), WorkerId("d2")})), 11.0)
+    others = [put(state, ask(f"r{number}", 8000), 11.0) for number in range(2)]
+    assert {placed.generating for placed in others} == {"d1", "d2"}
+    assert present(on_slow.predicted).ttft_s > 1.6 * present(others[0].predicted).ttft_s
+
+
 @pytest.mark.parametrize("is_steady", [True, False])
 def test_tpot_that_the_engine_keeps_is_at_risk_where_its_steps_are_uneven(is_steady: bool) -> None:
     state = a_cluster(0, 1)
