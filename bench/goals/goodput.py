@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from bench.goals.verdict import below
-from bench.matrix.report import Matrix, gain, in_requests, in_tokens
+from bench.matrix.report import Gain, Matrix, gain, in_requests, in_tokens
 
 NOISE = 0.1
 """Share of a gain by which a run may be below the gain that is on record. A run of another seed or of fewer requests
@@ -28,10 +28,14 @@ def missed(matrix: Matrix) -> list[str]:
     """Cells that are not on record have no goal."""
     found = []
     for cell in matrix.cells:
-        for kind, measure, recorded in zip(
-            ("requests", "tokens"), (in_requests, in_tokens), RECORDED.get(cell, ()), strict=False
-        ):
-            gained = gain(matrix, cell, measure)
-            if gained is not None:
-                found += below(f"{cell}, {kind} relative to {gained.rival}", gained.mean, (1.0 - NOISE) * recorded)
+        if cell in RECORDED:
+            requests, tokens = RECORDED[cell]
+            found += _lost("requests", gain(matrix, cell, in_requests), requests, cell)
+            found += _lost("tokens", gain(matrix, cell, in_tokens), tokens, cell)
     return found
+
+
+def _lost(kind: str, gained: Gain | None, recorded: float, cell: str) -> list[str]:
+    if gained is None:
+        return []
+    return below(f"{cell}, {kind} relative to {gained.rival}", gained.mean, (1.0 - NOISE) * recorded)

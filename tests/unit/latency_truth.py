@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from statistics import fmean
 
 import msgspec
@@ -24,12 +23,6 @@ CPU = StepModel(
 
 
 Draw = Callable[[random.Random], StepSample]
-
-
-def times(model: StepModel, factor: float) -> StepModel:
-    """The step model of an engine that takes `factor` times as long."""
-    coefficients = ("fixed_s", "token_s", "beyond_knee_s", "attended_s", "request_s", "context_s", "experts_s")
-    return replace(model, **{name: factor * getattr(model, name) for name in coefficients})
 
 
 def prefill_step(rng: random.Random) -> StepSample:

@@ -32,7 +32,6 @@ from tests.unit.latency_truth import (
     measured,
     mixed_step,
     prefill_step,
-    times,
 )
 
 SEEDS = range(8)
@@ -61,7 +60,7 @@ def mean_error_after(
 @pytest.mark.parametrize("draw", [prefill_step, decode_step, mixed_step])
 @pytest.mark.parametrize("factor", [0.5, 1, 2])
 def test_hundred_samples_correct_a_prior_to_two_percent(draw: Draw, factor: float) -> None:
-    assert mean_error_after(100, times(GPU, factor), GPU, learns=draw, predicts=draw) < 0.02
+    assert mean_error_after(100, GPU.scaled(factor), GPU, learns=draw, predicts=draw) < 0.02
 
 
 @pytest.mark.parametrize("truth", [GPU, MIXTURE, CPU], ids=["gpu", "mixture", "cpu"])
@@ -73,13 +72,13 @@ def test_unknown_kind_is_known_after_fifty_samples(truth: StepModel) -> None:
 
 @pytest.mark.parametrize("factor", [0.1, 10])
 def test_prior_that_is_wrong_tenfold_is_corrected_by_twenty_samples(factor: float) -> None:
-    assert mean_error_after(20, times(GPU, factor), GPU) < 0.05
-    assert mean_error_after(20, None, times(CPU, factor)) < 0.15
+    assert mean_error_after(20, GPU.scaled(factor), GPU) < 0.05
+    assert mean_error_after(20, None, CPU.scaled(factor)) < 0.15
 
 
 @pytest.mark.parametrize("draw", [prefill_step, decode_step, mixed_step])
 def test_drift_is_followed_within_a_hundred_samples(draw: Draw) -> None:
-    slow = times(GPU, 1.4)
+    slow = GPU.scaled(1.4)
     errors: dict[int, list[float]] = {20: [], 100: [], 300: []}
     for seed in SEEDS:
         model = taught(LatencyModel(GPU), GPU, draw, 400, seed)
@@ -95,12 +94,12 @@ def test_drift_is_followed_within_a_hundred_samples(draw: Draw) -> None:
 
 def test_drift_that_decodes_show_holds_for_prefills() -> None:
     model = taught(LatencyModel(GPU), GPU, mixed_step, 400, 1)
-    taught(model, times(GPU, 1.4), decode_step, 100, 2)
-    assert mean_error(model, times(GPU, 1.4), prefill_step) < 0.1
+    taught(model, GPU.scaled(1.4), decode_step, 100, 2)
+    assert mean_error(model, GPU.scaled(1.4), prefill_step) < 0.1
 
 
 def test_prefill_is_not_forgotten_while_an_engine_only_decodes() -> None:
-    model = taught(LatencyModel(times(GPU, 1.5)), GPU, mixed_step, 300, 1)
+    model = taught(LatencyModel(GPU.scaled(1.5)), GPU, mixed_step, 300, 1)
     taught(model, GPU, decode_step, 5000, 2)
     assert mean_error(model, GPU, prefill_step) < 0.06
     assert mean_error(model, GPU, mixed_step) < 0.04
@@ -116,7 +115,7 @@ def test_error_of_each_kind_of_step_is_the_noise_of_its_samples() -> None:
     model = taught(LatencyModel(GPU), GPU, decode_step, 300, 1)
     assert model.errors().prefill is None
     assert 0.03 < present(model.errors().decode) < 0.15
-    taught(model, times(GPU, 2), prefill_step, 1, 1)
+    taught(model, GPU.scaled(2), prefill_step, 1, 1)
     assert present(model.errors().prefill) > 0.3
 
 

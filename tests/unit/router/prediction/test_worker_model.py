@@ -7,14 +7,14 @@ import pytest
 
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.worker_model import WorkerModel
-from tests.unit.latency_truth import GPU, exact_s, measured, mixed_step, times
+from tests.unit.latency_truth import GPU, exact_s, measured, mixed_step
 
 
 def ran(worker: WorkerModel, factor: float, num_steps: int, seed: int = 0) -> None:
     """The worker runs steps that take `factor` times what they take on other workers, with noise."""
     rng = random.Random(seed)
     for _ in range(num_steps):
-        worker.observe(measured(times(GPU, factor), mixed_step(rng), rng))
+        worker.observe(measured(GPU.scaled(factor), mixed_step(rng), rng))
 
 
 def a_kind(paces: list[float]) -> list[WorkerModel]:
