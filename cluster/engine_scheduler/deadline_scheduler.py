@@ -2,9 +2,10 @@
 
 **Elastic steps.** While requests decode, a step computes as many prompt tokens beside them as their TPOT objectives
 allow (router/prediction/step_chunk.py), by what this engine's steps have taken so far
-(cluster/engine_scheduler/prompt_budget.py). While none decodes, or none has an objective, a step has vLLM's
-`max_num_batched_tokens`. So one engine prefills in long steps, and decodes beside prompts in steps that its requests
-can wait for.
+(cluster/engine_scheduler/prompt_budget.py). A token of a prompt takes longer the more tokens come before it. So each
+prompt of the step takes its part of the step's time, and not of a number of tokens. While none decodes, or none has an
+objective, a step has vLLM's `max_num_batched_tokens`. So one engine prefills in long steps, and decodes beside prompts
+in steps that its requests can wait for.
 
 **Deadlines.** A request's `priority` is the time at which its first token is due (cluster/engine_core/step_policy.py).
 vLLM's own queue of waiting requests is in this order, and if memory runs short vLLM preempts the request that is due
@@ -33,6 +34,7 @@ from cluster.engine_core.step_policy import ENGINE_KIND, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
 from router.prediction.hardware import prior
+from router.prediction.step_chunk import StepRoom
 
 
 def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
@@ -62,8 +64,8 @@ class DeadlineScheduler(Scheduler):
         """Most tokens of this step for each prompt that has a place in it, by request id. None if vLLM needs no limit
         but that of the step.
         """
-        self._unclaimed = 0
-        """Tokens of this step for each waiting prompt that has no share."""
+        self._unclaimed = StepRoom(budget.times, 0)
+        """What this step has for the waiting prompts without a share."""
         self._refused: tuple[str, int] | None = None
         """The prompt that found no place when it would have overtaken others, and how many KV blocks were free then."""
 
@@ -92,47 +94,53 @@ class DeadlineScheduler(Scheduler):
         if not prompts and not self.waiting:
             return None
         decodes = _together(chain(filter(_goes_on, others), filter(self._is_decode, loaded)))
-        prompt_context = min(prompts, key=_due).num_computed_tokens if prompts else 0
-        for_prompts = self._budget.beside(decodes, prompt_context)
         # A loaded prompt has room for a decode, too: it has its blocks, so it must go on.
         for_decodes = (decodes.num_requests + len(prompts) - len(begun)) * self._decode_tokens
-        if for_prompts is not None:
-            self.max_num_scheduled_tokens = min(for_decodes + for_prompts, self._max_step_tokens)
+        room = self._budget.beside(decodes, max(self._max_step_tokens - for_decodes, 0))
+        self.running = others + begun
+        overtaking: Request | None = None
+        rivals, num_pulls = self._rivals(begun, loaded) if can_admit else ([], 0)
         if begun:
-            self.running = others + begun
-            if can_admit:
-                return self._share(begun, loaded, for_decodes, is_bounded=for_prompts is not None)
-        return None
+            overtaking = min(rivals, key=_due, default=None)
+            if overtaking is not None and self._is_still_refused(overtaking):
+                rivals, overtaking = [], None
+        if room.is_bounded or (begun and can_admit):
+            self._share(begun, rivals, room, for_decodes, has_pulls=num_pulls > 0)
+        return overtaking
+
+    def _rivals(self, begun: list[Request], loaded: list[Request]) -> tuple[list[Request], int]:
+        """Prompts that share the step with those that are begun: loaded ones, and waiting ones that overtake; and the
+        number of pulls that vLLM can start.
+        """
+        waiting, num_pulls = self._admissible() if self._pause_state == PauseState.UNPAUSED else ([], 0)
+        rivals = [request for request in waiting if begun and _due(request) < _due(begun[-1])]
+        return rivals + [request for request in loaded if not self._is_decode(request)], num_pulls
 
     def _share(
-        self, begun: list[Request], loaded: list[Request], for_decodes: int, *, is_bounded: bool
-    ) -> Request | None:
-        """Divide the tokens that the decodes leave among the prompts that are due first."""
-        waiting, num_pulls = self._admissible() if self._pause_state == PauseState.UNPAUSED else ([], 0)
-        first, last = _due(begun[0]), _due(begun[-1])
-        rivals = [request for request in waiting if _due(request) < last]
-        rivals += [request for request in loaded if not self._is_decode(request)]
-        overtaking = min(rivals, key=_due, default=None)
-        if overtaking is not None and self._is_still_refused(overtaking):
-            rivals, overtaking = [], None
-        urgent = 0 if is_bounded else sum(_left(rival) for rival in rivals if _due(rival) < first)
-        if urgent:
-            tokens = for_decodes + max(urgent, self._budget.nearly_free)
-            self.max_num_scheduled_tokens = min(tokens, self._max_step_tokens)
-        left = self.max_num_scheduled_tokens - for_decodes
-        if num_pulls and left > 1:
-            left -= 1  # vLLM starts no pull in a step that has no token left
+        self, begun: list[Request], rivals: list[Request], room: StepRoom, for_decodes: int, *, has_pulls: bool
+    ) -> None:
+        """Divide what the decodes leave of the step among the prompts that are due first."""
+        if begun and not room.is_bounded:
+            first = _due(begun[0])
+            if urgent := sum(_left(rival) for rival in rivals if _due(rival) < first):
+                room.num_left = min(room.num_left, max(urgent, self._budget.nearly_free))
+        for_pulls = 1 if has_pulls and room.num_left > 1 else 0  # vLLM starts none in a step without a token left
+        room.num_left -= for_pulls
         self._shares = {}
         for request in sorted((*begun, *rivals), key=_due):
-            self._shares[request.request_id] = share = min(max(left, 0), _left(request))
-            left -= share
-        self._unclaimed = max(left, 0)
-        return overtaking
+            context = request.num_computed_tokens
+            self._shares[request.request_id] = share = min(room.tokens(context), _left(request))
+            room.take(share, context)
+        for_prompts = sum(self._shares.values()) + room.tokens(0)
+        self.max_num_scheduled_tokens = min(for_decodes + for_prompts + for_pulls, self._max_step_tokens)
+        self._unclaimed = room
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """vLLM asks this for every request that it gives tokens."""
         if self._shares is not None:
             num_new_tokens = self._within_share(request, num_computed_tokens, num_new_tokens)
+            if request.status is not RequestStatus.RUNNING and request.request_id not in self._shares:
+                self._unclaimed.take(num_new_tokens, num_computed_tokens)
         if not self.num_prefill_lookahead:
             return num_new_tokens
         return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
@@ -158,7 +166,11 @@ class DeadlineScheduler(Scheduler):
             return min(num_new_tokens, shares.get(request.request_id, num_new_tokens))
         if request.num_tokens - num_computed_tokens <= self._decode_tokens:
             return num_new_tokens
-        share = shares.get(request.request_id, self._unclaimed)
+        share = shares.get(request.request_id)
+        if share is None:
+            share = self._unclaimed.tokens(num_computed_tokens)
+        elif num_computed_tokens > request.num_computed_tokens:  # the cache has a prefix of it
+            share = self._budget.in_time_of(share, num_computed_tokens)
         if request.num_computed_tokens:
             share = max(share, 1)  # a request that has its blocks must not hold up the others that have theirs
         return min(num_new_tokens, share)

@@ -11,7 +11,7 @@ import msgspec
 
 from cluster.messages.reports import StepSample
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import binding_tpot_s, chunk_tokens
+from router.prediction.step_chunk import LEAST_CHUNK, StepRoom
 from router.prediction.step_model import StepModel
 
 
@@ -45,18 +45,21 @@ class PromptBudget:
             self._model.observe(sample)
         self._is_warm = True
 
-    def beside(self, decodes: Decodes, prompt_context: int) -> int | None:
-        """Most prompt tokens beside these requests; None if they need no bound. `prompt_context`: tokens of the prompt
-        that come before those of this step.
-        """
-        if not decodes.objectives_s:
-            return None
+    def beside(self, decodes: Decodes, most: int) -> StepRoom:
+        """What a step has for prompts beside these requests. `most`: tokens that they leave of it."""
+        if not decodes.objectives_s or self._least >= self._most:
+            return StepRoom(self.times, most)
+        bound = self._model.bound
+        decode_s = self.times.decode_s(decodes.num_requests, decodes.context_tokens)
+        longest_s = bound.longest_step_s(decode_s, bound.binding_tpot_s(decodes.objectives_s, decode_s))
+        least = max(LEAST_CHUNK, self._least)
+        return StepRoom(self.times, most, decodes.num_requests, longest_s - decode_s, least)
+
+    def in_time_of(self, num_tokens: int, context: int) -> int:
+        """Prompt tokens after `context` others that take as long as the first `num_tokens` of a prompt."""
         times = self.times
-        decode_s = times.decode_s(decodes.num_requests, decodes.context_tokens)
-        tpot_s = binding_tpot_s(decodes.objectives_s, decode_s)
-        chunk = chunk_tokens(times, decodes.num_requests, decode_s, tpot_s, prompt_context)
-        chunk = max(chunk, self._least)
-        return chunk if chunk < self._most else None
+        seconds = times.added_s(num_tokens, times.knee_tokens, 0)
+        return min(num_tokens, max(1, int(times.tokens_within(seconds, times.knee_tokens, context))))
 
     @property
     def nearly_free(self) -> int:

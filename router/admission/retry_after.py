@@ -23,7 +23,7 @@ MOST_BUSY: Final = 0.95
 """Share of their time up to which workers are taken to be busy with new requests. Higher predicts very long waits under
 overload; lower predicts waits that are too short.
 """
-FULL: Final = 0.9
+FULL: Final = 0.95
 """Share of the capacity that requests which come back may fill. Higher has chance alone refuse some of them again;
 lower keeps them away from room.
 """

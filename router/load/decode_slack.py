@@ -12,6 +12,7 @@ from typing import Final, final
 
 from cluster.messages.ids import SloClass
 from router.load.prefill_share import MIDDLE_S, SHORT_S, Shares
+from router.prediction.step_chunk import StepBound
 
 HIGH_CLASS_WEIGHT: Final = 4.0
 """Victims that one victim of a higher class counts as. Higher has lower classes wait for little harm to higher
@@ -27,42 +28,68 @@ NUM_CLASSES: Final = len(SloClass)
 class Bin:
     """Running requests with a similar slack: their sums, and, after `close`, their means."""
 
-    __slots__ = ("budget_s", "miss", "num_by_rank", "num_left", "slack_s", "softness_s", "weights")
+    __slots__ = (
+        "budget_s",
+        "miss",
+        "most_late_s",
+        "most_softness_s",
+        "num_by_rank",
+        "num_left",
+        "slack_s",
+        "softness_s",
+        "weights",
+    )
 
     def __init__(self) -> None:
         self.num_by_rank = [0.0] * NUM_CLASSES
         """Number of requests, by the rank of their class."""
         self.slack_s = self.budget_s = self.num_left = 0.0
         """Sums. After `close`, the slack and the tokens to come (`num_left`) are means."""
-        self.softness_s = 0.0
+        self.most_late_s = 0.0
+        """By how much the objective is missed if all steps to come are as long as the engine lets them be; negative if
+        it is kept all the same, inf on an engine whose steps have no bound. A sum, and a mean after `close`.
+        """
+        self.softness_s = self.most_softness_s = 0.0
         self.miss = 0.0
         """Probability that one of the requests misses its objective without a new request."""
         self.weights = [0.0] * NUM_CLASSES
         """Weight of all the requests as victims of a new request, by the rank of the new request's class."""
 
-    def close(self, softness: float) -> None:
-        """`softness`: of the threshold at which a request becomes a victim, as a share of its budget."""
+    def close(self, softness: float, most_softness: float) -> None:
+        """Both of the threshold at which a request becomes a victim, as shares of its budget: `softness` by the
+        prediction, and `most_softness` by the bound of the steps.
+        """
         num = sum(self.num_by_rank)
         self.softness_s = softness * max(self.budget_s / num, 1e-3)
+        self.most_softness_s = most_softness * max(self.budget_s / num, 1e-3)
         higher = 0.0
         for rank in range(NUM_CLASSES):
             self.weights[rank] = HIGH_CLASS_WEIGHT * higher + (num - higher)
             higher += self.num_by_rank[rank]
         self.slack_s /= num
         self.num_left /= num
-        self.miss = logistic(-self.slack_s / self.softness_s)
+        self.most_late_s /= num
+        self.miss = logistic(min(-self.slack_s / self.softness_s, self.most_late_s / self.most_softness_s))
 
 
 @final
 class DecodeSlack:
-    __slots__ = ("bins", "finish_s", "freed_tokens", "most_stretch_s")
+    __slots__ = ("_bound", "_step_s", "_tpot_s", "bins", "finish_s", "freed_tokens")
 
     def __init__(
-        self, bins: list[Bin], finish_s: list[float], freed_tokens: list[float], most_stretch_s: float
+        self,
+        bins: list[Bin],
+        finish_s: list[float],
+        freed_tokens: list[float],
+        step_s: float,
+        tpot_s: float,
+        bound: StepBound,
     ) -> None:
+        """`step_s`, `tpot_s` and `bound`: of the LookAhead."""
         self.bins = bins
-        self.most_stretch_s = most_stretch_s
-        """Most seconds by which prompts lengthen a step; inf on an engine whose steps have no bound."""
+        self._step_s = step_s
+        self._tpot_s = tpot_s
+        self._bound = bound
         self.finish_s = finish_s
         """When the running requests are expected to end, in seconds from now, in order."""
         self.freed_tokens = freed_tokens
@@ -78,32 +105,54 @@ class DecodeSlack:
         of this rank, stalls every running request once by `stall_s`, and lengthens every later step by `slowdown_s`.
         """
         total = 0.0
+        most_step_s, rise_s = self._bound.longest_step_s(self._step_s, self._tpot_s), 0.0
+        if most_step_s < inf:
+            rise_s = self._bound.longest_step_s(self._step_s + slowdown_s, self._tpot_s) - most_step_s
         for group in self.bins:
-            most_s = group.num_left * self.most_stretch_s
+            most_s = group.num_left * (most_step_s - self._step_s)
             delay_s = stall_s if stall_s < most_s else most_s
             late = (delay_s + slowdown_s * group.num_left - group.slack_s) / group.softness_s
+            most = (group.most_late_s + rise_s * group.num_left) / group.most_softness_s
+            if most < late:
+                late = most
             if late > -8.0:
                 total += group.weights[rank] * (logistic(late) - group.miss)
         return total
 
 
-NOTHING: Final = DecodeSlack([], [], [0.0], inf)
+NOTHING: Final = DecodeSlack([], [], [0.0], 0.0, inf, StepBound())
 
 
 @final
 class LookAhead:
     """Sums up the running requests of one worker, which are added one by one."""
 
-    __slots__ = ("_bins", "_finishing", "_long", "_middle", "_most_step_s", "_short", "_softness", "_step_s")
+    __slots__ = (
+        "_bins",
+        "_bound",
+        "_finishing",
+        "_long",
+        "_middle",
+        "_most_step_s",
+        "_short",
+        "_softness",
+        "_step_s",
+        "_tpot_s",
+    )
 
-    def __init__(self, step_s: float, stall_share: Shares, softness: float, most_step_s: float) -> None:
+    def __init__(
+        self, step_s: float, stall_share: Shares, softness: float, tpot_s: float = inf, bound: StepBound | None = None
+    ) -> None:
         """`step_s`: length of a step; `stall_share`: of the worker (router/load/prefill_share.py); `softness`: of the
-        threshold at which a request becomes a victim, as a share of its budget.
+        threshold at which a request becomes a victim by the prediction, as a share of its budget; `tpot_s`: the
+        objective by which the engine bounds its steps, inf on an engine that does not.
         """
         short, middle, long = stall_share
         self._step_s = step_s
+        self._tpot_s = tpot_s
         self._softness = softness
-        self._most_step_s = most_step_s
+        self._bound = bound or StepBound()
+        self._most_step_s = most_step_s = self._bound.longest_step_s(step_s, tpot_s)
         self._short = min(most_step_s, step_s / (1.0 - short))
         self._middle = min(most_step_s, step_s / (1.0 - middle))
         self._long = min(most_step_s, step_s / (1.0 - long))
@@ -133,6 +182,7 @@ class LookAhead:
         sums.slack_s += slack_s
         sums.budget_s += budget_s
         sums.num_left += num_left
+        sums.most_late_s += num_left * self._most_step_s - (budget_s - elapsed_s)
 
     def slack(self) -> DecodeSlack:
         if not self._finishing:
@@ -145,8 +195,8 @@ class LookAhead:
             freed.append(total)
         bins = [sums for sums in self._bins if sums is not None]
         for sums in bins:
-            sums.close(self._softness)
-        return DecodeSlack(bins, finish_s, freed, self._most_step_s - self._step_s)
+            sums.close(self._softness, self._bound.softness)
+        return DecodeSlack(bins, finish_s, freed, self._step_s, self._tpot_s, self._bound)
 
 
 def logistic(x: float) -> float:

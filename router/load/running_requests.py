@@ -12,7 +12,6 @@ from router.load.charge import Charge
 from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
 from router.load.prefill_share import PrefillShare, share_over
 from router.prediction.path_bias import PathBias
-from router.prediction.step_chunk import binding_tpot_s, chunk_tokens, longest_step_s
 from router.prediction.worker_model import WorkerModel
 
 SLACK_AGE_S: Final = 0.05
@@ -82,24 +81,19 @@ class RunningRequests:
         self._advance(now)
         return self.last_step_s
 
-    def chunk_tokens(self, context_tokens: float) -> int:
-        """Most prompt tokens of a step that keeps the TPOT objectives of the running requests, where any runs.
-        `context_tokens`: tokens of the prompt before the chunk.
-        """
-        return chunk_tokens(self._model.times, self.num, self.last_step_s, self.binding_tpot_s, context_tokens)
-
     @property
     def longest_step_s(self) -> float:
         """Longest step with prompts, in seconds; inf where nothing bounds it."""
         if not self.has_short_steps or not self.charges:
             return inf
-        return longest_step_s(self.last_step_s, self.binding_tpot_s)
+        return self._model.kind.bound.longest_step_s(self.last_step_s, self.binding_tpot_s)
 
     @property
     def binding_tpot_s(self) -> float:
         """The TPOT objective that bounds the engine's steps, in seconds; inf without requests."""
         if self._tpot_s is None:
-            self._tpot_s = binding_tpot_s([charge.slo_tpot_s for charge in self.charges.values()], self.last_step_s)
+            objectives = [charge.slo_tpot_s for charge in self.charges.values()]
+            self._tpot_s = self._model.kind.bound.binding_tpot_s(objectives, self.last_step_s)
         return self._tpot_s
 
     def slack(self, now: float) -> DecodeSlack:
@@ -138,9 +132,15 @@ class RunningRequests:
 
     def update_step(self) -> None:
         """Predict the length of a step anew. To be called after requests have joined or left."""
-        context = max(0.0, self._context_base + len(self.charges) * self._steps) + self.unknown_context
-        self.last_step_s = max(MIN_STEP_S, self._model.times.decode_s(max(1, self.num), int(context)))
+        self.last_step_s = max(MIN_STEP_S, self.step_beside_s(0 if self.num else 1, 0.0))
         self._tpot_s = None
+
+    def step_beside_s(self, num_more: int, more_context: float) -> float:
+        """Length of a step with `num_more` further requests, which have `more_context` KV tokens together. The running
+        requests have the tokens that they had when a request last joined or left.
+        """
+        context = max(0.0, self._context_base + len(self.charges) * self._steps) + self.unknown_context
+        return self._model.times.decode_s(self.num + num_more, int(context + more_context))
 
     def validate(self) -> None:
         """Assert every invariant."""
@@ -152,9 +152,9 @@ class RunningRequests:
             assert charge.start_step <= self._steps
 
     def _look_ahead(self, now: float) -> DecodeSlack:
-        ahead = LookAhead(
-            self.last_step_s, self._stall_share.shares(now), self._bias.slack_softness, self.longest_step_s
-        )
+        tpot_s = self.binding_tpot_s if self.has_short_steps else inf
+        shares, softness = self._stall_share.shares(now), self._bias.slack_softness
+        ahead = LookAhead(self.last_step_s, shares, softness, tpot_s, self._model.kind.bound)
         next_step = self._steps + 1.0
         for charge in self.charges.values():
             num_generated = next_step - charge.start_step

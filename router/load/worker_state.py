@@ -16,8 +16,9 @@ from router.load.charge import Charge, Stage
 from router.load.prefill_share import PrefillShare
 from router.load.prompt_queue import PromptQueue
 from router.load.request_audit import RequestAudit
-from router.load.running_requests import MIN_STEP_S, RunningRequests
+from router.load.running_requests import RunningRequests
 from router.prediction.path_bias import PathBias
+from router.prediction.step_chunk import chunk_tokens
 from router.prediction.worker_model import WorkerModel
 
 QUEUE_WEIGHT: Final = 0.05
@@ -47,6 +48,7 @@ class WorkerState:
     """One worker. Created by its first report."""
 
     __slots__ = (
+        "_crowded_tpot_s",
         "_report_gap_s",
         "audit",
         "block_size",
@@ -64,6 +66,7 @@ class WorkerState:
         "links",
         "max_step_tokens",
         "model",
+        "num_crowded",
         "outbound",
         "pool",
         "prompts",
@@ -107,8 +110,12 @@ class WorkerState:
         """Requests that may be charged to the worker."""
         self.leaves_tokens: bool = report.shape.leaves_tokens
         self.audit = RequestAudit()
-        self.crowded_step_s = MIN_STEP_S
-        """Length of a step once all inbound requests decode."""
+        self.num_crowded = 0
+        """Requests that decode once all inbound requests do."""
+        self.crowded_step_s = 0.0
+        """Length of a step once all inbound requests decode. 0 where no request decodes then."""
+        self._crowded_tpot_s: float | None = None
+        """The TPOT objective that bounds such a step most. None if it is not known."""
 
     def __repr__(self) -> str:
         return (
@@ -144,14 +151,19 @@ class WorkerState:
         return now - self.reported_at > max(LEAST_STALE_S, NUM_MISSED * self._report_gap_s)
 
     def chunk_tokens(self, context_tokens: float) -> int:
-        """Most prompt tokens of a step beside the requests that decode now. `context_tokens`: tokens of the prompt
-        before the chunk.
+        """Most prompt tokens of a step beside the running and the inbound requests. `context_tokens`: tokens of the
+        prompt before the chunk.
         """
-        batch = self.running.num
+        batch = self.num_crowded
         most = max(1, self.max_step_tokens - batch)
-        if not self.has_short_steps or not self.running.charges:
+        if not self.has_short_steps or not (self.running.charges or self.inbound):
             return most
-        return min(most, self.running.chunk_tokens(context_tokens))
+        bound, decode_s = self.model.kind.bound, self.crowded_step_s
+        if self._crowded_tpot_s is None:
+            objectives = [charge.slo_tpot_s for charge in self.inbound.values()]
+            self._crowded_tpot_s = bound.binding_tpot_s([self.running.binding_tpot_s, *objectives], decode_s)
+        seconds = bound.longest_step_s(decode_s, self._crowded_tpot_s) - decode_s
+        return min(most, chunk_tokens(self.model.times, batch, seconds, context_tokens))
 
     def crowding_s(self, due_at: float, now: float) -> float:
         """Length of a step once all inbound requests decode, and what the prompts add to it that come before one whose
@@ -255,7 +267,7 @@ class WorkerState:
         self._update_crowded_step()
 
     def _update_crowded_step(self) -> None:
-        running, inbound = self.running.num, len(self.inbound)
-        self.crowded_step_s = self.running.last_step_s * (
-            (running + inbound + 1) / (running + 1) if running else inbound
-        )
+        self.num_crowded, self.crowded_step_s = self.running.num + len(self.inbound), 0.0
+        if self.num_crowded:
+            self.crowded_step_s = self.running.step_beside_s(len(self.inbound), self.inbound_prompt)
+        self._crowded_tpot_s = None

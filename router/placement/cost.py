@@ -8,7 +8,7 @@ A prefix hit has no term of its own. It shortens the prompt that is computed (ro
 request prefers the worker that holds its prefix is `STICKINESS` in router/placement/goodput.py.
 """
 
-from math import inf
+from math import hypot, inf, sqrt
 from typing import Final
 
 from cluster.messages.ids import Path
@@ -22,12 +22,16 @@ from router.placement.option import Harm, Option, Times, Workers
 from router.placement.placement_input import USUAL, PlacementInput
 from router.placement.work import DecodePart, PrefillPart, handoff_s, prompt_memory_wait_s, stall_s, work_alone
 from router.prediction.learned_latency import LatencyModels
-from router.prediction.step_chunk import longest_step_s
 
 MARGIN: Final = 0.9
 """Share of a TTFT objective at which a prediction counts as missed with probability 0.5. Below 1, since later requests
 make queues longer more often than shorter. Lower avoids options that would have been good; higher trusts predictions
 that are often too short.
+"""
+OVERTAKING_SOFTNESS: Final = 1.5
+"""Softness of a TTFT for each standard deviation of the time that overtaking prompts take. A logistic distribution has
+0.55; decodes that join meanwhile add to it. Higher refuses long prompts that would have been in time; lower computes
+long prompts that are late.
 """
 TPOT_MARGIN: Final = 1.0
 """The same for a TPOT objective, which engines keep by the length of their steps."""
@@ -106,12 +110,12 @@ def hand_over(
     workers = Workers(_PREFILL_DECODE, prefill.worker, decode.worker)
     longest_s = decode.longest_step_s(placement_input, step_s)
     later_s = _overtaking_s(placement_input, prefill.worker, prefill.done_s)
-    share, softness = decode.stall_share, decode.worker.model.kind.step_softness
+    share, softness = decode.stall_share, decode.worker.model.kind.bound.softness
     held_wait_s = wait_s + decode.memory_wait_s()
-    held = Times(done_s + later_s + gap_s, 0.0, step_s, share, held_wait_s, longest_s, softness)
+    held = Times(done_s + later_s + gap_s, later_s, 0.0, step_s, share, held_wait_s, longest_s, softness)
     if not placement_input.has_early_token or prefill.worker.leaves_tokens:
         return _priced(placement_input, Option(workers, work, held, harm), held, harm, models)
-    soon = Times(done_s + later_s, gap_s, step_s, share, wait_s, longest_s, softness)
+    soon = Times(done_s + later_s, later_s, gap_s, step_s, share, wait_s, longest_s, softness)
     at_once = _priced(placement_input, Option(workers, work, soon, harm), soon, harm, models)
     short_gap_s = SHORT_GAP * placement_input.slo_tpot_s * (placement_input.outputs[0] - 1.0)
     if gap_s < short_gap_s or at_once.risk < WORTH_HOLDING:
@@ -135,7 +139,8 @@ def alone(
     work = work_alone(placement_input, worker, decode.queue_s)
     seconds, stalled_s = work.prefill_s, work.stall_s if batch else 0.0
     done_s = decode.queue_s + seconds + decode.step_s / 2
-    done_s += _overtaking_s(placement_input, worker, done_s)
+    later_s = _overtaking_s(placement_input, worker, done_s)
+    done_s += later_s
     if decode.missing:
         done_s += decode.memory_wait_s()
     step_s = decode.step_with(placement_input, done_s)
@@ -160,8 +165,8 @@ def alone(
         harm = Harm(victims, future_victims, seconds + slowdown_s, wanted_s + slowdown_s)
     workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
     longest_s = decode.longest_step_s(placement_input, step_s)
-    softness = worker.model.kind.step_softness
-    times = Times(done_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s(), longest_s, softness)
+    softness = worker.model.kind.bound.softness
+    times = Times(done_s, later_s, 0.0, step_s, decode.stall_share, decode.memory_wait_s(), longest_s, softness)
     return _priced(placement_input, Option(workers, work, times, harm), times, harm, models)
 
 
@@ -189,7 +194,7 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
     option.waits_s = placement_input.age_s + times.memory_wait_s
     option.engine_ttft_s = times.ttft_s - times.memory_wait_s
     option.ttft_s = ttft_s = option.waits_s + models.bias.ttft(option.path).corrected(option.engine_ttft_s)
-    late = _lateness(ttft_s, placement_input.slo_ttft_s, MARGIN, models.bias.ttft_softness)
+    late = _lateness(ttft_s, placement_input.slo_ttft_s, MARGIN, _ttft_softness(placement_input, times, models))
     slow = _slowness(placement_input, option, times, models)
     option.risk = risk = 1.0 - (1.0 - late) * (1.0 - slow)
     option.future_victims += late * option.work.prefill_s * placement_input.others.time_price
@@ -201,6 +206,18 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
         + TPOT_WEIGHT * option.tpot_s / placement_input.slo_tpot_s
     )
     return option
+
+
+def _ttft_softness(placement_input: PlacementInput, times: Times, models: LatencyModels) -> float:
+    """How uncertain the TTFT is, as a share of its objective: by the errors of predictions lately, and by what the
+    prompts that overtake may take more or less than expected. The time that they take is a compound Poisson sum. So
+    its variance is its mean times the time of the prompt which is computed at a random moment.
+    """
+    softness = models.bias.ttft_softness
+    if not times.overtaking_s:
+        return softness
+    deviation_s = sqrt(times.overtaking_s * placement_input.others.usual_prompt_s)
+    return hypot(softness, OVERTAKING_SOFTNESS * deviation_s / placement_input.slo_ttft_s)
 
 
 def _slowness(placement_input: PlacementInput, option: Option, times: Times, models: LatencyModels) -> float:
@@ -267,7 +284,7 @@ def _inbound_victims(
     """Victims among the inbound requests of the worker. A request that joins while the prompt is computed is stalled by
     the rest of the prompt. `from_s` and `to_s`: the time from now in which the prompt is computed.
     """
-    total = 0.0
+    total, bound = 0.0, decode.worker.model.kind.bound
     for charge in decode.worker.inbound.values():
         stall_s = to_s - max(from_s, charge.joins_at - placement_input.now)
         num_gaps = min(charge.lengths.quantile(USUAL), charge.most_tokens) - 1.0
@@ -276,8 +293,12 @@ def _inbound_victims(
         budget_s = charge.slo_tpot_s * num_gaps
         slack_s = budget_s - num_gaps * decode.step_s
         softness_s = slack_softness * budget_s
-        weight = class_weight(charge.rank, placement_input.rank)
-        total += weight * (logistic((stall_s - slack_s) / softness_s) - logistic(-slack_s / softness_s))
+        most = inf
+        if decode.worker.has_short_steps:
+            most_late_s = num_gaps * bound.longest_step_s(decode.step_s, charge.slo_tpot_s) - budget_s
+            most = most_late_s / (bound.softness * budget_s)
+        was, will_be = min(-slack_s / softness_s, most), min((stall_s - slack_s) / softness_s, most)
+        total += class_weight(charge.rank, placement_input.rank) * (logistic(will_be) - logistic(was))
     return total
 
 
@@ -293,16 +314,16 @@ def _later_decodes(
     others, stall_share = placement_input.others, worker.stall_share.shares(placement_input.now)
     if not others.decode_use:
         return 0.0
-    softness, most_softness, total = models.bias.tpot_softness, worker.model.kind.step_softness, 0.0
+    softness, bound, total = models.bias.tpot_softness, worker.model.kind.bound, 0.0
     for num_output in placement_input.outputs:
         horizon_s = min(max(num_output * step_s, SHORT_S), LONG_S)
         before = share_over(stall_share, horizon_s)
         after = min(MOST_SHARE, before + stalled_s / horizon_s)
         was_s, will_be_s = step_s / (1.0 - before), step_s / (1.0 - after)
         for later in others.later:
-            most_s = longest_step_s(step_s, later.slo_tpot_s) if worker.has_short_steps else inf
-            was = _slow(was_s, most_s, later.slo_tpot_s, num_output, softness, most_softness)
-            will_be = _slow(will_be_s, most_s, later.slo_tpot_s, num_output, softness, most_softness)
+            most_s = bound.longest_step_s(step_s, later.slo_tpot_s) if worker.has_short_steps else inf
+            was = _slow(was_s, most_s, later.slo_tpot_s, num_output, softness, bound.softness)
+            will_be = _slow(will_be_s, most_s, later.slo_tpot_s, num_output, softness, bound.softness)
             total += horizon_s * later.weighed_per_s * (will_be - was)
     return others.decode_use * total / others.num_workers / 3.0
 

@@ -25,8 +25,7 @@ from router.placement.cost import alone, hand_over
 from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, PrefillPart, prefill_s
-from router.prediction.learned_latency import LatencyModels
-from router.prediction.step_model import StepModel
+from router.prediction.learned_latency import LatencyModel, LatencyModels
 from router.prefixes.block_table import Hit
 
 NUM_PREFILL_CANDIDATES: Final = 3
@@ -264,13 +263,15 @@ def _may_prefill_alone(
 
 
 def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> list[PrefillPart]:
-    """The prefill workers that compute the prompt first. Workers of one kind that hold equally much of the prompt take
-    equally long. A worker with short steps that decodes takes whole requests, where the request may stay on one worker.
+    """The prefill workers that compute the prompt first. Workers of one kind and pace that hold equally much of the
+    prompt take equally long. A worker with short steps that decodes takes whole requests, where the request may stay
+    on one worker.
     """
     now, hits = placement_input.now, placement_input.hits
     best: list[PrefillPart] = []
     last_s, alone_s, without_s = inf, 0.0, -1.0
-    times: StepModel | None = None
+    kind: LatencyModel | None = None
+    pace = 0.0
     found: Hit | None = None
     for worker in candidates.prefills:
         decodes = worker.running.num or worker.inbound
@@ -279,8 +280,8 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
         hit = hits.get(worker.worker)
         if worker.running.num:
             done_s = seconds = prefill_s(placement_input, worker)
-        elif worker.model.times is not times:
-            times, found, without_s = worker.model.times, hit, -1.0
+        elif worker.model.kind is not kind or worker.model.pace != pace:
+            kind, pace, found, without_s = worker.model.kind, worker.model.pace, hit, -1.0
             done_s = seconds = alone_s = prefill_s(placement_input, worker)
         elif hit is not found:
             if found is None:

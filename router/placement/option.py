@@ -28,11 +28,21 @@ class Workers:
 class Times:
     """When the tokens of the request come, in seconds, by the engine models alone."""
 
-    __slots__ = ("gap_s", "longest_step_s", "memory_wait_s", "stall_share", "step_s", "step_softness", "ttft_s")
+    __slots__ = (
+        "gap_s",
+        "longest_step_s",
+        "memory_wait_s",
+        "overtaking_s",
+        "stall_share",
+        "step_s",
+        "step_softness",
+        "ttft_s",
+    )
 
     def __init__(
         self,
         ttft_s: float,
+        overtaking_s: float,
         gap_s: float,
         step_s: float,
         stall_share: Shares,
@@ -41,6 +51,8 @@ class Times:
         step_softness: float,
     ) -> None:
         self.ttft_s = ttft_s
+        self.overtaking_s = overtaking_s
+        """Part of `ttft_s` that prompts which are yet to come are expected to take."""
         self.memory_wait_s = memory_wait_s
         """Part of `ttft_s` in which the request waits for KV memory."""
         self.gap_s = gap_s

@@ -54,6 +54,7 @@ class Others:
         "num_workers",
         "prompt_use",
         "time_price",
+        "usual_prompt_s",
     )
 
     def __init__(
@@ -65,6 +66,7 @@ class Others:
         demand: Demand,
         kv_price: float,
         time_price: float,
+        usual_prompt_s: float,
     ) -> None:
         self.later = later
         self.arrivals_per_s = sum([several.weighed_per_s for several in later if not several.is_higher])
@@ -80,6 +82,8 @@ class Others:
         """Requests that find no room for each KV token that is taken."""
         self.time_price = time_price
         """Requests that find no time for each second of a worker that a prompt takes."""
+        self.usual_prompt_s = usual_prompt_s
+        """Seconds that the prompt takes which workers compute at a random moment."""
 
 
 @final

@@ -99,15 +99,17 @@ class Placer:
             self._priced = by_pool
             self._kv_price, self._demand = kv_price([*prefills, *decodes]), self._charges.prompt_demand(now)
         num_workers = max(1, len(prefills) + len(decodes))
+        prompt_use, usual_prompt_s = self._workers.prompt_use(now), self._charges.usual_prompt_s(now)
         num_busy = sum([1 for worker in decodes if worker.charges]) + sum([1 for worker in prefills if worker.charges])
         return Others(
             later,
             num_workers,
-            self._workers.prompt_use(now),
+            prompt_use,
             num_busy / num_workers,
             self._demand,
             self._kv_price,
-            time_price(self._workers.prompt_use(now), self._charges.usual_prompt_s(now)),
+            time_price(prompt_use, usual_prompt_s),
+            usual_prompt_s,
         )
 
     def _isolated_prefill_s(self, num_prompt: int, now: float) -> float:

@@ -8,7 +8,7 @@ probability that its first token is late.
 
 from typing import Final
 
-FULL_PRICE: Final = 0.5
+FULL_PRICE: Final = 1.5
 """Requests that the time of the usual prompt would serve if prompts took all time of the workers. Higher refuses long
 prompts that would have been in time; lower computes long prompts that are late.
 """

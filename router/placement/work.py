@@ -10,7 +10,6 @@ from router.load.decode_slack import DecodeSlack
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
 from router.prediction.learned_latency import LatencyModels
-from router.prediction.step_chunk import binding_tpot_s, longest_step_s
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Share of a decode worker's KV memory that only the highest class may use. Higher has lower classes wait for memory
@@ -36,11 +35,11 @@ class PrefillPart:
 
 
 def prefill_s(placement_input: PlacementInput, worker: WorkerState) -> float:
-    """Time of the worker that the prompt takes, beside the requests that decode there."""
-    hit, batch = placement_input.hit(worker), worker.running.num
+    """Time of the worker that the prompt takes, beside the requests that decode there and those that will."""
+    hit, batch = placement_input.hit(worker), worker.num_crowded
     num_new, chunk = placement_input.num_prompt - hit, worker.chunk_tokens((placement_input.num_prompt + hit) / 2)
     if batch:
-        context = worker.running.context_tokens(placement_input.now)
+        context = worker.running.context_tokens(placement_input.now) + worker.inbound_prompt
         seconds = worker.model.times.prefill_s(num_new, hit, chunk, batch, int(context))
     else:
         seconds = worker.model.times.prefill_s(num_new, hit, chunk)
@@ -57,7 +56,7 @@ def stall_s(placement_input: PlacementInput, worker: WorkerState, seconds: float
     """Part of the `seconds` of `prefill_s` in which the worker gives no token to the requests that decode there."""
     hit = placement_input.hit(worker)
     num_new, chunk = placement_input.num_prompt - hit, worker.chunk_tokens((placement_input.num_prompt + hit) / 2)
-    stalled_s = seconds - num_chunks(num_new, chunk) * worker.running.step_s(placement_input.now)
+    stalled_s = seconds - num_chunks(num_new, chunk) * worker.crowded_step_s
     return stalled_s if stalled_s > 0.0 else 0.0
 
 
@@ -149,8 +148,9 @@ class DecodePart:
         """
         if not self.worker.has_short_steps:
             return inf
+        bound = self.worker.model.kind.bound
         objectives = (placement_input.slo_tpot_s, self.worker.running.binding_tpot_s)
-        return longest_step_s(step_s, binding_tpot_s(objectives, step_s))
+        return bound.longest_step_s(step_s, bound.binding_tpot_s(objectives, step_s))
 
 
 def prompt_memory_wait_s(placement_input: PlacementInput, worker: WorkerState) -> float:

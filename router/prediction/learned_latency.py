@@ -23,6 +23,7 @@ from router.prediction.decaying import ERROR_SHARE, moving_mean
 from router.prediction.hardware import prior
 from router.prediction.path_bias import PathBias
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
+from router.prediction.step_chunk import StepBound
 from router.prediction.step_model import StepModel
 from router.prediction.transfer import TransferModel, TransferModels
 
@@ -46,18 +47,6 @@ bounds learn from measurements without meaning; narrower ones ignore steps.
 _RELATIVE_ABOVE_S: Final = 2e-3
 """Length of a step, in seconds, below which errors count as shares of this constant. Higher takes errors of short steps
 for small; lower lets noise of short steps move the coefficients.
-"""
-LEAST_STEP_SOFTNESS: Final = 0.02
-"""Least relative uncertainty of the mean length of steps with prompts. Higher refuses requests whose TPOT the engine
-keeps; lower trusts the lengths of steps more exactly than they are kept.
-"""
-FIRST_STEP_SOFTNESS: Final = 0.1
-"""The same before the first step with prompts. Higher refuses the first requests of a new kind of engine; lower takes a
-prior for knowledge.
-"""
-STEP_ERROR_SHARE: Final = 0.5
-"""Uncertainty of that mean, as a share of the mean error of single steps, which partly cancel out. Higher refuses
-requests for errors that cancel out; lower takes errors that all steps share for noise.
 """
 _NUM_FIRST: Final = 5
 """Samples that set the level of the prior. More keeps a wrong level longer; fewer takes noise for the level."""
@@ -87,7 +76,17 @@ class StepErrors(msgspec.Struct, frozen=True):
 class LatencyModel:
     """The times of one kind of engine."""
 
-    __slots__ = ("_decode_error", "_doubt", "_estimate", "_first", "_prefill_error", "_prior", "_scales", "times")
+    __slots__ = (
+        "_decode_error",
+        "_doubt",
+        "_estimate",
+        "_first",
+        "_prefill_error",
+        "_prior",
+        "_scales",
+        "bound",
+        "times",
+    )
 
     times: StepModel
     """The step model with the coefficients as learned so far."""
@@ -101,6 +100,8 @@ class LatencyModel:
         self._estimate = self._estimate_at(1.0)
         self._prefill_error: float | None = None
         self._decode_error: float | None = None
+        self.bound = StepBound()
+        """How long the engines make their steps with prompts."""
 
     def expected_s(self, sample: StepSample) -> float | None:
         """What the step should have taken, in seconds. None for a sample without a meaning, and while the level of the
@@ -127,17 +128,11 @@ class LatencyModel:
     def errors(self) -> StepErrors:
         return StepErrors(self._prefill_error, self._decode_error)
 
-    @property
-    def step_softness(self) -> float:
-        """How uncertain the mean length of steps with prompts is, as a share of it."""
-        if self._prefill_error is None:
-            return FIRST_STEP_SOFTNESS
-        return max(LEAST_STEP_SOFTNESS, STEP_ERROR_SHARE * self._prefill_error)
-
     def _note_error(self, sample: StepSample, pace: float) -> None:
         error = abs(pace * self.times.step_s(*_work(sample)) - sample.seconds) / sample.seconds
         if sample.num_prefill:
             self._prefill_error = moving_mean(self._prefill_error, error, ERROR_SHARE)
+            self.bound = StepBound(self._prefill_error)
         else:
             self._decode_error = moving_mean(self._decode_error, error, ERROR_SHARE)
 

@@ -9,14 +9,30 @@ Scheduler predicts with it.
 
 from collections.abc import Iterable
 from math import inf
-from typing import Final
+from typing import Final, final
 
 from router.prediction.step_model import StepModel
 
-STEP_SHARE: Final = 0.9
-"""Most time of a step with prompts, as a share of a TPOT objective among the requests that decode. Higher
-leaves no room for the other delays of a token, and has answers occupy KV memory for longer; lower computes prompts more
-slowly.
+MOST_SHARE: Final = 0.98
+"""Most time of a step with prompts, as a share of a TPOT objective among the requests that decode, where the lengths of
+steps are known. Higher leaves no room for the other delays of a token, and has answers occupy KV memory for longer;
+lower computes prompts more slowly.
+"""
+LEAST_SHARE: Final = 0.9
+"""The same where the lengths of steps are not known. Higher makes answers late where predictions are poor; lower
+computes prompts more slowly there.
+"""
+LEAST_SOFTNESS: Final = 0.005
+"""Least relative uncertainty of the mean length of steps with prompts. Higher refuses requests whose TPOT the engine
+keeps; lower trusts the lengths of steps more exactly than they are kept.
+"""
+FIRST_SOFTNESS: Final = 0.1
+"""The same before the first step with prompts. Higher refuses the first requests of a new kind of engine; lower takes a
+prior for knowledge.
+"""
+ERROR_SHARE: Final = 0.25
+"""Uncertainty of that mean, as a share of the mean error of single steps, which mostly cancel out. Higher refuses
+requests for errors that cancel out; lower takes errors that all steps share for noise.
 """
 LEAST_STRETCH: Final = 1.25
 """Length up to which a step with prompts may go in any case, as a multiple of a step that only decodes. Higher delays
@@ -32,29 +48,89 @@ in more steps.
 """
 
 
-def chunk_tokens(times: StepModel, num_decoding: float, decode_s: float, tpot_s: float, context_tokens: float) -> int:
-    """Most prompt tokens of a step beside `num_decoding` requests whose step alone takes `decode_s` seconds.
+@final
+class StepBound:
+    """How long steps with prompts are beside requests that decode, on engines of one kind."""
 
-    `tpot_s`: the objective that binds, in seconds (`binding_tpot_s`); `context_tokens`: tokens of the prompt that come
-    before the chunk, to which it attends.
+    __slots__ = ("share", "softness")
+
+    def __init__(self, error: float | None = None) -> None:
+        """`error`: mean relative error of the predicted lengths of steps with prompts; None before the first one."""
+        self.share = LEAST_SHARE
+        """Most time of a step, as a share of a TPOT objective: as much less as predictions are wrong."""
+        self.softness = FIRST_SOFTNESS
+        """How uncertain the mean length of the longest steps is, as a share of it."""
+        if error is not None:
+            self.share = min(MOST_SHARE, max(LEAST_SHARE, 1.0 - error))
+            self.softness = max(LEAST_SOFTNESS, ERROR_SHARE * error)
+
+    def longest_step_s(self, decode_s: float, tpot_s: float) -> float:
+        """Most seconds of a step with prompts beside requests whose step alone takes `decode_s` seconds. `tpot_s`: the
+        objective that binds, in seconds (`binding_tpot_s`).
+        """
+        return LOST_STRETCH * decode_s if tpot_s <= decode_s else max(self.share * tpot_s, LEAST_STRETCH * decode_s)
+
+    def binding_tpot_s(self, objectives: Iterable[float], decode_s: float) -> float:
+        """The TPOT objective that bounds steps most, where a step without prompts takes `decode_s` seconds. inf without
+        any.
+        """
+        binding_s = longest_s = inf
+        for tpot_s in objectives:
+            if (seconds := self.longest_step_s(decode_s, tpot_s)) < longest_s:
+                binding_s, longest_s = tpot_s, seconds
+        return binding_s
+
+
+def chunk_tokens(times: StepModel, num_decoding: float, seconds: float, context_tokens: float) -> int:
+    """Most prompt tokens of a step with one prompt, beside `num_decoding` requests that decode.
+
+    `seconds`: by which the prompt may lengthen the step; `context_tokens`: tokens of the prompt that come before the
+    chunk, to which it attends.
     """
-    seconds = longest_step_s(decode_s, tpot_s)
-    return max(LEAST_CHUNK, int(times.tokens_within(seconds - decode_s, num_decoding, context_tokens)))
+    return max(LEAST_CHUNK, int(times.tokens_within(seconds, num_decoding, context_tokens)))
 
 
-def longest_step_s(decode_s: float, tpot_s: float) -> float:
-    """Most seconds of a step with prompts beside requests whose step alone takes `decode_s` seconds. `tpot_s`: the
-    objective that binds, in seconds (`binding_tpot_s`).
+@final
+class StepRoom:
+    """What a step has left for prompts, which take their chunks of it in turn: tokens, and time beside decodes. A
+    prompt with a long context takes more time for each token, so one number of tokens for all of them would not bound
+    a step.
     """
-    return LOST_STRETCH * decode_s if tpot_s <= decode_s else max(STEP_SHARE * tpot_s, LEAST_STRETCH * decode_s)
 
+    __slots__ = ("_least", "_num_tokens", "_seconds", "_times", "num_left")
 
-def binding_tpot_s(objectives: Iterable[float], decode_s: float) -> float:
-    """The TPOT objective that bounds steps most, where a step without prompts takes `decode_s` seconds. inf without
-    any.
-    """
-    binding_s = longest_s = inf
-    for tpot_s in objectives:
-        if (seconds := longest_step_s(decode_s, tpot_s)) < longest_s:
-            binding_s, longest_s = tpot_s, seconds
-    return binding_s
+    def __init__(
+        self,
+        times: StepModel,
+        num_left: int,
+        num_decoding: int = 0,
+        seconds: float = inf,
+        least: int = LEAST_CHUNK,
+    ) -> None:
+        """`num_left`: most prompt tokens, of all prompts together; `seconds`: by which prompts may lengthen the step;
+        `least`: tokens of prompts that the step may compute in any case.
+        """
+        self._times = times
+        self._num_tokens = float(num_decoding)
+        self._seconds = seconds
+        self._least = least
+        self.num_left = num_left
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the time of the step is bounded."""
+        return self._seconds < inf
+
+    def tokens(self, context_tokens: float) -> int:
+        """Most tokens for the next prompt. `context_tokens`: tokens of this prompt that come before them."""
+        if not self.is_bounded:
+            return self.num_left
+        most = max(self._least, int(self._times.tokens_within(self._seconds, self._num_tokens, context_tokens)))
+        return min(most, self.num_left)
+
+    def take(self, num_new: int, context_tokens: float) -> None:
+        """The next prompt has `num_new` tokens of the step."""
+        self._seconds -= self._times.added_s(num_new, self._num_tokens, context_tokens)
+        self._num_tokens += num_new
+        self.num_left -= num_new
+        self._least = max(0, self._least - num_new)

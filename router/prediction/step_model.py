@@ -90,6 +90,18 @@ class StepModel:
         alone = self._tokens_of(seconds, num_decoding, context_tokens)
         return self._tokens_of(seconds, num_decoding, context_tokens + alone / 2)
 
+    def added_s(self, num_new: int, num_before: float, context_tokens: float) -> float:
+        """Seconds by which `num_new` prompt tokens lengthen a step that has `num_before` tokens already.
+        `context_tokens`: tokens of their prompt that come before them.
+        """
+        num_tokens = num_before + num_new
+        seconds = num_new * self.token_s + prompt_attention(num_new, context_tokens) * self.attended_s
+        if num_tokens > self.knee_tokens:
+            seconds += (num_tokens - max(self.knee_tokens, num_before)) * self.beyond_knee_s
+        if self.experts_s:
+            seconds += self.experts_s * (self.unrouted**num_before - self.unrouted**num_tokens)
+        return seconds
+
     def _tokens_of(self, seconds: float, num_decoding: float, attended_each: float) -> float:
         token_s = self.token_s + attended_each * self.attended_s + _LEAST_PER_TOKEN
         free = max(0.0, self.knee_tokens - num_decoding)

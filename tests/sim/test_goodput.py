@@ -109,7 +109,7 @@ def test_first_retry_mostly_succeeds(rate: float, number: int) -> None:
     came_again = [record for record in run(rate, number, four(max_tries=4)) if record.num_tries > 1]
     assert len(came_again) > 100
     first = sum(record.num_tries == 2 and record.outcome is Outcome.FINISHED for record in came_again)
-    assert first >= 0.8 * len(came_again)
+    assert first >= 0.75 * len(came_again)
 
 
 def a_burst(before: int, burst: int) -> list[SimRequest]:

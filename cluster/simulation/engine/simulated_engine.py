@@ -25,6 +25,7 @@ from cluster.simulation.engine.request_memory import RequestMemory
 from cluster.simulation.engine.running_batch import RunningBatch
 from cluster.simulation.engine.step_policy import StepPolicy
 from cluster.simulation.engine.step_run import StepRun
+from router.prediction.step_chunk import StepRoom
 from router.prediction.step_model import StepModel
 
 
@@ -164,35 +165,37 @@ class SimulatedEngine:
             has_preempted = True
         if self._decodes.number:
             self.cache.take(self._decodes.number)
-        budget = self._policy.budget(batch)
+        room = self._policy.room(batch)
         for request in self._policy.in_order(batch.prefilling):
             if not has_preempted:
-                budget = self._admit_waiting(budget, now, due_before=request.due_at)
-            if budget > 0:
-                budget -= self._compute(request, budget)
+                self._admit_waiting(room, now, due_before=request.due_at)
+            self._compute(request, room)
         if not has_preempted:
-            self._admit_waiting(budget, now)
+            self._admit_waiting(room, now)
         self.steps.plan(now, self.cache.available_tokens, has_preempted=has_preempted)
 
-    def _admit_waiting(self, budget: int, now: float, due_before: float | None = None) -> int:
-        """Admit waiting requests, and compute the first chunks of their prompts. Returns the budget that is left.
+    def _admit_waiting(self, room: StepRoom, now: float, due_before: float | None = None) -> None:
+        """Admit waiting requests, and compute the first chunks of their prompts.
 
         `due_before`: only requests that are due earlier, which overtake a prompt that is partly computed.
         """
-        while self._waiting and budget > 0:
+        while self._waiting and room.tokens(0) > 0:
             request = self._waiting[0]
             if (due_before is not None and request.due_at >= due_before) or not self._admit(request, now):
                 break
             self._waiting.pop(0)
             if request.phase is Phase.PREFILLING:
-                budget -= self._compute(request, budget)
-        return budget
+                self._compute(request, room)
 
-    def _compute(self, request: EngineRequest, budget: int) -> int:
-        """Compute the next chunk of a prompt. Other requests find its blocks from the step on that computes its end."""
-        if self._batch.add_chunk(request, budget):
-            self._memory.publish(request, request.num_to_prefill)
-        return request.chunk
+    def _compute(self, request: EngineRequest, room: StepRoom) -> None:
+        """Compute the next chunk of a prompt, if the step has room for one. Other requests find its blocks from the
+        step on that computes its end.
+        """
+        most = room.tokens(request.num_computed)
+        if most > 0:
+            if self._batch.add_chunk(request, most):
+                self._memory.publish(request, request.num_to_prefill)
+            room.take(request.chunk, request.num_computed)
 
     # ---- admission
 

@@ -13,7 +13,7 @@ from cluster.simulation.engine.engine_request import EngineRequest, Phase
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.running_batch import RunningBatch
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import binding_tpot_s, chunk_tokens
+from router.prediction.step_chunk import StepRoom
 from router.prediction.step_model import StepModel
 
 
@@ -44,20 +44,17 @@ class StepPolicy:
         """The request that gives its memory to others: the one due last, and the newest of equals."""
         return max(reversed(batch.requests), key=_due)
 
-    def budget(self, batch: RunningBatch) -> int:
-        """Most prompt tokens of the next step."""
-        decodes = batch.decodes
+    def room(self, batch: RunningBatch) -> StepRoom:
+        """What the next step has for prompts."""
+        decodes, times = batch.decodes, self._learned.times
         most = self._setting.max_step_tokens - decodes.number
         if not (self._setting.has_short_steps and decodes.number and (batch.prefilling or self.waiting)):
-            return most
-        times = self._learned.times
+            return StepRoom(times, most)
         decode_s = times.decode_s(decodes.number, decodes.context_tokens)
         objectives = [request.tpot_s for request in batch.requests if request.phase is Phase.DECODING]
-        tpot_s = binding_tpot_s(objectives, decode_s)
-        if tpot_s == inf:
-            return most
-        first = min([*batch.prefilling, *self.waiting[:1]], key=_due)
-        return min(most, chunk_tokens(times, decodes.number, decode_s, tpot_s, first.num_computed))
+        bound = self._learned.bound
+        longest_s = bound.longest_step_s(decode_s, bound.binding_tpot_s(objectives, decode_s))
+        return StepRoom(times, most, decodes.number, longest_s - decode_s)
 
     def observe(self, sample: StepSample) -> None:
         if self._setting.has_short_steps:

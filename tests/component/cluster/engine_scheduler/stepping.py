@@ -19,18 +19,22 @@ from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
 from cluster.repository import REPO_ROOT
-from router.prediction.step_chunk import LEAST_CHUNK, STEP_SHARE, binding_tpot_s, longest_step_s
-from router.prediction.step_model import StepModel
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_SHARE, StepBound
+from router.prediction.step_model import StepModel, prompt_attention
 
 BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
 """Tokens of a KV block, of the longest step, and of prompts beside one decode with the objective TPOT_S; and the most
 requests that run.
 """
-TPOT_S = 0.01656 / STEP_SHARE
+TPOT_S = 0.01656 / LEAST_SHARE
 TIMES = StepModel(
     fixed_s=0.01, token_s=1e-4, knee_tokens=CHUNK, beyond_knee_s=0.0, attended_s=0.0, request_s=0.0, context_s=1e-7
 )
-"""What steps take. A token of a prompt takes 0.1 ms, so CHUNK tokens beside one decode take STEP_SHARE of TPOT_S."""
+"""What steps take. A token of a prompt takes 0.1 ms, so CHUNK tokens beside one decode take LEAST_SHARE of TPOT_S."""
+STEEP = StepModel(
+    fixed_s=0.01, token_s=2e-5, knee_tokens=CHUNK, beyond_knee_s=1e-5, attended_s=5e-8, request_s=0.0, context_s=1e-7
+)
+"""The same where a token that comes after many others takes much longer."""
 
 
 def a_config(num_blocks: int, slots: int) -> VllmConfig:
@@ -64,9 +68,17 @@ def parts_of(config: VllmConfig) -> dict[str, Any]:
 class Stepping:
     """An engine that generates token 7 for each request, one step at a time."""
 
-    def __init__(self, num_blocks: int = 1000, *, kind: Any = DeadlineScheduler, slots: int = SLOTS) -> None:
+    def __init__(
+        self,
+        num_blocks: int = 1000,
+        *,
+        kind: Any = DeadlineScheduler,
+        slots: int = SLOTS,
+        times: StepModel = TIMES,
+    ) -> None:
         config = a_config(num_blocks, slots)
-        self.scheduler = kind(**parts_of(config), budget=PromptBudget(config, TIMES))
+        self.scheduler = kind(**parts_of(config), budget=PromptBudget(config, times))
+        self._times = times
         self.steps: list[dict[str, int]] = []
         """Tokens of each step, by request."""
         self.firsts: list[str] = []
@@ -118,16 +130,21 @@ class Stepping:
         return self.steps[first:]
 
     def _plan(self) -> tuple[SchedulerOutput, list[list[int]]]:
-        contexts = {r.request_id: r.num_computed_tokens for r in self.scheduler.running if not r.is_prefill_chunk}
+        before = {r.request_id: r.num_computed_tokens for r in self.scheduler.running}
+        decodes = {r.request_id for r in self.scheduler.running if not r.is_prefill_chunk}
         planned = self.scheduler.schedule()
-        tokens = planned.num_scheduled_tokens
-        decoding = contexts.keys() & tokens.keys()
-        alone = (len(decoding), sum(contexts[name] for name in decoding))
-        binding = binding_tpot_s((self._tpot_s[name] for name in decoding), TIMES.decode_s(*alone))
+        tokens, times, bound = planned.num_scheduled_tokens, self._times, StepBound()
+        decoding = decodes & tokens.keys()
+        alone = (len(decoding), sum(before[name] for name in decoding))
+        binding = bound.binding_tpot_s((self._tpot_s[name] for name in decoding), times.decode_s(*alone))
         if binding < inf and not planned.preempted_req_ids:
-            num_prefill = sum(tokens.values()) - len(decoding)
-            allowed_s = max(longest_step_s(TIMES.decode_s(*alone), binding), TIMES.step_s(LEAST_CHUNK, 0, *alone))
-            self.overruns_s.append(TIMES.step_s(num_prefill, 0, *alone) - allowed_s)
+            prompts = [(num, before.get(name, 0)) for name, num in tokens.items() if name not in decoding]
+            num_prefill, attended = sum(num for num, _ in prompts), sum(prompt_attention(*each) for each in prompts)
+            least_s = times.step_s(
+                LEAST_CHUNK, LEAST_CHUNK * max((context for _, context in prompts), default=0), *alone
+            )
+            allowed_s = max(bound.longest_step_s(times.decode_s(*alone), binding), least_s)
+            self.overruns_s.append(times.step_s(num_prefill, attended, *alone) - allowed_s)
         return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens]
 
     def _take(self, planned: SchedulerOutput, sampled: list[list[int]]) -> dict[str, int]:

@@ -13,12 +13,16 @@ from vllm.v1.request import Request, RequestStatus
 from cluster.engine_core.step_policy import ENGINE_KIND
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler, deadline_scheduler
 from router.prediction.hardware import prior
-from router.prediction.step_chunk import LEAST_CHUNK
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_SHARE
+from router.prediction.step_model import StepModel, prompt_attention
 from tests.component.cluster.engine_scheduler.stepping import (
     BLOCK,
     CHUNK,
     MOST,
     SLOTS,
+    STEEP,
+    TIMES,
+    TPOT_S,
     PullingConnector,
     SamplingConnector,
     Stepping,
@@ -78,6 +82,24 @@ def test_step_in_which_a_request_decodes_computes_one_chunk_of_prompts(kind: Any
     steps = engine.until_done()
     assert [step for step in steps if {"decoding", "long"} == step.keys()][:5] == [{"decoding": 1, "long": CHUNK}] * 5
     assert (engine.generated("decoding"), engine.computed("long")) == (8, 6 * CHUNK)
+
+
+@KINDS
+def test_prompts_divide_the_time_of_a_step_and_not_a_number_of_tokens(kind: Any) -> None:
+    engine = Stepping(kind=kind, times=STEEP)
+    engine.add("decoding", 10, num_output=500)
+    engine.step()
+    engine.add("long", 4000, due=LATE)
+    while engine.computed("long") < 2000:
+        engine.step()
+    engine.add("urgent", 40, due=SOON)
+    step = engine.step()
+    while "urgent" not in step:
+        step = engine.step()
+    assert step["urgent"] == 40
+    num_long, seconds = step["long"], LEAST_SHARE * TPOT_S
+    attended = prompt_attention(40, 0) + prompt_attention(num_long, engine.computed("long") - num_long)
+    assert 0.9 * seconds < STEEP.step_s(40 + num_long, attended, 1, 30) < 1.01 * seconds
 
 
 def test_looser_objective_leaves_more_tokens_to_prompts() -> None:
@@ -251,11 +273,12 @@ def test_step_beside_a_long_prompt_has_room_to_start_a_pull() -> None:
     ),
     num_blocks=st.integers(41, 120),
     slots=st.integers(1, 8),
+    times=st.sampled_from((TIMES, STEEP)),
 )
 def test_every_request_ends_with_all_its_tokens_in_steps_that_objectives_allow(
-    kind: Any, traffic: list[tuple[int, int, int, int, float | None]], num_blocks: int, slots: int
+    kind: Any, traffic: list[tuple[int, int, int, int, float | None]], num_blocks: int, slots: int, times: StepModel
 ) -> None:
-    engine = Stepping(num_blocks, kind=kind, slots=slots)
+    engine = Stepping(num_blocks, kind=kind, slots=slots, times=times)
     requests = []
     for number, (gap, num_tokens, due, num_output, tpot_s) in enumerate(traffic):
         for _ in range(gap % 5):

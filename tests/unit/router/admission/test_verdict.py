@@ -189,7 +189,7 @@ def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *,
     """Of a request with this risk and no victims, on a worker that has other work."""
     request = ask("r", 2000, slo_class=slo_class)
     asked = PlacementInput(
-        request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0, [], 0.0, 0.0), 0.0
+        request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0, [], 0.0, 0.0, 0.0), 0.0
     )
     worker = WorkerState(a_report("d0"), WorkerModel(LatencyModels().model(KIND)), PathBias(), 0.0)
     worker.reported(a_report("d0", num_running=1), 0.0)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from cluster.messages.ids import SloClass
 from router.load.decode_slack import NOTHING, DecodeSlack, LookAhead
+from router.prediction.step_chunk import StepBound
 
 STEP_S = 0.02
 UNDISTURBED = (0.0, 0.0, 0.0)
@@ -21,8 +22,9 @@ def a_running_request(slack_s: float, num_left: float = 100.0, rank: int = 1) ->
     return (10.0, 10.0 - num_left * STEP_S - slack_s, num_left, 1000.0, rank)
 
 
-def slack_of(several: Sequence[Running], most_step_s: float = inf) -> DecodeSlack:
-    look_ahead = LookAhead(STEP_S, UNDISTURBED, 0.1, most_step_s)
+def slack_of(several: Sequence[Running], tpot_s: float = inf) -> DecodeSlack:
+    """`tpot_s`: the objective by which the engine bounds its steps."""
+    look_ahead = LookAhead(STEP_S, UNDISTURBED, 0.1, tpot_s, StepBound(0.0))
     for running in several:
         look_ahead.add(*running)
     return look_ahead.slack()
@@ -40,10 +42,20 @@ def test_running_request_with_less_slack_than_the_stall_is_a_victim() -> None:
 
 
 def test_engine_that_bounds_its_steps_spreads_a_stall_over_the_tokens_to_come() -> None:
-    bounded = slack_of([a_running_request(6.0, num_left=100.0)], STEP_S + 0.02)
+    bounded = slack_of([a_running_request(6.0, num_left=100.0)], 0.04)
     assert bounded.victims(20.0, 0.0, SloClass.STANDARD.rank) < 0.05
-    loose = slack_of([a_running_request(6.0, num_left=100.0)], STEP_S + 0.2)
+    loose = slack_of([a_running_request(6.0, num_left=100.0)], 0.2)
     assert loose.victims(20.0, 0.0, SloClass.STANDARD.rank) > 0.95
+
+
+def test_request_whose_objective_the_longest_steps_keep_is_no_victim_of_a_prompt_or_of_slower_steps() -> None:
+    """500 tokens are to come, 3 s have passed of the budget of 23 s: 40 ms a token are left."""
+    running = (23.0, 3.0, 500.0, 1000.0, 1)
+    kept = slack_of([running], 0.04)
+    assert kept.victims(20.0, 0.0, 1) < 0.05
+    assert kept.victims(20.0, 0.01, 1) < 0.05
+    assert kept.victims(20.0, 0.02, 1) > 0.95
+    assert slack_of([running], 0.05).victims(20.0, 0.0, 1) > 0.8
 
 
 def test_running_request_that_is_lost_already_is_no_victim() -> None:

@@ -13,7 +13,7 @@ from router.prediction.worker_model import WorkerModel
 from tests.unit.clusters import a_report, ask
 
 NEW = PlacementInput(
-    ask("new", 1000), Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 2, 1.0, 1.0, [], 0.0, 0.0), 0.0
+    ask("new", 1000), Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 2, 1.0, 1.0, [], 0.0, 0.0, 0.0), 0.0
 )
 
 

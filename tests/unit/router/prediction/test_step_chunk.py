@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 
 from router.prediction.step_chunk import (
     LEAST_CHUNK,
+    LEAST_SHARE,
     LEAST_STRETCH,
     LOST_STRETCH,
-    STEP_SHARE,
-    binding_tpot_s,
+    MOST_SHARE,
+    StepBound,
+    StepRoom,
     chunk_tokens,
-    longest_step_s,
 )
 from router.prediction.step_model import StepModel, prompt_attention
+
+BOUND = StepBound(0.0)
 
 MIXTURE = StepModel(
     fixed_s=3e-3,
@@ -40,7 +43,8 @@ MODEL = StepModel(
 
 
 def chunk(tpot_s: float, num_decoding: int = 20, context: int = 40_000, before: float = 0.0) -> int:
-    return chunk_tokens(MODEL, num_decoding, MODEL.decode_s(num_decoding, context), tpot_s, before)
+    decode_s = MODEL.decode_s(num_decoding, context)
+    return chunk_tokens(MODEL, num_decoding, BOUND.longest_step_s(decode_s, tpot_s) - decode_s, before)
 
 
 def test_loose_objective_has_more_tokens_beside_decodes_than_a_tight_one() -> None:
@@ -62,36 +66,73 @@ def test_step_is_no_longer_than_the_objective_allows_and_no_prompt_stands_still(
     model: StepModel, num_decoding: int, context: int, tpot_s: float, before: int
 ) -> None:
     decode_s = model.decode_s(num_decoding, context)
-    tokens = chunk_tokens(model, num_decoding, decode_s, tpot_s, before)
+    tokens = chunk_tokens(model, num_decoding, BOUND.longest_step_s(decode_s, tpot_s) - decode_s, before)
     assert tokens >= LEAST_CHUNK
     if tokens > LEAST_CHUNK:
         step_s = model.step_s(tokens, prompt_attention(tokens, before), num_decoding, context)
-        assert step_s <= longest_step_s(decode_s, tpot_s) * (1 + 1e-6)
+        assert step_s <= BOUND.longest_step_s(decode_s, tpot_s) * (1 + 1e-6)
         if decode_s < tpot_s:
             assert step_s <= max(tpot_s, LEAST_STRETCH * decode_s) * (1 + 1e-6)
 
 
 def test_prompts_have_a_share_of_each_step_whatever_the_objective() -> None:
-    assert longest_step_s(0.010, 0.040) == STEP_SHARE * 0.040
-    assert longest_step_s(0.036, 0.040) == LEAST_STRETCH * 0.036
-    assert longest_step_s(0.050, 0.040) == LOST_STRETCH * 0.050
+    assert BOUND.longest_step_s(0.010, 0.040) == MOST_SHARE * 0.040
+    assert BOUND.longest_step_s(0.036, 0.040) == LEAST_STRETCH * 0.036
+    assert BOUND.longest_step_s(0.050, 0.040) == LOST_STRETCH * 0.050
 
 
 def test_objective_that_bounds_steps_most_binds() -> None:
-    assert binding_tpot_s([0.001, 0.012, 0.100], 0.010) == 0.012
-    assert binding_tpot_s([0.001, 0.030, 0.100], 0.010) == 0.001
-    assert binding_tpot_s([0.020, inf], 0.010) == 0.020
-    assert binding_tpot_s([], 0.010) == inf
+    assert BOUND.binding_tpot_s([0.001, 0.012, 0.100], 0.010) == 0.012
+    assert BOUND.binding_tpot_s([0.001, 0.030, 0.100], 0.010) == 0.001
+    assert BOUND.binding_tpot_s([0.020, inf], 0.010) == 0.020
+    assert BOUND.binding_tpot_s([], 0.010) == inf
 
 
 def test_one_client_with_any_objective_leaves_prompts_their_share_of_a_step() -> None:
     for objective_s in (1e-6, 0.0099, 0.0101, 0.011, 0.013):
-        step_s = longest_step_s(0.010, binding_tpot_s([objective_s, 0.100], 0.010))
+        step_s = BOUND.longest_step_s(0.010, BOUND.binding_tpot_s([objective_s, 0.100], 0.010))
         assert LEAST_STRETCH * 0.010 <= step_s <= LOST_STRETCH * 0.010
 
 
 def test_answer_that_has_just_become_late_is_not_given_up() -> None:
     just_kept_s, just_lost_s = (
-        longest_step_s(decode_s, binding_tpot_s([0.030, 0.200], decode_s)) for decode_s in (0.0299, 0.0301)
+        BOUND.longest_step_s(decode_s, BOUND.binding_tpot_s([0.030, 0.200], decode_s)) for decode_s in (0.0299, 0.0301)
     )
     assert just_lost_s < 2 * just_kept_s
+
+
+def test_steps_are_shorter_and_their_lengths_less_certain_where_predictions_are_poor() -> None:
+    several = [StepBound(error) for error in (0.0, 0.05, 0.5)]
+    assert [bound.share for bound in several] == [MOST_SHARE, 0.95, LEAST_SHARE]
+    assert several[0].softness < several[1].softness < several[2].softness
+    assert StepBound().share == LEAST_SHARE
+
+
+@pytest.mark.parametrize("model", [MODEL, MIXTURE])
+@given(
+    num_decoding=st.integers(1, 200),
+    seconds=st.floats(1e-4, 0.2),
+    prompts=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 150_000)), min_size=1, max_size=6),
+)
+def test_prompts_of_a_step_divide_its_time(
+    model: StepModel, num_decoding: int, seconds: float, prompts: list[tuple[int, int]]
+) -> None:
+    room = StepRoom(model, 8192, num_decoding, seconds)
+    taken = []
+    for num_left, context in prompts:
+        num_new = min(room.tokens(context), num_left)
+        room.take(num_new, context)
+        taken.append((num_new, context))
+    num_new, attended = sum(num for num, _ in taken), sum(prompt_attention(*each) for each in taken)
+    assert num_new >= min(LEAST_CHUNK, prompts[0][0])
+    added_s = model.step_s(num_new, attended, num_decoding, 0) - model.decode_s(num_decoding, 0)
+    at_least_s = model.added_s(LEAST_CHUNK, num_decoding, max(context for _, context in prompts))
+    assert added_s <= max(seconds, at_least_s) * (1 + 1e-6)
+
+
+def test_step_without_a_bound_of_time_has_a_number_of_tokens_for_all_prompts() -> None:
+    room = StepRoom(MODEL, 1000)
+    assert not room.is_bounded
+    assert room.tokens(100_000) == 1000
+    room.take(300, 100_000)
+    assert room.tokens(0) == 700
