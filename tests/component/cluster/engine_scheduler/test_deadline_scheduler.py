@@ -32,6 +32,10 @@ from tests.component.cluster.engine_scheduler.stepping import (
 
 KINDS = pytest.mark.parametrize("kind", [DeadlineScheduler, AsyncDeadlineScheduler])
 SOON, LATE = 10, 9000
+OF_SOME_TOKENS_S = 1e-6
+"""Seconds that some tokens of context more or less make of a step: an asynchronous scheduler does not know the last
+ones yet.
+"""
 
 
 def a_scheduler(*, is_async: bool = False) -> Scheduler:
@@ -290,7 +294,7 @@ def test_every_request_ends_with_all_its_tokens_in_steps_that_objectives_allow(
         if not request.num_preemptions:
             assert num_tokens + num_output - 1 <= engine.computed(request.request_id) <= num_tokens + num_output
     assert max(sum(step.values()) for step in engine.steps) <= MOST
-    assert max(engine.overruns_s, default=0.0) <= 1e-9
+    assert max(engine.overruns_s, default=0.0) <= OF_SOME_TOKENS_S
 
 
 @settings(max_examples=60, deadline=None)
