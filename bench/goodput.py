@@ -90,7 +90,7 @@ def _arguments() -> argparse.Namespace:
         default=[],
         choices=[*BASELINES, "static"],
         metavar="NAME",
-        help=f"policies whose runs by older code count; `static`: all but {OURS}",
+        help="policies whose runs by older code count; `static`: those without Baton's admission and engines",
     )
     parser.add_argument("--verbose", action="store_true", help="a line for every run")
     parser.add_argument("--json", type=Path, default=RESULTS / "goodput.json", metavar="FILE", help="(%(default)s)")
@@ -103,7 +103,8 @@ def _arguments() -> argparse.Namespace:
         kept = QUICK_CELLS if arguments.quick else [cell for cell in CELLS if HELD_OUT not in cell]
         arguments.cells = [cell.replace("/", f"{HELD_OUT}/") for cell in kept] if arguments.held_out else kept
     if "static" in arguments.reuse:
-        arguments.reuse = [*arguments.reuse, *(name for name in BASELINES if name != OURS)]
+        static = (name for name, policy in BASELINES.items() if policy.has_step_size and not policy.has_admission)
+        arguments.reuse = [*arguments.reuse, *static]
     arguments.seed = 0
     try:
         arguments.truth = truth_of(arguments)

@@ -2,20 +2,23 @@
 
     make bench-placement
 
-Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt, requests stay
-for a while, every worker reports once a second, and every request passes through all of its events. The goals: 10,000
-placements a second on a core with 64 workers and prompts of 512 tokens, and a p99 of 1 ms with 100 workers and prompts
-of 32k. It measures what would run here: compiled code (`baton compile`), or the sources (BATON_PURE_PYTHON=1),
-which miss the goals. All
-times are of the CPU, so that neighbours count less. The garbage collector is frozen after the start.
+Half of the workers prefill, half decode. Prompts come in conversations that share their system prompt. Each prompt is
+computed as long as the placement predicts, requests decode for a while, every worker reports four times a second with
+samples of its steps, and every request passes through all of its events. The goals: 10,000 placements a second on a
+core with 64 workers and prompts of 512 tokens, and a p99 of 1 ms with 100 workers and prompts of 32k. It measures what
+would run here: compiled code (`baton compile`), or the sources (BATON_PURE_PYTHON=1), which miss the goals. All times
+are of the CPU, so that neighbours count less. The garbage collector is frozen after the start.
 """
 
 import argparse
 import gc
 import random
+from heapq import heapify, heappop, heappush, heapreplace
 from pathlib import Path
 from time import thread_time
 from typing import NamedTuple
+
+import msgspec
 
 from bench.goals.placement import missed
 from bench.goals.verdict import conclude
@@ -23,7 +26,7 @@ from cluster import compiled
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import Placement, PlacementRequest
-from cluster.messages.reports import EngineShape, WorkerLoad, WorkerReport
+from cluster.messages.reports import REPORT_INTERVAL_S, EngineShape, StepSample, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed
 from cluster.messages.transport import LinkSpeed
 from cluster.slo import Objective, SloConfig
@@ -79,6 +82,13 @@ def a_report(worker: str, links: list[str]) -> WorkerReport:
     )
 
 
+def with_samples(report: WorkerReport, chance: random.Random) -> WorkerReport:
+    """The report with as many samples as an engine sends: of a step with a prompt and of steps without."""
+    samples = [StepSample(256, 256 * 128, 20, 20_000, 0.026 * chance.uniform(0.95, 1.05))]
+    samples += [StepSample(0, 0, 20, 20_000, 0.017 * chance.uniform(0.95, 1.05)) for _ in range(3)]
+    return msgspec.structs.replace(report, steps=samples)
+
+
 def reports_of(num_workers: int) -> list[WorkerReport]:
     prefills = [f"p{number}" for number in range(num_workers // 2)]
     decodes = [f"d{number}" for number in range(num_workers - len(prefills))]
@@ -101,10 +111,27 @@ def measure(case: Case) -> Figures:
     fill_index(state, reports, prompts, chance)
     gc.collect()
     gc.freeze()
-    now, next_report, num_refused, took, events_s = 0.1, 0, 0, [], 0.0
+    now, num_refused, took, events_s = 0.1, 0, list[float](), 0.0
     opened: list[RequestId] = []
+    computing: list[tuple[float, RequestId]] = []
+    """Heap of the prompts that are computed, by when they are done."""
+    reporting = [(chance.uniform(0.1, 0.1 + REPORT_INTERVAL_S), number) for number in range(len(reports))]
+    heapify(reporting)
     for number in range(case.num_requests):
         now += chance.expovariate(case.rate_per_s)
+        events_began = thread_time()
+        while computing and computing[0][0] <= now:
+            done_at, request_id = heappop(computing)
+            state.handle(PrefillDone(request_id=request_id), done_at)
+            state.handle(FirstToken(request_id=request_id), done_at)
+            opened.append(request_id)
+        while len(opened) > case.num_open:
+            state.handle(RequestClosed(request_id=opened.pop(0), num_output_tokens=chance.randint(20, 500)), now)
+        while reporting[0][0] <= now:
+            at, of = reporting[0]
+            state.handle(with_samples(reports[of], chance), at)
+            heapreplace(reporting, (at + REPORT_INTERVAL_S, of))
+        events_s += thread_time() - events_began
         request = PlacementRequest(
             request_id=RequestId(f"r{number}"),
             num_prompt_tokens=case.num_prompt,
@@ -114,18 +141,11 @@ def measure(case: Case) -> Figures:
         began = thread_time()
         answer = state.place(request, now)
         placed = thread_time()
-        if isinstance(answer, Placement):
-            state.handle(PrefillDone(request_id=request.request_id), now)
-            state.handle(FirstToken(request_id=request.request_id), now)
-            opened.append(request.request_id)
+        if isinstance(answer, Placement) and answer.predicted is not None:
+            heappush(computing, (now + answer.predicted.ttft_s, request.request_id))
         else:
             num_refused += 1
             state.handle(RequestClosed(request_id=request.request_id), now)
-        if len(opened) > case.num_open:
-            state.handle(RequestClosed(request_id=opened.pop(0), num_output_tokens=chance.randint(20, 500)), now)
-        if now > next_report / len(reports):
-            state.handle(reports[next_report % len(reports)], now)
-            next_report += 1
         took.append(placed - began)
         events_s += thread_time() - placed
     gc.unfreeze()

@@ -1,41 +1,67 @@
 """The goals of bench/goodput.py: in no cell is our policy worse than it was, by more than noise. Pure."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from bench.goals.verdict import below
 from bench.matrix.report import Gain, Matrix, gain, in_requests, in_tokens
 
 NOISE = 0.1
-"""Share of a gain by which a run may be below the gain that is on record. A run of another seed or of fewer requests
-differs by some per cent. Higher lets a policy lose what it had; lower fails for chance.
+"""Share of a gain over rules on engines of others by which a run may be below the gain that is on record. A run of
+another seed or of fewer requests differs by some per cent. Higher lets a policy lose what it had; lower fails for
+chance.
 """
-RECORDED: Mapping[str, tuple[float, float]] = {
-    "conversation/tight": (0.98, 0.94),
-    "documents/tight": (1.40, 1.31),
-    "azure-conv/tight": (1.01, 1.01),
-    "code-bursts/tight": (0.97, 0.95),
-    "arxiv/tight": (1.00, 1.00),
-    "conversation/mid": (1.14, 1.09),
-    "documents/mid": (1.33, 1.29),
-    "azure-conv/mid": (1.01, 1.01),
-    "code-bursts/mid": (1.03, 1.03),
-    "arxiv/mid": (1.00, 1.00),
+NOISE_ON_OUR_ENGINES = 0.05
+"""The same for rules on our engines. There the same requests are late for all rules, so that runs differ less."""
+
+
+class Record(NamedTuple):
+    """Ratios that docs/benchmarks.md has."""
+
+    requests: float
+    """Our rate relative to that of the best rival on engines of others."""
+    tokens: float
+    """Our tokens within SLO, likewise."""
+    on_our_engines: float
+    """Our rate relative to that of the best other rule on our engines: what our choice of workers is worth."""
+
+
+RECORDED: Mapping[str, Record] = {
+    "conversation/tight": Record(0.98, 0.94, 1.01),
+    "documents/tight": Record(1.40, 1.31, 1.08),
+    "azure-conv/tight": Record(1.01, 1.01, 1.00),
+    "code-bursts/tight": Record(0.97, 0.95, 0.95),
+    "arxiv/tight": Record(1.00, 1.00, 1.00),
+    "conversation/mid": Record(1.14, 1.09, 1.01),
+    "documents/mid": Record(1.33, 1.29, 1.05),
+    "azure-conv/mid": Record(1.01, 1.01, 0.99),
+    "code-bursts/mid": Record(1.03, 1.03, 1.02),
+    "arxiv/mid": Record(1.00, 1.00, 1.00),
 }
-"""By cell: our rate, and our tokens within SLO, relative to those of the best rival, as docs/benchmarks.md has them."""
 
 
 def missed(matrix: Matrix) -> list[str]:
-    """Cells that are not on record have no goal."""
-    found = []
+    """Cells that are not on record have no goal. A run that compares nothing on record misses its goal."""
+    found, num_compared = list[str](), 0
     for cell in matrix.cells:
-        if cell in RECORDED:
-            requests, tokens = RECORDED[cell]
-            found += _lost("requests", gain(matrix, cell, in_requests), requests, cell)
-            found += _lost("tokens", gain(matrix, cell, in_tokens), tokens, cell)
-    return found
+        if cell not in RECORDED:
+            continue
+        on_record = RECORDED[cell]
+        for kind, gained, recorded, noise in (
+            ("requests", gain(matrix, cell, in_requests), on_record.requests, NOISE),
+            ("tokens", gain(matrix, cell, in_tokens), on_record.tokens, NOISE),
+            (
+                "requests",
+                gain(matrix, cell, in_requests, on_our_engines=True),
+                on_record.on_our_engines,
+                NOISE_ON_OUR_ENGINES,
+            ),
+        ):
+            if gained is not None:
+                num_compared += 1
+                found += _lost(f"{cell}, {kind}", gained, (1.0 - noise) * recorded)
+    return found if num_compared else ["no cell that is on record was compared with another policy"]
 
 
-def _lost(kind: str, gained: Gain | None, recorded: float, cell: str) -> list[str]:
-    if gained is None:
-        return []
-    return below(f"{cell}, {kind} relative to {gained.rival}", gained.mean, (1.0 - NOISE) * recorded)
+def _lost(what: str, gained: Gain, least: float) -> list[str]:
+    return below(f"{what} relative to {gained.rival}", gained.mean, least)

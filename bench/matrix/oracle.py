@@ -2,16 +2,16 @@
 
 A worker spends its time in one of two modes:
 
-- **Prefill alone.** Steps of `max_step_tokens` prompt tokens, which are the cheapest ones.
+- **Prefill alone.** Steps without end, which read the weights only once.
 - **Decode.** The mean step is at most as long as the TPOT objective, because the TPOT of a request is the mean of its
-  steps. Each step reads the weights. What that leaves of the time is spent on the context of decoding requests and on
+  steps. (The prompt tokens of longer steps, which shorter ones make up for, count as prefill alone.) Each step reads
+  the weights. What that leaves of the time is spent on the context of decoding requests and on
   prompt tokens. Prompt tokens up to the knee of the step model are free in each step. The requests that decode in a
   step have their KV blocks in the worker's memory; a prefix that several have is there once.
 
 The program chooses which share of each request is served, and for each time bin how the workers' time is divided
 between the modes. The program is a relaxation: every schedule that serves a set of requests within their SLO, on such
-workers and with steps of at most `max_step_tokens`, is one of its solutions. So no policy attains more, and the best
-policy may attain less:
+workers, is one of its solutions. So no policy attains more, and the best policy may attain less:
 
 - A prefix that any earlier request has had is cached on every worker, and moving KV blocks takes no time.
 - A request may be served in part, by any number of workers, and may decode before its prompt is computed.
@@ -64,13 +64,11 @@ class Demand(NamedTuple):
     """Latest time of the last token."""
 
 
-def bound(
-    workload: Sequence[SimRequest], model: StepModel, num_workers: int, max_step_tokens: int, kv_capacity_tokens: int
-) -> Bound:
+def bound(workload: Sequence[SimRequest], model: StepModel, num_workers: int, kv_capacity_tokens: int) -> Bound:
     """The bound of a workload whose requests all have the same TPOT objective. As in every figure of a run
     (cluster/simulation/results/summary.py), the first tenth of the requests is not measured.
     """
-    worker = _Worker(model, max_step_tokens, workload[0].slo.tpot_s, kv_capacity_tokens)
+    worker = _Worker(model, workload[0].slo.tpot_s, kv_capacity_tokens)
     program = _Program(demands(workload, model), worker, num_workers)
     counts = np.ones(len(workload))
     counts[: round(WARM_UP * len(workload))] = 0.0
@@ -108,11 +106,9 @@ def demands(workload: Sequence[SimRequest], model: StepModel) -> list[Demand]:
 class _Worker:
     """What a worker's time gives in each mode."""
 
-    def __init__(self, model: StepModel, max_step_tokens: int, tpot_s: float, kv_capacity_tokens: int) -> None:
-        self.alone_token_s = model.step_s(max_step_tokens, 0.0, 0.0, 0.0) / max_step_tokens
-        """Seconds of a prompt token in prefill mode."""
-        self.beside_token_s = model.token_s + model.beyond_knee_s
-        """Seconds of a prompt token in decode mode that is not free."""
+    def __init__(self, model: StepModel, tpot_s: float, kv_capacity_tokens: int) -> None:
+        self.token_s = model.token_s + model.beyond_knee_s
+        """Seconds of a prompt token that is not free."""
         self.free_tokens = model.knee_tokens
         """Prompt tokens of a step in decode mode that are free."""
         self.fixed_s = model.fixed_s
@@ -190,15 +186,14 @@ class _Program:
         return -float(found.fun)
 
     def _add(self, number: int, demand: Demand, worker: _Worker) -> None:
-        alone_s = demand.num_new * worker.alone_token_s + demand.attention_s
-        beside_s = demand.num_new * worker.beside_token_s + demand.attention_s
+        computing_s = demand.num_new * worker.token_s + demand.attention_s
         self._equal.put(number, number, -1.0)
         for at in range(int(demand.from_s / BIN_S), int(demand.first_by_s / BIN_S) + 1):
             alone, free, beside = (self._variable(number) for _ in range(3))
-            self._limits.put(self._of_time + at, alone, alone_s)
+            self._limits.put(self._of_time + at, alone, computing_s)
             self._limits.put(self._of_work + at, free, demand.attention_s)
             self._limits.put(self._of_free_tokens + at, free, float(demand.num_new))
-            self._limits.put(self._of_work + at, beside, beside_s)
+            self._limits.put(self._of_work + at, beside, computing_s)
         if not demand.context_s:
             return
         self._equal.put(self._num_requests + number, number, -1.0)

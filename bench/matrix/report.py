@@ -8,6 +8,7 @@ import msgspec
 from scipy.stats import t as student
 
 from bench.matrix.search import OURS, Result
+from cluster.messages.ids import Path
 from cluster.simulation.baselines import BASELINES
 from cluster.simulation.results.summary import RunSummary
 
@@ -45,7 +46,7 @@ class Matrix:
         """The best split and the best step tokens of each seed, where the policy has such a setting."""
         found = [result for result in self._by_place[cell, policy] if result.rate]
         steps = "/".join(str(number) for number in sorted({result.step_tokens for result in found}))
-        if BASELINES[policy].has_step_policy:
+        if not BASELINES[policy].has_step_size:
             steps = ""
         if not BASELINES[policy].has_prefill_pool:
             return steps
@@ -54,7 +55,7 @@ class Matrix:
     def rivals(self, cell: str, *, on_our_engines: bool = False) -> list[str]:
         """Policies of others, on engines of others or on ours. Our policy without a part of it is no rival."""
         names = [name for name in self.policies if not name.startswith(OURS) and (cell, name) in self._by_place]
-        return [name for name in names if BASELINES[name].has_step_policy == on_our_engines]
+        return [name for name in names if BASELINES[name].has_step_size != on_our_engines]
 
     def by_seed(self, cell: str, policy: str, measure: Measure) -> dict[int, float]:
         return {result.seed: measure(result) for result in self._by_place.get((cell, policy), [])}
@@ -133,7 +134,18 @@ def gains(matrix: Matrix) -> list[Row]:
 def details(matrix: Matrix) -> list[Row]:
     """Who is served at the highest rate of each policy: shares of tokens, of refused requests, and by prompt length."""
     rows: list[Row] = [
-        ("cell", "policy", "tokens in SLO", "refused", "shortest quarter", "2nd", "3rd", "longest", "longest tenth")
+        (
+            "cell",
+            "policy",
+            "tokens in SLO",
+            "refused",
+            "handed over",
+            "shortest quarter",
+            "2nd",
+            "3rd",
+            "longest",
+            "longest tenth",
+        )
     ]
     for cell in matrix.cells:
         for policy in matrix.policies:
@@ -142,6 +154,7 @@ def details(matrix: Matrix) -> list[Row]:
                 shares = [
                     fmean(summary.token_attainment for summary in found),
                     1.0 - fmean(summary.accepted for summary in found),
+                    fmean(summary.by_path.get(Path.PREFILL_DECODE, 0.0) for summary in found),
                     *(fmean(summary.by_prompt_length[quarter] for summary in found) for quarter in range(4)),
                     fmean(summary.longest_tenth for summary in found),
                 ]

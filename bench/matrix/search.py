@@ -57,7 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             splits = [0]
         elif self.policy.startswith(OURS):
             splits = [OUR_SPLIT]
-        steps = self.step_tokens[:1] if baseline.has_step_policy else self.step_tokens  # it has no such setting
+        steps = self.step_tokens if baseline.has_step_size else self.step_tokens[:1]
         return [Setting(split, step_tokens) for step_tokens in steps for split in splits]
 
 

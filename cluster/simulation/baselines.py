@@ -5,9 +5,9 @@ policy differ in the rule alone. What each is run with, the table `BASELINES` sa
 decode (decode workers here) or two, Baton's own queue and refusals or none, Baton's engines or vLLM's.
 
 Names that begin with `goodput` are Baton's policy, whole or without a part, and no rivals. In other names `_admission`
-stands for Baton's queue and refusals, `_filter` for these and a choice among the workers on which they would take the
-request, and `_steps` for Baton's engines. So the part of a gain that each makes can be told from the part that the
-choice of workers makes.
+stands for Baton's queue and refusals, and `_filter` for these and a choice among the workers on which they would take
+the request. `_priority` and `_partial` stand for engines with these options of vLLM, and `_steps` for Baton's engines
+(`Engines`). So the part of a gain that each makes can be told from the part that the choice of workers makes.
 """
 
 import random
@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cluster.messages.ids import Path
+from cluster.simulation.engine.engine_setting import Engines
 from router.admission.verdict import Verdict, judge
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
@@ -44,10 +45,12 @@ class Baseline(NamedTuple):
     has_prefill_pool: bool
     has_admission: bool = False
     """Whether the policy runs behind Baton's own queue and early refusals."""
-    has_step_policy: bool = False
-    """Whether engines compute prompts by deadline and keep steps short beside decodes, as Baton's engines do
-    (cluster/engine_scheduler/deadline_scheduler.py). Otherwise they are vLLM's own, with steps of at most a given size.
-    """
+    engines: Engines = Engines.FIRST_COME
+
+    @property
+    def has_step_size(self) -> bool:
+        """Whether the most tokens of a step are a setting. Baton's engines choose them."""
+        return self.engines is not Engines.BATON
 
 
 def _fixed(policy: Policy) -> Callable[[int], Policy]:
@@ -212,8 +215,9 @@ def _without(candidates: Candidates, refused: WorkerState | None) -> Candidates:
     return Candidates(None, candidates.prefills, decodes, stale_share, suspects, may_hand_over)
 
 
-def _on_our_engines(policy: Policy) -> Baseline:
-    return Baseline(_fixed(policy), has_prefill_pool=False, has_admission=True, has_step_policy=True)
+def _behind_admission(policy: Policy, engines: Engines = Engines.FIRST_COME) -> Baseline:
+    """In one pool."""
+    return Baseline(_fixed(policy), has_prefill_pool=False, has_admission=True, engines=engines)
 
 
 BASELINES = {
@@ -228,18 +232,21 @@ BASELINES = {
     "pd_least": Baseline(_fixed(pd_least), has_prefill_pool=True),
     "pd_mooncake": Baseline(_fixed(pd_mooncake), has_prefill_pool=True),
     "pd_threshold": Baseline(_fixed(pd_threshold), has_prefill_pool=True),
-    "lmetric_admission": Baseline(_fixed(with_admission(lmetric)), has_prefill_pool=False, has_admission=True),
-    "min_ttft_admission": Baseline(_fixed(with_admission(min_ttft)), has_prefill_pool=False, has_admission=True),
+    "lmetric_admission": _behind_admission(with_admission(lmetric)),
+    "min_ttft_admission": _behind_admission(with_admission(min_ttft)),
     "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
-    "lmetric_filter": Baseline(_fixed(with_filter(lmetric)), has_prefill_pool=False, has_admission=True),
-    "min_ttft_filter": Baseline(_fixed(with_filter(min_ttft)), has_prefill_pool=False, has_admission=True),
-    "lmetric_admission_steps": _on_our_engines(with_admission(lmetric)),
-    "min_ttft_admission_steps": _on_our_engines(with_admission(min_ttft)),
-    "lmetric_filter_steps": _on_our_engines(with_filter(lmetric)),
-    "min_ttft_filter_steps": _on_our_engines(with_filter(min_ttft)),
-    "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, has_step_policy=True),
+    "lmetric_filter": _behind_admission(with_filter(lmetric)),
+    "min_ttft_filter": _behind_admission(with_filter(min_ttft)),
+    "lmetric_filter_priority": _behind_admission(with_filter(lmetric), Engines.PRIORITY),
+    "min_ttft_filter_priority": _behind_admission(with_filter(min_ttft), Engines.PRIORITY),
+    "min_ttft_filter_partial": _behind_admission(with_filter(min_ttft), Engines.PARTIAL),
+    "lmetric_admission_steps": _behind_admission(with_admission(lmetric), Engines.BATON),
+    "min_ttft_admission_steps": _behind_admission(with_admission(min_ttft), Engines.BATON),
+    "lmetric_filter_steps": _behind_admission(with_filter(lmetric), Engines.BATON),
+    "min_ttft_filter_steps": _behind_admission(with_filter(min_ttft), Engines.BATON),
+    "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, engines=Engines.BATON),
     "goodput_no_steps": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),
-    "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, has_step_policy=True),
+    "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.BATON),
 }
 
 

@@ -13,7 +13,7 @@ from cluster.messages.ids import Pool
 from cluster.messages.reports import REPORT_INTERVAL_S
 from cluster.messages.transport import LinkSpeed
 from cluster.simulation.baselines import BASELINES
-from cluster.simulation.engine.engine_setting import EngineSetting
+from cluster.simulation.engine.engine_setting import Engines, EngineSetting
 from cluster.simulation.engine.truth.truth import Truth
 from cluster.simulation.pools.pool_setting import ClusterSetting, Fault, PoolSetting, Reporting
 from cluster.simulation.results.summary import WARM_UP
@@ -31,6 +31,10 @@ PCIE_BYTES_PER_S = 40e9
 """Bandwidth from DRAM to one simulated device, in bytes per second, as PCIe 5 gives it. Lower makes hits in the DRAM
 tier slower than on hardware; higher makes them faster. Placement counts with HOST_BYTES_PER_S of
 router/placement/placement_input.py, on all hardware.
+"""
+PROMPTS_PER_STEP = 4
+"""Long prompts that share a step of engines with `Engines.PARTIAL`. More let short prompts pass sooner; fewer finish
+long prompts sooner.
 """
 DEFAULT_LINK = LinkSpeed(latency_s=0.5e-3, bytes_per_s=90e9)
 """Speed of a worker's link: two 400 Gb/s network cards, one for each of the worker's two devices."""
@@ -93,13 +97,13 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         model, most = self.step_model, self.prefill_step_tokens
         return lambda num_prompt: model.prefill_s(num_prompt, 0, most)
 
-    def split(self, num_prefill: int, *, has_step_policy: bool = True) -> ClusterSetting:
+    def split(self, num_prefill: int, engines: Engines = Engines.BATON) -> ClusterSetting:
         """The setting with `num_prefill` prefill workers. All further workers are decode workers."""
         num_decode = self.num_workers - num_prefill
         slow_prefill, slow_decode = self.truth.stragglers.split(num_prefill, num_decode)
         return ClusterSetting(
-            prefill=self._pool(Pool.PREFILL, num_prefill, slow_prefill, has_step_policy),
-            decode=self._pool(Pool.DECODE, num_decode, slow_decode, has_step_policy),
+            prefill=self._pool(Pool.PREFILL, num_prefill, slow_prefill, engines),
+            decode=self._pool(Pool.DECODE, num_decode, slow_decode, engines),
             kv_bytes_per_token=MODELS[self.model].kv_bytes_per_token,
             link=self.link,
             reporting=self.reporting,
@@ -108,16 +112,18 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             max_tries=self.max_tries,
         )
 
-    def _pool(self, pool: Pool, number: int, num_stragglers: int, has_step_policy: bool) -> PoolSetting:
+    def _pool(self, pool: Pool, number: int, num_stragglers: int, engines: Engines) -> PoolSetting:
         kv_bytes_per_token = MODELS[self.model].kv_bytes_per_token
         max_step_tokens = self.prefill_step_tokens
-        if pool is Pool.DECODE and not has_step_policy:
+        if pool is Pool.DECODE and engines is not Engines.BATON:
             max_step_tokens = self.decode_step_tokens
         engine = EngineSetting(
             kv_capacity_tokens=self.kv_capacity_tokens,
             max_step_tokens=max_step_tokens,
-            has_short_steps=has_step_policy,
-            by_deadline=has_step_policy,
+            has_short_steps=engines is Engines.BATON,
+            by_deadline=engines in (Engines.BATON, Engines.PRIORITY),
+            overtakes=engines is Engines.BATON,
+            most_of_prompt=max_step_tokens // PROMPTS_PER_STEP if engines is Engines.PARTIAL else None,
             max_decoding=self.max_decoding,
             host_tokens=self.host_tokens,
             host_tokens_per_s=self.tensor_parallel * PCIE_BYTES_PER_S / kv_bytes_per_token,
@@ -188,9 +194,7 @@ class Experiment:
             state = RouterState(self._slos, baseline.make(seed), admits_all=not baseline.has_admission)
             return PendingPlacements(state)
 
-        setting = self.cluster.split(
-            num_prefill if baseline.has_prefill_pool else 0, has_step_policy=baseline.has_step_policy
-        )
+        setting = self.cluster.split(num_prefill if baseline.has_prefill_pool else 0, baseline.engines)
         return simulate(workload, setting, make_scheduler, watch)
 
     def workload(self, rate: float) -> list[SimRequest]:

@@ -210,7 +210,6 @@ def test_same_traffic_gives_the_same_decisions() -> None:
     [
         (Reporting(interval_s=3.0, delay_s=3.0, kv_events_s=3.0), 0.95),
         (Reporting(load_scale=3.0), 0.95),
-        (Reporting(load_scale=0.0), 0.95),
         (Reporting(seconds_scale=2.0), 0.9),
         (Reporting(seconds_scale=0.5), 0.9),
         (Reporting(kv_events_s=None), 0.95),

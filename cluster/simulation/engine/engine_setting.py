@@ -1,5 +1,6 @@
 """What a simulated engine is made from: its sizes, and the time of its steps. Pure."""
 
+from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -17,6 +18,15 @@ class StepTimes(Protocol):
         ...
 
 
+class Engines(Enum):
+    """What decides which prompts a step computes, and how much of them."""
+
+    FIRST_COME = "vLLM's default: first come first served, in steps of a given size"
+    PRIORITY = "vLLM's priorities: prompts begin in the order in which they are due, in steps of a given size"
+    PARTIAL = "vLLM's long_prefill_token_threshold: a prompt has a part of a step at most, and others the rest"
+    BATON = "Baton's: by deadline, in steps that TPOT objectives bound"
+
+
 class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
     kv_capacity_tokens: int
     max_step_tokens: int = 2048
@@ -25,8 +35,11 @@ class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):
     (router/prediction/step_chunk.py).
     """
     by_deadline: bool = False
-    """Whether prompts are computed in the order in which their first tokens are due, and not in the order of arrival.
-    """
+    """Whether prompts begin in the order in which their first tokens are due, and not in the order of arrival."""
+    overtakes: bool = False
+    """Whether a prompt that is due earlier is computed before one that has begun."""
+    most_of_prompt: int | None = None
+    """Most tokens of one prompt in a step, as with vLLM's `long_prefill_token_threshold`."""
     max_decoding: int = 256
     """Requests that prefill or decode at a time."""
     block_size: int = 512

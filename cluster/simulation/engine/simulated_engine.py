@@ -167,7 +167,7 @@ class SimulatedEngine:
             self.cache.take(self._decodes.number)
         room = self._policy.room(batch)
         for request in self._policy.in_order(batch.prefilling):
-            if not has_preempted:
+            if self._setting.overtakes and not has_preempted:
                 self._admit_waiting(room, now, due_before=request.due_at)
             self._compute(request, room)
         if not has_preempted:
@@ -192,6 +192,8 @@ class SimulatedEngine:
         step on that computes its end.
         """
         most = room.tokens(request.num_computed)
+        if self._setting.most_of_prompt is not None:
+            most = min(most, self._setting.most_of_prompt)
         if most > 0:
             if self._batch.add_chunk(request, most):
                 self._memory.publish(request, request.num_to_prefill)

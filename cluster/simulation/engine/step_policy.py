@@ -38,7 +38,7 @@ class StepPolicy:
 
     def in_order(self, prefilling: Iterable[EngineRequest]) -> list[EngineRequest]:
         """Prompts that are partly computed, in the order in which they go on."""
-        return sorted(prefilling, key=_due)
+        return sorted(prefilling, key=_due) if self._setting.overtakes else list(prefilling)
 
     def preempted_next(self, batch: RunningBatch) -> EngineRequest:
         """The request that gives its memory to others: the one due last, and the newest of equals."""

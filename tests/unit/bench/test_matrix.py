@@ -219,11 +219,26 @@ def test_gains_are_of_the_same_arrivals() -> None:
 def test_goal_is_the_gain_on_record_less_noise(
     monkeypatch: pytest.MonkeyPatch, ours: float, token_share: float, says: str | None
 ) -> None:
-    monkeypatch.setattr(goals, "RECORDED", {"conversation/mid": (1.2, 1.2)})
+    monkeypatch.setattr(goals, "RECORDED", {"conversation/mid": goals.Record(1.2, 1.2, 0.1)})
     rivals = [a_result("lmetric", 1.0), a_result("lmetric_admission_steps", 9.0), a_result("lmetric", 1.0, cell="a/b")]
     found = goals.missed(Matrix([*rivals, a_result("goodput", ours, token_share=token_share)]))
     assert [says in line for line in found if says] == ([True] if says else [])
     assert bool(found) == (says is not None)
+
+
+@pytest.mark.parametrize(("ours", "is_missed"), [(1.0, False), (0.97, False), (0.94, True)])
+def test_another_rule_on_our_engines_must_not_be_better_than_it_was(
+    monkeypatch: pytest.MonkeyPatch, ours: float, is_missed: bool
+) -> None:
+    monkeypatch.setattr(goals, "RECORDED", {"conversation/mid": goals.Record(1.0, 1.0, 1.0)})
+    rivals = [a_result("lmetric", 0.5), a_result("lmetric_admission_steps", 1.0)]
+    found = goals.missed(Matrix([*rivals, a_result("goodput", ours)]))
+    assert ["lmetric_admission_steps" in line for line in found] == ([True] if is_missed else [])
+
+
+def test_run_that_compares_nothing_on_record_reaches_no_goal() -> None:
+    assert goals.missed(Matrix([a_result("goodput", 1.0), a_result("lmetric", 1.0, cell="a/b")]))
+    assert goals.missed(Matrix([]))
 
 
 def test_every_variation_can_be_built_and_its_rows_shown(tmp_path: File) -> None:

@@ -20,9 +20,7 @@ def a_workload(rate: float, slo: str = "mid") -> list[SimRequest]:
 
 
 def bound_at(rate: float, slo: str = "mid") -> Bound:
-    return bound(
-        a_workload(rate, slo), FEW.step_model, FEW.num_workers, FEW.prefill_step_tokens, FEW.kv_capacity_tokens
-    )
+    return bound(a_workload(rate, slo), FEW.step_model, FEW.num_workers, FEW.kv_capacity_tokens)
 
 
 @pytest.mark.parametrize("rate", [5.0, 15.0, 30.0])
@@ -45,7 +43,7 @@ def test_tighter_objective_attains_less() -> None:
 
 def test_less_memory_attains_less() -> None:
     model, workload = FEW.step_model, a_workload(60.0, "loose")
-    much, little = (bound(workload, model, 2, FEW.prefill_step_tokens, tokens) for tokens in (300_000, 5_000))
+    much, little = (bound(workload, model, 2, tokens) for tokens in (300_000, 5_000))
     assert little.token_attainment < much.token_attainment - 0.02
 
 

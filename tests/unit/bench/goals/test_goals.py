@@ -43,7 +43,7 @@ def test_placement(per_s: float, p99_ms: float, number: int) -> None:
     assert len(placement.missed(per_s, p99_ms)) == number
 
 
-@pytest.mark.parametrize(("without", "number"), [(5.0, 0), (10.2, 0), (10.5, 1), (0.0, 0)])
+@pytest.mark.parametrize(("without", "number"), [(5.0, 0), (10.3, 0), (10.5, 1), (0.0, 0)])
 def test_goodput_parts(without: float, number: int) -> None:
     rates = {("everything", "a/mid"): 10.0, ("no tier", "a/mid"): without}
     assert len(goodput_parts.missed(rates, "everything")) == number
