@@ -1,13 +1,11 @@
 """What all compared systems have in common: the model, the engine arguments and the environment."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from bench.fronts import census
 from bench.fronts.pace import PACE_FILE_VARIABLE
-from cluster.config.environment import SECRET_VARIABLE
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
@@ -20,9 +18,6 @@ class Setting:
     """The folder of logs, rendered configs and the router's environment."""
     conf: dict[str, Any]
     """A Serve config of Baton with one prefill and one decode worker, which the other systems are made after."""
-
-    secret: str = field(default_factory=lambda: token_hex(32))
-    """All processes of a run have it: engines prove themselves to each other with it before a handoff."""
 
     @property
     def args(self) -> dict[str, Any]:
@@ -53,7 +48,6 @@ class Setting:
         return {
             **census.marks(system, part),
             PACE_FILE_VARIABLE: str(self.pace_file),
-            SECRET_VARIABLE: self.secret,
             "PYTHONPATH": str(REPO_ROOT),
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
