@@ -34,7 +34,7 @@ from cluster.engine_core.step_policy import ENGINE_KIND, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
 from router.prediction.hardware import prior
-from router.prediction.step_chunk import StepRoom
+from router.prediction.step_chunk import LEAST_CHUNK, StepRoom
 
 
 def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
@@ -131,7 +131,10 @@ class DeadlineScheduler(Scheduler):
             context = request.num_computed_tokens
             self._shares[request.request_id] = share = min(room.tokens(context), _left(request))
             room.take(share, context)
-        for_prompts = sum(self._shares.values()) + room.tokens(0)
+        for_shares = sum(self._shares.values())
+        if room.is_bounded and for_shares >= LEAST_CHUNK and room.tokens(0) < LEAST_CHUNK:
+            room.num_left = 0  # too little for another prompt to begin, which would hold its KV blocks from then on
+        for_prompts = for_shares + room.tokens(0)
         self.max_num_scheduled_tokens = min(for_decodes + for_prompts + for_pulls, self._max_step_tokens)
         self._unclaimed = room
 
@@ -169,7 +172,7 @@ class DeadlineScheduler(Scheduler):
         share = shares.get(request.request_id)
         if share is None:
             share = self._unclaimed.tokens(num_computed_tokens)
-        elif num_computed_tokens > request.num_computed_tokens:  # the cache has a prefix of it
+        elif self._unclaimed.is_bounded and num_computed_tokens > request.num_computed_tokens:  # it has a cached prefix
             share = self._budget.in_time_of(share, num_computed_tokens)
         if request.num_computed_tokens:
             share = max(share, 1)  # a request that has its blocks must not hold up the others that have theirs

@@ -59,7 +59,7 @@ class PromptBudget:
         """Prompt tokens after `context` others that take as long as the first `num_tokens` of a prompt."""
         times = self.times
         seconds = times.added_s(num_tokens, times.knee_tokens, 0)
-        return min(num_tokens, max(1, int(times.tokens_within(seconds, times.knee_tokens, context))))
+        return min(num_tokens, max(self._least, int(times.tokens_within(seconds, times.knee_tokens, context))))
 
     @property
     def nearly_free(self) -> int:

@@ -67,6 +67,7 @@ def test_prompt_whose_beginning_is_cached_gets_fewer_tokens_in_the_same_time() -
     assert NEUTRAL.added_s(num_tokens, knee, 50_000) <= NEUTRAL.added_s(500, knee, 0) * (1 + 1e-9)
     assert budget.in_time_of(500, 0) >= 499
     assert budget.in_time_of(1, 100_000_000) == 1
+    assert PromptBudget(a_config(is_hybrid=True), NEUTRAL).in_time_of(528, 50_000) == 528
 
 
 def test_engine_that_is_slower_than_its_prior_computes_fewer_tokens_beside_decodes() -> None:
