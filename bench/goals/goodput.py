@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from bench.goals.verdict import below
-from bench.matrix.report import Gain, Matrix, gain, in_requests, in_tokens
+from bench.matrix.report import Matrix, gain, in_requests, in_tokens
 
 NOISE = 0.1
 """Share of a gain over rules on engines of others by which a run may be below the gain that is on record. A run of
@@ -59,9 +59,5 @@ def missed(matrix: Matrix) -> list[str]:
         ):
             if gained is not None:
                 num_compared += 1
-                found += _lost(f"{cell}, {kind}", gained, (1.0 - noise) * recorded)
+                found += below(f"{cell}, {kind} relative to {gained.rival}", gained.mean, (1.0 - noise) * recorded)
     return found if num_compared else ["no cell that is on record was compared with another policy"]
-
-
-def _lost(what: str, gained: Gain, least: float) -> list[str]:
-    return below(f"{what} relative to {gained.rival}", gained.mean, least)

@@ -34,7 +34,7 @@ from cluster.engine_core.step_policy import ENGINE_KIND, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
 from router.prediction.hardware import prior
-from router.prediction.step_chunk import LEAST_CHUNK, StepRoom
+from router.prediction.step_chunk import StepRoom
 
 
 def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
@@ -131,10 +131,7 @@ class DeadlineScheduler(Scheduler):
             context = request.num_computed_tokens
             self._shares[request.request_id] = share = min(room.tokens(context), _left(request))
             room.take(share, context)
-        for_shares = sum(self._shares.values())
-        if room.is_bounded and for_shares >= LEAST_CHUNK and room.tokens(0) < LEAST_CHUNK:
-            room.num_left = 0  # too little for another prompt to begin, which would hold its KV blocks from then on
-        for_prompts = for_shares + room.tokens(0)
+        for_prompts = sum(self._shares.values()) + room.tokens(0)
         self.max_num_scheduled_tokens = min(for_decodes + for_prompts + for_pulls, self._max_step_tokens)
         self._unclaimed = room
 

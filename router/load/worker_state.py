@@ -160,8 +160,8 @@ class WorkerState:
             return most
         bound, decode_s = self.model.kind.bound, self.crowded_step_s
         if self._crowded_tpot_s is None:
-            objectives = [charge.slo_tpot_s for charge in self.inbound.values()]
-            self._crowded_tpot_s = bound.binding_tpot_s([self.running.binding_tpot_s, *objectives], decode_s)
+            charges = [*self.running.charges.values(), *self.inbound.values()]
+            self._crowded_tpot_s = bound.binding_tpot_s([charge.slo_tpot_s for charge in charges], decode_s)
         seconds = bound.longest_step_s(decode_s, self._crowded_tpot_s) - decode_s
         return min(most, chunk_tokens(self.model.times, batch, seconds, context_tokens))
 

@@ -28,13 +28,13 @@ MARGIN: Final = 0.9
 make queues longer more often than shorter. Lower avoids options that would have been good; higher trusts predictions
 that are often too short.
 """
+TPOT_MARGIN: Final = 1.0
+"""The same for a TPOT objective, which engines keep by the length of their steps."""
 OVERTAKING_SOFTNESS: Final = 1.5
 """Softness of a TTFT for each standard deviation of the time that overtaking prompts take. A logistic distribution has
 0.55; decodes that join meanwhile add to it. Higher refuses long prompts that would have been in time; lower computes
 long prompts that are late.
 """
-TPOT_MARGIN: Final = 1.0
-"""The same for a TPOT objective, which engines keep by the length of their steps."""
 VICTIM_WEIGHT: Final = 1.0
 """Cost of one expected victim. Higher has requests wait rather than harm others; lower lets them in at others' cost."""
 FUTURE_WEIGHT: Final = 1.0
@@ -194,7 +194,7 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
     option.waits_s = placement_input.age_s + times.memory_wait_s
     option.engine_ttft_s = times.ttft_s - times.memory_wait_s
     option.ttft_s = ttft_s = option.waits_s + models.bias.ttft(option.path).corrected(option.engine_ttft_s)
-    late = _lateness(ttft_s, placement_input.slo_ttft_s, MARGIN, _ttft_softness(placement_input, times, models))
+    late = _late(placement_input, ttft_s, times, models)
     slow = _slowness(placement_input, option, times, models)
     option.risk = risk = 1.0 - (1.0 - late) * (1.0 - slow)
     option.future_victims += late * option.work.prefill_s * placement_input.others.time_price
@@ -208,16 +208,19 @@ def _priced(placement_input: PlacementInput, option: Option, times: Times, harm:
     return option
 
 
-def _ttft_softness(placement_input: PlacementInput, times: Times, models: LatencyModels) -> float:
-    """How uncertain the TTFT is, as a share of its objective: by the errors of predictions lately, and by what the
-    prompts that overtake may take more or less than expected. The time that they take is a compound Poisson sum. So
-    its variance is its mean times the time of the prompt which is computed at a random moment.
+def _late(placement_input: PlacementInput, ttft_s: float, times: Times, models: LatencyModels) -> float:
+    """Probability that the TTFT objective is missed. The TTFT is uncertain by the errors of predictions lately, and by
+    what the prompts that overtake may take more or less than expected. The time that they take is a compound Poisson
+    sum, so its variance is its mean times the time of the prompt which is computed at a random moment. It is not
+    negative: a request that is late without any of them is late.
     """
-    softness = models.bias.ttft_softness
+    objective_s, softness = placement_input.slo_ttft_s, models.bias.ttft_softness
     if not times.overtaking_s:
-        return softness
+        return _lateness(ttft_s, objective_s, MARGIN, softness)
     deviation_s = sqrt(times.overtaking_s * placement_input.others.usual_prompt_s)
-    return hypot(softness, OVERTAKING_SOFTNESS * deviation_s / placement_input.slo_ttft_s)
+    wide = hypot(softness, OVERTAKING_SOFTNESS * deviation_s / objective_s)
+    without = _lateness(ttft_s - times.overtaking_s, objective_s, MARGIN, softness)
+    return max(without, _lateness(ttft_s, objective_s, MARGIN, wide))
 
 
 def _slowness(placement_input: PlacementInput, option: Option, times: Times, models: LatencyModels) -> float:
@@ -231,6 +234,7 @@ def _slowness(placement_input: PlacementInput, option: Option, times: Times, mod
     short_s = _with_gap(bias.corrected(_tpot_s(times, short), most_s), gap_s, short)
     long_s = _with_gap(bias.corrected(_tpot_s(times, long), most_s), gap_s, long)
     objective_s, softness, most_softness = placement_input.slo_tpot_s, models.bias.tpot_softness, times.step_softness
+    most_s += bias.overhead_s
     total = _slow(short_s, _with_gap(most_s, gap_s, short), objective_s, short, softness, most_softness)
     total += _slow(usual_s, _with_gap(most_s, gap_s, usual), objective_s, usual, softness, most_softness)
     total += _slow(long_s, _with_gap(most_s, gap_s, long), objective_s, long, softness, most_softness)

@@ -278,7 +278,7 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
         if decodes and worker.has_short_steps and candidates.may_stay:
             continue
         hit = hits.get(worker.worker)
-        if worker.running.num:
+        if worker.num_crowded:
             done_s = seconds = prefill_s(placement_input, worker)
         elif worker.model.kind is not kind or worker.model.pace != pace:
             kind, pace, found, without_s = worker.model.kind, worker.model.pace, hit, -1.0

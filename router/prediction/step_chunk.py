@@ -13,7 +13,7 @@ from typing import Final, final
 
 from router.prediction.step_model import StepModel
 
-MOST_SHARE: Final = 0.98
+MOST_SHARE: Final = 0.95
 """Most time of a step with prompts, as a share of a TPOT objective among the requests that decode, where the lengths of
 steps are known. Higher leaves no room for the other delays of a token, and has answers occupy KV memory for longer;
 lower computes prompts more slowly.
@@ -134,3 +134,5 @@ class StepRoom:
         self._num_tokens += num_new
         self.num_left -= num_new
         self._least = max(0, self._least - num_new)
+        if self.is_bounded and not self._least and self.tokens(0) < LEAST_CHUNK:
+            self.num_left = 0  # too little for another prompt to begin, which would hold its KV blocks from then on

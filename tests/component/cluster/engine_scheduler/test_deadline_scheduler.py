@@ -90,9 +90,7 @@ def test_step_in_which_a_request_decodes_computes_one_chunk_of_prompts(kind: Any
 
 @KINDS
 def test_prompts_divide_the_time_of_a_step_and_not_a_number_of_tokens(kind: Any) -> None:
-    engine = Stepping(kind=kind, times=STEEP)
-    engine.add("decoding", 10, num_output=500)
-    engine.step()
+    engine = _decoding(kind)
     engine.add("long", 4000, due=LATE)
     while engine.computed("long") < 2000:
         engine.step()
@@ -108,9 +106,7 @@ def test_prompts_divide_the_time_of_a_step_and_not_a_number_of_tokens(kind: Any)
 
 @KINDS
 def test_what_a_step_has_left_by_rounding_begins_no_further_prompt(kind: Any) -> None:
-    engine = Stepping(kind=kind, times=STEEP)
-    engine.add("decoding", 10, num_output=500)
-    engine.step()
+    engine = _decoding(kind)
     engine.add("first", 3000, due=SOON)
     for _ in range(20):
         engine.step()
@@ -331,6 +327,14 @@ def test_prompts_progress_in_each_step_beside_decodes(objectives: list[float], p
         assert len(step) >= len(objectives)
         left -= computed
     assert max(engine.overruns_s) <= 1e-9
+
+
+def _decoding(kind: Any) -> Stepping:
+    """An engine with a request that decodes, on which a token after many others takes long."""
+    engine = Stepping(kind=kind, times=STEEP)
+    engine.add("decoding", 10, num_output=500)
+    engine.step()
+    return engine
 
 
 def _request(name: str) -> Request:

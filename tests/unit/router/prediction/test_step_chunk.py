@@ -102,8 +102,8 @@ def test_answer_that_has_just_become_late_is_not_given_up() -> None:
 
 
 def test_steps_are_shorter_and_their_lengths_less_certain_where_predictions_are_poor() -> None:
-    several = [StepBound(error) for error in (0.0, 0.05, 0.5)]
-    assert [bound.share for bound in several] == [MOST_SHARE, 0.95, LEAST_SHARE]
+    several = [StepBound(error) for error in (0.0, 0.07, 0.5)]
+    assert [bound.share for bound in several] == [MOST_SHARE, 1.0 - 0.07, LEAST_SHARE]
     assert several[0].softness < several[1].softness < several[2].softness
     assert StepBound().share == LEAST_SHARE
 
