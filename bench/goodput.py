@@ -1,6 +1,6 @@
 """The evaluation matrix: the highest rate at which each policy meets the SLOs of 90 % of all requests, by cell.
 
-Eight simulated workers (two H100 with Qwen3-32B each), five kinds of traffic, four SLOs, the policies of
+Eight simulated workers (two H100 with Qwen3-32B each), five kinds of traffic, five SLOs, the policies of
 cluster/simulation/baselines.py; those of others with a prefill pool at their best split. Then each policy at 0.9 of its
 own rate, with something wrong. docs/benchmarks.md says how to read it.
 

@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 CASES = (
     Case("64 workers, 512 tokens", 64, 512, 2000.0, 6000, 1500),
-    Case("100 workers, 32k tokens", 100, 32_000, 50.0, 1500, 300),
+    Case("100 workers, 32k tokens", 100, 32_000, 30.0, 1500, 300),
 )
 
 

@@ -74,7 +74,7 @@ class Bin:
 
 @final
 class DecodeSlack:
-    __slots__ = ("_bound", "_step_s", "_tpot_s", "bins", "finish_s", "freed_tokens")
+    __slots__ = ("_bound", "_crowded_step_s", "_most_step_s", "_step_s", "_tpot_s", "bins", "finish_s", "freed_tokens")
 
     def __init__(
         self,
@@ -82,12 +82,15 @@ class DecodeSlack:
         finish_s: list[float],
         freed_tokens: list[float],
         step_s: float,
+        crowded_step_s: float,
         tpot_s: float,
         bound: StepBound,
     ) -> None:
-        """`step_s`, `tpot_s` and `bound`: of the LookAhead."""
+        """`step_s`, `crowded_step_s`, `tpot_s` and `bound`: of the LookAhead."""
         self.bins = bins
         self._step_s = step_s
+        self._crowded_step_s = crowded_step_s
+        self._most_step_s = bound.longest_step_s(crowded_step_s, tpot_s)
         self._tpot_s = tpot_s
         self._bound = bound
         self.finish_s = finish_s
@@ -105,9 +108,9 @@ class DecodeSlack:
         of this rank, stalls every running request once by `stall_s`, and lengthens every later step by `slowdown_s`.
         """
         total = 0.0
-        most_step_s, rise_s = self._bound.longest_step_s(self._step_s, self._tpot_s), 0.0
+        most_step_s, rise_s = self._most_step_s, 0.0
         if most_step_s < inf:
-            rise_s = self._bound.longest_step_s(self._step_s + slowdown_s, self._tpot_s) - most_step_s
+            rise_s = self._bound.longest_step_s(self._crowded_step_s + slowdown_s, self._tpot_s) - most_step_s
         for group in self.bins:
             most_s = group.num_left * (most_step_s - self._step_s)
             delay_s = stall_s if stall_s < most_s else most_s
@@ -120,7 +123,7 @@ class DecodeSlack:
         return total
 
 
-NOTHING: Final = DecodeSlack([], [], [0.0], 0.0, inf, StepBound())
+NOTHING: Final = DecodeSlack([], [], [0.0], 0.0, 0.0, inf, StepBound())
 
 
 @final
@@ -130,6 +133,7 @@ class LookAhead:
     __slots__ = (
         "_bins",
         "_bound",
+        "_crowded_step_s",
         "_finishing",
         "_long",
         "_middle",
@@ -141,18 +145,26 @@ class LookAhead:
     )
 
     def __init__(
-        self, step_s: float, stall_share: Shares, softness: float, tpot_s: float = inf, bound: StepBound | None = None
+        self,
+        step_s: float,
+        stall_share: Shares,
+        softness: float,
+        crowded_step_s: float = 0.0,
+        tpot_s: float = inf,
+        bound: StepBound | None = None,
     ) -> None:
         """`step_s`: length of a step; `stall_share`: of the worker (router/load/prefill_share.py); `softness`: of the
-        threshold at which a request becomes a victim by the prediction, as a share of its budget; `tpot_s`: the
-        objective by which the engine bounds its steps, inf on an engine that does not.
+        threshold at which a request becomes a victim by the prediction, as a share of its budget; `crowded_step_s`:
+        length of a step beside the requests that are to join, too; `tpot_s`: the objective by which the engine bounds
+        its steps, inf on an engine that does not.
         """
         short, middle, long = stall_share
         self._step_s = step_s
+        self._crowded_step_s = max(step_s, crowded_step_s)
         self._tpot_s = tpot_s
         self._softness = softness
         self._bound = bound or StepBound()
-        self._most_step_s = most_step_s = self._bound.longest_step_s(step_s, tpot_s)
+        self._most_step_s = most_step_s = self._bound.longest_step_s(self._crowded_step_s, tpot_s)
         self._short = min(most_step_s, step_s / (1.0 - short))
         self._middle = min(most_step_s, step_s / (1.0 - middle))
         self._long = min(most_step_s, step_s / (1.0 - long))
@@ -196,7 +208,9 @@ class LookAhead:
         bins = [sums for sums in self._bins if sums is not None]
         for sums in bins:
             sums.close(self._softness, self._bound.softness)
-        return DecodeSlack(bins, finish_s, freed, self._step_s, self._tpot_s, self._bound)
+        return DecodeSlack(
+            bins, finish_s, freed, self._step_s, self._crowded_step_s, self._tpot_s, self._bound
+        )
 
 
 def logistic(x: float) -> float:

@@ -35,6 +35,7 @@ class RunningRequests:
         "_steps",
         "_tpot_s",
         "charges",
+        "crowded_step_s",
         "has_short_steps",
         "last_step_s",
         "num_unknown",
@@ -56,6 +57,8 @@ class RunningRequests:
         """KV tokens of the unknown requests."""
         self.last_step_s = MIN_STEP_S
         """Length of a step when a request last joined or left."""
+        self.crowded_step_s = 0.0
+        """Length of a step once the requests that are to join decode as well. 0 where no request decodes then."""
         self._tpot_s: float | None = None
         """The TPOT objective of the charged requests that bounds steps of this length. None if it is not known."""
         self._steps = 0.0
@@ -154,7 +157,7 @@ class RunningRequests:
     def _look_ahead(self, now: float) -> DecodeSlack:
         tpot_s = self.binding_tpot_s if self.has_short_steps else inf
         shares, softness = self._stall_share.shares(now), self._bias.slack_softness
-        ahead = LookAhead(self.last_step_s, shares, softness, tpot_s, self._model.kind.bound)
+        ahead = LookAhead(self.last_step_s, shares, softness, self.crowded_step_s, tpot_s, self._model.kind.bound)
         next_step = self._steps + 1.0
         for charge in self.charges.values():
             num_generated = next_step - charge.start_step

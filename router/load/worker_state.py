@@ -53,7 +53,6 @@ class WorkerState:
         "audit",
         "block_size",
         "charges",
-        "crowded_step_s",
         "has_short_steps",
         "inbound",
         "inbound_prompt",
@@ -112,8 +111,6 @@ class WorkerState:
         self.audit = RequestAudit()
         self.num_crowded = 0
         """Requests that decode once all inbound requests do."""
-        self.crowded_step_s = 0.0
-        """Length of a step once all inbound requests decode. 0 where no request decodes then."""
         self._crowded_tpot_s: float | None = None
         """The TPOT objective that bounds such a step most. None if it is not known."""
 
@@ -158,7 +155,7 @@ class WorkerState:
         most = max(1, self.max_step_tokens - batch)
         if not self.has_short_steps or not (self.running.charges or self.inbound):
             return most
-        bound, decode_s = self.model.kind.bound, self.crowded_step_s
+        bound, decode_s = self.model.kind.bound, self.running.crowded_step_s
         if self._crowded_tpot_s is None:
             charges = [*self.running.charges.values(), *self.inbound.values()]
             self._crowded_tpot_s = bound.binding_tpot_s([charge.slo_tpot_s for charge in charges], decode_s)
@@ -170,8 +167,8 @@ class WorkerState:
         first token is due at `due_at`. In seconds, and cheap to compute.
         """
         if not self.prompts.charges:
-            return self.crowded_step_s
-        return self.crowded_step_s + QUEUE_WEIGHT * self.prompts.seconds_before(due_at, now)
+            return self.running.crowded_step_s
+        return self.running.crowded_step_s + QUEUE_WEIGHT * self.prompts.seconds_before(due_at, now)
 
     def queue_prefill(self, charge: Charge, stall_s: float, now: float) -> None:
         """The worker is to compute a prompt, which takes `stall_s` from the requests that decode on the worker."""
@@ -267,7 +264,7 @@ class WorkerState:
         self._update_crowded_step()
 
     def _update_crowded_step(self) -> None:
-        self.num_crowded, self.crowded_step_s = self.running.num + len(self.inbound), 0.0
-        if self.num_crowded:
-            self.crowded_step_s = self.running.step_beside_s(len(self.inbound), self.inbound_prompt)
+        running, num_inbound = self.running, len(self.inbound)
+        self.num_crowded = running.num + num_inbound
+        running.crowded_step_s = running.step_beside_s(num_inbound, self.inbound_prompt) if self.num_crowded else 0.0
         self._crowded_tpot_s = None

@@ -149,7 +149,7 @@ def alone(
         step_s = max(step_s, peer.model.times.decode_s(decode.batch + placement_input.num_sequences, context))
     victims = decode.slack.victims(stalled_s, decode.join_slowdown_s, placement_input.rank)
     if worker.inbound:
-        victims += _inbound_victims(placement_input, decode, done_s - seconds, done_s, models.bias.slack_softness)
+        victims += _inbound_victims(placement_input, worker, done_s - seconds, done_s, models.bias.slack_softness)
     victims += _overtaken(placement_input, worker, seconds, models)
     others = placement_input.others
     later_prompts = _later_prompts(placement_input, worker, seconds, decode.queue_s + seconds, models)
@@ -283,23 +283,23 @@ def _overtaken(placement_input: PlacementInput, worker: WorkerState, seconds: fl
 
 
 def _inbound_victims(
-    placement_input: PlacementInput, decode: DecodePart, from_s: float, to_s: float, slack_softness: float
+    placement_input: PlacementInput, worker: WorkerState, from_s: float, to_s: float, slack_softness: float
 ) -> float:
     """Victims among the inbound requests of the worker. A request that joins while the prompt is computed is stalled by
     the rest of the prompt. `from_s` and `to_s`: the time from now in which the prompt is computed.
     """
-    total, bound = 0.0, decode.worker.model.kind.bound
-    for charge in decode.worker.inbound.values():
+    total, bound, step_s = 0.0, worker.model.kind.bound, worker.running.crowded_step_s
+    for charge in worker.inbound.values():
         stall_s = to_s - max(from_s, charge.joins_at - placement_input.now)
         num_gaps = min(charge.lengths.quantile(USUAL), charge.most_tokens) - 1.0
         if stall_s <= 0.0 or num_gaps <= 0.0:
             continue
         budget_s = charge.slo_tpot_s * num_gaps
-        slack_s = budget_s - num_gaps * decode.step_s
+        slack_s = budget_s - num_gaps * step_s
         softness_s = slack_softness * budget_s
         most = inf
-        if decode.worker.has_short_steps:
-            most_late_s = num_gaps * bound.longest_step_s(decode.step_s, charge.slo_tpot_s) - budget_s
+        if worker.has_short_steps:
+            most_late_s = num_gaps * bound.longest_step_s(step_s, charge.slo_tpot_s) - budget_s
             most = most_late_s / (bound.softness * budget_s)
         was, will_be = min(-slack_s / softness_s, most), min((stall_s - slack_s) / softness_s, most)
         total += class_weight(charge.rank, placement_input.rank) * (logistic(will_be) - logistic(was))

@@ -8,9 +8,14 @@ probability that its first token is late.
 
 from typing import Final
 
-FULL_PRICE: Final = 1.5
+FULL_PRICE: Final = 2.4
 """Requests that the time of the usual prompt would serve if prompts took all time of the workers. Higher refuses long
 prompts that would have been in time; lower computes long prompts that are late.
+"""
+RISE: Final = 3
+"""Power of the share of the workers' time that prompts take, by which the price rises. Time that no other prompt would
+have used costs nothing. Higher computes prompts that are late on workers that are fairly busy; lower refuses long
+prompts where there is time for them.
 """
 
 
@@ -18,4 +23,4 @@ def time_price(prompt_use: float, usual_s: float) -> float:
     """Requests that one second of a worker would serve. `prompt_use`: the share of the workers' time that prompts take;
     `usual_s`: seconds that the usual prompt takes, 0 if there is none.
     """
-    return FULL_PRICE * prompt_use / usual_s if usual_s else 0.0
+    return FULL_PRICE * prompt_use**RISE / usual_s if usual_s else 0.0

@@ -56,7 +56,7 @@ def stall_s(placement_input: PlacementInput, worker: WorkerState, seconds: float
     """Part of the `seconds` of `prefill_s` in which the worker gives no token to the requests that decode there."""
     hit = placement_input.hit(worker)
     num_new, chunk = placement_input.num_prompt - hit, worker.chunk_tokens((placement_input.num_prompt + hit) / 2)
-    step_s = worker.crowded_step_s or worker.running.step_s(placement_input.now)
+    step_s = worker.running.crowded_step_s or worker.running.step_s(placement_input.now)
     stalled_s = seconds - num_chunks(num_new, chunk) * step_s
     return stalled_s if stalled_s > 0.0 else 0.0
 

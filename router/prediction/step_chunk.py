@@ -34,7 +34,7 @@ ERROR_SHARE: Final = 0.25
 """Uncertainty of that mean, as a share of the mean error of single steps, which mostly cancel out. Higher refuses
 requests for errors that cancel out; lower takes errors that all steps share for noise.
 """
-LEAST_STRETCH: Final = 1.25
+LEAST_STRETCH: Final = 1.1
 """Length up to which a step with prompts may go in any case, as a multiple of a step that only decodes. Higher delays
 answers whose objective decodes alone take nearly all of; lower lets one such answer stop the prompts beside it.
 """

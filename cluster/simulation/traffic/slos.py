@@ -20,6 +20,7 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
         "tight": Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.030),
         "mid": Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.050),
         "loose": Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.100),
+        "chat": Objective(ttft_s=0.1, ttft_per_prefill=2.0, tpot_s=0.025),
         "tTTFT": Objective(ttft_s=0.3, ttft_per_prefill=1.5, tpot_s=0.100),
     }
 )

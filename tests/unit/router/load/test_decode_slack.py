@@ -22,9 +22,9 @@ def a_running_request(slack_s: float, num_left: float = 100.0, rank: int = 1) ->
     return (10.0, 10.0 - num_left * STEP_S - slack_s, num_left, 1000.0, rank)
 
 
-def slack_of(several: Sequence[Running], tpot_s: float = inf) -> DecodeSlack:
+def slack_of(several: Sequence[Running], tpot_s: float = inf, crowded_step_s: float = STEP_S) -> DecodeSlack:
     """`tpot_s`: the objective by which the engine bounds its steps."""
-    look_ahead = LookAhead(STEP_S, UNDISTURBED, 0.1, tpot_s, StepBound(0.0))
+    look_ahead = LookAhead(STEP_S, UNDISTURBED, 0.1, crowded_step_s, tpot_s, StepBound(0.0))
     for running in several:
         look_ahead.add(*running)
     return look_ahead.slack()
@@ -56,6 +56,13 @@ def test_request_whose_objective_the_longest_steps_keep_is_no_victim_of_a_prompt
     assert kept.victims(20.0, 0.01, 1) < 0.05
     assert kept.victims(20.0, 0.02, 1) > 0.95
     assert slack_of([running], 0.05).victims(20.0, 0.0, 1) > 0.8
+
+
+def test_requests_that_are_to_join_lengthen_the_longest_steps() -> None:
+    running = (23.0, 3.0, 500.0, 1000.0, 1)
+    assert slack_of([running], 0.04, crowded_step_s=0.034).victims(20.0, 0.0, 1) < 0.05
+    assert slack_of([running], 0.04, crowded_step_s=0.034).victims(20.0, 0.01, 1) > 0.8
+    assert slack_of([running], 0.04).victims(20.0, 0.01, 1) < 0.05
 
 
 def test_running_request_that_is_lost_already_is_no_victim() -> None:
