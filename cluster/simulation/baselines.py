@@ -50,7 +50,7 @@ class Baseline(NamedTuple):
     @property
     def has_step_size(self) -> bool:
         """Whether the most tokens of a step are a setting. Baton's engines choose them."""
-        return self.engines is not Engines.BATON
+        return not self.engines.value.has_short_steps
 
 
 def _fixed(policy: Policy) -> Callable[[int], Policy]:

@@ -114,16 +114,16 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def _pool(self, pool: Pool, number: int, num_stragglers: int, engines: Engines) -> PoolSetting:
         kv_bytes_per_token = MODELS[self.model].kv_bytes_per_token
-        max_step_tokens = self.prefill_step_tokens
-        if pool is Pool.DECODE and engines is not Engines.BATON:
+        max_step_tokens, rules = self.prefill_step_tokens, engines.value
+        if pool is Pool.DECODE and not rules.has_short_steps:
             max_step_tokens = self.decode_step_tokens
         engine = EngineSetting(
             kv_capacity_tokens=self.kv_capacity_tokens,
             max_step_tokens=max_step_tokens,
-            has_short_steps=engines is Engines.BATON,
-            by_deadline=engines in (Engines.BATON, Engines.PRIORITY),
-            overtakes=engines is Engines.BATON,
-            most_of_prompt=max_step_tokens // PROMPTS_PER_STEP if engines is Engines.PARTIAL else None,
+            has_short_steps=rules.has_short_steps,
+            by_deadline=rules.by_deadline,
+            overtakes=rules.overtakes,
+            most_of_prompt=max_step_tokens // PROMPTS_PER_STEP if rules.divides_steps else None,
             max_decoding=self.max_decoding,
             host_tokens=self.host_tokens,
             host_tokens_per_s=self.tensor_parallel * PCIE_BYTES_PER_S / kv_bytes_per_token,

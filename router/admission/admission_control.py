@@ -14,7 +14,7 @@ from cluster.slo import SloConfig
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import TenantShares
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
-from router.admission.verdict import MAX_QUEUE, Verdict, judge
+from router.admission.verdict import MAX_QUEUE, Verdict, harm, judge
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Choice
@@ -204,7 +204,7 @@ class AdmissionControl:
 def _why_late(choice: Choice) -> str:
     """Why a request is refused that has waited for as long as it could, in words for the client."""
     predicted = choice.prediction
-    if predicted is not None and predicted.victims + predicted.future_victims > predicted.risk:
+    if predicted is not None and harm(predicted) > predicted.risk:
         return "it would keep other requests from their SLO"
     return "its SLO cannot be met"
 

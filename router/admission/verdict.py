@@ -66,7 +66,12 @@ def gain(prediction: Prediction) -> float:
     """Requests within their SLO that a placement is expected to add, or to take away if negative. Requests that are yet
     to come may find another option, so their victims count less.
     """
-    return 1.0 - prediction.risk - prediction.victims - LATER_SHARE * prediction.future_victims
+    return 1.0 - prediction.risk - harm(prediction)
+
+
+def harm(prediction: Prediction) -> float:
+    """Requests that are expected to miss their SLO because of a placement."""
+    return prediction.victims + LATER_SHARE * prediction.future_victims
 
 
 def is_exempt(request: PlacementRequest) -> bool:

@@ -208,9 +208,7 @@ class LookAhead:
         bins = [sums for sums in self._bins if sums is not None]
         for sums in bins:
             sums.close(self._softness, self._bound.softness)
-        return DecodeSlack(
-            bins, finish_s, freed, self._step_s, self._crowded_step_s, self._tpot_s, self._bound
-        )
+        return DecodeSlack(bins, finish_s, freed, self._step_s, self._crowded_step_s, self._tpot_s, self._bound)
 
 
 def logistic(x: float) -> float:

@@ -17,7 +17,7 @@ LEAST_SEEN_S: Final = 5.0
 """Seconds, at least, over which the first prompts of a new Scheduler are averaged. Lower takes a single prompt for a
 steady stream of them; higher learns late what a new service gets.
 """
-MOST_SHARE: Final = 0.9
+MOST_DEMAND: Final = 0.9
 """Most of the workers' time that prompts are expected to take. Higher expects a prompt that is overtaken to wait for
 minutes; lower expects too short waits under overload, when prompts take nearly all time.
 """
@@ -76,8 +76,8 @@ class PromptDemand:
             share = group.at(now) / whole_s if group.value else 0.0
             if share > LEAST_SHARE:
                 found.append((_CENTRE * LEAST_TTFT_S * 2.0 ** (number - 1), share))
-        if (total := sum([share for _, share in found])) > MOST_SHARE:
-            return [(ttft_s, share * MOST_SHARE / total) for ttft_s, share in found]
+        if (total := sum([share for _, share in found])) > MOST_DEMAND:
+            return [(ttft_s, share * MOST_DEMAND / total) for ttft_s, share in found]
         return found
 
     def _group(self, ttft_s: float) -> DecayingSum:

@@ -13,24 +13,24 @@ from typing import Final, final
 
 from router.prediction.step_model import StepModel
 
-MOST_SHARE: Final = 0.95
+MOST_OF_TPOT: Final = 0.95
 """Most time of a step with prompts, as a share of a TPOT objective among the requests that decode, where the lengths of
 steps are known. Higher leaves no room for the other delays of a token, and has answers occupy KV memory for longer;
 lower computes prompts more slowly.
 """
-LEAST_SHARE: Final = 0.9
+LEAST_OF_TPOT: Final = 0.9
 """The same where the lengths of steps are not known. Higher makes answers late where predictions are poor; lower
 computes prompts more slowly there.
 """
-LEAST_SOFTNESS: Final = 0.005
+LEAST_STEP_SOFTNESS: Final = 0.005
 """Least relative uncertainty of the mean length of steps with prompts. Higher refuses requests whose TPOT the engine
 keeps; lower trusts the lengths of steps more exactly than they are kept.
 """
-FIRST_SOFTNESS: Final = 0.1
+FIRST_STEP_SOFTNESS: Final = 0.1
 """The same before the first step with prompts. Higher refuses the first requests of a new kind of engine; lower takes a
 prior for knowledge.
 """
-ERROR_SHARE: Final = 0.25
+SOFTNESS_OF_STEP_ERROR: Final = 0.25
 """Uncertainty of that mean, as a share of the mean error of single steps, which mostly cancel out. Higher refuses
 requests for errors that cancel out; lower takes errors that all steps share for noise.
 """
@@ -56,13 +56,13 @@ class StepBound:
 
     def __init__(self, error: float | None = None) -> None:
         """`error`: mean relative error of the predicted lengths of steps with prompts; None before the first one."""
-        self.share = LEAST_SHARE
+        self.share = LEAST_OF_TPOT
         """Most time of a step, as a share of a TPOT objective: as much less as predictions are wrong."""
-        self.softness = FIRST_SOFTNESS
+        self.softness = FIRST_STEP_SOFTNESS
         """How uncertain the mean length of the longest steps is, as a share of it."""
         if error is not None:
-            self.share = min(MOST_SHARE, max(LEAST_SHARE, 1.0 - error))
-            self.softness = max(LEAST_SOFTNESS, ERROR_SHARE * error)
+            self.share = min(MOST_OF_TPOT, max(LEAST_OF_TPOT, 1.0 - error))
+            self.softness = max(LEAST_STEP_SOFTNESS, SOFTNESS_OF_STEP_ERROR * error)
 
     def longest_step_s(self, decode_s: float, tpot_s: float) -> float:
         """Most seconds of a step with prompts beside requests whose step alone takes `decode_s` seconds. `tpot_s`: the

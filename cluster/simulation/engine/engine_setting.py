@@ -1,7 +1,7 @@
 """What a simulated engine is made from: its sizes, and the time of its steps. Pure."""
 
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -18,13 +18,26 @@ class StepTimes(Protocol):
         ...
 
 
-class Engines(Enum):
+class EngineRules(NamedTuple):
     """What decides which prompts a step computes, and how much of them."""
 
-    FIRST_COME = "vLLM's default: first come first served, in steps of a given size"
-    PRIORITY = "vLLM's priorities: prompts begin in the order in which they are due, in steps of a given size"
-    PARTIAL = "vLLM's long_prefill_token_threshold: a prompt has a part of a step at most, and others the rest"
-    BATON = "Baton's: by deadline, in steps that TPOT objectives bound"
+    has_short_steps: bool = False
+    """Steps have no given size: TPOT objectives bound them."""
+    by_deadline: bool = False
+    overtakes: bool = False
+    divides_steps: bool = False
+    """A prompt has a part of a step at most, and others the rest."""
+
+
+class Engines(Enum):
+    FIRST_COME = EngineRules()
+    """vLLM's default: first come first served, in steps of a given size."""
+    PRIORITY = EngineRules(by_deadline=True)
+    """vLLM's priorities: prompts begin in the order in which they are due, in steps of a given size."""
+    PARTIAL = EngineRules(divides_steps=True)
+    """vLLM's `long_prefill_token_threshold`, in steps of a given size."""
+    BATON = EngineRules(has_short_steps=True, by_deadline=True, overtakes=True)
+    """Baton's: by deadline, in steps that TPOT objectives bound."""
 
 
 class EngineSetting(msgspec.Struct, frozen=True, kw_only=True):

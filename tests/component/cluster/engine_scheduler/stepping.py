@@ -19,18 +19,18 @@ from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
 from cluster.repository import REPO_ROOT
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_SHARE, StepBound
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, StepBound
 from router.prediction.step_model import StepModel, prompt_attention
 
 BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
 """Tokens of a KV block, of the longest step, and of prompts beside one decode with the objective TPOT_S; and the most
 requests that run.
 """
-TPOT_S = 0.01656 / LEAST_SHARE
+TPOT_S = 0.01656 / LEAST_OF_TPOT
 TIMES = StepModel(
     fixed_s=0.01, token_s=1e-4, knee_tokens=CHUNK, beyond_knee_s=0.0, attended_s=0.0, request_s=0.0, context_s=1e-7
 )
-"""What steps take. A token of a prompt takes 0.1 ms, so CHUNK tokens beside one decode take LEAST_SHARE of TPOT_S."""
+"""What steps take. A token of a prompt takes 0.1 ms, so CHUNK tokens beside one decode take LEAST_OF_TPOT of TPOT_S."""
 STEEP = StepModel(
     fixed_s=0.01, token_s=2e-5, knee_tokens=CHUNK, beyond_knee_s=1e-5, attended_s=5e-8, request_s=0.0, context_s=1e-7
 )

@@ -13,7 +13,7 @@ from vllm.v1.request import Request, RequestStatus
 from cluster.engine_core.step_policy import ENGINE_KIND
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler, deadline_scheduler
 from router.prediction.hardware import prior
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_SHARE
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT
 from router.prediction.step_model import StepModel, prompt_attention
 from tests.component.cluster.engine_scheduler.stepping import (
     BLOCK,
@@ -99,7 +99,7 @@ def test_prompts_divide_the_time_of_a_step_and_not_a_number_of_tokens(kind: Any)
     while "urgent" not in step:
         step = engine.step()
     assert step["urgent"] == 40
-    num_long, seconds = step["long"], LEAST_SHARE * TPOT_S
+    num_long, seconds = step["long"], LEAST_OF_TPOT * TPOT_S
     attended = prompt_attention(40, 0) + prompt_attention(num_long, engine.computed("long") - num_long)
     assert 0.9 * seconds < STEEP.step_s(40 + num_long, attended, 1, 30) < 1.01 * seconds
 

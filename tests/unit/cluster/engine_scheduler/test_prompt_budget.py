@@ -6,7 +6,7 @@ from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget, least_
 from cluster.messages.reports import StepSample
 from router.prediction.hardware import prior
 from router.prediction.learned_latency import NEUTRAL
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_SHARE
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT
 
 DECODES = Decodes(8, 8_000, frozenset({0.03}))
 MOST = 8192
@@ -39,7 +39,7 @@ def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
     times = prior("llama-3.1-8b|h100")
     assert times
     chunk = chunk_of(PromptBudget(a_config(), times))
-    assert times.step_s(chunk, 0, 8, 8_000) == pytest.approx(LEAST_SHARE * 0.03, rel=0.05)
+    assert times.step_s(chunk, 0, 8, 8_000) == pytest.approx(LEAST_OF_TPOT * 0.03, rel=0.05)
 
 
 @pytest.mark.parametrize("decodes", [Decodes(), Decodes(8, 8_000)], ids=["nothing decodes", "no objective"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.load.prompt_demand import LEAST_SEEN_S, MOST_SHARE, WINDOW_S, PromptDemand, overtaking_s
+from router.load.prompt_demand import LEAST_SEEN_S, MOST_DEMAND, WINDOW_S, PromptDemand, overtaking_s
 
 
 def demand_of(ttft_s: float, share: float, until_s: float = 200.0) -> PromptDemand:
@@ -48,7 +48,7 @@ def test_prompts_take_no_more_than_the_workers_have() -> None:
     for _ in range(100):
         demand.note(8.0, 1.0, 200.0)
     shares = [share for _, share in demand.at(200.0, 1)]
-    assert len(shares) == 2 and sum(shares) == pytest.approx(MOST_SHARE)
+    assert len(shares) == 2 and sum(shares) == pytest.approx(MOST_DEMAND)
 
 
 def test_prompts_that_left_before_they_were_computed_do_not_count() -> None:

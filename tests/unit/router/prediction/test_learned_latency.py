@@ -17,7 +17,7 @@ from router.prediction.learned_latency import (
     LatencyModel,
     LatencyModels,
 )
-from router.prediction.step_chunk import FIRST_SOFTNESS, LEAST_SHARE, LEAST_SOFTNESS, MOST_SHARE
+from router.prediction.step_chunk import FIRST_STEP_SOFTNESS, LEAST_OF_TPOT, LEAST_STEP_SOFTNESS, MOST_OF_TPOT
 from router.prediction.step_model import StepModel
 from tests.expected import present
 from tests.unit.latency_truth import (
@@ -120,16 +120,16 @@ def test_error_of_each_kind_of_step_is_the_noise_of_its_samples() -> None:
 
 def test_steps_with_prompts_are_as_uncertain_as_they_were_lately() -> None:
     model = LatencyModel(GPU)
-    assert (model.bound.share, model.bound.softness) == (LEAST_SHARE, FIRST_SOFTNESS)
+    assert (model.bound.share, model.bound.softness) == (LEAST_OF_TPOT, FIRST_STEP_SOFTNESS)
     rng = random.Random(1)
     for _ in range(100):
         step = prefill_step(rng)
         model.observe(msgspec.structs.replace(step, seconds=exact_s(GPU, step)))
-    assert (model.bound.share, model.bound.softness) == (MOST_SHARE, LEAST_SOFTNESS)
+    assert (model.bound.share, model.bound.softness) == (MOST_OF_TPOT, LEAST_STEP_SOFTNESS)
     for number in range(100):
         step = prefill_step(rng)
         model.observe(msgspec.structs.replace(step, seconds=exact_s(GPU, step) * (1.4 if number % 2 else 0.6)))
-    assert model.bound.share == LEAST_SHARE
+    assert model.bound.share == LEAST_OF_TPOT
     assert 0.05 < model.bound.softness < 0.2
 
 

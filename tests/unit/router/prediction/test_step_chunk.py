@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from router.prediction.step_chunk import (
     LEAST_CHUNK,
-    LEAST_SHARE,
+    LEAST_OF_TPOT,
     LEAST_STRETCH,
     LOST_STRETCH,
-    MOST_SHARE,
+    MOST_OF_TPOT,
     StepBound,
     StepRoom,
     chunk_tokens,
@@ -76,7 +76,7 @@ def test_step_is_no_longer_than_the_objective_allows_and_no_prompt_stands_still(
 
 
 def test_prompts_have_a_share_of_each_step_whatever_the_objective() -> None:
-    assert BOUND.longest_step_s(0.010, 0.040) == MOST_SHARE * 0.040
+    assert BOUND.longest_step_s(0.010, 0.040) == MOST_OF_TPOT * 0.040
     assert BOUND.longest_step_s(0.036, 0.040) == LEAST_STRETCH * 0.036
     assert BOUND.longest_step_s(0.050, 0.040) == LOST_STRETCH * 0.050
 
@@ -103,9 +103,9 @@ def test_answer_that_has_just_become_late_is_not_given_up() -> None:
 
 def test_steps_are_shorter_and_their_lengths_less_certain_where_predictions_are_poor() -> None:
     several = [StepBound(error) for error in (0.0, 0.07, 0.5)]
-    assert [bound.share for bound in several] == [MOST_SHARE, 1.0 - 0.07, LEAST_SHARE]
+    assert [bound.share for bound in several] == [MOST_OF_TPOT, 1.0 - 0.07, LEAST_OF_TPOT]
     assert several[0].softness < several[1].softness < several[2].softness
-    assert StepBound().share == LEAST_SHARE
+    assert StepBound().share == LEAST_OF_TPOT
 
 
 @pytest.mark.parametrize("model", [MODEL, MIXTURE])

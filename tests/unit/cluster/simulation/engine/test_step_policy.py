@@ -6,7 +6,7 @@ from typing import Any
 from cluster.simulation.engine.engine_request import EngineRequest, Moment
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.simulated_engine import SimulatedEngine
-from router.prediction.step_chunk import MOST_SHARE
+from router.prediction.step_chunk import MOST_OF_TPOT
 from router.prediction.step_model import StepModel
 
 MODEL = StepModel(
@@ -88,8 +88,8 @@ def test_prompts_with_long_contexts_beside_short_ones_keep_the_objective() -> No
         lengths.append(engine.next_at - last)
         last = engine.next_at
     late = lengths[100:]
-    assert max(late) <= MOST_SHARE * 0.040 * 1.01
-    assert max(late) > MOST_SHARE * 0.040 * 0.9
+    assert max(late) <= MOST_OF_TPOT * 0.040 * 1.01
+    assert max(late) > MOST_OF_TPOT * 0.040 * 0.9
 
 
 def test_steps_beside_a_decode_keep_its_objective_and_are_long_again_when_it_has_ended() -> None:
@@ -104,6 +104,6 @@ def test_steps_beside_a_decode_keep_its_objective_and_are_long_again_when_it_has
             lengths.append(engine.next_at - last)
             last = engine.next_at
     beside = lengths[1:30]
-    assert max(beside) <= MOST_SHARE * 0.040 * 1.01
-    assert min(beside) > MOST_SHARE * 0.040 * 0.9
+    assert max(beside) <= MOST_OF_TPOT * 0.040 * 1.01
+    assert min(beside) > MOST_OF_TPOT * 0.040 * 0.9
     assert max(lengths) > 0.080
