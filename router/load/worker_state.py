@@ -162,13 +162,13 @@ class WorkerState:
         seconds = bound.longest_step_s(decode_s, self._crowded_tpot_s) - decode_s
         return min(most, chunk_tokens(self.model.times, batch, seconds, context_tokens))
 
-    def crowding_s(self, due_at: float, now: float) -> float:
-        """Length of a step once all inbound requests decode, and what the prompts add to it that come before one whose
-        first token is due at `due_at`. In seconds, and cheap to compute.
+    def crowding_s(self, now: float) -> float:
+        """Length of a step once all inbound requests decode, and what the queued prompts add to it: those that a new
+        prompt waits for, and those that it would overtake and delay. In seconds, and cheap to compute.
         """
         if not self.prompts.charges:
             return self.running.crowded_step_s
-        return self.running.crowded_step_s + QUEUE_WEIGHT * self.prompts.seconds_before(due_at, now)
+        return self.running.crowded_step_s + QUEUE_WEIGHT * self.prompts.seconds(now)
 
     def queue_prefill(self, charge: Charge, stall_s: float, now: float) -> None:
         """The worker is to compute a prompt, which takes `stall_s` from the requests that decode on the worker."""

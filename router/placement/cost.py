@@ -30,7 +30,7 @@ that are often too short.
 """
 TPOT_MARGIN: Final = 1.0
 """The same for a TPOT objective, which engines keep by the length of their steps."""
-OVERTAKING_SOFTNESS: Final = 1.5
+OVERTAKING_SOFTNESS: Final = 0.8
 """Softness of a TTFT for each standard deviation of the time that overtaking prompts take. A logistic distribution has
 0.55; decodes that join meanwhile add to it. Higher refuses long prompts that would have been in time; lower computes
 long prompts that are late.

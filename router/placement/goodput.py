@@ -313,7 +313,7 @@ def _least_crowded(placement_input: PlacementInput, workers: list[WorkerState]) 
     short: list[_Crowded] = []
     last_s = inf
     for worker in workers:
-        crowding_s = worker.crowding_s(placement_input.due_at, now)
+        crowding_s = worker.crowding_s(now)
         if crowding_s >= last_s:
             continue
         if worker.kv_reserved + need > worker.kv_capacity:
@@ -348,13 +348,13 @@ def _best_decodes(
     placement_input: PlacementInput, crowd: list[WorkerState], holder: WorkerState | None
 ) -> list[DecodePart]:
     """The least crowded workers, and the one that holds most of the prompt. Where the least crowded one disturbs no
-    request, workers that are more crowded and hold no more of the prompt are not priced.
+    request and has no prompt in its queue, workers that are more crowded and hold no more of the prompt are not priced.
     """
     if not crowd:
         return []
     first = DecodePart(placement_input, crowd[0])
     others = crowd[1:] if holder is None or holder in crowd else [*crowd[1:], holder]
-    if first.join_victims < HARMLESS and not first.queue_s and not first.missing:
+    if first.join_victims < HARMLESS and not first.worker.prompts.charges and not first.missing:
         others = [worker for worker in others if placement_input.hit(worker) > first.hit]
     return [first, *[DecodePart(placement_input, worker) for worker in others]]
 

@@ -36,6 +36,15 @@ def test_long_prompt_keeps_away_from_a_worker_that_decodes_and_must_keep_its_ste
     assert stayed.ttft_s > 1.2 * present(placed.predicted).ttft_s
 
 
+def test_prompt_goes_to_a_more_crowded_worker_where_it_delays_no_prompt_that_it_would_overtake() -> None:
+    state = a_cluster(0, 2)
+    for number in range(4):
+        decoding(state, f"running{number}", 9000, "d1", 1.0)
+    report_all(state, 2.0)
+    assert put(state, ask("long", 20_000, ttft_s=1.7, excluded=frozenset({WorkerId("d1")})), 2.0).decode == "d0"
+    assert put(state, ask("short", 4000, ttft_s=1.0), 2.1).decode == "d1"
+
+
 def test_request_whose_decode_worker_is_out_of_memory_waits_or_goes_to_another() -> None:
     state = a_cluster(1, 2)
     for number in range(3):
