@@ -39,7 +39,7 @@ LEAST_STRETCH: Final = 1.1
 answers whose objective decodes alone take nearly all of; lower lets one such answer stop the prompts beside it.
 """
 LOST_STRETCH: Final = 2.0
-"""The same beside an answer whose objective is shorter than a step that only decodes. Higher delays answers that are
+"""The same beside an answer whose objective is no longer than a step that only decodes. Higher delays answers that are
 late anyway still more; lower makes prompts late, too.
 """
 LEAST_CHUNK: Final = 16
@@ -67,8 +67,14 @@ class StepBound:
     def longest_step_s(self, decode_s: float, tpot_s: float) -> float:
         """Most seconds of a step with prompts beside requests whose step alone takes `decode_s` seconds. `tpot_s`: the
         objective that binds, in seconds (`binding_tpot_s`).
+
+        Beyond the share that steps may take of it, an objective is the less likely to be kept the closer decodes alone
+        come to it, and the less it bounds. So a small error of a predicted step changes the bound by little.
         """
-        return LOST_STRETCH * decode_s if tpot_s <= decode_s else max(self.share * tpot_s, LEAST_STRETCH * decode_s)
+        if tpot_s <= decode_s:
+            return LOST_STRETCH * decode_s
+        lost = max(0.0, (decode_s / tpot_s - self.share) / (1.0 - self.share))
+        return max(self.share * tpot_s, (LEAST_STRETCH + (LOST_STRETCH - LEAST_STRETCH) * lost) * decode_s)
 
     def binding_tpot_s(self, objectives: Iterable[float], decode_s: float) -> float:
         """The TPOT objective that bounds steps most, where a step without prompts takes `decode_s` seconds. inf without
