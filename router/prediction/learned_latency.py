@@ -19,7 +19,7 @@ import msgspec
 from cluster.messages.ids import WorkerId
 from cluster.messages.reports import StepSample
 from cluster.messages.transport import LinkSpeed
-from router.prediction.decaying import ERROR_SHARE, moving_mean
+from router.prediction.decaying import ERROR_SHARE, moving_mean, moving_median
 from router.prediction.hardware import prior
 from router.prediction.path_bias import PathBias
 from router.prediction.recursive_least_squares import RecursiveLeastSquares
@@ -50,6 +50,11 @@ for small; lower lets noise of short steps move the coefficients.
 """
 _NUM_FIRST: Final = 5
 """Samples that set the level of the prior. More keeps a wrong level longer; fewer takes noise for the level."""
+
+USUAL_PACE_SHARE: Final = 1e-3
+"""Share by which one step moves the usual pace, at most. Higher takes a slow worker that runs many steps for a usual
+one; lower learns late that all workers have become slower.
+"""
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -84,6 +89,7 @@ class LatencyModel:
         "_prefill_error",
         "_prior",
         "_scales",
+        "_usual_pace",
         "bound",
         "times",
     )
@@ -100,6 +106,8 @@ class LatencyModel:
         self._estimate = self._estimate_at(1.0)
         self._prefill_error: float | None = None
         self._decode_error: float | None = None
+        self._usual_pace: float | None = None
+        """The median pace of the workers, by steps. None before the first step."""
         self.bound = StepBound()
         """How long the engines make their steps with prompts."""
 
@@ -114,12 +122,16 @@ class LatencyModel:
     def observe(self, sample: StepSample, pace: float = 1.0) -> None:
         """Learn from a step that an engine of this kind has run. `pace`: time of that engine's steps, as a multiple of
         the usual time, which is known and no error.
+
+        A slow worker gets other work than the others do. So its steps are learned from as if they had the usual pace:
+        otherwise its slowness would count as the price of the work that it gets, on all workers.
         """
         if not _has_meaning(sample):
             return
         self._note_error(sample, pace)
+        self._usual_pace = moving_median(self._usual_pace, pace, USUAL_PACE_SHARE)
         if self._first is None:
-            self._learn(sample)
+            self._learn(sample, sample.seconds * self._usual_pace / pace)
         else:
             self._first.append(sample)
             self._set_level(self._first)
@@ -141,7 +153,7 @@ class LatencyModel:
         level = median(sample.seconds / self._prior.step_s(*_work(sample)) for sample in first)
         self._estimate = self._estimate_at(level)
         for sample in first:
-            self._learn(sample)
+            self._learn(sample, sample.seconds)
         if len(first) == _NUM_FIRST:
             self._first = None
 
@@ -153,7 +165,7 @@ class LatencyModel:
         ]
         return RecursiveLeastSquares(coefficients, own_doubt=level * self._doubt.own, common_doubt=self._doubt.common)
 
-    def _learn(self, sample: StepSample) -> None:
+    def _learn(self, sample: StepSample, seconds: float) -> None:
         tokens = sample.num_prefill + sample.num_decoding
         counts = (
             1,
@@ -165,7 +177,7 @@ class LatencyModel:
             1 - self._prior.unrouted**tokens,
         )
         features = [count * scale for count, scale in zip(counts, self._scales, strict=True)]
-        self._estimate.update(features, sample.seconds, least=_RELATIVE_ABOVE_S)
+        self._estimate.update(features, seconds, least=_RELATIVE_ABOVE_S)
 
     def _take_over(self) -> None:
         """Predict with the coefficients of the estimate."""

@@ -2,8 +2,8 @@
 
 Engines of a kind take the same time for the same work, but a worker may be slower than the others of its kind: its
 device is hot, or something else takes a part of the machine. The latency model of the kind learns from the steps of all
-workers, so it knows their mean. The pace of a worker is the mean ratio of its own steps to what that model predicted
-for them; so beside a slow worker the others have a pace below 1.
+workers as if they all had the usual pace. The pace of a worker is the mean ratio of its own steps to what that model
+predicted for them.
 """
 
 from math import exp, log

@@ -7,7 +7,7 @@ import pytest
 
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.worker_model import WorkerModel
-from tests.unit.latency_truth import GPU, exact_s, measured, mixed_step
+from tests.unit.latency_truth import GPU, decode_step, exact_s, measured, mixed_step
 
 
 def ran(worker: WorkerModel, factor: float, num_steps: int, seed: int = 0) -> None:
@@ -40,6 +40,17 @@ def test_slow_worker_is_known_and_slows_no_other() -> None:
     assert mean_ratio(slow) == pytest.approx(1.5, rel=0.08)
     for worker in others:
         assert mean_ratio(worker) == pytest.approx(1.0, rel=0.08)
+
+
+def test_slow_worker_that_gets_other_work_makes_that_work_no_dearer_on_others() -> None:
+    kind, rng = LatencyModel(GPU), random.Random(3)
+    slow, *others = (WorkerModel(kind) for _ in range(4))
+    for _ in range(600):
+        for worker in others:
+            worker.observe(measured(GPU, decode_step(rng), rng))
+        slow.observe(measured(GPU.scaled(1.5), mixed_step(rng), rng))
+    assert mean_ratio(others[0]) == pytest.approx(1.0, rel=0.08)
+    assert mean_ratio(slow) == pytest.approx(1.5, rel=0.08)
 
 
 def test_workers_of_one_pace_share_one_model() -> None:
