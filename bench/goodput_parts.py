@@ -18,7 +18,7 @@ import msgspec
 from bench.goals.goodput_parts import missed
 from bench.goals.verdict import conclude
 from bench.matrix.cells import CELLS, REPO_ROOT, TRAFFIC, cluster_of, matching
-from bench.matrix.report import markdown
+from bench.matrix.report import markdown, spread
 from bench.matrix.search import OUR_SPLIT
 from bench.matrix.trials import TrialFile, TrialKey, code_digest
 from cluster.simulation.baselines import BASELINES
@@ -26,7 +26,7 @@ from cluster.simulation.experiment import Cluster
 from cluster.simulation.rate_search import max_rate
 from cluster.simulation.results.summary import aligned
 
-STEP_TOKENS = (256, 320, 384, 512, 640)
+STEP_TOKENS = (256, 192, 320, 384, 512, 640, 768)
 """Most tokens of a step for policies without Baton's steps. The best is taken. Fewer sizes make Baton's steps look
 better than they are.
 """
@@ -61,15 +61,17 @@ PARTS = (
         num_prefill=0,
     ),
     Part(name="no choice by cost: the least TTFT, likewise", policy="min_ttft_filter_steps", num_prefill=0),
-    Part(name="no steps by objective and deadline: fixed steps, one pool", policy="goodput_no_steps", num_prefill=0),
+    Part(name="no order by deadline: first come first served, one pool", policy="goodput_no_deadlines", num_prefill=0),
+    Part(name="no steps by objective: fixed steps, one pool", policy="goodput_no_bound", num_prefill=0),
+    Part(name="neither", policy="goodput_no_steps", num_prefill=0),
     Part(name="no handoffs: all workers in one pool", num_prefill=0),
     Part(name="no KV events: prefixes as placed", has_kv_events=False),
     Part(name="no DRAM tier", has_tier=False),
     Part(name="no early first token", is_resumable=False),
 )
 
-Rates = dict[tuple[Part, str], float]
-"""The highest rates, in requests per second, by what is left out and by cell; means of the seeds."""
+Rates = dict[tuple[Part, str], list[float]]
+"""The highest rates, in requests per second, by what is left out and by cell. One for each seed."""
 
 
 def main() -> None:
@@ -88,7 +90,7 @@ def main() -> None:
     print(aligned(rows))
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "goodput-parts.md").write_text(markdown(rows))
-    conclude(missed({(part.name, cell): rate for (part, cell), rate in rates.items()}, PARTS[0].name))
+    conclude(missed({(part.name, cell): fmean(found) for (part, cell), found in rates.items()}, PARTS[0].name))
 
 
 def _highest_rates(cells: Sequence[str], num_requests: int, num_seeds: int, num_processes: int) -> Rates:
@@ -99,18 +101,24 @@ def _highest_rates(cells: Sequence[str], num_requests: int, num_seeds: int, num_
         find = partial(highest_rate, num_requests=num_requests, file=file, code=code)
         found = list(executor.map(find, *zip(*jobs, strict=True)))
     by_place = [found[first : first + num_seeds] for first in range(0, len(found), num_seeds)]
-    return {place: fmean(rates) for place, rates in zip(places, by_place, strict=True)}
+    return dict(zip(places, by_place, strict=True))
 
 
 def _rows(cells: Sequence[str], rates: Rates) -> list[tuple[str, ...]]:
+    """The rate with everything, and what each other rate is of it: the mean of the ratios for the same arrivals."""
     rows: list[tuple[str, ...]] = [("highest rate at 90 % attainment", *cells)]
     for part in PARTS:
         texts = []
         for cell in cells:
-            rate, whole = rates[part, cell], rates[PARTS[0], cell]
-            texts.append(f"{rate:.3g}/s" if part is PARTS[0] else f"{rate / whole:.2f}" if whole else "-")
+            whole = rates[PARTS[0], cell]
+            ratios = [rate / all_parts for rate, all_parts in zip(rates[part, cell], whole, strict=True) if all_parts]
+            texts.append(f"{fmean(whole):.3g}/s{spread(whole)}" if part is PARTS[0] else _shown(ratios))
         rows.append((part.name, *texts))
     return rows
+
+
+def _shown(ratios: Sequence[float]) -> str:
+    return f"{fmean(ratios):.2f}{spread(ratios)}" if ratios else "-"
 
 
 def highest_rate(part: Part, cell: str, seed: int, num_requests: int, file: Path, code: str) -> float:

@@ -6,8 +6,9 @@ decode (decode workers here) or two, Baton's own queue and refusals or none, Bat
 
 Names that begin with `goodput` are Baton's policy, whole or without a part, and no rivals. In other names `_admission`
 stands for Baton's queue and refusals, and `_filter` for these and a choice among the workers on which they would take
-the request. `_priority` and `_partial` stand for engines with these options of vLLM, and `_steps` for Baton's engines
-(`Engines`). So the part of a gain that each makes can be told from the part that the choice of workers makes.
+the request. `_priority` and `_partial` stand for engines with these options of vLLM, `_deadline` for engines with
+Baton's order of prompts alone, and `_steps` for Baton's engines (`Engines`). So the part of a gain that each makes can
+be told from the part that the choice of workers makes.
 """
 
 import random
@@ -108,6 +109,21 @@ def min_ttft(placement_input: PlacementInput, candidates: Candidates, models: La
             key=lambda worker: worker.prompts.seconds_before(due_at, now) + prefill_s(placement_input, worker),
         )
     )
+
+
+def kv_cost(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
+    """NVIDIA Dynamo's KV router with its default weights: take the worker with the least sum of prompt tokens to
+    compute, queued ones included, and KV tokens of decoding requests, the new one included.
+    """
+    if not candidates.decodes:
+        return None
+
+    def tokens(worker: WorkerState) -> float:
+        queued = (charge.num_prompt - charge.placement.num_hit_tokens for charge in worker.prompts.charges.values())
+        decoding = worker.running.context_tokens(placement_input.now) + placement_input.num_prompt
+        return sum(queued) + _missing(placement_input, worker) + decoding
+
+    return _stay(min(candidates.decodes, key=tokens))
 
 
 def pd_round_robin(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
@@ -227,6 +243,7 @@ BASELINES = {
     "prefix_affinity": Baseline(_fixed(prefix_affinity), has_prefill_pool=False),
     "lmetric": Baseline(_fixed(lmetric), has_prefill_pool=False),
     "min_ttft": Baseline(_fixed(min_ttft), has_prefill_pool=False),
+    "kv_cost": Baseline(_fixed(kv_cost), has_prefill_pool=False),
     "min_ttft_refuses": Baseline(_fixed(min_ttft_refuses), has_prefill_pool=False),
     "pd_round_robin": Baseline(_fixed(pd_round_robin), has_prefill_pool=True),
     "pd_least": Baseline(_fixed(pd_least), has_prefill_pool=True),
@@ -236,16 +253,22 @@ BASELINES = {
     "min_ttft_admission": _behind_admission(with_admission(min_ttft)),
     "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
     "lmetric_filter": _behind_admission(with_filter(lmetric)),
+    "kv_cost_filter": _behind_admission(with_filter(kv_cost)),
     "min_ttft_filter": _behind_admission(with_filter(min_ttft)),
     "lmetric_filter_priority": _behind_admission(with_filter(lmetric), Engines.PRIORITY),
     "min_ttft_filter_priority": _behind_admission(with_filter(min_ttft), Engines.PRIORITY),
     "min_ttft_filter_partial": _behind_admission(with_filter(min_ttft), Engines.PARTIAL),
+    "min_ttft_filter_deadline": _behind_admission(with_filter(min_ttft), Engines.DEADLINE),
     "lmetric_admission_steps": _behind_admission(with_admission(lmetric), Engines.BATON),
     "min_ttft_admission_steps": _behind_admission(with_admission(min_ttft), Engines.BATON),
     "lmetric_filter_steps": _behind_admission(with_filter(lmetric), Engines.BATON),
     "min_ttft_filter_steps": _behind_admission(with_filter(min_ttft), Engines.BATON),
     "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, engines=Engines.BATON),
     "goodput_no_steps": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),
+    "goodput_no_bound": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.DEADLINE),
+    "goodput_no_deadlines": Baseline(
+        _fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.BOUNDED
+    ),
     "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.BATON),
 }
 

@@ -1,12 +1,12 @@
 """Rules of other routers behind Baton's admission."""
 
 from cluster.messages.ids import Path
-from cluster.simulation.baselines import with_admission, with_filter
+from cluster.simulation.baselines import kv_cost, with_admission, with_filter
 from router.placement.candidates import Candidates, Choice, Policy
 from router.placement.placement_input import PlacementInput
 from router.prediction.learned_latency import LatencyModels
 from router.state import RouterState
-from tests.unit.clusters import SLO, a_report, ask, put
+from tests.unit.clusters import SLO, a_report, ask, decoding, put
 
 
 def lowest_name(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
@@ -32,3 +32,11 @@ def test_rule_with_filter_chooses_among_the_workers_that_admission_takes() -> No
     assert put(state, ask("first", 20_000, ttft_s=2.2), 0.0).generating == "d0"
     assert put(state, ask("second", 20_000, ttft_s=2.2), 0.0).generating == "d1"
     assert state.place(ask("third", 20_000, ttft_s=2.2), 0.0) is None
+
+
+def test_kv_cost_weighs_prompt_tokens_to_compute_against_kv_tokens_that_decode() -> None:
+    state = two_workers(kv_cost)
+    decoding(state, "long", 3000, "d0", 0.0)
+    assert put(state, ask("short", 1000), 0.0).generating == "d1"
+    assert put(state, ask("next", 2500), 0.0).generating == "d1"
+    assert put(state, ask("last", 2000), 0.0).generating == "d0"
