@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.goals.goodput import missed
+from bench.goals.goodput import RECORDED, missed
 from bench.goals.verdict import conclude
 from bench.matrix import robust
 from bench.matrix.cells import CELLS, HELD_OUT, REPO_ROOT, ROOFLINE, TRAFFIC, matching
@@ -257,9 +257,10 @@ class _Bench:
         self._arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
         self._arguments.json.with_suffix(".md").write_text(text)
         print(f"\nbench: wrote {self._arguments.json} and .md in {_minutes(time.monotonic() - self._began_at)}")
-        if OURS in matrix.policies and len(matrix.policies) > 1:
-            # What is on record was measured on step times that the Scheduler's predictions start from.
-            conclude(missed(matrix) if self._arguments.truth == ROOFLINE else [])
+        # What is on record was measured on step times that the Scheduler's predictions start from.
+        is_on_record = self._arguments.truth == ROOFLINE and not RECORDED.keys().isdisjoint(matrix.cells)
+        if is_on_record and OURS in matrix.policies and len(matrix.policies) > 1:
+            conclude(missed(matrix))
 
 
 def _minutes(seconds: float) -> str:

@@ -23,7 +23,7 @@ from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
 from router.placement.cost import alone, hand_over
 from router.placement.goodput import goodput
-from router.placement.lmetric import score
+from router.placement.lmetric import score, tokens_to_compute
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, prefill_part, prefill_s
 from router.prediction.learned_latency import LatencyModels
@@ -113,17 +113,9 @@ def min_ttft(placement_input: PlacementInput, candidates: Candidates, models: La
 
 def kv_cost(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
     """NVIDIA Dynamo's KV router with its default weights: take the worker with the least sum of prompt tokens to
-    compute, queued ones included, and KV tokens of decoding requests, the new one included.
+    compute and KV tokens of all its requests. Queued requests and the new one count for both.
     """
-    if not candidates.decodes:
-        return None
-
-    def tokens(worker: WorkerState) -> float:
-        queued = (charge.num_prompt - charge.placement.num_hit_tokens for charge in worker.prompts.charges.values())
-        decoding = worker.running.context_tokens(placement_input.now) + placement_input.num_prompt
-        return sum(queued) + _missing(placement_input, worker) + decoding
-
-    return _stay(min(candidates.decodes, key=tokens))
+    return _stay(min(candidates.decodes, key=partial(_kv_cost, placement_input))) if candidates.decodes else None
 
 
 def pd_round_robin(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
@@ -292,6 +284,12 @@ def _num_requests(worker: WorkerState) -> int:
 
 def _missing(placement_input: PlacementInput, worker: WorkerState) -> int:
     return placement_input.num_prompt - placement_input.hit(worker)
+
+
+def _kv_cost(placement_input: PlacementInput, worker: WorkerState) -> float:
+    num_queued = sum(charge.num_prompt for charge in worker.prompts.charges.values())
+    held = worker.running.context_tokens(placement_input.now) + num_queued + placement_input.num_prompt
+    return tokens_to_compute(placement_input, worker) + held
 
 
 def _next_step_s(placement_input: PlacementInput, worker: WorkerState) -> float:

@@ -45,8 +45,11 @@ def _least(placement_input: PlacementInput, workers: Sequence[WorkerState]) -> W
 
 
 def score(placement_input: PlacementInput, worker: WorkerState) -> float:
+    return tokens_to_compute(placement_input, worker) * (worker.num_placed + worker.running.num_unknown + 1)
+
+
+def tokens_to_compute(placement_input: PlacementInput, worker: WorkerState) -> int:
+    """Prompt tokens that the worker has yet to compute, with those of the new request."""
     queued = worker.prompts.charges.values()
     num_queued = sum(charge.num_prompt - charge.placement.num_hit_tokens for charge in queued)
-    return (num_queued + placement_input.num_prompt - placement_input.hit(worker)) * (
-        worker.num_placed + worker.running.num_unknown + 1
-    )
+    return num_queued + placement_input.num_prompt - placement_input.hit(worker)

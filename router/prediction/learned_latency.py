@@ -121,7 +121,7 @@ class LatencyModel:
 
     def observe(self, sample: StepSample, pace: float = 1.0) -> None:
         """Learn from a step that an engine of this kind has run. `pace`: time of that engine's steps, as a multiple of
-        the usual time, which is known and no error.
+        what this model predicts, which is known and no error.
 
         A slow worker gets other work than the others do. So its steps are learned from as if they had the usual pace:
         otherwise its slowness would count as the price of the work that it gets, on all workers.

@@ -241,10 +241,6 @@ def test_run_that_compares_nothing_on_record_reaches_no_goal() -> None:
     assert goals.missed(Matrix([]))
 
 
-def test_run_of_cells_that_are_not_on_record_has_no_goal() -> None:
-    assert not goals.missed(Matrix([a_result("goodput", 1.0, cell="a/b"), a_result("lmetric", 2.0, cell="a/b")]))
-
-
 def test_every_variation_can_be_built_and_its_rows_shown(tmp_path: File) -> None:
     for variation in robust.VARIATIONS:
         assert variation.cluster.split(variation.num_prefill or 3).decode.number == 8 - (variation.num_prefill or 3)

@@ -34,7 +34,7 @@ def test_rule_with_filter_chooses_among_the_workers_that_admission_takes() -> No
     assert state.place(ask("third", 20_000, ttft_s=2.2), 0.0) is None
 
 
-def test_kv_cost_weighs_prompt_tokens_to_compute_against_kv_tokens_that_decode() -> None:
+def test_kv_cost_weighs_prompt_tokens_to_compute_and_kv_tokens() -> None:
     state = two_workers(kv_cost)
     decoding(state, "long", 3000, "d0", 0.0)
     assert put(state, ask("short", 1000), 0.0).generating == "d1"
