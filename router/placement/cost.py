@@ -131,9 +131,11 @@ def alone(
     *,
     is_prefill: bool = False,
     peer: WorkerState | None = None,
+    slowdown: float = 1.0,
 ) -> Option:
     """The whole request on one worker: path D, or path P on a prefill worker. `peer`: a decode worker, whose
-    latency model knows long decode steps where a prefill worker has run few of them.
+    latency model knows long decode steps where a prefill worker has run few of them. `slowdown`: how many times slower
+    the worker computes the prompts of others while the request decodes.
     """
     worker, batch = decode.worker, decode.worker.running.num
     work = work_alone(placement_input, worker, decode.queue_s)
@@ -161,8 +163,8 @@ def alone(
     if batch:
         harm = Harm(victims, future_victims, stalled_s + slowdown_s, stalled_s + slowdown_s)
     else:
-        wanted_s = _wanted(seconds, others.prompt_use)
-        harm = Harm(victims, future_victims, seconds + slowdown_s, wanted_s + slowdown_s)
+        taken_s = seconds + (1.0 - 1.0 / slowdown) * placement_input.outputs[1] * step_s
+        harm = Harm(victims, future_victims, taken_s + slowdown_s, _wanted(taken_s, others.prompt_use) + slowdown_s)
     workers = Workers(_PREFILL, worker, None) if is_prefill else Workers(_DECODE, None, worker)
     longest_s = decode.longest_step_s(placement_input, step_s)
     softness = worker.model.kind.bound.softness

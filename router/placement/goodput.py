@@ -1,12 +1,13 @@
 """The policy of production: the option with the least expected cost (router/placement/cost.py) among those that are
 priced.
 
-1. The pools are leanings. A whole request (path D or P) is priced on the best few workers of both pools.
-2. On prefill workers whose steps are long beside decodes (without `EngineShape.has_short_steps`) path P is priced where
-   it pays: one token is wanted, no decode worker can be reached, a prefill worker is idle and the answer is short, or
-   the best other option does harm.
-3. Path P->D is priced on the best few pairs with a proved link. A prefill worker that decodes hands nothing over: its
-   memory and its steps belong to the requests that it decodes.
+1. The pools are leanings where a prompt is computed about as fast beside decodes as alone (MOST_SLOWDOWN). A whole
+   request (path D or P) is priced on the best few workers of both pools, and a prefill worker that decodes hands
+   nothing over: its memory and its steps belong to the requests that it decodes.
+2. Elsewhere, and where steps are long beside decodes (without `EngineShape.has_short_steps`), prefill workers keep to
+   prompts. Path P is priced where it pays: one token is wanted, no decode worker can be reached, a prefill worker is
+   idle and the answer is short, or the best other option does harm.
+3. Path P->D is priced on the best few pairs with a proved link.
 4. A worker that holds much of the prompt is always priced, and keeps the conversation unless another worker is clearly
    better.
 5. Where half of the workers have missed reports the predictions are not worth much: LMetric decides
@@ -24,7 +25,7 @@ from router.placement.candidates import Candidates, Choice
 from router.placement.cost import alone, hand_over
 from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
-from router.placement.work import DecodePart, PrefillPart, prefill_s
+from router.placement.work import DecodePart, PrefillPart, prefill_s, slowdown_beside_decodes
 from router.prediction.learned_latency import LatencyModel, LatencyModels
 from router.prefixes.block_table import Hit
 
@@ -59,8 +60,13 @@ HARMFUL: Final = 0.1
 decode workers are overloaded; lower has prefill workers decode, which slows their prompts.
 """
 MOST_RISK_ALONE: Final = 0.5
-"""Risk up to which a prefill worker with long steps takes a whole request that other workers could take. Higher fills
-such workers with requests that are late anyway; lower refuses requests that would have been good.
+"""Risk up to which a prefill worker that keeps to prompts takes a whole request that other workers could take. Higher
+fills such workers with requests that are late anyway; lower refuses requests that would have been good.
+"""
+MOST_SLOWDOWN: Final = 1.5
+"""How many times faster prompts are computed alone than beside decodes, up to which prefill workers take whole requests
+as decode workers do. Higher slows the prompts of engines whose decode steps come close to the TPOT objective; lower
+has prefill workers hand over prompts that they could decode at no loss.
 """
 
 _PREFILL_DECODE: Final = Path.PREFILL_DECODE
@@ -71,9 +77,13 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
     if candidates.stale_share > STALE_SHARE:
         return lmetric.choose(placement_input, candidates, models)
     may_prefill = candidates.may_hand_over or candidates.may_prefill_alone
-    prefills = _best_prefills(placement_input, candidates) if may_prefill else []
-    options = _Options(placement_input, candidates, prefills, models)
-    several = _for_whole_requests(candidates)
+    slowdown = _slowdown(placement_input, candidates)
+    are_leanings = slowdown <= MOST_SLOWDOWN
+    prefills = _best_prefills(placement_input, candidates, are_leanings=are_leanings) if may_prefill else []
+    options = _Options(placement_input, candidates, prefills, models, 1.0 if are_leanings else slowdown)
+    several = candidates.decodes
+    if are_leanings and candidates.may_prefill_alone:
+        several = [*several, *[worker for worker in candidates.prefills if worker.has_short_steps]]
     holder, crowd = holder_of(placement_input, several), _least_crowded(placement_input, several)
     for part in _best_decodes(placement_input, crowd, holder):
         options.add(part)
@@ -82,7 +92,7 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
             options.add(DecodePart(placement_input, worker))
     options.add_later_prefills()
     best = options.best(holder)
-    if _may_prefill_alone(placement_input, candidates, prefills, best):
+    if _may_prefill_alone(placement_input, candidates, prefills, best, are_leanings=are_leanings):
         is_last = best is None or placement_input.request.max_output_tokens == 1
         options.add_prefills_alone(1.0 if is_last else MOST_RISK_ALONE)
         best = options.best(holder)
@@ -121,6 +131,7 @@ class _Options:
         "_models",
         "_pairing",
         "_prefills",
+        "_slowdown",
         "has_decode",
         "priced",
     )
@@ -131,8 +142,11 @@ class _Options:
         candidates: Candidates,
         prefills: list[PrefillPart],
         models: LatencyModels,
+        slowdown: float,
     ) -> None:
+        """`slowdown`: of the prompts of a prefill worker that takes a whole request."""
         self._input, self._candidates, self._prefills, self._models = placement_input, candidates, prefills, models
+        self._slowdown = slowdown
         self._may_hand_over = candidates.may_hand_over
         if candidates.may_prefill_alone and placement_input.request.max_output_tokens == 1:
             self._may_hand_over = False  # path P ends with the first token
@@ -215,7 +229,7 @@ class _Options:
         """Price path P."""
         decodes = self._candidates.decodes
         peer = decodes[0] if decodes else None
-        return alone(self._input, part, self._models, is_prefill=True, peer=peer)
+        return alone(self._input, part, self._models, is_prefill=True, peer=peer, slowdown=self._slowdown)
 
     def _hand_over(self, prefill: PrefillPart, decode: DecodePart) -> Option:
         option = hand_over(self._input, prefill, decode, self._models)
@@ -223,11 +237,13 @@ class _Options:
         return option
 
 
-def _for_whole_requests(candidates: Candidates) -> list[WorkerState]:
-    """The workers on which a whole request may run: decode workers, and prefill workers with short steps."""
-    if not candidates.may_prefill_alone:
-        return candidates.decodes
-    return [*candidates.decodes, *[worker for worker in candidates.prefills if worker.has_short_steps]]
+def _slowdown(placement_input: PlacementInput, candidates: Candidates) -> float:
+    """How many times slower prefill workers compute prompts while they decode. 1 where nobody else can decode, or all
+    requests are whole.
+    """
+    if not (candidates.may_hand_over and candidates.prefills and candidates.decodes):
+        return 1.0
+    return slowdown_beside_decodes(placement_input, candidates.prefills[0])
 
 
 def _cheapest(options: list[Option]) -> Option | None:
@@ -246,26 +262,31 @@ def _may_be_better(later: PrefillPart, sooner: PrefillPart, decode: DecodePart, 
 
 
 def _may_prefill_alone(
-    placement_input: PlacementInput, candidates: Candidates, prefills: list[PrefillPart], other: Option | None
+    placement_input: PlacementInput,
+    candidates: Candidates,
+    prefills: list[PrefillPart],
+    other: Option | None,
+    *,
+    are_leanings: bool,
 ) -> bool:
-    """Whether path P is priced. `other`: the best option on another path. A prefill worker's steps are long: a request
-    that decodes there waits for other prompts at every token.
+    """Whether path P is priced for a prefill worker that keeps to prompts. `other`: the best option so far. A request
+    that decodes on such a worker waits for other prompts at every token, or slows them.
     """
     if not prefills or not candidates.may_prefill_alone:
         return False
     if other is None or placement_input.request.max_output_tokens == 1:
         return True
-    if prefills[0].worker.has_short_steps:
+    if are_leanings and prefills[0].worker.has_short_steps:
         return False
     if other.risk + other.victims > HARMFUL:
         return True
     return placement_input.outputs[2] <= SHORT_OUTPUT_TOKENS and any(not part.worker.charges for part in prefills)
 
 
-def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> list[PrefillPart]:
+def _best_prefills(placement_input: PlacementInput, candidates: Candidates, *, are_leanings: bool) -> list[PrefillPart]:
     """The prefill workers that compute the prompt first. Workers of one kind and pace that hold equally much of the
-    prompt take equally long. A worker with short steps that decodes takes whole requests, where the request may stay
-    on one worker.
+    prompt take equally long. A worker that takes whole requests hands nothing over while it decodes, where the request
+    may stay on one worker.
     """
     now, hits = placement_input.now, placement_input.hits
     best: list[PrefillPart] = []
@@ -275,7 +296,7 @@ def _best_prefills(placement_input: PlacementInput, candidates: Candidates) -> l
     found: Hit | None = None
     for worker in candidates.prefills:
         decodes = worker.running.num or worker.inbound
-        if decodes and worker.has_short_steps and candidates.may_stay:
+        if decodes and are_leanings and worker.has_short_steps and candidates.may_stay:
             continue
         hit = hits.get(worker.worker)
         if worker.num_crowded:

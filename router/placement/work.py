@@ -10,6 +10,7 @@ from router.load.decode_slack import DecodeSlack
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
 from router.prediction.learned_latency import LatencyModels
+from router.prediction.step_chunk import chunk_tokens
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Share of a decode worker's KV memory that only the highest class may use. Higher has lower classes wait for memory
@@ -44,6 +45,23 @@ def prefill_s(placement_input: PlacementInput, worker: WorkerState) -> float:
     else:
         seconds = worker.model.times.prefill_s(num_new, hit, chunk)
     return seconds + placement_input.load_s(worker)
+
+
+def slowdown_beside_decodes(placement_input: PlacementInput, worker: WorkerState) -> float:
+    """How many times faster the worker computes a long prompt alone than beside one request like this one that decodes.
+    Tokens of a prompt are nearly free while the weights are read for a decode, so it is close to 1 where steps have
+    room for the knee of the step model (router/prediction/step_model.py), and far above where they have not.
+    """
+    times, bound, most = worker.model.times, worker.model.kind.bound, worker.max_step_tokens
+    decode_s = times.decode_s(1, placement_input.num_prompt)
+    step_s = bound.longest_step_s(decode_s, placement_input.slo_tpot_s)
+    beside = min(most, chunk_tokens(times, 1, step_s - decode_s, 0))
+    return (
+        most
+        / times.prefill_s(most, 0, most)
+        * times.prefill_s(beside, 0, beside, 1, placement_input.num_prompt)
+        / beside
+    )
 
 
 def prefill_part(placement_input: PlacementInput, worker: WorkerState) -> PrefillPart:

@@ -15,7 +15,7 @@ from cluster.messages.scheduler_events import FirstToken, WorkerLost
 from cluster.messages.transport import LinkSpeed
 from router.state import RouterState
 from tests.expected import present
-from tests.unit.clusters import FAST, KIND, a_cluster, a_report, ask, decoding, ended, prefilled, put
+from tests.unit.clusters import FAST, KIND, SLO, a_cluster, a_report, ask, decoding, ended, prefilled, put
 
 PAIR, ALONE = Path.PREFILL_DECODE, Path.DECODE
 
@@ -96,6 +96,52 @@ def test_prefill_worker_takes_a_request_whole_where_those_that_decode_are_too_fe
 def test_prefill_worker_with_long_steps_does_not_take_what_is_hopeless_there_too() -> None:
     placed = crowded(30, is_plain=True).place(ask("r", 2000, tpot_s=0.017), 9.1)
     assert not isinstance(placed, Placement) or placed.path is not Path.PREFILL
+
+
+MIXTURE = "qwen3-30b-a3b|h100|tp1"
+"""A mixture of experts, of whose step most is reading the experts that some token is routed to. A few decodes read few
+of them, and a prompt all.
+"""
+
+
+def of_mixture(num_running: int) -> RouterState:
+    """Two prefill workers that have nothing to do, beside a decode worker that decodes so many requests."""
+    state = RouterState(SLO)
+    report_mixture(state, 0.5)
+    for number in range(num_running):
+        decoding(state, f"running{number}", 2000, "d0", 1.0, tpot_s=0.02)
+    report_mixture(state, 2.0)
+    return state
+
+
+def report_mixture(state: RouterState, now: float) -> None:
+    for report in (a_report("p0"), a_report("p1"), a_report("d0", {"p0": FAST, "p1": FAST})):
+        state.handle(msgspec.structs.replace(report, shape=msgspec.structs.replace(report.shape, kind=MIXTURE)), now)
+
+
+def test_prefill_workers_keep_to_prompts_where_a_decode_leaves_no_room_for_prompts_in_a_step() -> None:
+    state = of_mixture(3)
+    for number in range(5):
+        assert put(state, ask(f"r{number}", 2000, tpot_s=0.02), 2.0 + number / 10).path is PAIR
+        state.handle(FirstToken(request_id=RequestId(f"r{number}")), 2.05 + number / 10)
+
+
+def test_prefill_worker_takes_whole_requests_where_its_steps_have_room_for_prompts() -> None:
+    assert put(of_mixture(3), ask("r", 2000, tpot_s=0.05), 2.0).path is Path.PREFILL
+
+
+def test_decoding_on_a_prefill_worker_costs_what_prompts_of_others_want_of_it() -> None:
+    quiet, busy = of_mixture(12), of_mixture(12)
+    for number in range(10):
+        name, now = f"prompt{number}", 2.0 + number / 10
+        put(busy, ask(name, 4000, max_output_tokens=1), now)
+        ended(busy, name, now)
+    costs = [
+        {option.path: option.cost for option in put(state, ask("r", 2000, tpot_s=0.02), 3.0).considered}
+        for state in (quiet, busy)
+    ]
+    assert costs[1][Path.PREFILL] > 1.5 * costs[0][Path.PREFILL]
+    assert costs[1][PAIR] == pytest.approx(costs[0][PAIR], rel=0.05)
 
 
 def test_prompts_keep_away_from_a_prefill_worker_that_decodes() -> None:
