@@ -30,8 +30,10 @@ from bench.live.memory import require_room
 from bench.live.mixes import LONG_SHARES
 from bench.live.report import Report
 from bench.live.rounds import Measurement, Plan
-from bench.live.tuning import STEP_TOKENS, Tried, best, in_order, try_all
+from bench.live.tuning import STEP_TOKENS, Tried, best, in_order, rows, try_all
+from bench.matrix.report import markdown
 from bench.overhead import STOP_SIGNALS, machine, stop
+from cluster.simulation.results.summary import aligned
 
 QUICK_ROUNDS, QUICK_ROUND_S = 1, 10.0
 
@@ -82,8 +84,11 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
             report = Report(plan, results)
             tuning = {"workers": arguments.workers, "vllm_step_tokens": step_tokens, "tried": list(map(asdict, tried))}
             arguments.json.write_text(json.dumps(report.to_json(machine()) | tuning, indent=1))
-            arguments.json.with_suffix(".md").write_text(f"{machine()}\n\n{report.markdown()}\n")
+            tuned = f"\nTuning of the colocated servers\n\n{markdown(rows(tried))}" if tried else ""
+            arguments.json.with_suffix(".md").write_text(f"{machine()}\n\n{report.markdown()}\n{tuned}")
         say("stopping")
+    if tried:
+        print(f"\nTuning of the colocated servers: attainment by mix\n\n{aligned(rows(tried))}")
     print(f"\n{machine()}\n\n{report.text()}")
     conclude(missed(report.verdicts))
 

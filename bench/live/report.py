@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.fronts.cost import percentile
-from bench.live.contenders import OURS
+from bench.live.contenders import FIXED, OURS, ROUTED
 from bench.live.goodput import Answer, Interval, PredictionError, difference, interval, prediction_error
 from bench.live.rounds import Plan, Results, Run
 from bench.matrix.report import markdown
@@ -39,11 +39,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Ours against the best other system of a mix, in shares of all requests."""
+    """One system against another, over the same requests."""
 
     mix: str
     other: str
     difference: Interval
+    """Its attainment less that of the other, in shares of all requests."""
 
     @property
     def word(self) -> str:
@@ -58,6 +59,9 @@ class Report:
         self._rng = random.Random(plan.seed)
         self.cells = {place: self._cell(place[0], runs) for place, runs in results.runs.items()}
         self.verdicts = [verdict for mix in plan.mixes if (verdict := self._verdict(mix))]
+        """Ours against the best other system of each mix."""
+        self.of_fixed = [self._against(mix, FIXED, ROUTED) for mix in plan.mixes if self._has(mix, FIXED, ROUTED)]
+        """Of two systems that hand every request over, our fixed path against vllm-router."""
 
     def _cell(self, mix: str, runs: Sequence[Run]) -> Cell:
         answers = [answer for run in runs for answer in run.answers]
@@ -88,10 +92,14 @@ class Report:
         others = {name: cell for (of, name), cell in self.cells.items() if of == mix and name != OURS}
         if not others or (mix, OURS) not in self.cells:
             return None
-        best = max(others, key=lambda name: others[name].attainment.value)
+        return self._against(mix, OURS, max(others, key=lambda name: others[name].attainment.value))
+
+    def _against(self, mix: str, system: str, other: str) -> Verdict:
         runs = self._results.runs
-        gain = difference(self._good(runs[mix, OURS]), self._good(runs[mix, best]), self._rng)
-        return Verdict(mix, best, gain)
+        return Verdict(mix, other, difference(self._good(runs[mix, system]), self._good(runs[mix, other]), self._rng))
+
+    def _has(self, mix: str, *systems: str) -> bool:
+        return all((mix, system) in self.cells for system in systems)
 
     def text(self) -> str:
         blocks = [self._promises(), aligned(self._rows()), aligned(self._kind_rows())]
@@ -141,12 +149,9 @@ class Report:
         return rows
 
     def _verdict_lines(self) -> str:
-        return "\n".join(
-            f"{verdict.mix}: {verdict.word}: {100 * verdict.difference.value:+.1f} points of attainment over"
-            f" {verdict.other}, the best other ({100 * verdict.difference.low:+.1f} to"
-            f" {100 * verdict.difference.high:+.1f})"
-            for verdict in self.verdicts
-        )
+        lines = [_line(verdict, f"over {verdict.other}, the best other") for verdict in self.verdicts]
+        lines += [_line(verdict, f"of {FIXED} over {verdict.other}") for verdict in self.of_fixed]
+        return "\n".join(lines)
 
     def _warnings(self) -> str:
         """What speaks against the figures."""
@@ -168,6 +173,7 @@ class Report:
                 for (mix, system), cell in self._ordered()
             ],
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "of_fixed": [asdict(verdict) for verdict in self.of_fixed],
             "runs": [
                 {"mix": mix, "system": system, "runs": [asdict(run) for run in runs]}
                 for (mix, system), runs in self._results.runs.items()
@@ -177,6 +183,12 @@ class Report:
     def _ordered(self) -> list[tuple[tuple[str, str], Cell]]:
         """Runs sorted by mix, because the rounds of all mixes alternate."""
         return sorted(self.cells.items(), key=lambda item: self._plan.mixes.index(item[0][0]))
+
+
+def _line(verdict: Verdict, against: str) -> str:
+    gain = verdict.difference
+    points = f"{100 * gain.value:+.1f} points of attainment {against} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    return f"{verdict.mix}: {verdict.word}: {points}"
 
 
 def _milliseconds(values: Sequence[float], digits: int) -> tuple[str, str]:

@@ -31,6 +31,16 @@ def best(tried: Sequence[Tried]) -> Tried:
     return max(tried, key=lambda one: fmean(one.attainment.values()))
 
 
+def rows(tried: Sequence[Tried]) -> list[tuple[str, ...]]:
+    """What each step size attains of each mix: the best of a single mix may be another than the best of all."""
+    mixes = list(tried[0].attainment)
+    table: list[tuple[str, ...]] = [("step tokens", *mixes, "mean")]
+    for one in sorted(tried, key=lambda one: one.step_tokens):
+        shares = [*(one.attainment[mix] for mix in mixes), fmean(one.attainment.values())]
+        table.append((str(one.step_tokens), *(f"{100 * share:.1f} %" for share in shares)))
+    return table
+
+
 def in_order(step_tokens: Sequence[int], configured: int) -> list[int]:
     """Each value once, the configured one first: it sets the SLOs that all are tried with."""
     return sorted(dict.fromkeys(step_tokens), key=lambda tokens: tokens != configured)

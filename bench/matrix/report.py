@@ -13,7 +13,7 @@ from cluster.simulation.baselines import BASELINES
 from cluster.simulation.results.summary import RunSummary
 
 Row = tuple[str, ...]
-
+EDGE = "*"
 
 Measure = Callable[[Result], float]
 
@@ -30,7 +30,11 @@ def in_tokens(result: Result) -> float:
 class Matrix:
     """Results by cell and policy; the mean over seeds."""
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    def __init__(self, results: Sequence[Result], offered_steps: Sequence[int] = ()) -> None:
+        """`offered_steps`: the step tokens that policies could choose from. The smallest and the largest are marked
+        with EDGE where they are the best: a still smaller or larger one might be better.
+        """
+        self._edges = {min(offered_steps), max(offered_steps)} if len(set(offered_steps)) > 1 else set[int]()
         self._by_place: dict[tuple[str, str], list[Result]] = {}
         for result in results:
             self._by_place.setdefault((result.cell, result.policy), []).append(result)
@@ -45,7 +49,8 @@ class Matrix:
     def setting(self, cell: str, policy: str) -> str:
         """The best split and the best step tokens of each seed, where the policy has such a setting."""
         found = [result for result in self._by_place[cell, policy] if result.rate]
-        steps = "/".join(str(number) for number in sorted({result.step_tokens for result in found}))
+        chosen = sorted({result.step_tokens for result in found})
+        steps = "/".join(f"{number}{EDGE if number in self._edges else ''}" for number in chosen)
         if not BASELINES[policy].has_step_size:
             steps = ""
         if not BASELINES[policy].has_prefill_pool:

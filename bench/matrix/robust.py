@@ -12,6 +12,7 @@ from bench.matrix.search import Result
 from bench.matrix.trials import TrialFile, TrialKey
 from cluster.messages.ids import Pool
 from cluster.simulation.baselines import BASELINES
+from cluster.simulation.engine.truth.truth import Truth
 from cluster.simulation.experiment import Cluster, parse_link
 from cluster.simulation.pools.pool_setting import Fault
 from cluster.simulation.results.summary import RunSummary
@@ -89,8 +90,10 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     summary: RunSummary | None
 
 
-def measure(variation: Variation, at_best: Result, *trial_file: Any) -> Fixed:
-    """`at_best`: the highest rate of the policy in CELL, and its setting there."""
+def measure(variation: Variation, at_best: Result, truth: Truth, *trial_file: Any) -> Fixed:
+    """`at_best`: the highest rate of the policy in CELL, and its setting there; `truth`: what steps really take there
+    and here.
+    """
     num_prefill = at_best.num_prefill if variation.num_prefill is None else variation.num_prefill
     rate = LOAD * at_best.rate
     cluster = _with_loss(variation, at_best.num_requests / rate)
@@ -102,7 +105,11 @@ def measure(variation: Variation, at_best: Result, *trial_file: Any) -> Fixed:
         seed=at_best.seed,
         num_requests=at_best.num_requests,
         target=None,
-        cluster=msgspec.structs.replace(cluster, decode_step_tokens=at_best.step_tokens),
+        cluster=msgspec.structs.replace(
+            cluster,
+            decode_step_tokens=at_best.step_tokens,
+            truth=msgspec.structs.replace(truth, seed=at_best.seed),
+        ),
     )
     found = TrialFile(*trial_file).get(key).summary
     return Fixed(name=variation.name, policy=at_best.policy, rate=key.rate, summary=found)

@@ -183,13 +183,15 @@ def test_the_report_compares_ours_with_the_best_other_of_each_mix() -> None:
     plan = Plan(["mixed"], 0.8, 2, 10.0, 5.0, 0.1, 3.0, 0)
     results = Results(PROMISED, {"mixed": 5.0})
     fate = Fate("P->D", attempts=1, predicted=(0.2, 0.01), actual=(0.1, 0.01), considered=[])
-    for system, good in (("2 x vllm", 20), ("vllm-router", 10), ("baton", 45)):
+    for system, good in (("2 x vllm", 20), ("vllm-router", 10), ("baton P->D", 5), ("baton", 45)):
         answers = [an_answer(ttft_s=0.1 if number < good else 9.0) for number in range(50)]
         results.runs["mixed", system] = [Run(answers, 0.0, [fate] * 50 if system == "baton" else [])] * 2
     report = Report(plan, results)
     (verdict,) = report.verdicts
     assert (verdict.other, verdict.word) == ("2 x vllm", "better")
+    assert [(of.other, of.word, of.difference.value) for of in report.of_fixed] == [("vllm-router", "worse", -0.1)]
+    assert "-10.0 points of attainment of baton P->D over vllm-router" in report.text()
     assert report.cells["mixed", "baton"].goodput_per_s == pytest.approx(4.5)
     assert "90.0 %" in report.text() and "| baton |" in report.markdown()
     assert "| mixed | TTFT | 100 | 100 % | 100 % | 2.00 |" in report.markdown()
-    assert json.loads(json.dumps(report.to_json("a machine")))["cells"][2]["paths"] == {"P->D": 100}
+    assert json.loads(json.dumps(report.to_json("a machine")))["cells"][3]["paths"] == {"P->D": 100}

@@ -13,6 +13,7 @@ from bench.matrix.search import Job, Result, Setting, find
 from bench.matrix.trials import Trial, TrialFile, TrialKey
 from cluster.messages.ids import Outcome, Path
 from cluster.messages.placement import Slo
+from cluster.simulation.engine.truth.truth import Truth
 from cluster.simulation.results.summary import RunSummary, summary
 from cluster.simulation.traffic.workload import RequestRecord
 
@@ -165,6 +166,13 @@ def test_row_has_rates_with_the_best_setting() -> None:
     assert markdown(rates(matrix)).count("\n") == 3
 
 
+def test_best_step_at_the_edge_of_those_that_were_offered_is_marked() -> None:
+    results = [a_result("round_robin", 2.0), a_result("lmetric", 2.0, step_tokens=256)]
+    matrix = Matrix(results, [256, 512, 1024])
+    assert [matrix.setting("conversation/mid", policy) for policy in ("round_robin", "lmetric")] == ["512", "256*"]
+    assert Matrix(results, [256]).setting("conversation/mid", "lmetric") == "256"
+
+
 def test_other_rules_on_our_engines_are_told_from_rivals() -> None:
     policies = {"lmetric_admission": 2.0, "lmetric_admission_steps": 4.0, "goodput": 5.0}
     matrix = Matrix([a_result(policy, rate) for policy, rate in policies.items()])
@@ -236,6 +244,14 @@ def test_another_rule_on_our_engines_must_not_be_better_than_it_was(
     assert ["lmetric_admission_steps" in line for line in found] == ([True] if is_missed else [])
 
 
+def test_aim_is_named_where_it_is_not_reached_in_requests_or_in_tokens() -> None:
+    rivals = [a_result("lmetric", 1.0), a_result("min_ttft_filter_steps", 1.15, token_share=0.5)]
+    head, *rows = goals.aims(Matrix([*rivals, a_result("goodput", 1.2, token_share=0.45)]))
+    assert head == ("aim", "at least", "requests", "tokens", "is reached")
+    assert rows == [("conversation/mid", "1.1", "1.043", "0.939", "no")]
+    assert goals.aims(Matrix([*rivals, a_result("goodput", 1.4, token_share=0.5)]))[1][-1] == "yes"
+
+
 def test_run_that_compares_nothing_on_record_reaches_no_goal() -> None:
     assert goals.missed(Matrix([a_result("goodput", 1.0), a_result("lmetric", 1.0, cell="a/b")]))
     assert goals.missed(Matrix([]))
@@ -244,7 +260,7 @@ def test_run_that_compares_nothing_on_record_reaches_no_goal() -> None:
 def test_every_variation_can_be_built_and_its_rows_shown(tmp_path: File) -> None:
     for variation in robust.VARIATIONS:
         assert variation.cluster.split(variation.num_prefill or 3).decode.number == 8 - (variation.num_prefill or 3)
-    done = robust.measure(robust.VARIATIONS[0], a_result("lmetric", 1.0), tmp_path / "trials.jsonl", "v1")
+    done = robust.measure(robust.VARIATIONS[0], a_result("lmetric", 1.0), Truth(), tmp_path / "trials.jsonl", "v1")
     assert done.rate == robust.LOAD
     table = robust.rows([done])
     assert table[1][0] == "nothing wrong" and "/s" in table[1][4] and table[1][1] == "-"
@@ -252,8 +268,11 @@ def test_every_variation_can_be_built_and_its_rows_shown(tmp_path: File) -> None
 
 def test_worker_is_lost_within_the_run(tmp_path: File) -> None:
     lost = next(variation for variation in robust.VARIATIONS if variation.loses)
-    robust.measure(lost, a_result("lmetric", 2.0, step_tokens=256), tmp_path / "trials.jsonl", "v1")
+    robust.measure(
+        lost, a_result("lmetric", 2.0, step_tokens=256), Truth(form="tiled", seed=7), tmp_path / "trials.jsonl", "v1"
+    )
     (line,) = (tmp_path / "trials.jsonl").read_bytes().splitlines()
     cluster = msgspec.json.decode(line, type=Trial).key.cluster
     assert cluster.faults[0].at_s == pytest.approx(0.4 * 60 / 1.8, rel=1e-3)
     assert cluster.decode_step_tokens == 256
+    assert cluster.truth == Truth(form="tiled")  # with the seed of the result

@@ -8,7 +8,7 @@ from bench.goodput_real import step_sizes
 from bench.live import tuning
 from bench.live.contenders import Contender
 from bench.live.rounds import Plan, Results
-from bench.live.tuning import STEP_TOKENS, Tried, best, in_order, try_all
+from bench.live.tuning import STEP_TOKENS, Tried, best, in_order, rows, try_all
 
 
 def test_best_attains_most_over_all_mixes() -> None:
@@ -18,6 +18,15 @@ def test_best_attains_most_over_all_mixes() -> None:
         Tried(2048, {"a": 0.8}),
     ]
     assert best(tried).step_tokens == 512
+
+
+def test_table_shows_each_size_by_mix_because_one_mix_may_want_another_size() -> None:
+    tried = [Tried(512, {"chats": 0.8, "mixed": 0.9}), Tried(128, {"chats": 0.9, "mixed": 0.6})]
+    assert rows(tried) == [
+        ("step tokens", "chats", "mixed", "mean"),
+        ("128", "90.0 %", "60.0 %", "75.0 %"),
+        ("512", "80.0 %", "90.0 %", "85.0 %"),
+    ]
 
 
 def test_configured_step_comes_first_and_each_once() -> None:
