@@ -5,7 +5,8 @@ allow (router/prediction/step_chunk.py), by what this engine's steps have taken 
 (cluster/engine_scheduler/prompt_budget.py). A token of a prompt takes longer the more tokens come before it. So each
 prompt of the step takes its part of the step's time, and not of a number of tokens. While none decodes, or none has an
 objective, a step has vLLM's `max_num_batched_tokens`. So one engine prefills in long steps, and decodes beside prompts
-in steps that its requests can wait for.
+in steps that its requests can wait for. Where steps within the objectives would compute prompts too slowly, some steps
+only decode, and save time for a longer one (router/prediction/step_pacer.py).
 
 **Deadlines.** A request's `priority` is the time at which its first token is due (cluster/engine_core/step_policy.py).
 vLLM's own queue of waiting requests is in this order, and if memory runs short vLLM preempts the request that is due
@@ -19,8 +20,9 @@ deadline is due later. A request without a deadline has no such bound. A prompt 
 nobody up: its tokens go back to the prompts that it would overtake, until memory is freed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
+from time import monotonic
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -54,8 +56,11 @@ def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
 class DeadlineScheduler(Scheduler):
     """For engines that schedule a step when the step before it is done, as on CPUs."""
 
-    def __init__(self, *arguments: Any, budget: PromptBudget, **named: Any) -> None:
+    def __init__(
+        self, *arguments: Any, budget: PromptBudget, clock: Callable[[], float] = monotonic, **named: Any
+    ) -> None:
         super().__init__(*arguments, **named)
+        self._clock = clock
         self.running: list[Request]
         self._max_step_tokens: int = self.max_num_scheduled_tokens
         self._decode_tokens: int = 1 + self.num_spec_tokens
@@ -70,15 +75,17 @@ class DeadlineScheduler(Scheduler):
         """The prompt that found no place when it would have overtaken others, and how many KV blocks were free then."""
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        overtaking = self._plan()
+        now = self._clock()
+        overtaking = self._plan(now)
         output = super().schedule(throttle_prefills)
+        self._budget.planned(now, is_idle=not self.running)
         if overtaking is not None:
             # vLLM admits nothing in a step that preempts.
             is_refused = overtaking.status is not RequestStatus.RUNNING and not output.preempted_req_ids
             self._refused = (overtaking.request_id, self._num_free_blocks) if is_refused else None
         return output
 
-    def _plan(self) -> Request | None:
+    def _plan(self, now: float) -> Request | None:
         """Set the tokens of the next step, and the shares in it. Return the first prompt that overtakes another one."""
         self.max_num_scheduled_tokens = self._max_step_tokens
         self._shares = None
@@ -96,7 +103,8 @@ class DeadlineScheduler(Scheduler):
         decodes = _together(chain(filter(_goes_on, others), filter(self._is_decode, loaded)))
         # A loaded prompt has room for a decode, too: it has its blocks, so it must go on.
         for_decodes = (decodes.num_requests + len(prompts) - len(begun)) * self._decode_tokens
-        room = self._budget.beside(decodes, max(self._max_step_tokens - for_decodes, 0))
+        wanted = sum(map(_left, prompts)) + (_left(self.waiting.peek_request()) if self.waiting else 0)
+        room = self._budget.beside(decodes, max(self._max_step_tokens - for_decodes, 0), wanted, now)
         self.running = others + begun
         overtaking: Request | None = None
         rivals, num_pulls = self._rivals(begun, loaded) if can_admit else ([], 0)
@@ -124,8 +132,9 @@ class DeadlineScheduler(Scheduler):
             first = _due(begun[0])
             if urgent := sum(_left(rival) for rival in rivals if _due(rival) < first):
                 room.num_left = min(room.num_left, max(urgent, self._budget.nearly_free))
-        for_pulls = 1 if has_pulls and room.num_left > 1 else 0  # vLLM starts none in a step without a token left
-        room.num_left -= for_pulls
+        for_pulls = 1 if has_pulls and (room.num_left > 1 or room.is_closed) else 0
+        if not room.is_closed:  # vLLM starts no pull in a step without a token left
+            room.num_left -= for_pulls
         self._shares = {}
         for request in sorted((*begun, *rivals), key=_due):
             context = request.num_computed_tokens

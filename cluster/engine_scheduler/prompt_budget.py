@@ -13,6 +13,7 @@ from cluster.messages.reports import StepSample
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.step_chunk import LEAST_CHUNK, StepRoom
 from router.prediction.step_model import StepModel
+from router.prediction.step_pacer import StepPacer
 
 
 class Decodes(msgspec.Struct, frozen=True):
@@ -33,6 +34,7 @@ class PromptBudget:
         self._most = int(scheduling.max_num_scheduled_tokens or scheduling.max_num_batched_tokens)
         self._least = least_chunk(config) if scheduling.enable_chunked_prefill else self._most
         self._model = LatencyModel(prior)
+        self._pacer = StepPacer()
         self._is_warm = False
 
     @property
@@ -45,15 +47,30 @@ class PromptBudget:
             self._model.observe(sample)
         self._is_warm = True
 
-    def beside(self, decodes: Decodes, most: int) -> StepRoom:
-        """What a step has for prompts beside these requests. `most`: tokens that they leave of it."""
+    def planned(self, now: float, *, is_idle: bool) -> None:
+        """The engine has planned a step. `is_idle`: no request runs."""
+        if is_idle:
+            self._pacer.forget(now)
+        else:
+            self._pacer.ran()
+
+    def beside(self, decodes: Decodes, most: int, num_wanted: int, now: float) -> StepRoom:
+        """What a step has for prompts beside these requests. `most`: tokens that they leave of it; `num_wanted`: tokens
+        of the prompts that wait; `now`: in seconds, by a clock that never goes back.
+        """
         if not decodes.objectives_s or self._least >= self._most:
+            self._pacer.forget(now)
             return StepRoom(self.times, most)
-        bound = self._model.bound
-        decode_s = self.times.decode_s(decodes.num_requests, decodes.context_tokens)
-        longest_s = bound.longest_step_s(decode_s, bound.binding_tpot_s(decodes.objectives_s, decode_s))
-        least = max(LEAST_CHUNK, self._least)
-        return StepRoom(self.times, most, decodes.num_requests, longest_s - decode_s, least)
+        return self._pacer.room(
+            self._model,
+            decodes.num_requests,
+            decodes.context_tokens,
+            decodes.objectives_s,
+            num_wanted,
+            most,
+            now,
+            max(LEAST_CHUNK, self._least),
+        )
 
     def in_time_of(self, num_tokens: int, context: int) -> int:
         """Prompt tokens after `context` others that take as long as the first `num_tokens` of a prompt."""

@@ -10,7 +10,7 @@ from router.load.decode_slack import DecodeSlack
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
 from router.prediction.learned_latency import LatencyModels
-from router.prediction.step_chunk import chunk_tokens
+from router.prediction.step_chunk import chunk_tokens, long_steps
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Share of a decode worker's KV memory that only the highest class may use. Higher has lower classes wait for memory
@@ -38,12 +38,13 @@ class PrefillPart:
 def prefill_s(placement_input: PlacementInput, worker: WorkerState) -> float:
     """Time of the worker that the prompt takes, beside the requests that decode there and those that will."""
     hit, batch = placement_input.hit(worker), worker.num_crowded
-    num_new, chunk = placement_input.num_prompt - hit, worker.chunk_tokens((placement_input.num_prompt + hit) / 2)
+    num_new, steps = placement_input.num_prompt - hit, worker.prompt_steps((placement_input.num_prompt + hit) / 2)
     if batch:
         context = worker.running.context_tokens(placement_input.now) + worker.inbound_prompt
-        seconds = worker.model.times.prefill_s(num_new, hit, chunk, batch, int(context))
+        seconds = worker.model.times.prefill_s(num_new, hit, steps.chunk, batch, int(context))
+        seconds += num_chunks(num_new, steps.chunk) * steps.num_saving * worker.running.crowded_step_s
     else:
-        seconds = worker.model.times.prefill_s(num_new, hit, chunk)
+        seconds = worker.model.times.prefill_s(num_new, hit, steps.chunk)
     return seconds + placement_input.load_s(worker)
 
 
@@ -53,15 +54,15 @@ def slowdown_beside_decodes(placement_input: PlacementInput, worker: WorkerState
     room for the knee of the step model (router/prediction/step_model.py), and far above where they have not.
     """
     times, bound, most = worker.model.times, worker.model.kind.bound, worker.max_step_tokens
-    decode_s = times.decode_s(1, placement_input.num_prompt)
-    step_s = bound.longest_step_s(decode_s, placement_input.slo_tpot_s)
-    beside = min(most, chunk_tokens(times, 1, step_s - decode_s, 0))
-    return (
-        most
-        / times.prefill_s(most, 0, most)
-        * times.prefill_s(beside, 0, beside, 1, placement_input.num_prompt)
-        / beside
-    )
+    decode_s, tpot_s = times.decode_s(1, placement_input.num_prompt), placement_input.slo_tpot_s
+    steps = long_steps(times, bound, 1, decode_s, tpot_s, most)
+    if steps is not None:
+        chunk, saving_s = steps.chunk, steps.num_saving * decode_s
+    else:
+        chunk = min(most, chunk_tokens(times, 1, bound.longest_step_s(decode_s, tpot_s) - decode_s, 0))
+        saving_s = 0.0
+    beside_s = times.prefill_s(chunk, 0, chunk, 1, placement_input.num_prompt) + saving_s
+    return most / times.prefill_s(most, 0, most) * beside_s / chunk
 
 
 def prefill_part(placement_input: PlacementInput, worker: WorkerState) -> PrefillPart:
@@ -73,9 +74,9 @@ def prefill_part(placement_input: PlacementInput, worker: WorkerState) -> Prefil
 def stall_s(placement_input: PlacementInput, worker: WorkerState, seconds: float) -> float:
     """Part of the `seconds` of `prefill_s` in which the worker gives no token to the requests that decode there."""
     hit = placement_input.hit(worker)
-    num_new, chunk = placement_input.num_prompt - hit, worker.chunk_tokens((placement_input.num_prompt + hit) / 2)
+    num_new, steps = placement_input.num_prompt - hit, worker.prompt_steps((placement_input.num_prompt + hit) / 2)
     step_s = worker.running.crowded_step_s or worker.running.step_s(placement_input.now)
-    stalled_s = seconds - num_chunks(num_new, chunk) * step_s
+    stalled_s = seconds - num_chunks(num_new, steps.chunk) * (1 + steps.num_saving) * step_s
     return stalled_s if stalled_s > 0.0 else 0.0
 
 

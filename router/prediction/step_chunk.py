@@ -42,6 +42,18 @@ LOST_STRETCH: Final = 2.0
 """The same beside an answer whose objective is no longer than a step that only decodes. Higher delays answers that are
 late anyway still more; lower makes prompts late, too.
 """
+MOST_OF_READING: Final = 0.2
+"""Most share of the time that prompts add to a step that may go to reading experts, which it does however few their
+tokens are. Higher computes prompts more slowly; lower has answers pause for longer at a time.
+"""
+LONGEST_STRETCH: Final = 4.0
+"""Most time of a long step, in TPOT objectives. Higher has answers pause for longer at a time, and those that have just
+begun wait for what others have saved; lower computes prompts more slowly.
+"""
+MOST_SAVING: Final = 16
+"""Most steps that only decode before a long one. Higher makes prompts late where decodes alone take nearly all of the
+objective; lower makes answers late there.
+"""
 LEAST_CHUNK: Final = 16
 """Prompt tokens that any step may compute. Higher delays decodes beside very long prompts; lower computes such prompts
 in more steps.
@@ -97,6 +109,42 @@ def chunk_tokens(times: StepModel, num_decoding: float, seconds: float, context_
 
 
 @final
+class LongSteps:
+    """How prompts are computed beside decodes where steps within the objective would mostly read experts for them: in
+    steps that are long enough, each of which comes after some that only decode, so that their mean keeps the objective.
+    """
+
+    __slots__ = ("chunk", "num_saving", "seconds")
+
+    def __init__(self, chunk: int, seconds: float, num_saving: float) -> None:
+        self.chunk = chunk
+        """Prompt tokens of a long step."""
+        self.seconds = seconds
+        self.num_saving = num_saving
+        """Mean number of steps that only decode, for each long one."""
+
+
+def long_steps(
+    times: StepModel, bound: StepBound, num_decoding: float, decode_s: float, tpot_s: float, most: int
+) -> LongSteps | None:
+    """None where steps within the objective are long enough, and where decodes alone take all of the objective. Without
+    a mixture of experts, the tokens of a prompt take as long in short steps as in long ones.
+
+    `decode_s`: of a step without prompts; `tpot_s`: the objective that binds; `most`: prompt tokens of any step.
+    """
+    if not times.experts_s:
+        return None
+    mean_s = bound.share * tpot_s
+    reading_s = times.experts_s * times.unrouted**num_decoding
+    if decode_s >= mean_s or reading_s <= MOST_OF_READING * (mean_s - decode_s):
+        return None
+    added_s = min(reading_s / MOST_OF_READING, LONGEST_STRETCH * tpot_s - decode_s)
+    chunk = min(most, chunk_tokens(times, num_decoding, added_s, 0))
+    seconds = decode_s + times.added_s(chunk, num_decoding, 0)
+    return LongSteps(chunk, seconds, min(MOST_SAVING, max(0.0, (seconds - mean_s) / (mean_s - decode_s))))
+
+
+@final
 class StepRoom:
     """What a step has left for prompts, which take their chunks of it in turn: tokens, and time beside decodes. A
     prompt with a long context takes more time for each token, so one number of tokens for all of them would not bound
@@ -126,6 +174,11 @@ class StepRoom:
     def is_bounded(self) -> bool:
         """Whether the time of the step is bounded."""
         return self._seconds < inf
+
+    @property
+    def is_closed(self) -> bool:
+        """The step computes no prompt, though prompts wait: it saves time for a longer one."""
+        return self.is_bounded and not self.num_left
 
     def tokens(self, context_tokens: float) -> int:
         """Most tokens for the next prompt. `context_tokens`: tokens of this prompt that come before them."""

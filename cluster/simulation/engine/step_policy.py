@@ -15,15 +15,17 @@ from cluster.simulation.engine.running_batch import RunningBatch
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.step_chunk import StepRoom
 from router.prediction.step_model import StepModel
+from router.prediction.step_pacer import StepPacer
 
 
 class StepPolicy:
-    __slots__ = ("_learned", "_setting", "waiting")
+    __slots__ = ("_learned", "_pacer", "_setting", "waiting")
 
     def __init__(self, setting: EngineSetting, prior: StepModel | None) -> None:
         """`prior`: what the engine expects of its steps before it has learned from them."""
         self._setting = setting
         self._learned = LatencyModel(prior)
+        self._pacer = StepPacer()
         self.waiting: list[EngineRequest] = []
         """Requests without memory, in the order in which they are admitted."""
 
@@ -44,21 +46,24 @@ class StepPolicy:
         """The request that gives its memory to others: the one due last, and the newest of equals."""
         return max(reversed(batch.requests), key=_due)
 
-    def room(self, batch: RunningBatch) -> StepRoom:
+    def room(self, batch: RunningBatch, now: float) -> StepRoom:
         """What the next step has for prompts."""
-        decodes, times = batch.decodes, self._learned.times
+        decodes = batch.decodes
         most = self._setting.max_step_tokens - decodes.number
+        if not decodes.number:
+            self._pacer.forget(now)
         if not (self._setting.has_short_steps and decodes.number and (batch.prefilling or self.waiting)):
-            return StepRoom(times, most)
-        decode_s = times.decode_s(decodes.number, decodes.context_tokens)
+            return StepRoom(self._learned.times, most)
         objectives = [request.tpot_s for request in batch.requests if request.phase is Phase.DECODING]
-        bound = self._learned.bound
-        longest_s = bound.longest_step_s(decode_s, bound.binding_tpot_s(objectives, decode_s))
-        return StepRoom(times, most, decodes.number, longest_s - decode_s)
+        wanted = sum(request.num_to_prefill - request.num_computed for request in batch.prefilling)
+        wanted += sum(request.num_prompt for request in self.waiting[:1])
+        return self._pacer.room(self._learned, decodes.number, decodes.context_tokens, objectives, wanted, most, now)
 
-    def observe(self, sample: StepSample) -> None:
+    def observe(self, sample: StepSample, num_steps: int) -> None:
+        """So many steps like this one have run."""
         if self._setting.has_short_steps:
             self._learned.observe(sample)
+        self._pacer.ran(num_steps)
 
 
 def _due(request: EngineRequest) -> float:

@@ -30,9 +30,9 @@ class StepRun:
         """Steps of the run. 0 if the engine is idle until `ends_at`, and then looks for work."""
         self._samples: list[StepSample] = []
 
-    def plan(self, now: float, available_tokens: int, *, has_preempted: bool) -> None:
+    def plan(self, now: float, available_tokens: int, *, has_preempted: bool, is_single: bool = False) -> None:
         """Begin the next step or run of steps. Each decoding request takes one of `available_tokens` per step after the
-        first.
+        first. `is_single`: prompts wait for the step after the next.
         """
         self._began_at = now
         batch, decodes = self._batch, self._batch.decodes
@@ -42,7 +42,7 @@ class StepRun:
             self.ends_at = now + step_s
         elif decodes.number:
             steps = min(decodes.steps_until_end(), 1 + available_tokens // decodes.number)
-            self.number = 1 if batch.firsts else steps
+            self.number = 1 if batch.firsts or is_single else steps
             self.ends_at = now + self._model.decode_run_s(decodes.number, decodes.context_tokens, self.number)
         else:  # if the last running request was preempted, another one may have a seat at once
             self.number, self.ends_at = 0, now if has_preempted else inf

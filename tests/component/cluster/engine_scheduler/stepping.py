@@ -19,7 +19,7 @@ from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
 from cluster.repository import REPO_ROOT
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, StepBound
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, LONGEST_STRETCH, StepBound
 from router.prediction.step_model import StepModel, prompt_attention
 
 BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
@@ -35,6 +35,20 @@ STEEP = StepModel(
     fixed_s=0.01, token_s=2e-5, knee_tokens=CHUNK, beyond_knee_s=1e-5, attended_s=5e-8, request_s=0.0, context_s=1e-7
 )
 """The same where a token that comes after many others takes much longer."""
+MIXTURE = StepModel(
+    fixed_s=0.005,
+    token_s=2e-5,
+    knee_tokens=CHUNK,
+    beyond_knee_s=0.0,
+    attended_s=0.0,
+    request_s=0.0,
+    context_s=1e-7,
+    experts_s=0.012,
+    unrouted=0.9,
+)
+"""The same for a mixture of experts. A few tokens of a prompt lengthen a step beside one decode by nearly all that
+TPOT_S has left.
+"""
 
 
 def a_config(num_blocks: int, slots: int) -> VllmConfig:
@@ -76,19 +90,24 @@ class Stepping:
         slots: int = SLOTS,
         times: StepModel = TIMES,
     ) -> None:
+        self._now = 0.0
         config = a_config(num_blocks, slots)
-        self.scheduler = kind(**parts_of(config), budget=PromptBudget(config, times))
+        self.scheduler = kind(**parts_of(config), budget=PromptBudget(config, times), clock=lambda: self._now)
         self._times = times
         self.steps: list[dict[str, int]] = []
         """Tokens of each step, by request."""
         self.firsts: list[str] = []
         """Requests in the order of their first tokens."""
         self.overruns_s: list[float] = []
-        """By how much each step beside decodes that have an objective takes longer than their objective allows."""
+        """By how much each step beside decodes that have an objective takes longer than their objective allows at
+        most.
+        """
+        self.ended_at: list[float] = []
+        """When each step has ended, in seconds."""
         self._generated: dict[str, int] = {}
         self._tpot_s: dict[str, float] = {}
         self._depth = 2 if kind is AsyncDeadlineScheduler else 1
-        self._planned: deque[tuple[SchedulerOutput, list[list[int]]]] = deque()
+        self._planned: deque[tuple[SchedulerOutput, list[list[int]], float]] = deque()
 
     def add(
         self,
@@ -129,7 +148,8 @@ class Stepping:
             self.step()
         return self.steps[first:]
 
-    def _plan(self) -> tuple[SchedulerOutput, list[list[int]]]:
+    def _plan(self) -> tuple[SchedulerOutput, list[list[int]], float]:
+        """The next step, its tokens, and what it takes in seconds."""
         before = {r.request_id: r.num_computed_tokens for r in self.scheduler.running}
         decodes = {r.request_id for r in self.scheduler.running if not r.is_prefill_chunk}
         planned = self.scheduler.schedule()
@@ -137,17 +157,21 @@ class Stepping:
         decoding = decodes & tokens.keys()
         alone = (len(decoding), sum(before[name] for name in decoding))
         binding = bound.binding_tpot_s((self._tpot_s[name] for name in decoding), times.decode_s(*alone))
+        prompts = [(num, before.get(name, 0)) for name, num in tokens.items() if name not in decoding]
+        num_prefill, attended = sum(num for num, _ in prompts), sum(prompt_attention(*each) for each in prompts)
+        seconds = times.step_s(num_prefill, attended, *alone)
         if binding < inf and not planned.preempted_req_ids:
-            prompts = [(num, before.get(name, 0)) for name, num in tokens.items() if name not in decoding]
-            num_prefill, attended = sum(num for num, _ in prompts), sum(prompt_attention(*each) for each in prompts)
             least_s = times.step_s(
                 LEAST_CHUNK, LEAST_CHUNK * max((context for _, context in prompts), default=0), *alone
             )
             allowed_s = max(bound.longest_step_s(times.decode_s(*alone), binding), least_s)
-            self.overruns_s.append(times.step_s(num_prefill, attended, *alone) - allowed_s)
-        return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens]
+            if times.experts_s:
+                allowed_s = max(allowed_s, LONGEST_STRETCH * binding)
+            self.overruns_s.append(seconds - allowed_s)
+        return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens], seconds
 
-    def _take(self, planned: SchedulerOutput, sampled: list[list[int]]) -> dict[str, int]:
+    def _take(self, planned: SchedulerOutput, sampled: list[list[int]], seconds: float) -> dict[str, int]:
+        self._now += seconds
         names = list(planned.num_scheduled_tokens)
         output = ModelRunnerOutput(
             req_ids=names,
@@ -162,6 +186,7 @@ class Stepping:
                 self.firsts += [answered.request_id] * (not self._generated[answered.request_id])
                 self._generated[answered.request_id] += len(answered.new_token_ids)
         self.steps.append(dict(planned.num_scheduled_tokens))
+        self.ended_at.append(self._now)
         return self.steps[-1]
 
 

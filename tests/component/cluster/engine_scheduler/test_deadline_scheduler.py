@@ -13,11 +13,12 @@ from vllm.v1.request import Request, RequestStatus
 from cluster.engine_core.step_policy import ENGINE_KIND
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler, deadline_scheduler
 from router.prediction.hardware import prior
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, MOST_SAVING
 from router.prediction.step_model import StepModel, prompt_attention
 from tests.component.cluster.engine_scheduler.stepping import (
     BLOCK,
     CHUNK,
+    MIXTURE,
     MOST,
     SLOTS,
     STEEP,
@@ -114,6 +115,21 @@ def test_what_a_step_has_left_by_rounding_begins_no_further_prompt(kind: Any) ->
     together = [step for step in (engine.step() for _ in range(20)) if {"first", "later"} <= step.keys()]
     assert not [step for step in together if step["later"] < LEAST_CHUNK and step["first"] > LEAST_CHUNK]
     assert engine.computed("first") < 3000
+
+
+@KINDS
+def test_mixture_of_experts_computes_prompts_in_few_long_steps_and_answers_keep_their_mean(kind: Any) -> None:
+    engine = Stepping(kind=kind, times=MIXTURE)
+    engine.add("decoding", 10, num_output=60)
+    engine.step()
+    engine.add("prompt-1", 7 * MOST)
+    engine.add("prompt-2", 7 * MOST)
+    engine.until_done()
+    with_prompts = [number for number, step in enumerate(engine.steps) if any("prompt" in name for name in step)]
+    first, last = with_prompts[0], with_prompts[-2]
+    assert len(with_prompts) == 15
+    assert all("decoding" in step for step in engine.steps[first:last])
+    assert 0.8 * TPOT_S < (engine.ended_at[last] - engine.ended_at[first - 1]) / (last - first + 1) < TPOT_S
 
 
 def test_looser_objective_leaves_more_tokens_to_prompts() -> None:
@@ -287,7 +303,7 @@ def test_step_beside_a_long_prompt_has_room_to_start_a_pull() -> None:
     ),
     num_blocks=st.integers(41, 120),
     slots=st.integers(1, 8),
-    times=st.sampled_from((TIMES, STEEP)),
+    times=st.sampled_from((TIMES, STEEP, MIXTURE)),
 )
 def test_every_request_ends_with_all_its_tokens_in_steps_that_objectives_allow(
     kind: Any, traffic: list[tuple[int, int, int, int, float | None]], num_blocks: int, slots: int, times: StepModel
@@ -298,7 +314,7 @@ def test_every_request_ends_with_all_its_tokens_in_steps_that_objectives_allow(
         for _ in range(gap % 5):
             engine.step()
         requests.append(engine.add(f"request-{number}", num_tokens, due, num_output, tpot_s))
-    engine.until_done(60 * len(traffic))
+    engine.until_done(60 * (MOST_SAVING + 1) * len(traffic))
     for request, (_, num_tokens, _, num_output, _) in zip(requests, traffic, strict=True):
         assert engine.generated(request.request_id) == num_output
         if not request.num_preemptions:

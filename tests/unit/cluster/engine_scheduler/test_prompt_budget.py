@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from router.prediction.hardware import prior
 from router.prediction.learned_latency import NEUTRAL
 from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT
 
+DENSE = replace(NEUTRAL, experts_s=0.0)
 DECODES = Decodes(8, 8_000, frozenset({0.03}))
 MOST = 8192
 
@@ -32,7 +34,7 @@ def a_sample(num_prefill: int, seconds: float) -> StepSample:
 
 def chunk_of(budget: PromptBudget, decodes: Decodes = DECODES, context: int = 0) -> int:
     """Tokens of the first prompt of a step, which has `context` tokens already."""
-    return budget.beside(decodes, MOST).tokens(context)
+    return budget.beside(decodes, MOST, MOST, 0.0).tokens(context)
 
 
 def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
@@ -44,7 +46,7 @@ def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
 
 @pytest.mark.parametrize("decodes", [Decodes(), Decodes(8, 8_000)], ids=["nothing decodes", "no objective"])
 def test_only_objectives_of_decodes_bound_a_step(decodes: Decodes) -> None:
-    assert not PromptBudget(a_config(), None).beside(decodes, MOST).is_bounded
+    assert not PromptBudget(a_config(), None).beside(decodes, MOST, MOST, 0.0).is_bounded
 
 
 def test_objective_that_no_engine_could_keep_slows_no_prompt() -> None:
@@ -54,7 +56,7 @@ def test_objective_that_no_engine_could_keep_slows_no_prompt() -> None:
 
 
 def test_prompt_gets_fewer_tokens_where_they_attend_to_more() -> None:
-    budget = PromptBudget(a_config(), NEUTRAL)
+    budget = PromptBudget(a_config(), DENSE)
     chunks = [chunk_of(budget, context=context) for context in (0, 50_000)]
     assert LEAST_CHUNK < chunks[1] < chunks[0]
 
@@ -71,10 +73,10 @@ def test_prompt_whose_beginning_is_cached_gets_fewer_tokens_in_the_same_time() -
 
 
 def test_engine_that_is_slower_than_its_prior_computes_fewer_tokens_beside_decodes() -> None:
-    budget = PromptBudget(a_config(), NEUTRAL)
+    budget = PromptBudget(a_config(), DENSE)
     expected = chunk_of(budget)
     for num_prefill in (0, 0, 100, 200, 0, 300, 100, 0, 50, 150):
-        budget.observe(a_sample(num_prefill, 1.5 * NEUTRAL.step_s(*_work(a_sample(num_prefill, 0.0)))))
+        budget.observe(a_sample(num_prefill, 1.5 * DENSE.step_s(*_work(a_sample(num_prefill, 0.0)))))
     assert LEAST_CHUNK <= chunk_of(budget) < expected
 
 
@@ -96,7 +98,7 @@ def test_some_models_take_no_small_part_of_a_prompt(config: SimpleNamespace, lea
 
 
 def test_engine_that_computes_each_prompt_in_one_step_has_no_bound() -> None:
-    assert not PromptBudget(a_config(is_chunked=False), NEUTRAL).beside(DECODES, MOST).is_bounded
+    assert not PromptBudget(a_config(is_chunked=False), NEUTRAL).beside(DECODES, MOST, MOST, 0.0).is_bounded
 
 
 def _work(sample: StepSample) -> tuple[int, int, int, int]:

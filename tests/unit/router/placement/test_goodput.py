@@ -98,50 +98,52 @@ def test_prefill_worker_with_long_steps_does_not_take_what_is_hopeless_there_too
     assert not isinstance(placed, Placement) or placed.path is not Path.PREFILL
 
 
-MIXTURE = "qwen3-30b-a3b|h100|tp1"
-"""A mixture of experts, of whose step most is reading the experts that some token is routed to. A few decodes read few
-of them, and a prompt all.
+OVERHEAD = "unknown|cpu"
+"""An engine without figures (NEUTRAL in router/prediction/learned_latency.py), of whose step 10 ms are the same however
+little it computes. Beside a decode with an objective of 20 ms, prompts have half of the time.
 """
 
 
-def of_mixture(num_running: int) -> RouterState:
+def with_overhead(num_running: int) -> RouterState:
     """Two prefill workers that have nothing to do, beside a decode worker that decodes so many requests."""
     state = RouterState(SLO)
-    report_mixture(state, 0.5)
+    report_overhead(state, 0.5)
     for number in range(num_running):
         decoding(state, f"running{number}", 2000, "d0", 1.0, tpot_s=0.02)
-    report_mixture(state, 2.0)
+    report_overhead(state, 2.0)
     return state
 
 
-def report_mixture(state: RouterState, now: float) -> None:
+def report_overhead(state: RouterState, now: float) -> None:
     for report in (a_report("p0"), a_report("p1"), a_report("d0", {"p0": FAST, "p1": FAST})):
-        state.handle(msgspec.structs.replace(report, shape=msgspec.structs.replace(report.shape, kind=MIXTURE)), now)
+        state.handle(msgspec.structs.replace(report, shape=msgspec.structs.replace(report.shape, kind=OVERHEAD)), now)
 
 
 def test_prefill_workers_keep_to_prompts_where_a_decode_leaves_no_room_for_prompts_in_a_step() -> None:
-    state = of_mixture(3)
+    state = with_overhead(3)
     for number in range(5):
         assert put(state, ask(f"r{number}", 2000, tpot_s=0.02), 2.0 + number / 10).path is PAIR
         state.handle(FirstToken(request_id=RequestId(f"r{number}")), 2.05 + number / 10)
 
 
 def test_prefill_worker_takes_whole_requests_where_its_steps_have_room_for_prompts() -> None:
-    assert put(of_mixture(3), ask("r", 2000, tpot_s=0.05), 2.0).path is Path.PREFILL
+    assert put(with_overhead(3), ask("r", 2000, tpot_s=0.05), 2.0).path is Path.PREFILL
 
 
 def test_decoding_on_a_prefill_worker_costs_what_prompts_of_others_want_of_it() -> None:
-    quiet, busy = of_mixture(12), of_mixture(12)
+    quiet, busy = with_overhead(12), with_overhead(12)
     for number in range(10):
         name, now = f"prompt{number}", 2.0 + number / 10
         put(busy, ask(name, 4000, max_output_tokens=1), now)
         ended(busy, name, now)
-    costs = [
+    quiet_costs, busy_costs = (
         {option.path: option.cost for option in put(state, ask("r", 2000, tpot_s=0.02), 3.0).considered}
         for state in (quiet, busy)
-    ]
-    assert costs[1][Path.PREFILL] > 1.5 * costs[0][Path.PREFILL]
-    assert costs[1][PAIR] == pytest.approx(costs[0][PAIR], rel=0.05)
+    )
+    assert quiet_costs[Path.PREFILL] < quiet_costs[PAIR]
+    assert busy_costs[Path.PREFILL] > busy_costs[PAIR]
+    assert busy_costs[Path.PREFILL] > 2 * quiet_costs[Path.PREFILL]
+    assert busy_costs[PAIR] < 1.2 * quiet_costs[PAIR]
 
 
 def test_prompts_keep_away_from_a_prefill_worker_that_decodes() -> None:
