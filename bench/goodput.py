@@ -54,6 +54,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         bench.run()
+    except ValueError as error:
+        sys.exit(f"bench: {error}")
     except KeyboardInterrupt:
         sys.exit("\nbench: stopped; what has been simulated is kept, the same command goes on")
 
@@ -163,7 +165,11 @@ class _Bench:
                 return
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
-                job, result = pending.pop(future), future.result()
+                job = pending.pop(future)
+                try:
+                    result = future.result()
+                except ValueError as error:
+                    raise ValueError(f"{job.cell} {job.policy}: {error}") from error
                 self._results.append(result)
                 weight_left -= job.weight
                 weight_done, busy_s = weight_done + job.weight, busy_s + result.took_s

@@ -92,7 +92,9 @@ class _Search:
 
 
 def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
-    """Find the highest rate whose attainment is at least `target`, starting from `guess`."""
+    """Find the highest rate whose attainment is at least `target`, starting from `guess`. Raises ValueError if every
+    rate attains it, because then the requests are too few to load the workers.
+    """
     search = _Search(trial, target)
     start = _number(guess)
     number, step = start, float(FIRST_STEP)
@@ -101,6 +103,8 @@ def max_rate(trial: Trial, target: float, guess: float) -> MaxRate:
         number += round(step) if is_rising else -round(step)
         step *= WIDER
         search.attains(number)
+    if search.high == inf:
+        raise ValueError(f"even {_rate(number):.3g} requests per second attain the target: there are too few requests")
     share = search.interpolated
     while 1 < search.high - search.low < inf:
         width = search.high - search.low

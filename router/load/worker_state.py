@@ -158,9 +158,9 @@ class WorkerState:
         """The worker has missed several reports, and may be gone."""
         return now - self.reported_at > max(LEAST_STALE_S, NUM_MISSED * self._report_gap_s)
 
-    def prompt_steps(self, context_tokens: float) -> PromptSteps:
-        """How the worker computes a prompt beside the running and the inbound requests. `context_tokens`: tokens of the
-        prompt before the chunk.
+    def prompt_steps(self, num_new: int, context_tokens: float) -> PromptSteps:
+        """How the worker computes `num_new` tokens of a prompt beside the running and the inbound requests.
+        `context_tokens`: tokens of the prompt before a chunk of them.
         """
         batch = self.num_crowded
         most = max(1, self.max_step_tokens - batch)
@@ -170,7 +170,7 @@ class WorkerState:
         if self._crowded_tpot_s is None:
             charges = [*self.running.charges.values(), *self.inbound.values()]
             self._crowded_tpot_s = bound.binding_tpot_s([charge.slo_tpot_s for charge in charges], decode_s)
-        steps = long_steps(times, bound, batch, decode_s, self._crowded_tpot_s, most)
+        steps = long_steps(times, bound, batch, decode_s, self._crowded_tpot_s, min(most, num_new))
         if steps is not None:
             return PromptSteps(steps.chunk, steps.num_saving)
         seconds = bound.longest_step_s(decode_s, self._crowded_tpot_s) - decode_s

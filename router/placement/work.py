@@ -38,7 +38,8 @@ class PrefillPart:
 def prefill_s(placement_input: PlacementInput, worker: WorkerState) -> float:
     """Time of the worker that the prompt takes, beside the requests that decode there and those that will."""
     hit, batch = placement_input.hit(worker), worker.num_crowded
-    num_new, steps = placement_input.num_prompt - hit, worker.prompt_steps((placement_input.num_prompt + hit) / 2)
+    num_new = placement_input.num_prompt - hit
+    steps = worker.prompt_steps(num_new, (placement_input.num_prompt + hit) / 2)
     if batch:
         context = worker.running.context_tokens(placement_input.now) + worker.inbound_prompt
         seconds = worker.model.times.prefill_s(num_new, hit, steps.chunk, batch, int(context))
@@ -74,7 +75,8 @@ def prefill_part(placement_input: PlacementInput, worker: WorkerState) -> Prefil
 def stall_s(placement_input: PlacementInput, worker: WorkerState, seconds: float) -> float:
     """Part of the `seconds` of `prefill_s` in which the worker gives no token to the requests that decode there."""
     hit = placement_input.hit(worker)
-    num_new, steps = placement_input.num_prompt - hit, worker.prompt_steps((placement_input.num_prompt + hit) / 2)
+    num_new = placement_input.num_prompt - hit
+    steps = worker.prompt_steps(num_new, (placement_input.num_prompt + hit) / 2)
     step_s = worker.running.crowded_step_s or worker.running.step_s(placement_input.now)
     stalled_s = seconds - num_chunks(num_new, steps.chunk) * (1 + steps.num_saving) * step_s
     return stalled_s if stalled_s > 0.0 else 0.0

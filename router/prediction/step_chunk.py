@@ -46,7 +46,7 @@ MOST_OF_READING: Final = 0.2
 """Most share of the time that prompts add to a step that may go to reading experts, which it does however few their
 tokens are. Higher computes prompts more slowly; lower has answers pause for longer at a time.
 """
-LONGEST_STRETCH: Final = 4.0
+LONG_OF_TPOT: Final = 4.0
 """Most time of a long step, in TPOT objectives. Higher has answers pause for longer at a time, and those that have just
 begun wait for what others have saved; lower computes prompts more slowly.
 """
@@ -78,7 +78,8 @@ class StepBound:
 
     def longest_step_s(self, decode_s: float, tpot_s: float) -> float:
         """Most seconds of a step with prompts beside requests whose step alone takes `decode_s` seconds. `tpot_s`: the
-        objective that binds, in seconds (`binding_tpot_s`).
+        objective that binds, in seconds (`binding_tpot_s`). Long steps of a mixture of experts have the same bound on
+        average (`long_steps`).
 
         Beyond the share that steps may take of it, an objective is the less likely to be kept the closer decodes alone
         come to it, and the less it bounds. So a small error of a predicted step changes the bound by little.
@@ -138,7 +139,7 @@ def long_steps(
     reading_s = times.experts_s * times.unrouted**num_decoding
     if decode_s >= mean_s or reading_s <= MOST_OF_READING * (mean_s - decode_s):
         return None
-    added_s = min(reading_s / MOST_OF_READING, LONGEST_STRETCH * tpot_s - decode_s)
+    added_s = min(reading_s / MOST_OF_READING, LONG_OF_TPOT * tpot_s - decode_s)
     chunk = min(most, chunk_tokens(times, num_decoding, added_s, 0))
     seconds = decode_s + times.added_s(chunk, num_decoding, 0)
     return LongSteps(chunk, seconds, min(MOST_SAVING, max(0.0, (seconds - mean_s) / (mean_s - decode_s))))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import final
 
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import LEAST_CHUNK, LONGEST_STRETCH, MOST_SAVING, StepRoom, long_steps
+from router.prediction.step_chunk import LEAST_CHUNK, LONG_OF_TPOT, MOST_SAVING, StepRoom, long_steps
 
 
 @final
@@ -60,7 +60,7 @@ class StepPacer:
             self.forget(now)
         else:
             mean_s = bound.share * tpot_s
-            may_take_s = mean_s + self._save(mean_s, LONGEST_STRETCH * tpot_s - mean_s, now)
+            may_take_s = mean_s + self._save(mean_s, LONG_OF_TPOT * tpot_s - mean_s, now)
             wanted_s = min(steps.seconds, decode_s + times.added_s(min(num_wanted, most), num_decoding, 0))
             # Steps that take longer than predicted save nothing, and prompts must not wait for them for ever.
             if may_take_s < wanted_s and self._num_closed < MOST_SAVING:

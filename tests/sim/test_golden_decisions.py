@@ -16,15 +16,15 @@ from cluster.slo import Objective, SloConfig
 from router.pending_placements import PendingPlacements
 from router.state import RouterState
 
-TRACE = "traces/mooncake_conversation_trace.jsonl.gz"
+DENSE_TRACE, MIXTURE_TRACE = "traces/mooncake_conversation_trace.jsonl.gz", "traces/AzureLLMInferenceTrace_conv.csv.gz"
 GOLDEN = Path(__file__).parent / "golden_decisions.txt"
 MID = Objective(ttft_s=1.0, ttft_per_prefill=3.0, tpot_s=0.05)
-SLOS = SloConfig(interactive=MID, standard=MID, batch=MID)
+TIGHT = Objective(ttft_s=0.5, ttft_per_prefill=3.0, tpot_s=0.02)
 
 
 class RecordingPlacements(PendingPlacements):
-    def __init__(self, noted: list[str]) -> None:
-        super().__init__(RouterState(SLOS))
+    def __init__(self, slos: SloConfig, noted: list[str]) -> None:
+        super().__init__(RouterState(slos))
         self._noted = noted
 
     async def place(self, request: PlacementRequest, ingress: IngressId | None = None) -> Placement | Rejection:
@@ -38,12 +38,20 @@ class RecordingPlacements(PendingPlacements):
 
 
 def decisions() -> str:
-    """Of 200 requests, on a cluster that bears nearly all of them."""
-    cluster, noted = Cluster(host_tokens=500_000), list[str]()
-    rows, isolated_s = read_trace(shared_file(TRACE), 1000, 1200), cluster.isolated_prefill_s
-    workload = at_rate(rows, 3.0, lambda row: MID.resolve(isolated_s(row.num_prompt)))
-    simulate(workload, cluster.split(4), lambda: RecordingPlacements(noted))
-    return "".join(noted)
+    """Of 200 requests to a dense model, and of 200 to a mixture of experts at a tight TPOT, on clusters that bear most
+    of them.
+    """
+    dense = Cluster(host_tokens=500_000)
+    mixture = Cluster(model="qwen3-30b-a3b", tensor_parallel=1)
+    return "".join(_decisions(dense, DENSE_TRACE, 3.0, MID) + _decisions(mixture, MIXTURE_TRACE, 20.0, TIGHT))
+
+
+def _decisions(cluster: Cluster, trace: str, rate: float, objective: Objective) -> list[str]:
+    slos, noted = SloConfig(interactive=objective, standard=objective, batch=objective), list[str]()
+    rows, isolated_s = read_trace(shared_file(trace), 1000, 1200), cluster.isolated_prefill_s
+    workload = at_rate(rows, rate, lambda row: objective.resolve(isolated_s(row.num_prompt)))
+    simulate(workload, cluster.split(4), lambda: RecordingPlacements(slos, noted))
+    return noted
 
 
 def test_decisions_are_those_of_the_tuned_policy() -> None:

@@ -19,7 +19,7 @@ from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
 from cluster.repository import REPO_ROOT
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, LONGEST_STRETCH, StepBound
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, LONG_OF_TPOT, StepBound
 from router.prediction.step_model import StepModel, prompt_attention
 
 BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16
@@ -166,7 +166,7 @@ class Stepping:
             )
             allowed_s = max(bound.longest_step_s(times.decode_s(*alone), binding), least_s)
             if times.experts_s:
-                allowed_s = max(allowed_s, LONGEST_STRETCH * binding)
+                allowed_s = max(allowed_s, LONG_OF_TPOT * binding)
             self.overruns_s.append(seconds - allowed_s)
         return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens], seconds
 

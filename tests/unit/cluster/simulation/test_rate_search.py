@@ -45,9 +45,9 @@ def test_target_out_of_reach_is_zero_not_an_endless_search() -> None:
     assert found.num_trials < 12
 
 
-def test_load_that_is_always_met_ends_the_search_too() -> None:
-    found = max_rate(lambda rate: 1.0, 0.9, 4.0)
-    assert found.rate > 500
+def test_load_that_is_always_met_is_an_error_and_no_endless_search() -> None:
+    with pytest.raises(ValueError, match="too few requests"):
+        max_rate(lambda rate: 1.0, 0.9, 4.0)
 
 
 @given(best=st.integers(1, 7), width=st.floats(1, 10))

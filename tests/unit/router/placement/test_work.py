@@ -1,13 +1,15 @@
 """What an option charges is what its workers take, whether the option was priced or not."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.messages.ids import Path, RequestId
 from router.placement.cost import alone, hand_over
-from router.placement.work import DecodePart, prefill_part, unpriced_work
-from tests.unit.clusters import a_cluster, ask, decoding, put
+from router.placement.work import DecodePart, prefill_part, slowdown_beside_decodes, unpriced_work
+from router.state import RouterState
+from tests.unit.clusters import SLO, a_cluster, a_report, ask, decoding, put
 
 
 @settings(max_examples=30)
@@ -44,3 +46,24 @@ def test_placement_charges_both_workers_of_a_pair() -> None:
     assert prefill.link_free_at == decode.link_free_at == charge.joins_at
     assert (list(prefill.outbound), list(decode.inbound)) == (["r"], ["r"])
     assert charge.joins_at > now + charge.prefill_s
+
+
+@pytest.mark.parametrize(
+    ("kind", "tpot_s", "least", "most"),
+    [
+        ("qwen3-32b|h100|tp2", 0.025, 0.85, 1.1),
+        ("qwen3-32b|h100|tp2", 0.03, 0.85, 1.1),
+        ("qwen3-32b|h100|tp2", 0.1, 0.85, 1.1),
+        ("qwen3-30b-a3b|h100|tp1", 0.02, 0.95, 1.1),
+        ("qwen3-30b-a3b|h100|tp1", 0.007, 1.5, 10.0),
+        ("unknown|cpu", 0.02, 1.5, 10.0),
+    ],
+)
+def test_prompts_are_slow_beside_decodes_only_where_they_have_little_of_the_step(
+    kind: str, tpot_s: float, least: float, most: float
+) -> None:
+    state, report = RouterState(SLO), a_report("d0")
+    state.handle(msgspec.structs.replace(report, shape=msgspec.structs.replace(report.shape, kind=kind)), 0.5)
+    (worker,) = state._workers.by_id.values()
+    asked = state._placer.input_of(ask("r", 2000, tpot_s=tpot_s), 0.0, [], 1.0)
+    assert least < slowdown_beside_decodes(asked, worker) < most

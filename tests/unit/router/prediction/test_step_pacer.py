@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from router.prediction.hardware import prior
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import LONGEST_STRETCH, MOST_SAVING, LongSteps, StepBound, StepRoom, long_steps
+from router.prediction.step_chunk import LONG_OF_TPOT, MOST_SAVING, LongSteps, StepBound, StepRoom, long_steps
 from router.prediction.step_model import StepModel
 from router.prediction.step_pacer import StepPacer
 
@@ -97,7 +97,7 @@ def test_saved_time_is_bounded_and_forgotten() -> None:
     for _ in range(1000):
         engine.pacer.ran()
         engine.now += engine.model.times.decode_s(8, 0)
-    longest_s = LONGEST_STRETCH * TPOT_S - engine.model.times.decode_s(8, 0)
+    longest_s = LONG_OF_TPOT * TPOT_S - engine.model.times.decode_s(8, 0)
     assert engine.room().tokens(0) == StepRoom(engine.model.times, MOST, 8, longest_s).tokens(0)
     engine.pacer.forget(engine.now)
     assert engine.room().is_closed
