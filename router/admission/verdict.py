@@ -4,7 +4,7 @@
   other requests that would miss theirs because of it. So an idle service admits every request, however late.
 - Other requests wait for as long as they can still meet their SLO, in the order of SLO class and then of deadline. A
   request that has waited for long rises by a class. A request that can no longer meet its SLO is refused.
-- The highest class is admitted even when it will be late, up to a point.
+- The highest class is admitted even when it will be late, up to a point, and unless it makes others late.
 
 The prediction is for the moment at which the request would decode, not for the load of now. Judged by the load of now,
 requests are admitted while decode workers are idle and refused when these requests reach decoding, so that prefill and
@@ -23,6 +23,10 @@ from router.placement.work import HIGHEST_RANK
 HIGH_CLASS_LATENESS: Final = 2.0
 """Multiple of its objectives up to which the highest class is admitted. Higher admits requests that are of no use;
 lower refuses interactive requests that would be a little late.
+"""
+HIGH_CLASS_HARM: Final = 1.0
+"""Victims up to which the highest class is admitted though it will be late. Higher lets clients that call all their
+requests interactive take the goodput of others; lower refuses interactive requests that would be a little late.
 """
 UNFAIR_MARGIN: Final = 0.3
 """Gain that the requests of a tenant far above its share must bring while other requests wait. Higher holds such a
@@ -54,12 +58,15 @@ def judge(placement_input: PlacementInput, choice: Choice, excess: float, is_con
     prediction = choice.prediction
     if prediction is None or is_exempt(placement_input.request) or _finds_idle(choice):
         return Verdict.ADMIT
-    if placement_input.rank == HIGHEST_RANK:
-        return Verdict.ADMIT if lateness(prediction, placement_input.slo) < HIGH_CLASS_LATENESS else Verdict.WAIT
     least = 0.0
     if is_contended and excess > 1.0:
         least = UNFAIR_MARGIN * min(1.0, excess - 1.0)
-    return Verdict.ADMIT if gain(prediction) > least else Verdict.WAIT
+    if gain(prediction) > least:
+        return Verdict.ADMIT
+    may_be_late = placement_input.rank == HIGHEST_RANK and not least and harm(prediction) < HIGH_CLASS_HARM
+    if may_be_late and lateness(prediction, placement_input.slo) < HIGH_CLASS_LATENESS:
+        return Verdict.ADMIT
+    return Verdict.WAIT
 
 
 def gain(prediction: Prediction) -> float:

@@ -18,6 +18,10 @@ HIGH_CLASS_WEIGHT: Final = 4.0
 """Victims that one victim of a higher class counts as. Higher has lower classes wait for little harm to higher
 ones; lower lets lower classes delay interactive requests.
 """
+LOW_CLASS_WEIGHT: Final = 1 / 16
+"""Victims that one victim of a lower class counts as. Higher lets many requests of a lower class keep out those of
+higher ones; lower makes the choice of a worker blind to the lower classes there.
+"""
 NUM_BINS: Final = 16
 """Groups of requests with a similar slack. More are exact and slow; fewer are coarse and fast."""
 
@@ -64,8 +68,9 @@ class Bin:
         self.most_softness_s = most_softness * max(self.budget_s / num, 1e-3)
         higher = 0.0
         for rank in range(NUM_CLASSES):
-            self.weights[rank] = HIGH_CLASS_WEIGHT * higher + (num - higher)
-            higher += self.num_by_rank[rank]
+            own = self.num_by_rank[rank]
+            self.weights[rank] = HIGH_CLASS_WEIGHT * higher + own + LOW_CLASS_WEIGHT * (num - higher - own)
+            higher += own
         self.slack_s /= num
         self.num_left /= num
         self.most_late_s /= num
@@ -219,4 +224,6 @@ def logistic(x: float) -> float:
 
 def class_weight(victim: int, new: int) -> float:
     """The weight of a victim against a new request, by the ranks of their classes."""
-    return HIGH_CLASS_WEIGHT if victim < new else 1.0
+    if victim == new:
+        return 1.0
+    return HIGH_CLASS_WEIGHT if victim < new else LOW_CLASS_WEIGHT

@@ -30,15 +30,17 @@ closer together misses the risk of short and long answers.
 class Later:
     """Requests of one class that are expected after the request."""
 
-    __slots__ = ("is_higher", "slo_tpot_s", "slo_ttft_s", "weighed_per_s")
+    __slots__ = ("is_higher", "per_s", "slo_tpot_s", "slo_ttft_s", "weighed_per_s")
 
-    def __init__(self, weighed_per_s: float, slo: Slo, *, is_higher: bool) -> None:
-        """`slo`: the usual one of the class; `is_higher`: the class is served before that of the request."""
-        self.weighed_per_s = weighed_per_s
-        """Requests per second, times the weight of such a request as a victim."""
+    def __init__(self, per_s: float, weight: float, slo: Slo) -> None:
+        """`weight`: of such a request as a victim; `slo`: the usual one of the class."""
+        self.per_s = per_s
+        """Requests per second."""
+        self.weighed_per_s = weight * per_s
         self.slo_ttft_s: float = slo.ttft_s
         self.slo_tpot_s: float = slo.tpot_s
-        self.is_higher = is_higher
+        self.is_higher = weight > 1.0
+        """The class is served before that of the request."""
 
 
 @final
@@ -69,7 +71,7 @@ class Others:
         usual_prompt_s: float,
     ) -> None:
         self.later = later
-        self.arrivals_per_s = sum([several.weighed_per_s for several in later if not several.is_higher])
+        self.arrivals_per_s = sum([several.per_s for several in later if not several.is_higher])
         """Requests per second that are expected after the request, but for those of a higher class."""
         self.num_workers = num_workers
         self.prompt_use = prompt_use
@@ -78,10 +80,12 @@ class Others:
         """Share of the workers that have requests."""
         self.demand = demand
         """Prompts that were placed lately, by how soon they are due."""
-        self.kv_price = kv_price
-        """Requests that find no room for each KV token that is taken."""
-        self.time_price = time_price
-        """Requests that find no time for each second of a worker that a prompt takes."""
+        per_s = sum([several.per_s for several in later])
+        usual_weight = sum([several.weighed_per_s for several in later]) / per_s if per_s else 1.0
+        self.kv_price = usual_weight * kv_price
+        """Requests that find no room for each KV token that is taken, by their weight as victims."""
+        self.time_price = usual_weight * time_price
+        """Requests that find no time for each second of a worker that a prompt takes, by their weight as victims."""
         self.usual_prompt_s = usual_prompt_s
         """Seconds that the prompt takes which workers compute at a random moment."""
 

@@ -92,7 +92,7 @@ class Placer:
         for slo_class, per_s in arrivals:
             weight = class_weight(slo_class.rank, request.slo_class.rank)
             usual = self._usual.get(slo_class)
-            later.append(Later(weight * per_s, usual or own_slo, is_higher=weight > 1.0))
+            later.append(Later(per_s, weight, usual or own_slo))
         by_pool = self._workers.by_pool(now)
         prefills, decodes = by_pool.prefills, by_pool.decodes
         if by_pool is not self._priced:

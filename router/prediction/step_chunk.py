@@ -47,8 +47,9 @@ MOST_OF_READING: Final = 0.2
 tokens are. Higher computes prompts more slowly; lower has answers pause for longer at a time.
 """
 LONG_OF_TPOT: Final = 4.0
-"""Most time of a long step, in TPOT objectives. Higher has answers pause for longer at a time, and those that have just
-begun wait for what others have saved; lower computes prompts more slowly.
+"""Most time of a long step, as a multiple of the TPOT objective that binds, unless it is no more than that of reading
+experts. Higher has answers pause for longer at a time, and those that have just begun wait for what others have saved;
+lower computes prompts more slowly.
 """
 MOST_SAVING: Final = 16
 """Most steps that only decode before a long one. Higher makes prompts late where decodes alone take nearly all of the
@@ -128,19 +129,20 @@ class LongSteps:
 def long_steps(
     times: StepModel, bound: StepBound, num_decoding: float, decode_s: float, tpot_s: float, most: int
 ) -> LongSteps | None:
-    """None where steps within the objective are long enough, and where decodes alone take all of the objective. Without
-    a mixture of experts, the tokens of a prompt take as long in short steps as in long ones.
+    """None where steps within the bound are long enough. Without a mixture of experts, the tokens of a prompt take as
+    long in short steps as in long ones.
 
     `decode_s`: of a step without prompts; `tpot_s`: the objective that binds; `most`: prompt tokens of any step.
     """
     if not times.experts_s:
         return None
-    mean_s = bound.share * tpot_s
+    mean_s = bound.longest_step_s(decode_s, tpot_s)
     reading_s = times.experts_s * times.unrouted**num_decoding
-    if decode_s >= mean_s or reading_s <= MOST_OF_READING * (mean_s - decode_s):
+    if reading_s <= MOST_OF_READING * (mean_s - decode_s):
         return None
-    added_s = min(reading_s / MOST_OF_READING, LONG_OF_TPOT * tpot_s - decode_s)
-    chunk = min(most, chunk_tokens(times, num_decoding, added_s, 0))
+    # Half of the time at least is for tokens, whatever the objective: no answer stops the prompts beside it.
+    longest_s = max(LONG_OF_TPOT * tpot_s - decode_s, 2 * reading_s)
+    chunk = min(most, chunk_tokens(times, num_decoding, min(reading_s / MOST_OF_READING, longest_s), 0))
     seconds = decode_s + times.added_s(chunk, num_decoding, 0)
     return LongSteps(chunk, seconds, min(MOST_SAVING, max(0.0, (seconds - mean_s) / (mean_s - decode_s))))
 

@@ -59,8 +59,7 @@ class StepPacer:
         if steps is None:
             self.forget(now)
         else:
-            mean_s = bound.share * tpot_s
-            may_take_s = mean_s + self._save(mean_s, LONG_OF_TPOT * tpot_s - mean_s, now)
+            may_take_s = longest_s + self._save(longest_s, max(LONG_OF_TPOT * tpot_s, steps.seconds) - longest_s, now)
             wanted_s = min(steps.seconds, decode_s + times.added_s(min(num_wanted, most), num_decoding, 0))
             # Steps that take longer than predicted save nothing, and prompts must not wait for them for ever.
             if may_take_s < wanted_s and self._num_closed < MOST_SAVING:
@@ -71,6 +70,7 @@ class StepPacer:
         return StepRoom(times, most, num_decoding, longest_s - decode_s, least)
 
     def _save(self, mean_s: float, most_s: float, now: float) -> float:
+        """What the steps so far have saved, `most_s` at most."""
         saved_s = self._saved_s + self._num_steps * mean_s - (now - self._at)
         self._saved_s, self._at, self._num_steps = min(max(saved_s, -most_s), most_s), now, 0
         return self._saved_s

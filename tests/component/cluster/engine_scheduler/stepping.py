@@ -166,7 +166,7 @@ class Stepping:
             )
             allowed_s = max(bound.longest_step_s(times.decode_s(*alone), binding), least_s)
             if times.experts_s:
-                allowed_s = max(allowed_s, LONG_OF_TPOT * binding)
+                allowed_s = max(allowed_s, LONG_OF_TPOT * binding, times.decode_s(*alone) + 2 * times.experts_s)
             self.overruns_s.append(seconds - allowed_s)
         return planned, [[] if self.scheduler.requests[name].is_prefill_chunk else [7] for name in tokens], seconds
 

@@ -11,7 +11,7 @@ from cluster.messages.ids import IngressId, Path, RequestId, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
-from router.admission.verdict import AGEING, MAX_QUEUE, Verdict, band, gain, judge
+from router.admission.verdict import AGEING, HIGH_CLASS_HARM, MAX_QUEUE, Verdict, band, gain, judge
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Choice
@@ -185,8 +185,15 @@ def test_queue_is_bounded() -> None:
     assert answer.is_overload
 
 
-def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *, is_contended: bool = True) -> Verdict:
-    """Of a request with this risk and no victims, on a worker that has other work."""
+def verdict(
+    risk: float,
+    slo_class: SloClass = STANDARD,
+    excess: float = 1.0,
+    *,
+    is_contended: bool = True,
+    victims: float = 0.0,
+) -> Verdict:
+    """Of a request with this risk and so many victims, on a worker that has other work."""
     request = ask("r", 2000, slo_class=slo_class)
     asked = PlacementInput(
         request, Slo(1.0, 0.05), {}, LengthHistogram(), 0.0, Others([], 1, 1.0, 1.0, [], 0.0, 0.0, 0.0), 0.0
@@ -194,6 +201,7 @@ def verdict(risk: float, slo_class: SloClass = STANDARD, excess: float = 1.0, *,
     worker = WorkerState(a_report("d0"), WorkerModel(LatencyModels().model(KIND)), PathBias(), 0.0)
     worker.reported(a_report("d0", num_running=1), 0.0)
     predicted = Prediction(Path.DECODE, None, worker.worker, 1.8, 0.05, risk, 0.0, 0.1, 1.0, 1.8, 0.05, 0.0, 0.0)
+    predicted = msgspec.structs.replace(predicted, victims=victims)
     return judge(asked, Choice(Path.DECODE, None, worker, "", None, predicted), excess, is_contended)
 
 
@@ -201,6 +209,12 @@ def test_highest_class_is_let_in_a_little_late_and_not_very_late() -> None:
     assert verdict(1.0) is Verdict.WAIT
     assert verdict(1.0, INTERACTIVE) is Verdict.ADMIT
     assert a_busy_cluster(60.0).place(ask("late", 2000, slo_class=INTERACTIVE), 0.1) is None
+
+
+def test_highest_class_is_not_let_in_late_at_the_cost_of_others() -> None:
+    assert verdict(1.0, INTERACTIVE, victims=HIGH_CLASS_HARM / 2) is Verdict.ADMIT
+    assert verdict(1.0, INTERACTIVE, victims=HIGH_CLASS_HARM) is Verdict.WAIT
+    assert verdict(1.0, INTERACTIVE, excess=2.0) is Verdict.WAIT
 
 
 def test_tenant_far_above_its_share_needs_a_better_chance_while_others_wait() -> None:

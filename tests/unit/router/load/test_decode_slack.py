@@ -74,10 +74,13 @@ def test_slower_steps_hurt_who_has_many_tokens_to_come() -> None:
     assert victims(a_running_request(6.0, num_left=4.0), slowdown_s=0.05) < 0.1
 
 
-def test_victim_of_a_higher_class_counts_more_than_one() -> None:
+def test_victim_of_a_higher_class_counts_more_than_one_and_of_a_lower_class_hardly() -> None:
     batch = victims(a_running_request(6.0, rank=SloClass.INTERACTIVE.rank), stall_s=20.0, of=SloClass.BATCH)
     assert batch > 3.5
-    assert victims(a_running_request(6.0, rank=SloClass.BATCH.rank), stall_s=20.0, of=SloClass.INTERACTIVE) < 1.1
+    own = victims(a_running_request(6.0, rank=SloClass.BATCH.rank), stall_s=20.0, of=SloClass.BATCH)
+    assert 0.9 < own < 1.1
+    lower = victims(a_running_request(6.0, rank=SloClass.BATCH.rank), stall_s=20.0, of=SloClass.INTERACTIVE)
+    assert 0.0 < lower < 0.1
 
 
 @given(st.lists(running_requests, max_size=50), seconds, seconds)

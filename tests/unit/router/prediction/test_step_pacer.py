@@ -2,6 +2,7 @@
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,16 +81,25 @@ def test_prompts_never_wait_for_longer_than_the_most_saving_steps(
 
 
 @given(st.integers(1, 200), st.floats(1e-3, 0.1), st.integers(1, MOST))
-def test_mean_of_steps_keeps_the_objective_unless_prompts_have_waited_for_the_most_saving_steps(
+def test_mean_of_steps_keeps_the_bound_unless_prompts_have_waited_for_the_most_saving_steps(
     num_decoding: int, tpot_s: float, num_wanted: int
 ) -> None:
     engine, waited, was_forced = Engine(num_decoding, tpot_s), 0, False
-    steps = long_steps(MIXTURE, engine.model.bound, num_decoding, MIXTURE.decode_s(num_decoding, 0), tpot_s, MOST)
     for _ in range(100):
         waited = 0 if engine.step(num_wanted) else waited + 1
         was_forced |= waited == MOST_SAVING
-    if steps is not None and not was_forced:
-        assert engine.now <= 100 * engine.model.bound.share * tpot_s * (1 + 1e-9)
+    if steps_of(num_decoding, tpot_s) is not None and not was_forced:
+        bound_s = engine.model.bound.longest_step_s(MIXTURE.decode_s(num_decoding, 0), tpot_s)
+        assert engine.now <= 100 * bound_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("tpot_ms", [1, 3, 4.3, 5, 5.1, 6, 8, 12, 50])
+def test_no_objective_of_an_answer_stops_the_prompts_beside_it(tpot_ms: float) -> None:
+    engine, alone_s = Engine(1, tpot_ms / 1e3), MIXTURE.prefill_s(20 * MOST, 0, MOST)
+    computed = 0
+    while computed < 20 * MOST:
+        computed += engine.step()
+    assert engine.now < 12 * alone_s
 
 
 def test_saved_time_is_bounded_and_forgotten() -> None:
@@ -120,7 +130,7 @@ def test_long_steps_are_only_where_short_ones_would_mostly_read_experts() -> Non
     assert steps_of(8, 0.3) is None
     assert steps_of(8, inf) is None
     assert steps_of(200, 0.1) is None
-    assert steps_of(8, MIXTURE.decode_s(8, 0)) is None
+    assert steps_of(8, MIXTURE.decode_s(8, 0)) is not None
 
 
 def test_closer_objective_has_more_steps_save_for_a_long_one() -> None:
