@@ -18,7 +18,7 @@ from router.load.prompt_queue import PromptQueue
 from router.load.request_audit import RequestAudit
 from router.load.running_requests import RunningRequests
 from router.prediction.path_bias import PathBias
-from router.prediction.step_chunk import chunk_tokens, long_steps
+from router.prediction.step_chunk import PromptSteps, prompt_steps
 from router.prediction.worker_model import WorkerModel
 
 QUEUE_WEIGHT: Final = 0.05
@@ -41,17 +41,6 @@ LEAST_STALE_S: Final = 1.0
 """Report age up to which no worker is stale, in seconds, however often it reports. Lower avoids workers after one late
 report; higher keeps placing requests on workers that are gone.
 """
-
-
-@final
-class PromptSteps:
-    __slots__ = ("chunk", "num_saving")
-
-    def __init__(self, chunk: int, num_saving: float) -> None:
-        self.chunk = chunk
-        """Most prompt tokens of a step."""
-        self.num_saving = num_saving
-        """Steps that only decode, for each step with so many tokens."""
 
 
 @final
@@ -165,16 +154,13 @@ class WorkerState:
         batch = self.num_crowded
         most = max(1, self.max_step_tokens - batch)
         if not self.has_short_steps or not (self.running.charges or self.inbound):
-            return PromptSteps(most, 0.0)
-        times, bound, decode_s = self.model.times, self.model.kind.bound, self.running.crowded_step_s
+            return PromptSteps(most)
+        bound, decode_s = self.model.kind.bound, self.running.crowded_step_s
         if self._crowded_tpot_s is None:
             charges = [*self.running.charges.values(), *self.inbound.values()]
             self._crowded_tpot_s = bound.binding_tpot_s([charge.slo_tpot_s for charge in charges], decode_s)
-        steps = long_steps(times, bound, batch, decode_s, self._crowded_tpot_s, min(most, num_new))
-        if steps is not None:
-            return PromptSteps(steps.chunk, steps.num_saving)
-        seconds = bound.longest_step_s(decode_s, self._crowded_tpot_s) - decode_s
-        return PromptSteps(min(most, chunk_tokens(times, batch, seconds, context_tokens)), 0.0)
+        most, tpot_s = min(most, num_new), self._crowded_tpot_s
+        return prompt_steps(self.model.times, bound, batch, decode_s, tpot_s, most, context_tokens)
 
     def crowding_s(self, now: float) -> float:
         """Length of a step once all inbound requests decode, and what the queued prompts add to it: those that a new

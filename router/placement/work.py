@@ -10,7 +10,7 @@ from router.load.decode_slack import DecodeSlack
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
 from router.prediction.learned_latency import LatencyModels
-from router.prediction.step_chunk import chunk_tokens, long_steps
+from router.prediction.step_chunk import prompt_steps
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Share of a decode worker's KV memory that only the highest class may use. Higher has lower classes wait for memory
@@ -56,14 +56,9 @@ def slowdown_beside_decodes(placement_input: PlacementInput, worker: WorkerState
     """
     times, bound, most = worker.model.times, worker.model.kind.bound, worker.max_step_tokens
     decode_s, tpot_s = times.decode_s(1, placement_input.num_prompt), placement_input.slo_tpot_s
-    steps = long_steps(times, bound, 1, decode_s, tpot_s, most)
-    if steps is not None:
-        chunk, saving_s = steps.chunk, steps.num_saving * decode_s
-    else:
-        chunk = min(most, chunk_tokens(times, 1, bound.longest_step_s(decode_s, tpot_s) - decode_s, 0))
-        saving_s = 0.0
-    beside_s = times.prefill_s(chunk, 0, chunk, 1, placement_input.num_prompt) + saving_s
-    return most / times.prefill_s(most, 0, most) * beside_s / chunk
+    steps = prompt_steps(times, bound, 1, decode_s, tpot_s, most, 0)
+    beside_s = times.prefill_s(steps.chunk, 0, steps.chunk, 1, placement_input.num_prompt) + steps.num_saving * decode_s
+    return most / times.prefill_s(most, 0, most) * beside_s / steps.chunk
 
 
 def prefill_part(placement_input: PlacementInput, worker: WorkerState) -> PrefillPart:

@@ -148,6 +148,36 @@ def long_steps(
 
 
 @final
+class PromptSteps:
+    """How an engine computes a prompt beside decodes."""
+
+    __slots__ = ("chunk", "num_saving")
+
+    def __init__(self, chunk: int, num_saving: float = 0.0) -> None:
+        self.chunk = chunk
+        """Most prompt tokens of a step."""
+        self.num_saving = num_saving
+        """Steps that only decode, for each step with so many tokens."""
+
+
+def prompt_steps(
+    times: StepModel,
+    bound: StepBound,
+    num_decoding: float,
+    decode_s: float,
+    tpot_s: float,
+    most: int,
+    context_tokens: float,
+) -> PromptSteps:
+    """`decode_s`, `tpot_s` and `most` as for `long_steps`; `context_tokens`: tokens of the prompt before a chunk."""
+    steps = long_steps(times, bound, num_decoding, decode_s, tpot_s, most)
+    if steps is not None:
+        return PromptSteps(steps.chunk, steps.num_saving)
+    added_s = bound.longest_step_s(decode_s, tpot_s) - decode_s
+    return PromptSteps(min(most, chunk_tokens(times, num_decoding, added_s, context_tokens)))
+
+
+@final
 class StepRoom:
     """What a step has left for prompts, which take their chunks of it in turn: tokens, and time beside decodes. A
     prompt with a long context takes more time for each token, so one number of tokens for all of them would not bound

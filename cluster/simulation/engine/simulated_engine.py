@@ -166,14 +166,14 @@ class SimulatedEngine:
         if self._decodes.number:
             self.cache.take(self._decodes.number)
         room = self._policy.room(batch, now)
-        saves = room.num_left == 0 and bool(batch.prefilling or self._waiting)
+        saves_time = room.is_closed and bool(batch.prefilling or self._waiting)
         for request in self._policy.in_order(batch.prefilling):
             if self._setting.overtakes and not has_preempted:
                 self._admit_waiting(room, now, due_before=request.due_at)
             self._compute(request, room)
         if not has_preempted:
             self._admit_waiting(room, now)
-        self.steps.plan(now, self.cache.available_tokens, has_preempted=has_preempted, is_single=saves)
+        self.steps.plan(now, self.cache.available_tokens, has_preempted=has_preempted, is_single=saves_time)
 
     def _admit_waiting(self, room: StepRoom, now: float, due_before: float | None = None) -> None:
         """Admit waiting requests, and compute the first chunks of their prompts.

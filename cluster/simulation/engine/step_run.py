@@ -32,7 +32,7 @@ class StepRun:
 
     def plan(self, now: float, available_tokens: int, *, has_preempted: bool, is_single: bool = False) -> None:
         """Begin the next step or run of steps. Each decoding request takes one of `available_tokens` per step after the
-        first. `is_single`: prompts wait for the step after the next.
+        first. `is_single`: the run ends after one step, because prompts wait for a long one.
         """
         self._began_at = now
         batch, decodes = self._batch, self._batch.decodes
