@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 from cluster.messages.ids import Path
 from cluster.simulation.engine.engine_setting import Engines
+from cluster.simulation.kv_cost import KvCost
 from router.admission.verdict import Verdict, judge
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Candidates, Choice, Policy
 from router.placement.cost import alone, hand_over
 from router.placement.goodput import goodput
-from router.placement.lmetric import score, tokens_to_compute
+from router.placement.lmetric import score
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, prefill_part, prefill_s
 from router.prediction.learned_latency import LatencyModels
@@ -109,13 +110,6 @@ def min_ttft(placement_input: PlacementInput, candidates: Candidates, models: La
             key=lambda worker: worker.prompts.seconds_before(due_at, now) + prefill_s(placement_input, worker),
         )
     )
-
-
-def kv_cost(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
-    """NVIDIA Dynamo's KV router with its default weights: take the worker with the least sum of prompt tokens to
-    compute and KV tokens of all its requests. Queued requests and the new one count for both.
-    """
-    return _stay(min(candidates.decodes, key=partial(_kv_cost, placement_input))) if candidates.decodes else None
 
 
 def pd_round_robin(placement_input: PlacementInput, candidates: Candidates, models: LatencyModels) -> Choice | None:
@@ -235,7 +229,7 @@ BASELINES = {
     "prefix_affinity": Baseline(_fixed(prefix_affinity), has_prefill_pool=False),
     "lmetric": Baseline(_fixed(lmetric), has_prefill_pool=False),
     "min_ttft": Baseline(_fixed(min_ttft), has_prefill_pool=False),
-    "kv_cost": Baseline(_fixed(kv_cost), has_prefill_pool=False),
+    "kv_cost": Baseline(lambda seed: KvCost(), has_prefill_pool=False),
     "min_ttft_refuses": Baseline(_fixed(min_ttft_refuses), has_prefill_pool=False),
     "pd_round_robin": Baseline(_fixed(pd_round_robin), has_prefill_pool=True),
     "pd_least": Baseline(_fixed(pd_least), has_prefill_pool=True),
@@ -245,7 +239,7 @@ BASELINES = {
     "min_ttft_admission": _behind_admission(with_admission(min_ttft)),
     "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
     "lmetric_filter": _behind_admission(with_filter(lmetric)),
-    "kv_cost_filter": _behind_admission(with_filter(kv_cost)),
+    "kv_cost_filter": Baseline(lambda seed: with_filter(KvCost()), has_prefill_pool=False, has_admission=True),
     "min_ttft_filter": _behind_admission(with_filter(min_ttft)),
     "lmetric_filter_priority": _behind_admission(with_filter(lmetric), Engines.PRIORITY),
     "min_ttft_filter_priority": _behind_admission(with_filter(min_ttft), Engines.PRIORITY),
@@ -256,11 +250,8 @@ BASELINES = {
     "lmetric_filter_steps": _behind_admission(with_filter(lmetric), Engines.BATON),
     "min_ttft_filter_steps": _behind_admission(with_filter(min_ttft), Engines.BATON),
     "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, engines=Engines.BATON),
-    "goodput_no_steps": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True),
-    "goodput_no_bound": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.DEADLINE),
-    "goodput_no_deadlines": Baseline(
-        _fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.BOUNDED
-    ),
+    "goodput_no_steps": _behind_admission(goodput),
+    "goodput_no_bound": _behind_admission(goodput, Engines.DEADLINE),
     "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.BATON),
 }
 
@@ -284,12 +275,6 @@ def _num_requests(worker: WorkerState) -> int:
 
 def _missing(placement_input: PlacementInput, worker: WorkerState) -> int:
     return placement_input.num_prompt - placement_input.hit(worker)
-
-
-def _kv_cost(placement_input: PlacementInput, worker: WorkerState) -> float:
-    num_queued = sum(charge.num_prompt for charge in worker.prompts.charges.values())
-    held = worker.running.context_tokens(placement_input.now) + num_queued + placement_input.num_prompt
-    return tokens_to_compute(placement_input, worker) + held
 
 
 def _next_step_s(placement_input: PlacementInput, worker: WorkerState) -> float:

@@ -38,8 +38,6 @@ class Engines(Enum):
     """vLLM's `long_prefill_token_threshold`, in steps of a given size."""
     DEADLINE = EngineRules(by_deadline=True, overtakes=True)
     """Baton's order of prompts, in steps of a given size."""
-    BOUNDED = EngineRules(has_short_steps=True)
-    """First come first served, in Baton's steps."""
     BATON = EngineRules(has_short_steps=True, by_deadline=True, overtakes=True)
     """Baton's: by deadline, in steps that TPOT objectives bound."""
 
