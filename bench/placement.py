@@ -76,6 +76,7 @@ def a_report(worker: str, links: list[str]) -> WorkerReport:
             max_step_tokens=8192 if pool is Pool.PREFILL else 512,
             has_short_steps=True,
             by_deadline=True,
+            overtakes=True,
             kv_bytes_per_token=262_144,
         ),
         links={WorkerId(prefill): LINK for prefill in links},

@@ -8,12 +8,27 @@ from typing import NamedTuple
 from bench.goals.verdict import below
 from bench.matrix.report import Matrix, Measure, Row, gain, in_requests, in_tokens
 
-NOISE = 0.1
-"""Share of a gain over rules on engines of others by which a run may be below the gain that is on record. A run of
-another seed or of fewer requests differs by some per cent. Higher lets a policy lose what it had; lower fails for
-chance.
-"""
-NOISE_ON_OUR_ENGINES = 0.05
+NUM_SEEDS = 3
+"""Seeds of the runs on record."""
+
+
+class Noise(NamedTuple):
+    """Share of a gain by which a run may be below the gain that is on record."""
+
+    all_seeds: float
+    """For a run with NUM_SEEDS. It repeats exactly for the same code, but a change that moves single decisions moves a
+    rate by 2 or 3 %.
+    """
+    fewer: float
+    """For a run with fewer seeds, whose arrivals are others."""
+
+    def of(self, num_seeds: int) -> float:
+        return self.all_seeds if num_seeds >= NUM_SEEDS else self.fewer
+
+
+NOISE = Noise(0.05, 0.1)
+"""Of gains over rules on engines of others. Higher lets a policy lose what it had; lower fails for chance."""
+NOISE_ON_OUR_ENGINES = Noise(0.03, 0.05)
 """The same for rules on our engines. There the same requests are late for all rules, so that runs differ less."""
 
 
@@ -28,7 +43,13 @@ class Record(NamedTuple):
     """Our rate relative to that of the best other rule on our engines: what our choice of workers is worth."""
 
 
-COMPARED = ("lmetric_filter", "min_ttft_filter", "lmetric_filter_steps", "min_ttft_filter_steps")
+COMPARED = (
+    "lmetric_filter",
+    "min_ttft_filter",
+    "lmetric_filter_priority",
+    "lmetric_filter_steps",
+    "min_ttft_filter_steps",
+)
 """The rivals that a run must have for its ratios to be compared with those on record: the best rules with our admission
 on engines of others, and on ours. With fewer rivals, ours would be ahead of the best of them by more.
 """
@@ -39,13 +60,13 @@ AIM_ELSEWHERE = 0.99
 
 
 RECORDED: Mapping[str, Record] = {
-    "conversation/tight": Record(1.12, 1.08, 1.04),
-    "documents/tight": Record(1.64, 1.48, 1.16),
+    "conversation/tight": Record(1.10, 1.08, 1.04),
+    "documents/tight": Record(1.54, 1.48, 1.16),
     "azure-conv/tight": Record(1.02, 1.02, 1.00),
     "code-bursts/tight": Record(1.02, 1.04, 1.01),
     "arxiv/tight": Record(1.02, 1.02, 1.00),
-    "conversation/mid": Record(1.21, 1.13, 1.06),
-    "documents/mid": Record(1.57, 1.44, 1.16),
+    "conversation/mid": Record(1.14, 1.13, 1.06),
+    "documents/mid": Record(1.46, 1.44, 1.16),
     "azure-conv/mid": Record(1.03, 1.04, 1.00),
     "code-bursts/mid": Record(0.99, 1.01, 1.00),
     "arxiv/mid": Record(1.02, 1.02, 1.00),
@@ -91,5 +112,6 @@ def missed(matrix: Matrix) -> list[str]:
         ):
             if gained is not None:
                 num_compared += 1
-                found += below(f"{cell}, {kind} relative to {gained.rival}", gained.mean, (1.0 - noise) * recorded)
+                least = (1.0 - noise.of(len(gained.by_seed))) * recorded
+                found += below(f"{cell}, {kind} relative to {gained.rival}", gained.mean, least)
     return found if num_compared else ["no cell that is on record was compared with another policy"]

@@ -25,6 +25,7 @@ def shape_of(config: Any, kind: str) -> EngineShape:
         max_step_tokens=scheduling.max_num_batched_tokens,
         has_short_steps=bool(scheduling.enable_chunked_prefill),
         by_deadline=True,
+        overtakes=bool(scheduling.enable_chunked_prefill),
         kv_bytes_per_token=_kv_bytes_per_token(config.model_config, cache),
         leaves_tokens=_leaves_tokens(config),
     )

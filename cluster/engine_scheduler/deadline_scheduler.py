@@ -37,6 +37,7 @@ from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
 from router.prediction.hardware import prior
 from router.prediction.step_chunk import StepRoom
+from router.prediction.step_pacer import Wanted
 
 
 def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:
@@ -103,8 +104,10 @@ class DeadlineScheduler(Scheduler):
         decodes = _together(chain(filter(_goes_on, others), filter(self._is_decode, loaded)))
         # A loaded prompt has room for a decode, too: it has its blocks, so it must go on.
         for_decodes = (decodes.num_requests + len(prompts) - len(begun)) * self._decode_tokens
-        wanted = sum(map(_left, prompts)) + (_left(self.waiting.peek_request()) if self.waiting else 0)
-        room = self._budget.beside(decodes, max(self._max_step_tokens - for_decodes, 0), wanted, now)
+        num_wanted = sum(map(_left, prompts)) + (_left(self.waiting.peek_request()) if self.waiting else 0)
+        num_computed = prompts[0].num_computed_tokens if prompts else 0
+        most = max(self._max_step_tokens - for_decodes, 0)
+        room = self._budget.beside(decodes, most, Wanted(num_wanted, num_computed), now)
         self.running = others + begun
         overtaking: Request | None = None
         rivals, num_pulls = self._rivals(begun, loaded) if can_admit else ([], 0)

@@ -13,7 +13,7 @@ from cluster.messages.reports import StepSample
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.step_chunk import LEAST_CHUNK, StepRoom
 from router.prediction.step_model import StepModel
-from router.prediction.step_pacer import StepPacer
+from router.prediction.step_pacer import StepPacer, Wanted
 
 
 class Decodes(msgspec.Struct, frozen=True):
@@ -54,9 +54,9 @@ class PromptBudget:
         else:
             self._pacer.ran()
 
-    def beside(self, decodes: Decodes, most: int, num_wanted: int, now: float) -> StepRoom:
-        """What a step has for prompts beside these requests. `most`: tokens that they leave of it; `num_wanted`: tokens
-        of the prompts that wait; `now`: in seconds, by a clock that never goes back.
+    def beside(self, decodes: Decodes, most: int, wanted: Wanted, now: float) -> StepRoom:
+        """What a step has for prompts beside these requests. `most`: tokens that they leave of it; `now`: in
+        seconds, by a clock that never goes back.
         """
         if not decodes.objectives_s or self._least >= self._most:
             self._pacer.forget(now)
@@ -66,7 +66,7 @@ class PromptBudget:
             decodes.num_requests,
             decodes.context_tokens,
             decodes.objectives_s,
-            num_wanted,
+            wanted,
             most,
             now,
             max(LEAST_CHUNK, self._least),

@@ -47,6 +47,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the engine computes prompts in the order in which their first tokens are due, and not in the order of
     arrival.
     """
+    overtakes: bool = False
+    """Whether a prompt that is due earlier is computed before one that has begun."""
     kv_bytes_per_token: int = 0
     leaves_tokens: bool = False
     """Whether the engine, as a prefill engine, leaves the last prompt tokens to the decode engine. Then it gives no

@@ -1,8 +1,9 @@
 """PromptQueue: the prompts that one worker computes or will compute, and when each of them will be done.
 
 An engine computes prompts one after another, first come first served or by deadline (`EngineShape.by_deadline`). By
-deadline, an urgent prompt overtakes prompts that are due later, also one that is partly computed, and that one goes on
-where it was. So a new prompt waits for the prompts that are due earlier, and delays those that are due later.
+deadline, an urgent prompt overtakes prompts that are due later. On most engines it also overtakes one that is partly
+computed (`EngineShape.overtakes`), and that one goes on where it was. So a new prompt waits for the prompts that are
+due earlier, and delays those that are due later.
 """
 
 from math import inf
@@ -16,10 +17,12 @@ _NO_PROMPTS: Final[list[Charge]] = []
 
 @final
 class PromptQueue:
-    __slots__ = ("_behind_s", "_in_order", "_left_s", "_since", "by_deadline", "charges")
+    __slots__ = ("_behind_s", "_in_order", "_left_s", "_num_fixed", "_since", "by_deadline", "charges")
 
-    def __init__(self, now: float, *, by_deadline: bool) -> None:
+    def __init__(self, now: float, *, by_deadline: bool, overtakes: bool) -> None:
         self.by_deadline = by_deadline
+        self._num_fixed = 0 if overtakes else 1
+        """Prompts at the head of the queue, which have begun, that no other prompt overtakes."""
         self.charges: dict[RequestId, Charge] = {}
         """By request id, oldest first."""
         self._in_order: list[Charge] = []
@@ -49,19 +52,20 @@ class PromptQueue:
         """Time until the prompts are computed that come before a new one whose first token is due at `due_at`."""
         seconds = self.seconds(now)
         if self.by_deadline:
-            for charge in reversed(self._in_order):
+            for charge in reversed(self._in_order[self._num_fixed :]):
                 if charge.due_at <= due_at:
                     break
                 seconds -= self.left_s(charge)
             else:
-                return 0.0
+                if not self._num_fixed:
+                    return 0.0
         return seconds if seconds > 0.0 else 0.0
 
     def after(self, due_at: float) -> list[Charge]:
         """The prompts that a new one overtakes whose first token is due at `due_at`, in order."""
         if not self.by_deadline or not self._in_order or self._in_order[-1].due_at <= due_at:
             return _NO_PROMPTS
-        return [charge for charge in self._in_order if charge.due_at > due_at]
+        return [charge for charge in self._in_order[self._num_fixed :] if charge.due_at > due_at]
 
     def left_s(self, charge: Charge) -> float:
         """Engine time that a prompt of the queue still takes, without the progress since the last change."""
@@ -79,7 +83,7 @@ class PromptQueue:
         self.charges[charge.request_id] = charge
         self._left_s[charge.request_id] = charge.prefill_s
         due_at, place = self._due_at(charge), len(self._in_order)
-        while place and self._due_at(self._in_order[place - 1]) > due_at:
+        while place > self._num_fixed and self._due_at(self._in_order[place - 1]) > due_at:
             place -= 1
         self._in_order.insert(place, charge)
         self._sum_up()
@@ -98,7 +102,7 @@ class PromptQueue:
         """Assert every invariant."""
         assert len(self._in_order) == len(self.charges) == len(self._left_s)
         assert all(self.charges[charge.request_id] is charge for charge in self._in_order)
-        due = [self._due_at(charge) for charge in self._in_order]
+        due = [self._due_at(charge) for charge in self._in_order[self._num_fixed :]]
         assert due == sorted(due)
 
     def _due_at(self, charge: Charge) -> float:

@@ -93,7 +93,7 @@ class WorkerState:
         self.model = model
         self.charges: dict[RequestId, Charge] = {}
         """All open requests that occupy the worker."""
-        self.prompts = PromptQueue(now, by_deadline=report.shape.by_deadline)
+        self.prompts = PromptQueue(now, by_deadline=report.shape.by_deadline, overtakes=report.shape.overtakes)
         """Requests whose prompt the worker computes or will compute."""
         self.inbound: dict[RequestId, Charge] = {}
         """Requests that the worker will decode and does not decode yet."""
@@ -159,8 +159,16 @@ class WorkerState:
         if self._crowded_tpot_s is None:
             charges = [*self.running.charges.values(), *self.inbound.values()]
             self._crowded_tpot_s = bound.binding_tpot_s([charge.slo_tpot_s for charge in charges], decode_s)
-        most, tpot_s = min(most, num_new), self._crowded_tpot_s
-        return prompt_steps(self.model.times, bound, batch, decode_s, tpot_s, most, context_tokens)
+        times, running, most = self.model.times, self.running, min(most, num_new)
+        steps = prompt_steps(times, bound, batch, decode_s, self._crowded_tpot_s, most, context_tokens)
+        if not times.experts_s or not self.inbound or not running.charges:
+            return steps
+        # An objective that the running requests keep may count as lost once the inbound ones decode, too. But these
+        # cannot decode before their prompts are computed, at the pace that the running ones allow.
+        now_s = running.last_step_s
+        steps_now = prompt_steps(times, bound, running.num, now_s, running.binding_tpot_s, most, context_tokens)
+        token_s = steps.token_s(times, batch, decode_s, context_tokens)
+        return steps_now if steps_now.token_s(times, running.num, now_s, context_tokens) > token_s else steps
 
     def crowding_s(self, now: float) -> float:
         """Length of a step once all inbound requests decode, and what the queued prompts add to it: those that a new

@@ -127,12 +127,19 @@ class LongSteps:
 
 
 def long_steps(
-    times: StepModel, bound: StepBound, num_decoding: float, decode_s: float, tpot_s: float, most: int
+    times: StepModel,
+    bound: StepBound,
+    num_decoding: float,
+    decode_s: float,
+    tpot_s: float,
+    most: int,
+    context_tokens: float,
 ) -> LongSteps | None:
     """None where steps within the bound are long enough. Without a mixture of experts, the tokens of a prompt take as
     long in short steps as in long ones.
 
-    `decode_s`: of a step without prompts; `tpot_s`: the objective that binds; `most`: prompt tokens of any step.
+    `decode_s`: of a step without prompts; `tpot_s`: the objective that binds; `most`: prompt tokens of any step;
+    `context_tokens`: tokens of the prompt before a chunk.
     """
     if not times.experts_s:
         return None
@@ -142,8 +149,9 @@ def long_steps(
         return None
     # Half of the time at least is for tokens, whatever the objective: no answer stops the prompts beside it.
     longest_s = max(LONG_OF_TPOT * tpot_s - decode_s, 2 * reading_s)
-    chunk = min(most, chunk_tokens(times, num_decoding, min(reading_s / MOST_OF_READING, longest_s), 0))
-    seconds = decode_s + times.added_s(chunk, num_decoding, 0)
+    longest_s = min(reading_s / MOST_OF_READING, longest_s)
+    chunk = min(most, chunk_tokens(times, num_decoding, longest_s, context_tokens))
+    seconds = decode_s + times.added_s(chunk, num_decoding, context_tokens)
     return LongSteps(chunk, seconds, min(MOST_SAVING, max(0.0, (seconds - mean_s) / (mean_s - decode_s))))
 
 
@@ -159,6 +167,11 @@ class PromptSteps:
         self.num_saving = num_saving
         """Steps that only decode, for each step with so many tokens."""
 
+    def token_s(self, times: StepModel, num_decoding: float, decode_s: float, context_tokens: float) -> float:
+        """Seconds for each prompt token, beside requests whose step alone takes `decode_s`."""
+        added_s = times.added_s(self.chunk, num_decoding, context_tokens)
+        return ((1.0 + self.num_saving) * decode_s + added_s) / self.chunk
+
 
 def prompt_steps(
     times: StepModel,
@@ -169,8 +182,8 @@ def prompt_steps(
     most: int,
     context_tokens: float,
 ) -> PromptSteps:
-    """`decode_s`, `tpot_s` and `most` as for `long_steps`; `context_tokens`: tokens of the prompt before a chunk."""
-    steps = long_steps(times, bound, num_decoding, decode_s, tpot_s, most)
+    """Arguments as for `long_steps`."""
+    steps = long_steps(times, bound, num_decoding, decode_s, tpot_s, most, context_tokens)
     if steps is not None:
         return PromptSteps(steps.chunk, steps.num_saving)
     added_s = bound.longest_step_s(decode_s, tpot_s) - decode_s

@@ -6,10 +6,19 @@ that is long enough (`long_steps` in router/prediction/step_chunk.py). A TPOT is
 """
 
 from collections.abc import Iterable
-from typing import final
+from typing import NamedTuple, final
 
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.step_chunk import LEAST_CHUNK, LONG_OF_TPOT, MOST_SAVING, StepRoom, long_steps
+
+
+class Wanted(NamedTuple):
+    """What the prompts that wait want of a step."""
+
+    num_tokens: int
+    """Of all of them together."""
+    num_computed: int
+    """Tokens of the first one that come before, to which its next ones attend."""
 
 
 @final
@@ -41,26 +50,27 @@ class StepPacer:
         num_decoding: int,
         context_tokens: float,
         objectives: Iterable[float],
-        num_wanted: int,
+        wanted: Wanted,
         most: int,
         now: float,
         least: int = LEAST_CHUNK,
     ) -> StepRoom:
         """What the next step has for prompts. It is asked for while prompts wait.
 
-        `num_wanted`: tokens of these prompts; `most`: tokens that the decodes leave of the step; `now`: in seconds, by
-        a clock that never goes back; `least`: prompt tokens that a step with prompts may compute in any case.
+        `most`: tokens that the decodes leave of the step; `now`: in seconds, by a clock that never goes back; `least`:
+        prompt tokens that a step with prompts may compute in any case.
         """
         times, bound = model.times, model.bound
         decode_s = times.decode_s(num_decoding, context_tokens)
         tpot_s = bound.binding_tpot_s(objectives, decode_s)
         longest_s = bound.longest_step_s(decode_s, tpot_s)
-        steps = long_steps(times, bound, num_decoding, decode_s, tpot_s, most)
+        steps = long_steps(times, bound, num_decoding, decode_s, tpot_s, most, wanted.num_computed)
         if steps is None:
             self.forget(now)
         else:
             may_take_s = longest_s + self._save(longest_s, max(LONG_OF_TPOT * tpot_s, steps.seconds) - longest_s, now)
-            wanted_s = min(steps.seconds, decode_s + times.added_s(min(num_wanted, most), num_decoding, 0))
+            num_new = min(wanted.num_tokens, most)
+            wanted_s = min(steps.seconds, decode_s + times.added_s(num_new, num_decoding, wanted.num_computed))
             # Steps that take longer than predicted save nothing, and prompts must not wait for them for ever.
             if may_take_s < wanted_s and self._num_closed < MOST_SAVING:
                 self._num_closed += 1

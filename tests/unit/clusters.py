@@ -46,6 +46,7 @@ def a_report(
             kv_bytes_per_token=262_144,
             has_short_steps=not is_plain,
             by_deadline=not is_plain,
+            overtakes=not is_plain,
         ),
         links={WorkerId(prefill): speed for prefill, speed in (links or {}).items()},
     )

@@ -15,7 +15,7 @@ from cluster.simulation.engine.running_batch import RunningBatch
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.step_chunk import StepRoom
 from router.prediction.step_model import StepModel
-from router.prediction.step_pacer import StepPacer
+from router.prediction.step_pacer import StepPacer, Wanted
 
 
 class StepPolicy:
@@ -55,8 +55,10 @@ class StepPolicy:
         if not (self._setting.has_short_steps and decodes.number and (batch.prefilling or self.waiting)):
             return StepRoom(self._learned.times, most)
         objectives = [request.tpot_s for request in batch.requests if request.phase is Phase.DECODING]
-        wanted = sum(request.num_to_prefill - request.num_computed for request in batch.prefilling)
-        wanted += sum(request.num_prompt for request in self.waiting[:1])
+        num_wanted = sum(request.num_to_prefill - request.num_computed for request in batch.prefilling)
+        num_wanted += sum(request.num_prompt for request in self.waiting[:1])
+        first = next(iter(self.in_order(batch.prefilling)), None)
+        wanted = Wanted(num_wanted, first.num_computed if first else 0)
         return self._pacer.room(self._learned, decodes.number, decodes.context_tokens, objectives, wanted, most, now)
 
     def observe(self, sample: StepSample, num_steps: int) -> None:

@@ -146,6 +146,7 @@ class SimulatedWorker:
             max_step_tokens=setting.engine.max_step_tokens,
             has_short_steps=setting.engine.has_short_steps,
             by_deadline=setting.engine.by_deadline,
+            overtakes=setting.engine.overtakes,
             kv_bytes_per_token=kv_bytes_per_token,
         )
         self.is_alive = True

@@ -244,6 +244,14 @@ def test_another_rule_on_our_engines_must_not_be_better_than_it_was(
     assert ["lmetric_admission_steps" in line for line in found] == ([True] if is_missed else [])
 
 
+@pytest.mark.parametrize(("num_seeds", "is_missed"), [(1, False), (3, True)])
+def test_run_with_all_seeds_has_less_noise(monkeypatch: pytest.MonkeyPatch, num_seeds: int, is_missed: bool) -> None:
+    monkeypatch.setattr(goals, "RECORDED", {"conversation/mid": goals.Record(1.0, 1.0, 1.0)})
+    rates = {"lmetric": 1.0, "goodput": 0.93}
+    results = [a_result(policy, rates[policy], seed=seed) for policy in rates for seed in range(num_seeds)]
+    assert bool(goals.missed(Matrix(results))) == is_missed
+
+
 def test_aim_is_named_where_it_is_not_reached_in_requests_or_in_tokens() -> None:
     rivals = [a_result("lmetric", 1.0), a_result("min_ttft_filter_steps", 1.15, token_share=0.5)]
     head, *rows = goals.aims(Matrix([*rivals, a_result("goodput", 1.2, token_share=0.45)]))

@@ -100,6 +100,8 @@ def test_overhead_of_baton_alone_shows_nothing() -> None:
         ("mixed", Interval(-0.04, -0.06, -0.01), 1),
         ("chats", Interval(-0.002, -0.008, 0.0), 0),
         ("chats", Interval(-0.02, -0.03, -0.01), 1),
+        ("chats", Interval(-0.04, -0.09, 0.01), 0),
+        ("chats", Interval(-0.14, -0.33, 0.01), 1),
     ],
 )
 def test_goodput_of_real_engines(mix: str, gain: Interval, number: int) -> None:

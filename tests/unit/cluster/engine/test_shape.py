@@ -36,7 +36,12 @@ def test_shape_is_what_the_engine_was_started_with() -> None:
     shape = shape_of(a_config(), "a-kind")
     assert shape.kind == "a-kind"
     assert (shape.kv_capacity_tokens, shape.block_size) == (1600, 16)
-    assert (shape.max_step_tokens, shape.has_short_steps, shape.by_deadline) == (8192, True, True)
+    assert (shape.max_step_tokens, shape.has_short_steps, shape.by_deadline, shape.overtakes) == (
+        8192,
+        True,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("cache_dtype", "num_bytes"), [("auto", 131_072), ("bfloat16", 131_072), ("fp8_e4m3", 65_536)])
@@ -61,7 +66,8 @@ def test_engine_whose_prefill_stops_early_says_so(is_hybrid: bool, lookahead: in
 
 
 def test_engine_that_computes_each_prompt_in_one_step_has_no_short_steps() -> None:
-    assert not shape_of(a_config(is_chunked=False), "a-kind").has_short_steps
+    shape = shape_of(a_config(is_chunked=False), "a-kind")
+    assert not shape.has_short_steps and not shape.overtakes
 
 
 def test_kind_tells_apart_what_makes_engines_faster_or_slower() -> None:

@@ -8,6 +8,7 @@ from cluster.messages.reports import StepSample
 from router.prediction.hardware import prior
 from router.prediction.learned_latency import NEUTRAL
 from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT
+from router.prediction.step_pacer import Wanted
 
 DENSE = replace(NEUTRAL, experts_s=0.0)
 DECODES = Decodes(8, 8_000, frozenset({0.03}))
@@ -34,7 +35,7 @@ def a_sample(num_prefill: int, seconds: float) -> StepSample:
 
 def chunk_of(budget: PromptBudget, decodes: Decodes = DECODES, context: int = 0) -> int:
     """Tokens of the first prompt of a step, which has `context` tokens already."""
-    return budget.beside(decodes, MOST, MOST, 0.0).tokens(context)
+    return budget.beside(decodes, MOST, Wanted(MOST, 0), 0.0).tokens(context)
 
 
 def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
@@ -46,7 +47,7 @@ def test_step_beside_decodes_takes_their_share_of_the_objective() -> None:
 
 @pytest.mark.parametrize("decodes", [Decodes(), Decodes(8, 8_000)], ids=["nothing decodes", "no objective"])
 def test_only_objectives_of_decodes_bound_a_step(decodes: Decodes) -> None:
-    assert not PromptBudget(a_config(), None).beside(decodes, MOST, MOST, 0.0).is_bounded
+    assert not PromptBudget(a_config(), None).beside(decodes, MOST, Wanted(MOST, 0), 0.0).is_bounded
 
 
 def test_objective_that_no_engine_could_keep_slows_no_prompt() -> None:
@@ -98,7 +99,7 @@ def test_some_models_take_no_small_part_of_a_prompt(config: SimpleNamespace, lea
 
 
 def test_engine_that_computes_each_prompt_in_one_step_has_no_bound() -> None:
-    assert not PromptBudget(a_config(is_chunked=False), NEUTRAL).beside(DECODES, MOST, MOST, 0.0).is_bounded
+    assert not PromptBudget(a_config(is_chunked=False), NEUTRAL).beside(DECODES, MOST, Wanted(MOST, 0), 0.0).is_bounded
 
 
 def _work(sample: StepSample) -> tuple[int, int, int, int]:

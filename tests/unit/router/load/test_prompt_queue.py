@@ -19,8 +19,8 @@ def a_prompt(name: str, seconds: float, due_at: float) -> Charge:
     return Charge(request, PLACEMENT, LengthHistogram(), Work(seconds, 0.0, seconds), 100, due_at, None, 0.0)
 
 
-def a_queue(*prompts: tuple[str, float, float], by_deadline: bool = True) -> PromptQueue:
-    queue = PromptQueue(0.0, by_deadline=by_deadline)
+def a_queue(*prompts: tuple[str, float, float], by_deadline: bool = True, overtakes: bool = True) -> PromptQueue:
+    queue = PromptQueue(0.0, by_deadline=by_deadline, overtakes=overtakes)
     for name, seconds, due_at in prompts:
         queue.add(a_prompt(name, seconds, due_at), 0.0)
     return queue
@@ -38,6 +38,15 @@ def test_first_come_first_served_engine_has_every_prompt_wait_for_all() -> None:
     queue = a_queue(("long", 20.0, 60.0), ("short", 0.5, 1.0), by_deadline=False)
     assert queue.seconds_before(0.5, 0.0) == pytest.approx(20.5)
     assert queue.after(0.5) == []
+
+
+def test_prompt_that_has_begun_keeps_its_place_where_none_overtakes_it() -> None:
+    queue = a_queue(("long", 20.0, 60.0), ("later", 3.0, 90.0), ("short", 0.5, 1.0), overtakes=False)
+    assert queue.seconds_before(0.5, 0.0) == pytest.approx(20.0)
+    assert queue.seconds_before(2.0, 0.0) == pytest.approx(20.5)
+    assert [charge.request_id for charge in queue.after(2.0)] == ["later"]
+    queue.remove(RequestId("long"), 20.0)
+    assert queue.seconds_before(0.5, 20.0) == pytest.approx(0.5)
 
 
 def test_prompt_that_is_overtaken_goes_on_where_it_was() -> None:
@@ -60,10 +69,13 @@ def test_first_prompt_that_is_late_holds_up_the_others_for_as_long_again() -> No
 
 @given(
     st.booleans(),
+    st.booleans(),
     st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.01, 9.0), st.floats(0.0, 30.0), st.booleans()), max_size=12),
 )
-def test_any_history_leaves_a_valid_queue(by_deadline: bool, history: list[tuple[float, float, float, bool]]) -> None:
-    queue, now = PromptQueue(0.0, by_deadline=by_deadline), 0.0
+def test_any_history_leaves_a_valid_queue(
+    by_deadline: bool, overtakes: bool, history: list[tuple[float, float, float, bool]]
+) -> None:
+    queue, now = PromptQueue(0.0, by_deadline=by_deadline, overtakes=overtakes), 0.0
     for number, (passes_s, seconds, due_in_s, ends_one) in enumerate(history):
         now += passes_s
         if ends_one and queue.charges:

@@ -10,7 +10,7 @@ from router.prediction.hardware import prior
 from router.prediction.learned_latency import LatencyModel
 from router.prediction.step_chunk import LONG_OF_TPOT, MOST_SAVING, LongSteps, StepBound, StepRoom, long_steps
 from router.prediction.step_model import StepModel
-from router.prediction.step_pacer import StepPacer
+from router.prediction.step_pacer import StepPacer, Wanted
 
 
 def times_of(kind: str) -> StepModel:
@@ -27,8 +27,9 @@ TPOT_S = 0.02
 class Engine:
     """An engine on which prompts always wait, `pace` times as slow as it predicts."""
 
-    def __init__(self, num_decoding: int = 8, tpot_s: float = TPOT_S, pace: float = 1.0) -> None:
-        self.model, self.pacer = LatencyModel(MIXTURE), StepPacer()
+    def __init__(self, num_decoding: int = 8, tpot_s: float = TPOT_S, pace: float = 1.0, num_computed: int = 0) -> None:
+        """`num_computed`: tokens of each prompt that come before those that wait."""
+        self.model, self.pacer, self.num_computed = LatencyModel(MIXTURE), StepPacer(), num_computed
         self.num_decoding, self.tpot_s, self._pace = num_decoding, tpot_s, pace
         self.now = 0.0
 
@@ -36,14 +37,15 @@ class Engine:
         """Prompt tokens of the next step."""
         room = self.room(num_wanted)
         self.pacer.ran()
-        num_new = min(num_wanted, room.tokens(0))
-        added_s = self.model.times.added_s(num_new, self.num_decoding, 0)
+        num_new = min(num_wanted, room.tokens(self.num_computed))
+        added_s = self.model.times.added_s(num_new, self.num_decoding, self.num_computed)
         self.now += self._pace * (self.model.times.decode_s(self.num_decoding, 0) + added_s)
         return num_new
 
     def room(self, num_wanted: int = MOST) -> StepRoom:
         objectives = [self.tpot_s] * self.num_decoding
-        return self.pacer.room(self.model, self.num_decoding, 0, objectives, num_wanted, MOST, self.now)
+        wanted = Wanted(num_wanted, self.num_computed)
+        return self.pacer.room(self.model, self.num_decoding, 0, objectives, wanted, MOST, self.now)
 
 
 def test_mixture_computes_prompts_in_long_steps_at_the_mean_that_the_objective_allows() -> None:
@@ -60,6 +62,15 @@ def test_long_steps_compute_far_more_than_steps_within_the_objective() -> None:
     decode_s = model.times.decode_s(8, 0)
     within = StepRoom(model.times, MOST, 8, model.bound.longest_step_s(decode_s, TPOT_S) - decode_s).tokens(0)
     assert sum(engine.step() for _ in range(100)) > 5 * 100 * within
+
+
+@pytest.mark.parametrize("num_computed", [10_000, 30_000, 60_000])
+def test_end_of_a_long_prompt_is_computed_in_steps_as_long_as_its_start(num_computed: int) -> None:
+    engine = Engine(num_decoding=4, num_computed=num_computed)
+    num_new = sum(engine.step() for _ in range(100))
+    alone_s = MIXTURE.step_s(MOST, MOST * (num_computed + MOST / 2), 0, 0)
+    assert num_new / engine.now > 0.2 * MOST / alone_s
+    assert engine.now / 100 < 0.95 * TPOT_S
 
 
 def test_short_prompt_waits_no_longer_than_it_has_to() -> None:
@@ -121,7 +132,7 @@ def test_time_that_passes_without_steps_saves_nothing() -> None:
 
 
 def steps_of(num_decoding: int, tpot_s: float, times: StepModel = MIXTURE) -> LongSteps | None:
-    return long_steps(times, StepBound(), num_decoding, times.decode_s(num_decoding, 0), tpot_s, MOST)
+    return long_steps(times, StepBound(), num_decoding, times.decode_s(num_decoding, 0), tpot_s, MOST, 0)
 
 
 def test_long_steps_are_only_where_short_ones_would_mostly_read_experts() -> None:
