@@ -17,8 +17,8 @@ from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s
 from router.admission.verdict import MAX_QUEUE, Verdict, harm, judge
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
-from router.placement.candidates import Choice
-from router.placement.goodput import least_prefill_s
+from router.placement.candidates import Candidates, Choice
+from router.placement.goodput import is_hopeless, least_prefill_s
 from router.placement.no_candidates import no_worker
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Arrivals, Placer
@@ -86,7 +86,7 @@ class AdmissionControl:
         """Answers to requests that have waited, in the order of service."""
         decisions: list[Decision] = []
         num_failed = 0
-        for waiting in self._queue.in_order(now):
+        for waiting in self._queue.in_order():
             if now < waiting.gives_up_at and (num_failed >= MAX_FAILURES or now < waiting.try_at):
                 continue
             is_held = self._quarantine.holds(waiting.request.digest, now)
@@ -114,7 +114,7 @@ class AdmissionControl:
     def queued(self, now: float) -> list[QueuedRequest]:
         """The first NUM_SHOWN requests of the queue, in the order of service."""
         shown: list[QueuedRequest] = []
-        for number, waiting in enumerate(islice(self._queue.in_order(now), NUM_SHOWN)):
+        for number, waiting in enumerate(islice(self._queue.in_order(), NUM_SHOWN)):
             placement_input = self._input_of(waiting, now)
             choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input))
             shown.append(
@@ -156,9 +156,9 @@ class AdmissionControl:
         self._contended_at = now
         waiting.has_to_wait(placement_input.slo.ttft_s, least_prefill_s(placement_input, candidates))
         if now >= waiting.gives_up_at:
-            return self._refuse(placement_input, choice, waiting, _why_late(choice))
+            return self._refuse(placement_input, candidates, choice, waiting, _why_late(choice))
         if len(self._queue) >= MAX_QUEUE:
-            return self._refuse(placement_input, choice, waiting, "too many requests wait")
+            return self._refuse(placement_input, candidates, choice, waiting, "too many requests wait")
         return None
 
     def _outlast(self, waiting: Waiting, by_pool: WorkersByPool, now: float) -> Rejection | None:
@@ -181,14 +181,22 @@ class AdmissionControl:
         is_contended = now - self._contended_at < CONTENDED_S
         return judge(placement_input, choice, excess, is_contended) is Verdict.ADMIT
 
-    def _refuse(self, placement_input: PlacementInput, choice: Choice, waiting: Waiting, why: str) -> Rejection:
-        """Refuse a request for the load, and give it a retry slot."""
+    def _refuse(
+        self, placement_input: PlacementInput, candidates: Candidates, choice: Choice, waiting: Waiting, why: str
+    ) -> Rejection:
+        """Refuse a request for the load, and give it a retry slot. A request that an idle service could not serve in
+        time takes no slot from those that it could: else any client could keep all others away by asking for less.
+        """
         now = placement_input.now
         self._placer.answered(placement_input)
-        num_before = self._queue.num_before(waiting, now)
+        num_before = self._queue.num_before(waiting)
         self._num_refused += 1
         expected_s = self._wait_s(placement_input, choice, num_before)
-        wait = self._retry_slots.take(waiting.request.slo_class, expected_s, now)
+        slo_class, wait = waiting.request.slo_class, expected_s
+        if is_hopeless(placement_input, candidates):
+            self._retry_slots.withdraw(slo_class, now)
+        else:
+            wait = self._retry_slots.take(slo_class, expected_s, now)
         seconds = retry_after_s(wait, self._num_refused * GOLDEN_RATIO % 1.0)
         return Rejection(retry_after_s=seconds, why=why, is_overload=True, considered=choice.considered)
 

@@ -49,11 +49,15 @@ class Rate:
             self._began_at = now
         self._recent.add(1.0, now)
 
+    def take_back(self, now: float) -> None:
+        """One that was noted lately does not count."""
+        self._recent.add(-1.0, now)
+
     def per_s(self, now: float) -> float:
         if self._began_at is None:
             return 0.0
         window_s, seen_s = self._recent.window_s, max(now - self._began_at, 1.0)
-        return self._recent.at(now) / (window_s * (1.0 - remaining(seen_s, window_s)))
+        return max(0.0, self._recent.at(now)) / (window_s * (1.0 - remaining(seen_s, window_s)))
 
 
 @final
@@ -72,6 +76,10 @@ class RetrySlots:
 
     def offered(self, slo_class: SloClass, now: float) -> None:
         self._offered[slo_class].note(now)
+
+    def withdraw(self, slo_class: SloClass, now: float) -> None:
+        """A request that was offered does not count: it can never be served in time."""
+        self._offered[slo_class].take_back(now)
 
     def admitted(self, now: float) -> None:
         self._admitted.note(now)

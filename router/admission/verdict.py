@@ -3,7 +3,7 @@
 - A request is admitted where it is expected to add goodput: its own chance to meet its SLO is larger than the number of
   other requests that would miss theirs because of it. So an idle service admits every request, however late.
 - Other requests wait for as long as they can still meet their SLO, in the order of SLO class and then of deadline. A
-  request that has waited for long rises by a class. A request that can no longer meet its SLO is refused.
+  request that can no longer meet its SLO is refused.
 - The highest class is admitted even when it will be late, up to a point, and unless it makes others late.
 
 The prediction is for the moment at which the request would decode, not for the load of now. Judged by the load of now,
@@ -14,7 +14,6 @@ decode workers are overloaded in turn (Mooncake, prediction-based early rejectio
 from enum import Enum
 from typing import Final
 
-from cluster.messages.ids import SloClass
 from cluster.messages.placement import PlacementRequest, Prediction, Slo
 from router.placement.candidates import Choice
 from router.placement.placement_input import PlacementInput
@@ -35,10 +34,6 @@ tenant back more than other tenants need; lower lets one tenant fill the service
 LATER_SHARE: Final = 0.7
 """Share of the victims among requests yet to come that counts against a request. Higher keeps room that may stay
 unused; lower admits a request at the cost of the next ones.
-"""
-AGEING: Final = 2.0
-"""Multiple of its TTFT objective after which a waiting request rises by a class. Higher lets batch requests wait for
-longer; lower has them compete with interactive requests sooner.
 """
 MAX_QUEUE: Final = 2000
 """Requests that may wait at a time. Higher costs time for each decision; lower refuses requests that would have been
@@ -95,8 +90,3 @@ def _finds_idle(choice: Choice) -> bool:
 def lateness(prediction: Prediction, slo: Slo) -> float:
     """The larger of the predicted TTFT and TPOT, each as a multiple of its objective."""
     return max(prediction.ttft_s / slo.ttft_s, prediction.tpot_s / slo.tpot_s)
-
-
-def band(slo_class: SloClass, waited_s: float, ttft_s: float) -> int:
-    """The place of a waiting request in the order of service, by class and by age. Lower is served first."""
-    return max(0, slo_class.rank - int(waited_s / (AGEING * ttft_s)))

@@ -6,7 +6,6 @@ import msgspec
 
 from cluster.messages.ids import IngressId, RequestId
 from cluster.messages.placement import PlacementRequest
-from router.admission.verdict import band
 
 LOOK_SHARE: Final = 0.05
 """Share of the time that a request has left, after which the request is considered again. Higher finds room later;
@@ -20,7 +19,7 @@ LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 class Waiting:
     """One request that waits for a placement."""
 
-    __slots__ = ("age_s", "asked_at", "gives_up_at", "ingress", "is_outage", "request", "since", "try_at", "ttft_s")
+    __slots__ = ("age_s", "asked_at", "gives_up_at", "ingress", "is_outage", "request", "since", "try_at")
 
     def __init__(self, request: PlacementRequest, ingress: IngressId | None, now: float) -> None:
         self.request = request
@@ -35,8 +34,6 @@ class Waiting:
         """The request waits because no worker lives."""
         self.gives_up_at = now
         """When the objective of the request can no longer be met. Known once the request has been considered."""
-        self.ttft_s = 1.0
-        """The TTFT objective of the request. Known once the request has been considered."""
         self.try_at = now
         """When the request is to be considered again."""
 
@@ -54,7 +51,6 @@ class Waiting:
 
     def has_to_wait(self, ttft_s: float, least_prefill_s: float) -> None:
         """The request was considered, and not admitted. `least_prefill_s`: the shortest time that its prompt takes."""
-        self.ttft_s = ttft_s
         self.gives_up_at = self.since + ttft_s - self.age_s - least_prefill_s
 
     def suspect(self, num_engines_lost: int) -> None:
@@ -94,26 +90,26 @@ class WaitingQueue:
             del self._waiting[request_id]
         return removed
 
-    def in_order(self, now: float) -> list[Waiting]:
-        return sorted(self._waiting.values(), key=lambda waiting: self._rank(waiting, now))
+    def in_order(self) -> list[Waiting]:
+        return sorted(self._waiting.values(), key=_place)
 
     def next_look_at(self) -> float | None:
         """When the first request is to be considered again, or has reached its deadline. None if no request waits."""
         looks = (min(waiting.try_at, waiting.gives_up_at) for waiting in self._waiting.values())
         return min(looks, default=None)
 
-    def num_before(self, waiting: Waiting, now: float) -> int:
+    def num_before(self, waiting: Waiting) -> int:
         """Requests of the queue that are served before a request that is not in the queue."""
-        rank = self._rank(waiting, now)
-        return sum(self._rank(other, now) < rank for other in self._waiting.values())
+        place = _place(waiting)
+        return sum(_place(other) < place for other in self._waiting.values())
 
     def validate(self) -> None:
         """Assert every invariant."""
         for request_id, waiting in self._waiting.items():
             assert waiting.request.request_id == request_id
             assert waiting.asked_at <= waiting.since
-            assert waiting.ttft_s > 0.0
 
-    def _rank(self, waiting: Waiting, now: float) -> tuple[int, float]:
-        waited_s = now - waiting.since
-        return band(waiting.request.slo_class, waited_s, waiting.ttft_s), waiting.gives_up_at
+
+def _place(waiting: Waiting) -> tuple[int, float]:
+    """The place in the order of service. The least comes first."""
+    return waiting.request.slo_class.rank, waiting.gives_up_at

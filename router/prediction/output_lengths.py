@@ -105,15 +105,18 @@ class OutputLengths:
         for num_tokens in PRIOR_TOKENS:
             self._all.add(num_tokens)
         self._kinds: dict[Hashable, LengthHistogram] = {}
+        """Those whose last request ended longest ago come first, and are forgotten first."""
 
     def add(self, kind: Hashable, num_tokens: int) -> None:
         """A request of this kind has ended, and was not cut off."""
         if num_tokens < 1:
             return
         self._all.add(num_tokens)
-        if kind not in self._kinds and len(self._kinds) >= MAX_KINDS:
+        known = self._kinds.pop(kind, None)
+        if known is None and len(self._kinds) >= MAX_KINDS:
             del self._kinds[next(iter(self._kinds))]
-        self._kinds.setdefault(kind, LengthHistogram()).add(num_tokens)
+        self._kinds[kind] = known = known or LengthHistogram()
+        known.add(num_tokens)
 
     def of(self, kind: Hashable) -> LengthHistogram:
         """The lengths of a kind, or those of all requests if the kind has too few samples."""

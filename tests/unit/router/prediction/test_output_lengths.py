@@ -96,3 +96,12 @@ def test_number_of_kinds_is_bounded() -> None:
     for number in range(MAX_KINDS):
         known.add(number, 10)
     assert known.of("first") is known.of("nobody")
+
+
+def test_kind_that_goes_on_is_remembered_however_many_others_come_once() -> None:
+    known = OutputLengths()
+    for number in range(20 * MAX_KINDS):
+        known.add(number, 10)
+        if number % 100 == 0:
+            known.add("steady", 4000)
+    assert known.of("steady").quantile(0.5) > 3000
