@@ -1,6 +1,6 @@
 """The evaluation matrix: the highest rate at which each policy meets the SLOs of 90 % of all requests, by cell.
 
-Eight simulated workers (two H100 with Qwen3-32B each), five kinds of traffic, five SLOs, the policies of
+Eight simulated workers (two H100 with Qwen3-32B each), each kind of traffic, five SLOs, the policies of
 cluster/simulation/baselines.py; those of others with a prefill pool at their best split. Then each policy at 0.9 of its
 own rate, with something wrong. docs/benchmarks.md says how to read it.
 
@@ -54,7 +54,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         bench.run()
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         sys.exit(f"bench: {error}")
     except KeyboardInterrupt:
         sys.exit("\nbench: stopped; what has been simulated is kept, the same command goes on")

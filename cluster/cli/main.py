@@ -339,3 +339,7 @@ def ray_environment(config: AppConfig, operator: Mapping[str, str]) -> dict[str,
     if config.internal_host is not None and is_loopback(config.internal_host):
         defaults |= _RAY_ON_LOOPBACK if operator.get("RAY_ADDRESS", _OWN_CLUSTER) == _OWN_CLUSTER else {}
     return {**defaults, **operator}
+
+
+if __name__ == "__main__":
+    main()

@@ -135,8 +135,8 @@ class DeadlineScheduler(Scheduler):
             first = _due(begun[0])
             if urgent := sum(_left(rival) for rival in rivals if _due(rival) < first):
                 room.num_left = min(room.num_left, max(urgent, self._budget.nearly_free))
-        for_pulls = 1 if has_pulls and (room.num_left > 1 or room.is_closed) else 0
-        if not room.is_closed:  # vLLM starts no pull in a step without a token left
+        for_pulls = 1 if has_pulls and (room.num_left > 1 or room.saves_time) else 0
+        if not room.saves_time:  # vLLM starts no pull in a step without a token left
             room.num_left -= for_pulls
         self._shares = {}
         for request in sorted((*begun, *rivals), key=_due):

@@ -217,9 +217,19 @@ def _without(candidates: Candidates, refused: WorkerState | None) -> Candidates:
     return Candidates(None, candidates.prefills, decodes, stale_share, suspects, may_hand_over)
 
 
-def _behind_admission(policy: Policy, engines: Engines = Engines.FIRST_COME) -> Baseline:
-    """In one pool."""
-    return Baseline(_fixed(policy), has_prefill_pool=False, has_admission=True, engines=engines)
+def _admission(rule: Policy, engines: Engines = Engines.FIRST_COME) -> Baseline:
+    """The rule in one pool behind Baton's admission, which judges its first choice."""
+    return Baseline(_fixed(with_admission(rule)), has_prefill_pool=False, has_admission=True, engines=engines)
+
+
+def _filter(rule: Policy, engines: Engines = Engines.FIRST_COME) -> Baseline:
+    """The rule in one pool, among the workers on which Baton's admission would take the request."""
+    return Baseline(_fixed(with_filter(rule)), has_prefill_pool=False, has_admission=True, engines=engines)
+
+
+def _ours(engines: Engines, *, has_prefill_pool: bool = True, has_admission: bool = True) -> Baseline:
+    """Baton's policy, which prices its choices itself."""
+    return Baseline(_fixed(goodput), has_prefill_pool, has_admission, engines)
 
 
 BASELINES = {
@@ -235,24 +245,24 @@ BASELINES = {
     "pd_least": Baseline(_fixed(pd_least), has_prefill_pool=True),
     "pd_mooncake": Baseline(_fixed(pd_mooncake), has_prefill_pool=True),
     "pd_threshold": Baseline(_fixed(pd_threshold), has_prefill_pool=True),
-    "lmetric_admission": _behind_admission(with_admission(lmetric)),
-    "min_ttft_admission": _behind_admission(with_admission(min_ttft)),
+    "lmetric_admission": _admission(lmetric),
+    "min_ttft_admission": _admission(min_ttft),
     "pd_threshold_admission": Baseline(_fixed(with_admission(pd_threshold)), has_prefill_pool=True, has_admission=True),
-    "lmetric_filter": _behind_admission(with_filter(lmetric)),
+    "lmetric_filter": _filter(lmetric),
     "kv_cost_filter": Baseline(lambda seed: with_filter(KvCost()), has_prefill_pool=False, has_admission=True),
-    "min_ttft_filter": _behind_admission(with_filter(min_ttft)),
-    "lmetric_filter_priority": _behind_admission(with_filter(lmetric), Engines.PRIORITY),
-    "min_ttft_filter_priority": _behind_admission(with_filter(min_ttft), Engines.PRIORITY),
-    "min_ttft_filter_partial": _behind_admission(with_filter(min_ttft), Engines.PARTIAL),
-    "min_ttft_filter_deadline": _behind_admission(with_filter(min_ttft), Engines.DEADLINE),
-    "lmetric_admission_steps": _behind_admission(with_admission(lmetric), Engines.BATON),
-    "min_ttft_admission_steps": _behind_admission(with_admission(min_ttft), Engines.BATON),
-    "lmetric_filter_steps": _behind_admission(with_filter(lmetric), Engines.BATON),
-    "min_ttft_filter_steps": _behind_admission(with_filter(min_ttft), Engines.BATON),
-    "goodput_no_admission": Baseline(_fixed(goodput), has_prefill_pool=True, engines=Engines.BATON),
-    "goodput_no_steps": _behind_admission(goodput),
-    "goodput_no_bound": _behind_admission(goodput, Engines.DEADLINE),
-    "goodput": Baseline(_fixed(goodput), has_prefill_pool=True, has_admission=True, engines=Engines.BATON),
+    "min_ttft_filter": _filter(min_ttft),
+    "lmetric_filter_priority": _filter(lmetric, Engines.PRIORITY),
+    "min_ttft_filter_priority": _filter(min_ttft, Engines.PRIORITY),
+    "min_ttft_filter_partial": _filter(min_ttft, Engines.PARTIAL),
+    "min_ttft_filter_deadline": _filter(min_ttft, Engines.DEADLINE),
+    "lmetric_admission_steps": _admission(lmetric, Engines.BATON),
+    "min_ttft_admission_steps": _admission(min_ttft, Engines.BATON),
+    "lmetric_filter_steps": _filter(lmetric, Engines.BATON),
+    "min_ttft_filter_steps": _filter(min_ttft, Engines.BATON),
+    "goodput_no_admission": _ours(Engines.BATON, has_admission=False),
+    "goodput_no_steps": _ours(Engines.FIRST_COME, has_prefill_pool=False),
+    "goodput_no_bound": _ours(Engines.DEADLINE, has_prefill_pool=False),
+    "goodput": _ours(Engines.BATON),
 }
 
 
@@ -280,9 +290,5 @@ def _missing(placement_input: PlacementInput, worker: WorkerState) -> int:
 def _next_step_s(placement_input: PlacementInput, worker: WorkerState) -> float:
     """Seconds of a decode step once the new request and all inbound requests have joined."""
     batch = worker.running.num + len(worker.inbound) + 1
-    context = (
-        worker.running.context_tokens(placement_input.now)
-        + sum(charge.num_prompt for charge in worker.inbound.values())
-        + placement_input.num_prompt
-    )
+    context = worker.running.context_tokens(placement_input.now) + worker.inbound_prompt + placement_input.num_prompt
     return worker.model.times.decode_s(batch, int(context))

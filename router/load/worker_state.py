@@ -100,7 +100,9 @@ class WorkerState:
         self.outbound: dict[RequestId, Charge] = {}
         """Requests that the worker prefills, or has prefilled, for a decode worker."""
         self.kv_reserved = 0
-        """KV tokens of the requests that the worker decodes or will decode."""
+        """KV tokens that are reserved for the requests that the worker decodes or will decode, and for the prompts that
+        it is to hand over.
+        """
         self.inbound_prompt = 0
         """Prompt tokens of `inbound`."""
         self.link_free_at = now

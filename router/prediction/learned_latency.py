@@ -38,7 +38,9 @@ NEUTRAL = StepModel(
     experts_s=5e-3,
     unrouted=0.94,
 )
-"""Prior of an engine without figures. Each term is above zero, so that it can be learned."""
+"""Prior of an engine without figures. Each term is above zero, so that it can be learned. That of reading experts is,
+too, so the first steps of such an engine are those of a mixture of experts (`long_steps`), until it knows better.
+"""
 
 STEP_S = (1e-6, 600.0)
 """Bounds of a sample, in seconds. A shorter sample is no step and a longer one is a stall; both are ignored. Wider

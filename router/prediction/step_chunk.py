@@ -47,9 +47,9 @@ MOST_OF_READING: Final = 0.2
 tokens are. Higher computes prompts more slowly; lower has answers pause for longer at a time.
 """
 LONG_OF_TPOT: Final = 4.0
-"""Most time of a long step, as a multiple of the TPOT objective that binds, unless it is no more than that of reading
-experts. Higher has answers pause for longer at a time, and those that have just begun wait for what others have saved;
-lower computes prompts more slowly.
+"""Most time of a long step, as a multiple of the TPOT objective that binds, or that of its decodes and twice that of
+reading experts where this is longer. Higher has answers pause for longer at a time, and those that have just begun wait
+for what others have saved; lower computes prompts more slowly.
 """
 MOST_SAVING: Final = 16
 """Most steps that only decode before a long one. Higher makes prompts late where decodes alone take nearly all of the
@@ -148,9 +148,9 @@ def long_steps(
     if reading_s <= MOST_OF_READING * (mean_s - decode_s):
         return None
     # Half of the time at least is for tokens, whatever the objective: no answer stops the prompts beside it.
-    longest_s = max(LONG_OF_TPOT * tpot_s - decode_s, 2 * reading_s)
-    longest_s = min(reading_s / MOST_OF_READING, longest_s)
-    chunk = min(most, chunk_tokens(times, num_decoding, longest_s, context_tokens))
+    most_added_s = max(LONG_OF_TPOT * tpot_s - decode_s, 2 * reading_s)
+    added_s = min(reading_s / MOST_OF_READING, most_added_s)
+    chunk = min(most, chunk_tokens(times, num_decoding, added_s, context_tokens))
     seconds = decode_s + times.added_s(chunk, num_decoding, context_tokens)
     return LongSteps(chunk, seconds, min(MOST_SAVING, max(0.0, (seconds - mean_s) / (mean_s - decode_s))))
 
@@ -197,7 +197,7 @@ class StepRoom:
     a step.
     """
 
-    __slots__ = ("_least", "_num_tokens", "_seconds", "_times", "num_left")
+    __slots__ = ("_least", "_num_tokens", "_seconds", "_times", "num_left", "saves_time")
 
     def __init__(
         self,
@@ -206,25 +206,24 @@ class StepRoom:
         num_decoding: int = 0,
         seconds: float = inf,
         least: int = LEAST_CHUNK,
+        *,
+        saves_time: bool = False,
     ) -> None:
         """`num_left`: most prompt tokens, of all prompts together; `seconds`: by which prompts may lengthen the step;
-        `least`: tokens of prompts that the step may compute in any case.
+        `least`: tokens of prompts that the step may compute in any case; `saves_time`: for a longer step, though
+        prompts wait, so that this one has no room for any.
         """
         self._times = times
         self._num_tokens = float(num_decoding)
         self._seconds = seconds
         self._least = least
+        self.saves_time = saves_time
         self.num_left = num_left
 
     @property
     def is_bounded(self) -> bool:
         """Whether the time of the step is bounded."""
         return self._seconds < inf
-
-    @property
-    def is_closed(self) -> bool:
-        """The step computes no prompt, though prompts wait: it saves time for a longer one."""
-        return self.is_bounded and not self.num_left
 
     def tokens(self, context_tokens: float) -> int:
         """Most tokens for the next prompt. `context_tokens`: tokens of this prompt that come before them."""

@@ -63,24 +63,24 @@ class StepPacer:
         times, bound = model.times, model.bound
         decode_s = times.decode_s(num_decoding, context_tokens)
         tpot_s = bound.binding_tpot_s(objectives, decode_s)
-        longest_s = bound.longest_step_s(decode_s, tpot_s)
+        longest_s = mean_s = bound.longest_step_s(decode_s, tpot_s)
         steps = long_steps(times, bound, num_decoding, decode_s, tpot_s, most, wanted.num_computed)
         if steps is None:
             self.forget(now)
         else:
-            may_take_s = longest_s + self._save(longest_s, max(LONG_OF_TPOT * tpot_s, steps.seconds) - longest_s, now)
+            may_take_s = mean_s + self._settle(mean_s, max(LONG_OF_TPOT * tpot_s, steps.seconds) - mean_s, now)
             num_new = min(wanted.num_tokens, most)
             wanted_s = min(steps.seconds, decode_s + times.added_s(num_new, num_decoding, wanted.num_computed))
             # Steps that take longer than predicted save nothing, and prompts must not wait for them for ever.
             if may_take_s < wanted_s and self._num_closed < MOST_SAVING:
                 self._num_closed += 1
-                return StepRoom(times, 0, num_decoding, 0.0, 0)
+                return StepRoom(times, 0, num_decoding, 0.0, 0, saves_time=True)
             self._num_closed = 0
-            longest_s = max(longest_s, may_take_s, wanted_s)
+            longest_s = max(mean_s, may_take_s, wanted_s)
         return StepRoom(times, most, num_decoding, longest_s - decode_s, least)
 
-    def _save(self, mean_s: float, most_s: float, now: float) -> float:
-        """What the steps so far have saved, `most_s` at most."""
+    def _settle(self, mean_s: float, most_s: float, now: float) -> float:
+        """Count the steps up to now, whose mean may be `mean_s`. Returns what they have saved, `most_s` at most."""
         saved_s = self._saved_s + self._num_steps * mean_s - (now - self._at)
         self._saved_s, self._at, self._num_steps = min(max(saved_s, -most_s), most_s), now, 0
         return self._saved_s

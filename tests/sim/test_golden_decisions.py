@@ -3,10 +3,14 @@
 After a change of the policy: python -m tests.sim.test_golden_decisions
 """
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
+import msgspec
+
 from bench.data.shared_data import shared_file
-from cluster.messages.ids import IngressId
+from cluster.messages.ids import IngressId, SloClass
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.simulation.experiment import Cluster
 from cluster.simulation.run import simulate
@@ -39,16 +43,26 @@ class RecordingPlacements(PendingPlacements):
 
 def decisions() -> str:
     """Of 200 requests to a dense model, and of 200 to a mixture of experts at a tight TPOT, on clusters that bear most
-    of them.
+    of them; and of 200 of all classes to a dense model on a cluster that does not.
     """
     dense = Cluster(host_tokens=500_000)
     mixture = Cluster(model="qwen3-30b-a3b", tensor_parallel=1)
-    return "".join(_decisions(dense, DENSE_TRACE, 3.0, MID) + _decisions(mixture, MIXTURE_TRACE, 20.0, TIGHT))
+    return "".join(
+        [
+            *_decisions(dense, DENSE_TRACE, 3.0, MID),
+            *_decisions(mixture, MIXTURE_TRACE, 20.0, TIGHT),
+            *_decisions(dense, DENSE_TRACE, 30.0, MID, tuple(SloClass)),
+        ]
+    )
 
 
-def _decisions(cluster: Cluster, trace: str, rate: float, objective: Objective) -> list[str]:
+def _decisions(
+    cluster: Cluster, trace: str, rate: float, objective: Objective, classes: Sequence[SloClass] = (SloClass.STANDARD,)
+) -> list[str]:
+    """`classes`: those of the requests, in turn."""
     slos, noted = SloConfig(interactive=objective, standard=objective, batch=objective), list[str]()
     rows, isolated_s = read_trace(shared_file(trace), 1000, 1200), cluster.isolated_prefill_s
+    rows = [msgspec.structs.replace(row, slo_class=slo_class) for row, slo_class in zip(rows, cycle(classes))]
     workload = at_rate(rows, rate, lambda row: objective.resolve(isolated_s(row.num_prompt)))
     simulate(workload, cluster.split(4), lambda: RecordingPlacements(slos, noted))
     return noted

@@ -1,14 +1,15 @@
 """SimulatedEngine: continuous batching as vLLM does it, as a discrete-event simulation. Pure.
 
-A step gives every decoding request a token and spends what is left of `max_step_tokens` on chunks of prompts, first
-come first served. A waiting request is admitted when it has a seat and its whole prompt has memory; what its prefix
-cache or its DRAM tier holds is not computed. Decoding requests take one token of memory per step; when there is none
-left, the request that was admitted last is preempted and computed anew. Requests whose KV comes from another engine
+A step gives every decoding request a token and spends what is left of it on chunks of prompts. A waiting request is
+admitted when it has a seat and its whole prompt has memory; what its prefix cache or its DRAM tier holds is not
+computed. Decoding requests take one token of memory per step; when there is none left, a request is preempted and
+computed anew. Requests whose KV comes from another engine
 join the decodes when the KV has come. Steps with prompt chunks are simulated one by one; a run of steps that only
 decode is one event. The run lasts until its first request or its memory ends, or until another request comes: then it
 ends with the step that is under way.
 
-Which prompt comes first, and how many tokens of prompts a step has beside decodes, is for StepPolicy to say.
+Which prompt comes first, which request is preempted, and how many tokens of prompts a step has beside decodes, is for
+StepPolicy to say.
 
 `submit`, `abort`, `release` and `pulled` tell the engine what happens at `now`; they only move `next_at`. The owner
 calls `advance()` at `next_at`: it ends the step that runs, begins the next, and returns what has happened.
@@ -166,14 +167,13 @@ class SimulatedEngine:
         if self._decodes.number:
             self.cache.take(self._decodes.number)
         room = self._policy.room(batch, now)
-        saves_time = room.is_closed and bool(batch.prefilling or self._waiting)
         for request in self._policy.in_order(batch.prefilling):
             if self._setting.overtakes and not has_preempted:
                 self._admit_waiting(room, now, due_before=request.due_at)
             self._compute(request, room)
         if not has_preempted:
             self._admit_waiting(room, now)
-        self.steps.plan(now, self.cache.available_tokens, has_preempted=has_preempted, is_single=saves_time)
+        self.steps.plan(now, self.cache.available_tokens, has_preempted=has_preempted, is_single=room.saves_time)
 
     def _admit_waiting(self, room: StepRoom, now: float, due_before: float | None = None) -> None:
         """Admit waiting requests, and compute the first chunks of their prompts.

@@ -121,14 +121,14 @@ def test_saved_time_is_bounded_and_forgotten() -> None:
     longest_s = LONG_OF_TPOT * TPOT_S - engine.model.times.decode_s(8, 0)
     assert engine.room().tokens(0) == StepRoom(engine.model.times, MOST, 8, longest_s).tokens(0)
     engine.pacer.forget(engine.now)
-    assert engine.room().is_closed
+    assert engine.room().saves_time
 
 
 def test_time_that_passes_without_steps_saves_nothing() -> None:
     engine = Engine()
     engine.room()
     engine.now += 1000.0
-    assert engine.room().is_closed
+    assert engine.room().saves_time
 
 
 def steps_of(num_decoding: int, tpot_s: float, times: StepModel = MIXTURE) -> LongSteps | None:
