@@ -4,6 +4,7 @@ from pathlib import Path as File
 
 import pytest
 
+from bench.goals.goodput_parts import MOST_LEFT
 from bench.goodput_parts import PARTS, Part, changed, highest_rate
 from bench.matrix.cells import cluster_of
 
@@ -15,6 +16,11 @@ def test_first_row_has_everything() -> None:
     assert EVERYTHING.policy == "goodput"
     assert changed(whole, EVERYTHING) == whole
     assert whole.host_tokens and whole.reporting.kv_events_s is not None and whole.is_resumable
+
+
+def test_each_claim_is_of_a_part() -> None:
+    for begin in MOST_LEFT:
+        assert any(part.name.startswith(begin) for part in WITHOUT)
 
 
 @pytest.mark.parametrize("part", WITHOUT, ids=lambda part: part.name)

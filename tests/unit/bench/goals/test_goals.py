@@ -49,6 +49,20 @@ def test_goodput_parts(without: float, number: int) -> None:
     assert len(goodput_parts.missed(rates, "everything")) == number
 
 
+@pytest.mark.parametrize(
+    ("cell", "part", "left", "number"),
+    [
+        ("documents/mid", "no KV events: prefixes as placed", 0.88, 0),
+        ("documents/mid", "no KV events: prefixes as placed", 1.0, 1),
+        ("arxiv/mid", "no KV events: prefixes as placed", 1.0, 0),
+        ("documents/mid", "no handoffs: all workers in one pool", 1.0, 0),
+    ],
+)
+def test_part_that_is_claimed_to_be_worth_something_is(cell: str, part: str, left: float, number: int) -> None:
+    rates = {("everything", cell): 10.0, (part, cell): 10.0 * left}
+    assert len(goodput_parts.missed(rates, "everything")) == number
+
+
 def figures(token_us: float = 100.0, request_ms: float = 6.0, gap_p99_ms: float = 60.0) -> Figures:
     return Figures(
         cost=Cost(request_ms={"all": request_ms}, token_us={"all": token_us}),
