@@ -17,8 +17,8 @@ MOST_LEFT: Mapping[str, float] = {
     "no DRAM tier": 0.98,
 }
 """Most that is left of the rate without a part that is claimed to be worth something, by the beginning of its name.
-Measured are 0.53, 0.97, 0.95, 0.88 and 0.93 at most. Above it, the part is not worth what docs claim. Higher keeps parts
-that are worth nothing; lower fails for the noise of three seeds.
+Measured are 0.53, 0.97, 0.95, 0.88 and 0.93 at most. Above it, the part is not worth what docs claim. Higher keeps
+parts that are worth nothing; lower fails for the noise of three seeds.
 """
 CLAIMED = ("conversation/tight", "documents/mid")
 """The cells of these claims."""
