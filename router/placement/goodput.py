@@ -63,10 +63,11 @@ MOST_RISK_ALONE: Final = 0.5
 """Risk up to which a prefill worker that keeps to prompts takes a whole request that other workers could take. Higher
 fills such workers with requests that are late anyway; lower refuses requests that would have been good.
 """
-MOST_SLOWDOWN: Final = 1.5
+MOST_SLOWDOWN: Final = 2.5
 """How many times faster prompts are computed alone than beside decodes, up to which prefill workers take whole requests
 as decode workers do. Higher slows the prompts of engines whose decode steps come close to the TPOT objective; lower
-has prefill workers hand over prompts that they could decode at no loss.
+has prefill workers hand over prompts that they could decode at no loss. In simulated runs of a mixture of experts,
+workers that decode serve more up to 2, and workers that keep to prompts serve more from 3.5 on.
 """
 
 _PREFILL_DECODE: Final = Path.PREFILL_DECODE

@@ -232,7 +232,7 @@ def test_slow_link_makes_requests_stay() -> None:
     def on_link(gigabytes_per_s: float) -> list[RequestRecord]:
         link = LinkSpeed(latency_s=1e-3, bytes_per_s=gigabytes_per_s * 1e9)
         cluster = four(model="qwen3-30b-a3b", tensor_parallel=1, link=link)
-        return Experiment(generate(MIXES["poisson"], 400, 0), cluster, parse_slos("1+3x/0.008")).run("goodput", 2, 4.0)
+        return Experiment(generate(MIXES["poisson"], 400, 0), cluster, parse_slos("1+3x/0.0065")).run("goodput", 2, 2.0)
 
     fast, slow = on_link(90.0), on_link(0.2)
     assert num_handed_over(fast) > 100

@@ -99,3 +99,8 @@ def prefilled(state: RouterState, request_id: str, now: float) -> None:
 
 def ended(state: RouterState, request_id: str, now: float, **fields: Any) -> None:
     state.handle(RequestClosed(request_id=RequestId(request_id), **fields), now)
+
+
+def report_all(state: RouterState, now: float, *, is_plain: bool = False) -> None:
+    for worker in state.view(now).workers:
+        state.handle(a_report(worker.worker, worker.links, is_plain=is_plain), now)
