@@ -161,7 +161,7 @@ class WorkerState:
         if self._crowded_tpot_s is None:
             charges = [*self.running.charges.values(), *self.inbound.values()]
             self._crowded_tpot_s = bound.binding_tpot_s([charge.slo_tpot_s for charge in charges], decode_s)
-        times, running, most = self.model.times, self.running, min(most, num_new)
+        times, running, most = self.model.times, self.running, max(1, min(most, num_new))
         steps = prompt_steps(times, bound, batch, decode_s, self._crowded_tpot_s, most, context_tokens)
         if not times.experts_s or not self.inbound or not running.charges:
             return steps

@@ -393,8 +393,8 @@ def is_hopeless(placement_input: PlacementInput, candidates: Candidates) -> bool
     """Whether no worker can meet the SLO even if the worker has nothing else to do."""
     for worker in (*candidates.prefills, *candidates.decodes):
         times, hit = worker.model.times, placement_input.hit(worker)
-        prefill_s = times.prefill_s(placement_input.num_prompt - hit, hit, worker.max_step_tokens)
+        alone_s = times.prefill_s(placement_input.num_prompt - hit, hit, worker.max_step_tokens)
         step_s = times.decode_s(placement_input.num_sequences, placement_input.num_prompt)
-        if prefill_s < placement_input.slo_ttft_s and step_s < placement_input.slo_tpot_s:
+        if alone_s < placement_input.slo_ttft_s and step_s < placement_input.slo_tpot_s:
             return False
     return True

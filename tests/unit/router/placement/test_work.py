@@ -67,3 +67,12 @@ def test_prompts_are_slow_beside_decodes_only_where_they_have_little_of_the_step
     (worker,) = state._workers.by_id.values()
     asked = state._placer.input_of(ask("r", 2000, tpot_s=tpot_s), 0.0, [], 1.0)
     assert least < slowdown_beside_decodes(asked, worker) < most
+
+
+@pytest.mark.parametrize("kind", ["qwen3-32b|h100|tp2", "qwen3-30b-a3b|h100|tp1"])
+def test_prompt_without_tokens_beside_others_stops_nothing(kind: str) -> None:
+    state, report = RouterState(SLO), a_report("d0")
+    state.handle(msgspec.structs.replace(report, shape=msgspec.structs.replace(report.shape, kind=kind)), 0.5)
+    decoding(state, "running", 2000, "d0", 1.0)
+    put(state, ask("inbound", 2000), 1.1)
+    put(state, ask("nothing", 0), 1.2)
