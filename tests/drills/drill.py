@@ -31,6 +31,8 @@ class Measured:
     """The longest silence of the bystander, in seconds."""
     over_s: float | None = None
     """Seconds from the fault until it was over and the victim had ended."""
+    decoding: set[str] | None = None
+    """The workers that have decoded the answer, or might have."""
     kv_back: dict[str, Back] | None = None
     """When the KV blocks were free, by surviving engine."""
     leases_ended: dict[str, int] | None = None
@@ -52,6 +54,7 @@ def run_drill(live: LiveProcesses, cell: Cell, measured: Measured) -> None:
             measured.client = participants.victim.outcome
             measured.silence_s = participants.victim.seen.longest_silence_s(struck_at)
             measured.kv_back = clock.wait(cell.bounds.kv_back_s * PATIENCE)
+        measured.decoding = participants.decoding()
         measured.leases_ended = participants.leases_ended()
         measured.bystander_silence_s = participants.bystander.seen.longest_silence_s(struck_at)
         wait_for(participants.is_bystander_counted, COUNTED_WITHIN_S)

@@ -35,12 +35,12 @@ class Bounds:
     whole_s: float
     """Seconds until the service is whole again, from the fault."""
 
-    def kv_back_since_fault_s(self, pool: str, over_s: float) -> float:
-        """The bound `kv_back_s` for an engine of this pool, from the fault on. Longer by what must come first: for the
-        decode pool all of the answer, for the prefill pool a token of it at most, which is all that prompts are
-        computed for. `over_s`: from the fault to its end or that of the answer.
+    def kv_back_since_fault_s(self, decodes: bool, over_s: float) -> float:
+        """The bound `kv_back_s` for an engine, from the fault on. Longer by what must come first: for an engine that
+        decodes all of the answer, for one that only computes prompts a token of it at most. `over_s`: from the fault to
+        its end or that of the answer.
         """
-        return self.kv_back_s + (over_s if pool == DECODE else min(over_s, self.silence_s))
+        return self.kv_back_s + (over_s if decodes else min(over_s, self.silence_s))
 
 
 BOUNDS = {

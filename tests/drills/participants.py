@@ -34,6 +34,10 @@ ANSWER_TOKENS = LONGEST
 SLICE_S = 0.02
 """CPU time of a step of the prefill engine, about."""
 LEAST_PRIORITY = 19
+PREFILLED_TOKENS = 8
+"""Tokens that an engine may generate of an answer that it does not decode: one for each time that it computes the
+prompt. More hides an engine that decodes a short rest; less takes one for it that only prefills.
+"""
 MODEL = "baton-demo"
 
 
@@ -58,6 +62,7 @@ class Participants:
         self._computed_before = self._before.by("replica", "baton_prompt_tokens_total", pool=PREFILL, source="computed")
         (self.bystanders_decode,) = (d for d in self.decodes if self._placed_before[d.id])
         (self.other_decode,) = (d for d in self.decodes if not self._placed_before[d.id])
+        self._generated_before = self._before.by("replica", "vllm:generation_tokens_total")
         self.victim = live.connect(self.ingress, CLIENT_TIMEOUT_S)
         self.prefill: Replica
         self.decode: Replica
@@ -168,6 +173,14 @@ class Participants:
         is_at_base = (running, waiting, leases) == (base[0], 0, 0) and num_blocks <= base[1]
         held = f"{running:.0f} running, {waiting:.0f} waiting, {num_blocks} blocks, {leases:.0f} leases"
         return "" if is_at_base else f"{held}; the bystander has {base[1]} blocks at most"
+
+    def decoding(self) -> set[str]:
+        """The workers that decode, or have decoded, the victim's answer: those of the decode pool, and of the prefill
+        pool those that placement has chosen for it.
+        """
+        generated = self.live.snapshot_of_the_living().by("replica", "vllm:generation_tokens_total")
+        grown = {replica: total - self._generated_before.get(replica, 0) for replica, total in generated.items()}
+        return {str(d) for d in self.decodes} | {str(p) for p in self.prefills if grown.get(p.id, 0) > PREFILLED_TOKENS}
 
     def is_bystander_counted(self) -> bool:
         """Whether its engine tells at least the blocks that its tokens fill: what is held is read from that figure."""

@@ -44,11 +44,11 @@ def _check(measured: Measured) -> None:
     assert measured.bystander in (LEFT, ANSWERED), f"the bystander was disturbed: {measured.bystander}"
     assert measured.bystander_silence_s is not None and measured.bystander_silence_s < BYSTANDER_SILENCE_S
     assert measured.silence_s is not None and measured.silence_s < bounds.silence_s
-    assert measured.over_s is not None and measured.kv_back is not None
+    assert measured.over_s is not None and measured.kv_back is not None and measured.decoding is not None
     late = {
         worker: back
         for worker, back in measured.kv_back.items()
-        if back.earliest_s >= bounds.kv_back_since_fault_s(worker.partition(" ")[0], measured.over_s)
+        if back.earliest_s >= bounds.kv_back_since_fault_s(worker in measured.decoding, measured.over_s)
     }
     assert not late, f"{late}, and all was over after {measured.over_s:.1f} s"
     assert measured.leases_ended is not None
