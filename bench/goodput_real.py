@@ -1,6 +1,6 @@
-"""Goodput of real engines on this machine: Baton against colocated vLLM servers at their best step size behind a
-prefix-aware, least-loaded router, fixed P->D on Baton's own engines, and vllm-router in P/D mode. Chats, long prompts,
-and both at once, in an open loop.
+"""Goodput of real engines on this machine: Baton against colocated vLLM servers at their best step size and order
+behind a prefix-aware, least-loaded router, fixed P->D on Baton's own engines, and vllm-router in P/D mode. Chats, long
+prompts, and both at once, in an open loop.
 
 docs/benchmarks.md says how to read the tables. After each round they are written anew, so a run that is stopped leaves
 what it has.
@@ -25,7 +25,7 @@ from bench.fronts.setting import REPO_ROOT, Setting
 from bench.fronts.systems import LOAD_GENERATOR
 from bench.goals.goodput_real import missed
 from bench.goals.verdict import conclude
-from bench.live.contenders import NUM_WORKERS, Contender, Stage, adapted, contenders, started_generator
+from bench.live.contenders import NUM_WORKERS, Contender, EngineRules, Stage, adapted, contenders, started_generator
 from bench.live.memory import require_room
 from bench.live.mixes import LONG_SHARES
 from bench.live.report import Report
@@ -44,12 +44,13 @@ def main() -> None:
         signal.signal(number, lambda *_: sys.exit("stopped"))
     plan = Plan(
         mixes=arguments.mixes,
-        load=arguments.load,
+        loads=loads(arguments.load, arguments.mixes),
         rounds=QUICK_ROUNDS if arguments.quick else arguments.rounds,
         round_s=QUICK_ROUND_S if arguments.quick else arguments.round_seconds,
         ttft_factor=arguments.ttft_factor,
         base_s=arguments.base_ms / 1e3,
         tpot_factor=arguments.tpot_factor,
+        streams=arguments.streams,
         seed=arguments.seed,
     )
     try:
@@ -60,9 +61,9 @@ def main() -> None:
 
 def run(plan: Plan, arguments: argparse.Namespace) -> None:
     conf = adapted(yaml.safe_load(arguments.conf.read_text()), arguments.workers)
-    setting = Setting(REPO_ROOT / ".baton" / "bench", conf)
+    setting = Setting(REPO_ROOT / ".baton" / "bench", conf, arguments.thin)
     (setting.folder / "logs").mkdir(parents=True, exist_ok=True)
-    write_pace(setting.pace_file, arguments.pace_ms / 1e3)
+    write_pace(setting.pace_file, arguments.pace_ms / 1e3, arguments.token_us / 1e6)
     began_at = time.monotonic()
 
     def say(line: str) -> None:
@@ -74,15 +75,15 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
         generator = started_generator(setting)
         candidates = step_sizes(arguments.vllm_step_tokens, setting.engine["max_num_batched_tokens"], arguments.quick)
         tried: list[Tried] = []
-        if len(candidates) > 1:
+        if len(candidates) > 1 or not arguments.quick:
             tried = try_all(candidates, arguments.workers, plan, setting, generator, say)
-        step_tokens = best(tried).step_tokens if tried else candidates[0]
-        compared = contenders(setting, generator, arguments.workers, step_tokens)
+        rules = best(tried).rules if tried else EngineRules(candidates[0])
+        compared = contenders(setting, generator, arguments.workers, rules)
         stage = _started(compared, arguments.workers, stack, say)
         measurement = Measurement(plan, compared, stage, setting.model, say)
         for results in measurement.rounds(measurement.calibrated()):
             report = Report(plan, results)
-            tuning = {"workers": arguments.workers, "vllm_step_tokens": step_tokens, "tried": list(map(asdict, tried))}
+            tuning = {"workers": arguments.workers, "vllm_rules": asdict(rules), "tried": list(map(asdict, tried))}
             arguments.json.write_text(json.dumps(report.to_json(machine()) | tuning, indent=1))
             tuned = f"\nTuning of the colocated servers\n\n{markdown(rows(tried))}" if tried else ""
             arguments.json.with_suffix(".md").write_text(f"{machine()}\n\n{report.markdown()}\n{tuned}")
@@ -91,6 +92,13 @@ def run(plan: Plan, arguments: argparse.Namespace) -> None:
         print(f"\nTuning of the colocated servers: attainment by mix\n\n{aligned(rows(tried))}")
     print(f"\n{machine()}\n\n{report.text()}")
     conclude(missed(report.verdicts))
+
+
+def loads(asked: Sequence[float], mixes: Sequence[str]) -> dict[str, float]:
+    """The share of each mix: one for all, or one for each."""
+    if len(asked) not in (1, len(mixes)):
+        sys.exit(f"bench: --load takes one share, or one for each of the {len(mixes)} mixes, not {len(asked)}")
+    return dict(zip(mixes, [*asked] * len(mixes) if len(asked) == 1 else asked, strict=True))
 
 
 def step_sizes(asked: Sequence[int] | None, configured: int, is_quick: bool) -> list[int]:
@@ -131,12 +139,24 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--round-seconds", type=float, default=20.0, help="of arrivals (%(default)s)")
     parser.add_argument(
-        "--load", type=float, default=0.6, help="share of what the colocated servers can do (%(default)s)"
+        "--load",
+        type=float,
+        nargs="+",
+        default=[0.6],
+        metavar="SHARE",
+        help="of what the colocated servers do with so many streams: one for all mixes, or one for each (0.6)",
     )
     parser.add_argument("--ttft-factor", type=float, default=5.0, help="TTFT SLO: times the TTFT alone (%(default)s)")
     parser.add_argument("--base-ms", type=float, default=100.0, help="and so much more (%(default)s)")
     parser.add_argument("--tpot-factor", type=float, default=3.0, help="TPOT SLO: times the TPOT alone (%(default)s)")
+    parser.add_argument(
+        "--streams", type=int, default=16, help="open at a time where what they can do is measured (%(default)s)"
+    )
     parser.add_argument("--pace-ms", type=float, default=0.0, help="least time of an engine step (%(default)s)")
+    parser.add_argument("--token-us", type=float, default=0.0, help="and of each token that it computes (%(default)s)")
+    parser.add_argument(
+        "--thin", action="store_true", help="one layer of the model, with random weights: most of a paced step is slept"
+    )
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--conf", type=Path, default=REPO_ROOT / "conf" / "local.yaml", help="Baton's Serve config")
     parser.add_argument("--json", type=Path, default=Path("bench/results/goodput-real.json"), help="(%(default)s)")

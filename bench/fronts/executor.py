@@ -20,17 +20,17 @@ from bench.fronts.pace import PACE_FILE_VARIABLE, Pace
 class PacedExecutor(UniProcExecutor):
     def _init_executor(self) -> None:
         self._pace = Pace(Path(os.environ[PACE_FILE_VARIABLE]))
-        self._step_started_at = 0.0
+        self._step_ends_at = 0.0
         super()._init_executor()
 
     def execute_model(
         self, scheduler_output: SchedulerOutput, non_block: bool = False
     ) -> ModelRunnerOutput | Future[ModelRunnerOutput | None] | None:
-        self._step_started_at = time.perf_counter()
+        self._step_ends_at = time.perf_counter() + self._pace.step_s(scheduler_output.total_num_scheduled_tokens)
         return super().execute_model(scheduler_output, non_block)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
         """The end of a step. Steps that only move KV blocks have no tokens to sample, and keep no pace."""
         output = super().sample_tokens(grammar_output, non_block)
-        time.sleep(max(0.0, self._step_started_at + self._pace.read_s() - time.perf_counter()))
+        time.sleep(max(0.0, self._step_ends_at - time.perf_counter()))
         return output

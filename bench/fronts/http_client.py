@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from multiprocessing.connection import Connection
-from typing import cast
+from typing import Any, cast
 
 import httptools
 import uvloop
@@ -48,9 +48,13 @@ class HttpClient:
         return lambda: exchanged(port, request)
 
 
-def encoded(model: str, messages: Sequence[str], max_tokens: int, headers: Mapping[str, str]) -> bytes:
-    """A whole HTTP request for a streamed chat completion. `messages`: the user's and the assistant's in turn."""
-    fields = {
+def encoded(
+    model: str, messages: Sequence[str], max_tokens: int, headers: Mapping[str, str], priority: int | None = None
+) -> bytes:
+    """A whole HTTP request for a streamed chat completion. `messages`: the user's and the assistant's in turn.
+    `priority`: vLLM's, which serves less first.
+    """
+    fields: dict[str, Any] = {
         "model": model,
         "messages": [
             {"role": role, "content": text} for role, text in zip(itertools.cycle(_ROLES), messages, strict=False)
@@ -62,6 +66,8 @@ def encoded(model: str, messages: Sequence[str], max_tokens: int, headers: Mappi
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if priority is not None:
+        fields["priority"] = priority
     body = json.dumps(fields).encode()
     further = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = (

@@ -1,5 +1,5 @@
-"""The pace of engine steps: one number in a file that every running engine has mapped, so that one write changes it for
-all of them at once.
+"""The pace of engine steps: two numbers in a file that every running engine has mapped, so that one write changes them
+for all of them at once.
 """
 
 import mmap
@@ -9,13 +9,15 @@ from pathlib import Path
 PACE_FILE_VARIABLE = "BATON_BENCH_PACE_FILE"
 """Names the file in the environment of every engine."""
 
-_SECONDS = struct.Struct("=d")
+_SECONDS = struct.Struct("=dd")
 
 
-def write_pace(path: Path, pace_s: float) -> None:
-    """`pace_s`: what a step lasts at least; 0 for as fast as the engine goes."""
+def write_pace(path: Path, pace_s: float, token_s: float = 0.0) -> None:
+    """What a step lasts at least: `pace_s`, and `token_s` for each token that it computes; 0 for as fast as the engine
+    goes.
+    """
     with path.open("r+b" if path.exists() else "w+b") as file:
-        file.write(_SECONDS.pack(pace_s))
+        file.write(_SECONDS.pack(pace_s, token_s))
 
 
 class Pace:
@@ -25,5 +27,6 @@ class Pace:
         with path.open("rb") as file:
             self._memory = mmap.mmap(file.fileno(), _SECONDS.size, access=mmap.ACCESS_READ)
 
-    def read_s(self) -> float:
-        return float(_SECONDS.unpack_from(self._memory)[0])
+    def step_s(self, num_tokens: int) -> float:
+        pace_s, token_s = _SECONDS.unpack_from(self._memory)
+        return float(pace_s + token_s * num_tokens)

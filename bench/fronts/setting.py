@@ -10,6 +10,14 @@ from bench.fronts.pace import PACE_FILE_VARIABLE
 REPO_ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 _EXECUTOR = "bench.fronts.executor.PacedExecutor"
+_THIN = {
+    "load_format": "dummy",
+    "dtype": "float32",
+    "hf_overrides": {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1},
+}
+"""The demo model with one layer and random weights: a token takes a quarter of its time on a CPU without AVX-512, so
+that most of a paced step is slept.
+"""
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,8 @@ class Setting:
     """The folder of logs, rendered configs and the router's environment."""
     conf: dict[str, Any]
     """A Serve config of Baton with one prefill and one decode worker, which the other systems are made after."""
+    is_thin: bool = False
+    """Whether engines compute `_THIN` instead of the model."""
 
     @property
     def args(self) -> dict[str, Any]:
@@ -31,11 +41,12 @@ class Setting:
     @property
     def engine(self) -> dict[str, Any]:
         """vLLM engine arguments."""
-        return {**self.args["engine"], "distributed_executor_backend": _EXECUTOR}
+        thin = _THIN if self.is_thin else {}
+        return {**self.args["engine"], **thin, "distributed_executor_backend": _EXECUTOR}
 
     @property
     def paced_conf(self) -> dict[str, Any]:
-        """The Serve config with the executor that keeps the pace, and nothing else changed."""
+        """The Serve config with the executor that keeps the pace, and the thin model if asked for; else as it is."""
         application = self.conf["applications"][0]
         return {**self.conf, "applications": [{**application, "args": {**self.args, "engine": self.engine}}]}
 

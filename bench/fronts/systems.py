@@ -76,15 +76,14 @@ class System(ABC):
         return child
 
     def _spawn_vllm(
-        self, part: str, port: int, kv_role: str | None = None, step_tokens: int | None = None
+        self, part: str, port: int, kv_role: str | None = None, engine: dict[str, Any] | None = None
     ) -> Callable[[], None]:
         """What `vllm serve` runs; its own script needs package metadata that vLLM's CPU wheel lacks. Returns the wait
-        for it. `step_tokens`: another limit of a step than all engines have.
+        for it. `engine`: arguments in place of those that all engines have.
         """
         argv = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--host", HOST]
         argv += ["--port", str(port), "--model", self._setting.model, "--served-model-name", served_name(self._setting)]
-        of_step = {"max_num_batched_tokens": step_tokens} if step_tokens else {}
-        argv += _command_line(self._setting.engine | of_step)
+        argv += _command_line(self._setting.engine | (engine or {}))
         if kv_role:
             argv += ["--kv-transfer-config", json.dumps(kv_transfer(kv_role))]
         child = self._spawn(part, argv, VLLM_NIXL_SIDE_CHANNEL_PORT=str(free_port()))
@@ -244,5 +243,5 @@ def _command_line(engine: dict[str, Any]) -> list[str]:
         if isinstance(value, bool):
             options.append(f"--{option}" if value else f"--no-{option}")
         else:
-            options += [f"--{option}", str(value)]
+            options += [f"--{option}", json.dumps(value) if isinstance(value, dict) else str(value)]
     return options

@@ -33,6 +33,8 @@ class OpenLoad:
     """Ports of the system's servers on this machine."""
     headers: Mapping[str, Mapping[str, str]]
     """HTTP headers by kind of request."""
+    ttft_s: Mapping[str, float] | None = None
+    """The TTFT objective by kind, in seconds, if requests carry when they are due as vLLM's priority."""
     most_open: int | None = None
     """How many requests of a closed loop are open at a time: each that ends makes room for the next."""
 
@@ -46,7 +48,8 @@ class OpenLoop:
     async def prepare(self, load: OpenLoad) -> None:
         self._load = load
         self._requests = [
-            encoded(self._model, ask.messages, ask.max_tokens, load.headers.get(ask.kind, {})) for ask in load.asks
+            encoded(self._model, ask.messages, ask.max_tokens, load.headers.get(ask.kind, {}), _priority(ask, load))
+            for ask in load.asks
         ]
         self._open = dict.fromkeys(load.ports, 0)
         self._last_port: dict[str, int] = {}
@@ -99,6 +102,11 @@ class OpenLoop:
         self._open[port] = self._open.pop(port) + 1
         self._last_port[first_message] = port
         return port
+
+
+def _priority(ask: Ask, load: OpenLoad) -> int | None:
+    """Milliseconds from the start of the load until the first token is due."""
+    return None if load.ttft_s is None else round(1e3 * (ask.at_s + load.ttft_s[ask.kind]))
 
 
 def main() -> None:

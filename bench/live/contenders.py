@@ -34,19 +34,38 @@ def colocated_name(num_servers: int) -> str:
     return f"{num_servers} x vllm"
 
 
+@dataclass(frozen=True)
+class EngineRules:
+    """How an engine of vLLM's chooses what a step computes."""
+
+    step_tokens: int
+    """Tokens of a step, at most."""
+    by_priority: bool = False
+    """Whether what is due first begins first, by vLLM's priorities, instead of what came first."""
+
+    def __str__(self) -> str:
+        return f"steps of {self.step_tokens} tokens{', by priority' if self.by_priority else ''}"
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """Engine arguments."""
+        policy = "priority" if self.by_priority else "fcfs"
+        return {"max_num_batched_tokens": self.step_tokens, "scheduling_policy": policy}
+
+
 class Colocated(System):
     """Several `vllm serve`, each of which computes prompts and generates."""
 
     name = "vllm"
 
-    def __init__(self, setting: Setting, driver: Driver, num_servers: int, step_tokens: int) -> None:
+    def __init__(self, setting: Setting, driver: Driver, num_servers: int, rules: EngineRules) -> None:
         super().__init__(setting, driver)
         self.ports = [free_port() for _ in range(num_servers)]
-        self._step_tokens = step_tokens
+        self.rules = rules
 
     def start(self) -> None:
         servers = [
-            self._spawn_vllm(f"API server {number}", port, step_tokens=self._step_tokens)
+            self._spawn_vllm(f"API server {number}", port, engine=self.rules.engine)
             for number, port in enumerate(self.ports)
         ]
         for ready in servers:
@@ -72,11 +91,16 @@ class Contender:
     path: str | None = None
     """Where its requests must run."""
     is_told: bool = False
-    """Whether its requests say their SLO."""
+    """Whether its requests say their SLO in Baton's headers."""
 
     @property
     def ports(self) -> list[int]:
         return getattr(self.system, "ports", [self.system.port])
+
+    def ttft_s(self, slos: Mapping[str, Slo]) -> dict[str, float] | None:
+        """The objective by kind of request, in seconds, if requests say by a priority when they are due."""
+        has_priorities = isinstance(self.system, Colocated) and self.system.rules.by_priority
+        return {kind: slo.ttft_s for kind, slo in slos.items()} if has_priorities else None
 
     def headers(self, slos: Mapping[str, Slo]) -> dict[str, dict[str, str]]:
         """By kind of request."""
@@ -90,13 +114,13 @@ class Contender:
         return headers
 
 
-def contenders(setting: Setting, generator: Driver, num_workers: int, step_tokens: int) -> list[Contender]:
-    """All contenders in the order of the tables, Baton last. `step_tokens`: of the colocated servers."""
+def contenders(setting: Setting, generator: Driver, num_workers: int, rules: EngineRules) -> list[Contender]:
+    """All contenders in the order of the tables, Baton last. `rules`: of the colocated servers."""
     baton = EqualBaton(setting, generator)
     return [
-        Contender(colocated_name(num_workers), Colocated(setting, generator, num_workers, step_tokens)),
+        Contender(colocated_name(num_workers), Colocated(setting, generator, num_workers, rules)),
         Contender(ROUTED, VllmRouter(setting, generator, num_workers // 2)),
-        Contender(FIXED, baton, path="P->D"),
+        Contender(FIXED, baton, path="P->D", is_told=True),
         Contender(OURS, baton, is_told=True),
     ]
 

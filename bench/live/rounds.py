@@ -3,7 +3,7 @@
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -20,8 +20,6 @@ from bench.live.receipts import Fate, fates
 
 ALONE = 12
 """Requests of each kind that set the SLOs."""
-STREAMS = 16
-"""Open at a time where the highest rate of a mix is looked for."""
 WARM_S = 15.0
 """Load before the first round: paths, and for Baton the models of its engines."""
 
@@ -29,13 +27,15 @@ WARM_S = 15.0
 @dataclass(frozen=True)
 class Plan:
     mixes: Sequence[str]
-    load: float
-    """Share of the highest rate that is offered."""
+    loads: Mapping[str, float]
+    """Share of the highest rate that is offered, by mix."""
     rounds: int
     round_s: float
     ttft_factor: float
     base_s: float
     tpot_factor: float
+    streams: int
+    """Requests open at a time where the highest rate of a mix is looked for."""
     seed: int
 
 
@@ -104,7 +104,7 @@ class Measurement:
     def calibrated(self) -> Results:
         """On the colocated servers: what Baton and its predictions have no part in."""
         contender = next(contender for contender in self._contenders if isinstance(contender.system, Colocated))
-        self._load(contender, mixes.at_once(self._asks("mixed", 5.0, 5.0, "first")), STREAMS)
+        self._load(contender, mixes.at_once(self._asks("mixed", 5.0, 5.0, "first")), self._plan.streams)
         alone = self._alone(contender)
         plan = self._plan
         promised = slos(alone, plan.ttft_factor, plan.base_s, plan.tpot_factor)
@@ -112,11 +112,11 @@ class Measurement:
             self._say(f"{kind}: TTFT {1e3 * slo.ttft_s:.0f} ms, TPOT {1e3 * slo.tpot_s:.1f} ms are to be met")
         per_s = {}
         for mix in plan.mixes:
-            asked = mixes.at_once(self._asks(mix, 8.0, 10.0, "calibration"))
-            wall_s, _ = self._load(contender, asked, STREAMS)
+            asked = mixes.at_once(self._asks(mix, plan.streams / 2, 10.0, "calibration"))
+            wall_s, _ = self._load(contender, asked, plan.streams)
             most_per_s = len(asked) / wall_s
-            per_s[mix] = plan.load * most_per_s
-            self._say(f"{mix}: {most_per_s:.2f} requests/s with {STREAMS} streams on {contender.name}")
+            per_s[mix] = plan.loads[mix] * most_per_s
+            self._say(f"{mix}: {most_per_s:.2f} requests/s with {plan.streams} streams on {contender.name}")
         return Results(promised, per_s)
 
     def _alone(self, contender: Contender) -> list[Answer]:
@@ -142,7 +142,7 @@ class Measurement:
     def _run(self, contender: Contender, asked: list[Ask], promised: dict[str, Slo]) -> Run:
         self._stage.enter(contender.system)
         before, busy_s, started_at = census.read(), census.machine_busy_s() - time.process_time(), time.monotonic()
-        _, answers = self._load(contender, asked, None, contender.headers(promised))
+        _, answers = self._load(contender, asked, None, promised)
         used_s = census.used_s(before, census.read())
         busy_s = census.machine_busy_s() - time.process_time() - busy_s
         ours_s = sum(sum(used_s.get(name, {}).values()) for name in (contender.system.name, LOAD_GENERATOR))
@@ -150,12 +150,18 @@ class Measurement:
         return Run(answers, max(0.0, share), fates(contender.system, answers))
 
     def _load(
-        self, contender: Contender, asked: list[Ask], most_open: int | None, headers: Any = None
+        self, contender: Contender, asked: list[Ask], most_open: int | None, promised: dict[str, Slo] | None = None
     ) -> tuple[float, list[Answer]]:
-        """Seconds that it took, and what came."""
+        """Seconds that it took, and what came. `promised`: what requests say of their SLOs, if there are any yet."""
         self._stage.enter(contender.system)
         mark = str(1000 + self._contenders.index(contender))
-        load = OpenLoad([mixes.marked(ask, mark) for ask in asked], contender.ports, headers or {}, most_open)
+        load = OpenLoad(
+            [mixes.marked(ask, mark) for ask in asked],
+            contender.ports,
+            contender.headers(promised) if promised else {},
+            contender.ttft_s(promised) if promised else None,
+            most_open,
+        )
         driver: Any = contender.system.driver
         driver.prepare(load)
         return driver.run(), driver.collect()

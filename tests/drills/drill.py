@@ -68,7 +68,7 @@ def run_drill(live: LiveProcesses, cell: Cell, measured: Measured) -> None:
 
 
 def _participants_at(live: LiveProcesses, cell: Cell) -> Participants:
-    """A participants with the victim at its moment. If the moment passes unseen, the participants is set up again."""
+    """Participants with the victim at its moment. If the moment passes unseen, they are set up again."""
     why = "the victim had ended"
     for attempt in range(ATTEMPTS):
         participants = Participants(live, cell.seed + attempt * 1000)

@@ -36,9 +36,9 @@ class Bounds:
     """Seconds until the service is whole again, from the fault."""
 
     def kv_back_since_fault_s(self, decodes: bool, over_s: float) -> float:
-        """The bound `kv_back_s` for an engine, from the fault on. Longer by what must come first: for an engine that
-        decodes all of the answer, for one that only computes prompts a token of it at most. `over_s`: from the fault to
-        its end or that of the answer.
+        """The bound `kv_back_s` for an engine, from the fault on. Longer by what must come first: all of the
+        answer for an engine that decodes it, and a token of it at most for one that only computes prompts. `over_s`:
+        from the fault to its end or that of the answer.
         """
         return self.kv_back_s + (over_s if decodes else min(over_s, self.silence_s))
 

@@ -14,7 +14,16 @@ import psutil
 from kvtransfer.lease_terms import LeaseEnd
 from tests.drills.client import Client
 from tests.drills.kv_blocks import blocks_of, blocks_used
-from tests.drills.processes import DECODE, INGRESS, PREFILL, SCHEDULER, LiveProcesses, Replica, Snapshot
+from tests.drills.processes import (
+    DECODE,
+    GENERATED_TOKENS,
+    INGRESS,
+    PREFILL,
+    SCHEDULER,
+    LiveProcesses,
+    Replica,
+    Snapshot,
+)
 from tests.drills.word_lists import LONGEST, word_list
 from tests.real_cluster.service import wait_for
 
@@ -62,7 +71,7 @@ class Participants:
         self._computed_before = self._before.by("replica", "baton_prompt_tokens_total", pool=PREFILL, source="computed")
         (self.bystanders_decode,) = (d for d in self.decodes if self._placed_before[d.id])
         (self.other_decode,) = (d for d in self.decodes if not self._placed_before[d.id])
-        self._generated_before = self._before.by("replica", "vllm:generation_tokens_total")
+        self._generated_before = self._before.by("replica", GENERATED_TOKENS)
         self.victim = live.connect(self.ingress, CLIENT_TIMEOUT_S)
         self.prefill: Replica
         self.decode: Replica
@@ -175,10 +184,14 @@ class Participants:
         return "" if is_at_base else f"{held}; the bystander has {base[1]} blocks at most"
 
     def decoding(self) -> set[str]:
-        """The workers that decode, or have decoded, the victim's answer: those of the decode pool, and of the prefill
-        pool those that placement has chosen for it.
+        """The workers that may have decoded the victim's answer: those of the decode pool, and each prefill worker that
+        has generated more than first tokens since the victim came.
+
+        Raises:
+            AssertionError: no engine tells how many tokens it has generated.
         """
-        generated = self.live.snapshot_of_the_living().by("replica", "vllm:generation_tokens_total")
+        generated = self.live.snapshot_of_the_living().by("replica", GENERATED_TOKENS)
+        assert generated, f"no engine tells {GENERATED_TOKENS}"
         grown = {replica: total - self._generated_before.get(replica, 0) for replica, total in generated.items()}
         return {str(d) for d in self.decodes} | {str(p) for p in self.prefills if grown.get(p.id, 0) > PREFILLED_TOKENS}
 

@@ -28,7 +28,8 @@ PROCESS_NAMES = {
     PREFILL: PREFILL_PROCESS,
     DECODE: DECODE_PROCESS,
 }
-METRICS = ("process_start_time_seconds", "baton_", "vllm:num_requests_", "vllm:kv_cache_usage_perc")
+GENERATED_TOKENS = "vllm:generation_tokens_total"
+METRICS = ("process_start_time_seconds", "baton_", "vllm:num_requests_", "vllm:kv_cache_usage_perc", GENERATED_TOKENS)
 SNAPSHOT_ATTEMPTS = 5
 SAME_START_S = 0.02
 """A process's start, as its metrics and as the system have it, differ by rounding."""

@@ -1,8 +1,10 @@
 """The open loop of bench/goodput_real.py against a server that speaks just enough HTTP."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from bench.live.client import OpenLoad, OpenLoop
 from bench.live.goodput import Answer
@@ -20,11 +22,14 @@ class Server:
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []
+        self.bodies: list[dict[str, Any]] = []
         self.port = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         self.seen.append(head)
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        self.bodies.append(json.loads(await reader.readexactly(length)))
         if b"x-kind: long" in head:
             writer.write(b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbusy")
         else:
@@ -64,6 +69,14 @@ async def test_answers_come_in_the_order_of_the_asks_with_times_tokens_and_refus
     assert (chat.status, chat.tokens, chat.prompt_tokens, chat.answer_id) == (200, 2, 7, "a-1")
     assert chat.ttft_s is not None and chat.tpot_s is not None and chat.tpot_s >= 0.005
     assert book.is_refused and book.ttft_s is None and "busy" in book.error
+
+
+async def test_requests_by_priority_say_when_they_are_due() -> None:
+    async with servers(1) as (server,):
+        asked = [Ask(0.0, CHAT, ("hello",), 2), Ask(0.05, CHAT, ("hello again",), 2)]
+        await answers(OpenLoad(asked, [server.port], {}, ttft_s={CHAT: 0.5}))
+        await answers(OpenLoad(asked[:1], [server.port], {}))
+    assert [body.get("priority") for body in server.bodies] == [500, 550, None]
 
 
 async def test_of_several_servers_the_one_with_the_fewest_open_requests_is_next() -> None:

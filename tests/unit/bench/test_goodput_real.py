@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import pytest
 
 from bench.fronts.setting import Setting
 from bench.fronts.systems import System
-from bench.live.contenders import adapted, contenders, known_workers
+from bench.goodput_real import loads
+from bench.live.contenders import EngineRules, adapted, contenders, known_workers
 from bench.live.goodput import Answer, Slo, difference, interval, median_difference, prediction_error, slos
 from bench.live.mixes import CHAT, LONG, MOST_TURNS, THINK_S, asks, at_once, marked
 from bench.live.receipts import Fate
@@ -157,12 +159,15 @@ def test_each_system_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("bench.fronts.systems.wait", lambda child, is_ready: None)
     monkeypatch.setattr("bench.fronts.systems.installed_router", lambda folder: Path("vllm-router"))
     no_driver: Any = None
-    colocated, routed, fixed, ours = contenders(a_setting(tmp_path), no_driver, num_workers, step_tokens=256)
+    rules = EngineRules(256, by_priority=True)
+    colocated, routed, fixed, ours = contenders(a_setting(tmp_path), no_driver, num_workers, rules)
     assert (colocated.name, len(set(colocated.ports))) == (f"{num_workers} x vllm", num_workers)
     assert fixed.system is ours.system
     colocated.system.start()
     assert [option(command, "--port") for command in commands] == [[str(port)] for port in colocated.ports]
     assert [option(command, "--max-num-batched-tokens") for command in commands] == [["256"]] * num_workers
+    assert [option(command, "--scheduling-policy") for command in commands] == [["priority"]] * num_workers
+    assert colocated.ttft_s(PROMISED) == {CHAT: 0.5, LONG: 2.0} and not ours.ttft_s(PROMISED)
     commands.clear()
     routed.system.start()
     *servers, router = commands
@@ -175,12 +180,26 @@ def test_each_system_has_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(by_role["kv_producer"]) == len(by_role["kv_consumer"]) == num_workers // 2
 
 
+def test_a_load_is_one_share_for_all_mixes_or_one_for_each() -> None:
+    assert loads([0.6], ["chats", "mixed"]) == {"chats": 0.6, "mixed": 0.6}
+    assert loads([0.9, 0.5], ["chats", "mixed"]) == {"chats": 0.9, "mixed": 0.5}
+    with pytest.raises(SystemExit, match="--load takes one share, or one for each of the 3 mixes, not 2"):
+        loads([0.9, 0.5], ["chats", "mixed", "long prompts"])
+
+
+def test_the_thin_model_has_one_layer_in_every_system(tmp_path: Path) -> None:
+    setting = replace(a_setting(tmp_path), is_thin=True)
+    ours = setting.paced_conf["applications"][0]["args"]["engine"]
+    assert ours == setting.engine and ours["hf_overrides"]["num_hidden_layers"] == 1
+    assert "hf_overrides" not in a_setting(tmp_path).engine
+
+
 def option(command: list[str], name: str) -> list[str]:
     return [value for given, value in pairwise(command) if given == name]
 
 
 def test_the_report_compares_ours_with_the_best_other_of_each_mix() -> None:
-    plan = Plan(["mixed"], 0.8, 2, 10.0, 5.0, 0.1, 3.0, 0)
+    plan = Plan(["mixed"], {"mixed": 0.8}, 2, 10.0, 5.0, 0.1, 3.0, 16, 0)
     results = Results(PROMISED, {"mixed": 5.0})
     fate = Fate("P->D", attempts=1, predicted=(0.2, 0.01), actual=(0.1, 0.01), considered=[])
     for system, good in (("2 x vllm", 20), ("vllm-router", 10), ("baton P->D", 5), ("baton", 45)):

@@ -77,9 +77,11 @@ def test_readers_see_each_new_pace(tmp_path: Path) -> None:
     file = tmp_path / "pace"
     write_pace(file, 0.0)
     pace = Pace(file)
-    assert pace.read_s() == 0.0
+    assert pace.step_s(500) == 0.0
     write_pace(file, 0.02)
-    assert pace.read_s() == 0.02
+    assert pace.step_s(500) == 0.02
+    write_pace(file, 0.02, 1e-4)
+    assert pace.step_s(500) == pytest.approx(0.07)
 
 
 def test_prompts_are_unique_and_repeatable() -> None:

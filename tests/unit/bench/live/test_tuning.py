@@ -6,26 +6,29 @@ import pytest
 from bench.fronts.setting import Setting
 from bench.goodput_real import step_sizes
 from bench.live import tuning
-from bench.live.contenders import Contender
+from bench.live.contenders import Contender, EngineRules
 from bench.live.rounds import Plan, Results
 from bench.live.tuning import STEP_TOKENS, Tried, best, in_order, rows, try_all
 
 
 def test_best_attains_most_over_all_mixes() -> None:
     tried = [
-        Tried(128, {"chats": 0.9, "mixed": 0.6}),
-        Tried(512, {"chats": 0.8, "mixed": 0.9}),
-        Tried(2048, {"a": 0.8}),
+        Tried(EngineRules(128), {"chats": 0.9, "mixed": 0.6}),
+        Tried(EngineRules(512), {"chats": 0.8, "mixed": 0.9}),
+        Tried(EngineRules(2048), {"a": 0.8}),
     ]
-    assert best(tried).step_tokens == 512
+    assert best(tried).rules.step_tokens == 512
 
 
 def test_table_shows_each_size_by_mix_because_one_mix_may_want_another_size() -> None:
-    tried = [Tried(512, {"chats": 0.8, "mixed": 0.9}), Tried(128, {"chats": 0.9, "mixed": 0.6})]
+    tried = [
+        Tried(EngineRules(512), {"chats": 0.8, "mixed": 0.9}),
+        Tried(EngineRules(128, by_priority=True), {"chats": 0.9, "mixed": 0.6}),
+    ]
     assert rows(tried) == [
-        ("step tokens", "chats", "mixed", "mean"),
-        ("128", "90.0 %", "60.0 %", "75.0 %"),
-        ("512", "80.0 %", "90.0 %", "85.0 %"),
+        ("engines", "chats", "mixed", "mean"),
+        ("steps of 128 tokens, by priority", "90.0 %", "60.0 %", "75.0 %"),
+        ("steps of 512 tokens", "80.0 %", "90.0 %", "85.0 %"),
     ]
 
 
@@ -49,19 +52,19 @@ def test_quick_run_tries_the_configured_step_alone(asked: list[int] | None, is_q
 
 
 class FakeServers:
-    """Colocated servers that are started and stopped, and attain what their step size says."""
+    """Colocated servers that are started and stopped, and attain what their rules say."""
 
-    up: ClassVar[list[int]] = []
+    up: ClassVar[list[EngineRules]] = []
 
-    def __init__(self, setting: Setting, generator: Any, num_servers: int, step_tokens: int) -> None:
-        self.name, self.step_tokens = "vllm", step_tokens
+    def __init__(self, setting: Setting, generator: Any, num_servers: int, rules: EngineRules) -> None:
+        self.name, self.rules = "vllm", rules
 
     def start(self) -> None:
         assert not self.up, "one after another"
-        self.up.append(self.step_tokens)
+        self.up.append(self.rules)
 
     def interrupt(self) -> None:
-        self.up.remove(self.step_tokens)
+        self.up.remove(self.rules)
 
     def stop(self) -> None:
         assert not self.up
@@ -72,26 +75,26 @@ class FakeMeasurement:
 
     def __init__(self, plan: Plan, contenders: list[Contender], *_: object) -> None:
         system: Any = contenders[0].system
-        self._step_tokens = system.step_tokens
+        self._step_tokens, self._by_priority = system.rules.step_tokens, system.rules.by_priority
 
     def calibrated(self) -> Results:
         self.calibrated_with.append(self._step_tokens)
         return Results({}, {})
 
     def attained(self, contender: Contender, results: Results) -> dict[str, float]:
-        return {"mixed": 1 / self._step_tokens}
+        return {"mixed": (2 if self._by_priority else 1) / self._step_tokens}
 
 
-def test_each_size_runs_alone_and_all_have_the_same_slos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_choice_runs_alone_and_all_have_the_same_slos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "Colocated", FakeServers)
     monkeypatch.setattr(tuning, "Measurement", FakeMeasurement)
     setting = Setting(
         tmp_path, {"applications": [{"args": {"model": "m", "engine": {"max_num_batched_tokens": 2048}}}]}
     )
-    plan, no_driver = Plan(["mixed"], 0.6, 1, 1.0, 5.0, 0.1, 3.0, 0), None
+    plan, no_driver = Plan(["mixed"], {"mixed": 0.6}, 1, 1.0, 5.0, 0.1, 3.0, 16, 0), None
     nobody: Any = no_driver
     tried = try_all(STEP_TOKENS, 2, plan, setting, nobody, lambda _: None)
-    assert [one.step_tokens for one in tried] == [2048, 128, 256, 512]
+    assert [one.rules.step_tokens for one in tried] == [2048, 128, 256, 512, 128]
     assert FakeMeasurement.calibrated_with == [2048]
     assert FakeServers.up == []
-    assert best(tried).step_tokens == 128
+    assert best(tried).rules == EngineRules(128, by_priority=True)
