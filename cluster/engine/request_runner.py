@@ -9,7 +9,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from cluster.engine.token_tap import RunningRequest, TokenEngine, TokenTap
-from cluster.engine_core.step_policy import extra_args, priority_of
+from cluster.engine_core.engine_hints import extra_args, priority_of
 from cluster.errors import EngineLost, InvalidRequest, ServingError, WorkerBusy, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import RequestId, WorkerId

@@ -8,7 +8,7 @@ objective, a step has vLLM's `max_num_batched_tokens`. So one engine prefills in
 in steps that its requests can wait for. Where steps within the objectives would compute prompts too slowly, some steps
 only decode, and save time for a longer one (router/prediction/step_pacer.py).
 
-**Deadlines.** A request's `priority` is the time at which its first token is due (cluster/engine_core/step_policy.py).
+**Deadlines.** A request's `priority` is the time at which its first token is due (cluster/engine_core/engine_hints.py).
 vLLM's own queue of waiting requests is in this order, and if memory runs short vLLM preempts the request that is due
 last. Prompts that vLLM has begun to compute share the tokens of a step with the prompts that wait, in the order of
 their deadlines. So a prompt that comes later and is due earlier overtakes a long prompt between two of its chunks. A
@@ -32,12 +32,12 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.engine_core.step_policy import ENGINE_KIND, TPOT_KEY
+from cluster.engine_core.engine_hints import ENGINE_KIND, TPOT_KEY
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.prompt_budget import Decodes, PromptBudget
 from router.prediction.hardware import prior
-from router.prediction.step_chunk import StepRoom
 from router.prediction.step_pacer import Wanted
+from router.prediction.step_room import StepRoom
 
 
 def deadline_scheduler(vllm_config: VllmConfig, **arguments: Any) -> Scheduler:

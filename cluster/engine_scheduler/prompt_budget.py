@@ -11,9 +11,10 @@ import msgspec
 
 from cluster.messages.reports import StepSample
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import LEAST_CHUNK, StepRoom
+from router.prediction.step_chunk import LEAST_CHUNK
 from router.prediction.step_model import StepModel
 from router.prediction.step_pacer import StepPacer, Wanted
+from router.prediction.step_room import StepRoom
 
 
 class Decodes(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cluster.config.pools import DiskTierConfig, PoolConfig
-from cluster.engine_core.step_policy import ENGINE_KIND
+from cluster.engine_core.engine_hints import ENGINE_KIND
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.transport.topology import Device

@@ -17,8 +17,8 @@ from router.load.prefill_share import PrefillShare
 from router.load.prompt_queue import PromptQueue
 from router.load.request_audit import RequestAudit
 from router.load.running_requests import RunningRequests
+from router.prediction.long_steps import PromptSteps, prompt_steps
 from router.prediction.path_bias import PathBias
-from router.prediction.step_chunk import PromptSteps, prompt_steps
 from router.prediction.worker_model import WorkerModel
 
 QUEUE_WEIGHT: Final = 0.05

@@ -10,7 +10,7 @@ from router.load.decode_slack import DecodeSlack
 from router.load.worker_state import WorkerState
 from router.placement.placement_input import USUAL, PlacementInput
 from router.prediction.learned_latency import LatencyModels
-from router.prediction.step_chunk import prompt_steps
+from router.prediction.long_steps import prompt_steps
 
 HIGHEST_CLASS_SHARE: Final = 0.05
 """Share of a decode worker's KV memory that only the highest class may use. Higher has lower classes wait for memory

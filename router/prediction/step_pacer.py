@@ -2,14 +2,16 @@
 
 A step that is bounded by the objective alone may compute prompts too slowly: a mixture of experts reads all experts for
 a single token of a prompt. There the engine lets some steps only decode, and spends the time that these save on a step
-that is long enough (`long_steps` in router/prediction/step_chunk.py). A TPOT is a mean, so answers keep it.
+that is long enough (router/prediction/long_steps.py). A TPOT is a mean, so answers keep it.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple, final
 
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import LEAST_CHUNK, LONG_OF_TPOT, MOST_SAVING, StepRoom, long_steps
+from router.prediction.long_steps import LONG_OF_TPOT, MOST_SAVING, long_steps
+from router.prediction.step_chunk import LEAST_CHUNK
+from router.prediction.step_room import StepRoom
 
 
 class Wanted(NamedTuple):

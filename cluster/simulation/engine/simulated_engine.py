@@ -26,8 +26,8 @@ from cluster.simulation.engine.request_memory import RequestMemory
 from cluster.simulation.engine.running_batch import RunningBatch
 from cluster.simulation.engine.step_policy import StepPolicy
 from cluster.simulation.engine.step_run import StepRun
-from router.prediction.step_chunk import StepRoom
 from router.prediction.step_model import StepModel
+from router.prediction.step_room import StepRoom
 
 
 class SimulatedEngine:

@@ -13,9 +13,9 @@ from cluster.simulation.engine.engine_request import EngineRequest, Phase
 from cluster.simulation.engine.engine_setting import EngineSetting
 from cluster.simulation.engine.running_batch import RunningBatch
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import StepRoom
 from router.prediction.step_model import StepModel
 from router.prediction.step_pacer import StepPacer, Wanted
+from router.prediction.step_room import StepRoom
 
 
 class StepPolicy:

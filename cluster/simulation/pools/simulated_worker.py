@@ -99,7 +99,7 @@ class SimulatedRequest(EngineRequest):
 
 
 def _due_at(within_s: float | None, *, is_pulled: bool) -> float:
-    """As cluster/engine_core/step_policy.py has it: a prompt that another engine has computed is due at once."""
+    """As cluster/engine_core/engine_hints.py has it: a prompt that another engine has computed is due at once."""
     if is_pulled:
         within_s = min(within_s or 0.0, 0.0)
     return inf if within_s is None else asyncio.get_running_loop().time() + within_s

@@ -14,12 +14,13 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from cluster.engine_core.step_policy import NO_DEADLINE, extra_args
+from cluster.engine_core.engine_hints import NO_DEADLINE, extra_args
 from cluster.engine_core.step_samples import StepSampler
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler
 from cluster.engine_scheduler.prompt_budget import PromptBudget
 from cluster.repository import REPO_ROOT
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, LONG_OF_TPOT, StepBound
+from router.prediction.long_steps import LONG_OF_TPOT
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, StepBound
 from router.prediction.step_model import StepModel, prompt_attention
 
 BLOCK, MOST, CHUNK, SLOTS = 16, 1024, 64, 16

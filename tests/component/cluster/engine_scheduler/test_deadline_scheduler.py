@@ -10,10 +10,11 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from cluster.engine_core.step_policy import ENGINE_KIND
+from cluster.engine_core.engine_hints import ENGINE_KIND
 from cluster.engine_scheduler.deadline_scheduler import AsyncDeadlineScheduler, DeadlineScheduler, deadline_scheduler
 from router.prediction.hardware import prior
-from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT, MOST_SAVING
+from router.prediction.long_steps import MOST_SAVING
+from router.prediction.step_chunk import LEAST_CHUNK, LEAST_OF_TPOT
 from router.prediction.step_model import StepModel, prompt_attention
 from tests.component.cluster.engine_scheduler.stepping import (
     BLOCK,

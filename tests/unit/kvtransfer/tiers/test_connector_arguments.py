@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from cluster.config.pools import DiskTierConfig, PoolConfig, TiersConfig
-from cluster.engine_core.step_policy import ENGINE_KIND
+from cluster.engine_core.engine_hints import ENGINE_KIND
 from cluster.messages.ids import Pool
 from kvtransfer.lease_terms import engine_lease_s
 from kvtransfer.tiers.connector_arguments import GIB, GRAMMARS, kv_transfer_arguments

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from router.prediction.hardware import prior
 from router.prediction.learned_latency import LatencyModel
-from router.prediction.step_chunk import LONG_OF_TPOT, MOST_SAVING, LongSteps, StepBound, StepRoom, long_steps
+from router.prediction.long_steps import LONG_OF_TPOT, MOST_SAVING, LongSteps, long_steps
+from router.prediction.step_chunk import StepBound
 from router.prediction.step_model import StepModel
 from router.prediction.step_pacer import StepPacer, Wanted
+from router.prediction.step_room import StepRoom
 
 
 def times_of(kind: str) -> StepModel:
@@ -73,7 +75,7 @@ def test_end_of_a_long_prompt_is_computed_in_steps_as_long_as_its_start(num_comp
     assert engine.now / 100 < 0.95 * TPOT_S
 
 
-def test_short_prompt_waits_no_longer_than_it_has_to() -> None:
+def test_short_prompt_alone_waits_for_fewer_steps_than_a_long_one() -> None:
     def wait(num_wanted: int) -> int:
         engine = Engine(tpot_s=0.024)
         return next(number for number in range(100) if engine.step(num_wanted))

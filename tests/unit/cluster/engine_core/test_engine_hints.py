@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.engine_core.step_policy import NO_DEADLINE, TPOT_KEY, extra_args, priority_of
+from cluster.engine_core.engine_hints import NO_DEADLINE, TPOT_KEY, extra_args, priority_of
 
 NOW = 1000.0
 
