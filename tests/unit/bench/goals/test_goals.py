@@ -112,6 +112,8 @@ def test_overhead_of_baton_alone_shows_nothing() -> None:
         ("mixed", Interval(0.17, 0.10, 0.26), 0),
         ("mixed", Interval(0.04, -0.01, 0.09), 1),
         ("mixed", Interval(-0.04, -0.06, -0.01), 1),
+        ("long prompts", Interval(0.27, 0.14, 0.39), 0),
+        ("long prompts", Interval(0.004, -0.17, 0.19), 1),
         ("chats", Interval(-0.002, -0.008, 0.0), 0),
         ("chats", Interval(-0.02, -0.03, -0.01), 1),
         ("chats", Interval(-0.04, -0.09, 0.01), 0),
