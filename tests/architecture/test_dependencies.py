@@ -14,7 +14,6 @@ HOMES = {
     "fastapi": ("api/http_app.py", "api/routes/*", "api/server/json_body.py", "api/edge/error_response.py"),
     "httptools": ("api/server/protocol.py",),
     "huggingface_hub": ("kvtransfer/tiers/disk.py",),
-    "interegular": ("api/safety/patterns.py",),
     "llguidance": ("api/structured/*", "cluster/engine_core/*"),
     "msgspec": ("*",),
     "mypy": ("cluster/cli/compile.py",),
