@@ -1,0 +1,76 @@
+"""What a stage finds in a text, in the categories of OpenAI's moderations and a few of our own. Pure."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+
+class Category(StrEnum):
+    """What a text may be flagged for. The first thirteen are OpenAI's."""
+
+    HARASSMENT = "harassment"
+    HARASSMENT_THREATENING = "harassment/threatening"
+    HATE = "hate"
+    HATE_THREATENING = "hate/threatening"
+    ILLICIT = "illicit"
+    ILLICIT_VIOLENT = "illicit/violent"
+    SELF_HARM = "self-harm"
+    SELF_HARM_INTENT = "self-harm/intent"
+    SELF_HARM_INSTRUCTIONS = "self-harm/instructions"
+    SEXUAL = "sexual"
+    SEXUAL_MINORS = "sexual/minors"
+    VIOLENCE = "violence"
+    VIOLENCE_GRAPHIC = "violence/graphic"
+    PROMPT_INJECTION = "prompt-injection"
+    """Text of a tool or of a document that gives the model orders."""
+    PERSONAL_DATA = "personal-data"
+
+
+class Level(StrEnum):
+    """How likely a text is of a category."""
+
+    NEGLIGIBLE = "negligible"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+LOW_FROM, MEDIUM_FROM, HIGH_FROM = 0.2, 0.5, 0.8
+"""Least scores of the levels. Scores are calibrated: of the texts with a score of 0.5, half are of the category. Higher
+lets more pass at each threshold; lower blocks more that is harmless.
+"""
+
+
+def level_of(score: float) -> Level:
+    if score >= HIGH_FROM:
+        return Level.HIGH
+    if score >= MEDIUM_FROM:
+        return Level.MEDIUM
+    return Level.LOW if score >= LOW_FROM else Level.NEGLIGIBLE
+
+
+class StageVerdict(msgspec.Struct, frozen=True):
+    """What one stage says of one text."""
+
+    stage: str
+    version: str
+    """Of the stage's lists, model or prompt."""
+    scores: Mapping[Category, float] = {}
+    """From 0 to 1; a category that is missing was not looked for."""
+    error: str = ""
+    """Why the text was not scanned. Scores mean nothing then."""
+
+    @property
+    def is_scanned(self) -> bool:
+        return not self.error
+
+
+def joined(verdicts: list[StageVerdict]) -> dict[Category, float]:
+    """The highest score of each category, of the stages that have scanned."""
+    scores: dict[Category, float] = {}
+    for verdict in verdicts:
+        if verdict.is_scanned:
+            for category, score in verdict.scores.items():
+                scores[category] = max(score, scores.get(category, 0.0))
+    return scores
