@@ -17,7 +17,7 @@ LOCK = conf/requirements/$(FLAVOUR).lock
 STAMP = $(VENV)/.installed-$(FLAVOUR)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-context bench-chat-state demo-model lock clean
+.PHONY: help setup compile serve test test-fast drills soak fuzz browser lint bench-overhead bench-handoff bench-goodput bench-goodput-real bench-request bench-constraints bench-edge bench-placement bench-context bench-safety bench-chat-state demo-model lock clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -81,6 +81,9 @@ bench-edge: $(STAMP) compile ## measure the cost of the checks of requests, agai
 
 bench-constraints: $(STAMP) ## measure the cost of structured output in the ingress and an engine: half a minute
 	$(BIN)/python -m bench.constraint_cost
+
+bench-safety: $(STAMP) compile ## measure the cost of screening requests and answers: two minutes
+	$(BIN)/python -m bench.safety.cost
 
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
 	$(BIN)/python -m bench.request_cost

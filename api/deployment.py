@@ -11,6 +11,7 @@ from api.edge.request_id import RequestIds
 from api.frontend.frontend import Frontend
 from api.http_app import build_http_app
 from api.routes.services import IngressServices
+from api.safety.audit.audit_writer import AuditWriter
 from api.server.cluster_handle import ClusterHandle
 from api.server.listener import HttpListener
 from api.server.protocol import Gatekeeper
@@ -34,6 +35,10 @@ SWITCH_INTERVAL_S = 0.0005
 large body is checked in a thread, the event loop may wait that long after each system call. The 99th percentile of an
 echo beside one busy thread is 0.7 ms; with Python's default of 5 ms it is 3 to 16 ms. A lower value costs the threads
 time; a higher value delays the event loop.
+"""
+AUDIT_PATIENCE_S = 5.0
+"""Time that a replica which ends gives its safety events to be written, in seconds. Longer delays the end while
+PostgreSQL is away; shorter loses more events then.
 """
 LIBRARIES_OF_REQUESTS = ("uvicorn", "vllm", "asyncio")
 """Loggers of libraries whose lines get the id of the request."""
@@ -62,12 +67,14 @@ class Ingress:
         cluster = ClusterHandle(
             self._scheduling, scheduler_peer, [scheduler, prefill, decode], config.ingress.metrics_max_age_s
         )
-        frontend = self._frontend = await Frontend.start(config, self._start_session)
-        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # after vLLM has configured its own logger
         self._state = ChatState(config.state)
+        self._audit = AuditWriter(self._state)
+        frontend = self._frontend = await Frontend.start(config, self._start_session, self._audit)
+        set_up_logging([RequestIds()], LIBRARIES_OF_REQUESTS)  # after vLLM has configured its own logger
         if self._state.local is not None:
             claim_state(is_new=self._state.local.is_new)
         self._state.start()
+        self._audit.start()
         self._context = ContextManager(
             frontend, lambda: self._state.stores.context, config.context, lambda: self._state.stores.search
         )
@@ -93,6 +100,8 @@ class Ingress:
             await self._context.close()
             self._scheduling.close()
             await self._frontend.close()
+            await self._audit.drained(AUDIT_PATIENCE_S)
+            await self._audit.close()
             await self._state.close()
 
     def _start_session(self, request: GenerateRequest, terms: Terms) -> Session:

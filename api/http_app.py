@@ -22,6 +22,7 @@ from api.routes import (
     models,
     queue,
     responses,
+    safety,
     stored_completions,
 )
 from api.routes import route_receipts as receipts_route
@@ -60,7 +61,7 @@ def build_http_app(
         standstill=Standstill(capacity),
     )
     app.add_middleware(Edge, config, capacity)
-    remembering = (conversations, context, responses, stored_completions, feedback)
+    remembering = (conversations, context, responses, stored_completions, feedback, safety)
     for routes in (completions, *remembering, models, health, links, queue, receipts_route):
         app.include_router(routes.router)
     app.add_exception_handler(ServingError, _on_serving_error)

@@ -42,13 +42,13 @@ async def serve_and_measure() -> dict[str, list[float]]:
     from bench.fronts.free_ports import free_port
     from cluster.config.application import parse
     from cluster.config.ingress import IngressConfig
-    from tests.component.app_with_fakes import FakeCluster, an_app
+    from tests.component.app_with_fakes import FakeCluster, NoEvents, an_app
     from tests.component.fake_engines import FakeEngines
 
     engine = {"max_model_len": MAX_MODEL_LEN, "dtype": "bfloat16", "enforce_eager": True}
     config = parse({"model": "conf/models/baton-demo", "engine": engine})
     start_session: Any = FakeEngines().start_session  # whose sessions are fakes
-    frontend = await Frontend.start(config, start_session)
+    frontend = await Frontend.start(config, start_session, NoEvents())
     port = free_port()
     app: Any = an_app(frontend, FakeCluster())
     with contextlib.suppress(ImportError, AttributeError):  # of commits whose application does not cancel by itself

@@ -18,6 +18,12 @@ from pathlib import Path
 logger = logging.getLogger("baton.scheduler")
 
 MODULES = (
+    "api.safety.scans.disguise",
+    "api.safety.scans.normalise",
+    "api.safety.scans.patterns",
+    "api.safety.scans.screened_text",
+    "api.safety.scans.trie",
+    "api.safety.scans.words",
     "router.admission.verdict",
     "router.admission.admission_control",
     "router.admission.arrivals",
@@ -66,7 +72,9 @@ MODULES = (
     "router.placement.work",
     "router.prefixes.worker_bits",
 )
-"""The modules that every placement runs through. They are compiled."""
+"""The modules that every placement runs through, and those that every character of a screened text does. They are
+compiled.
+"""
 INTERPRETED = (
     "cluster.messages.generation",
     "cluster.messages.ids",

@@ -45,6 +45,16 @@ class ConstraintFailed(InvalidRequest):
         super().__init__(message, param, code or "structured_output_failed")
 
 
+class ContentFiltered(InvalidRequest):
+    """The safety policy does not allow the input of the request."""
+
+    def __init__(self, message: str, param: str | None, event_id: str) -> None:
+        """`event_id`: of the safety event, which an appeal names."""
+        super().__init__(message, param, "content_filter")
+        self.args = (message, param, event_id)
+        self.event_id = event_id
+
+
 class NotFound(InvalidRequest):
     """The requested object does not exist."""
 
@@ -191,6 +201,7 @@ _BY_NAME: dict[str, type[ServingError]] = {
         ServingError,
         InvalidRequest,
         ConstraintFailed,
+        ContentFiltered,
         NotFound,
         Conflict,
         RequestTooLarge,

@@ -28,8 +28,13 @@ from api.frontend.checking_thread import in_checking_thread
 from api.frontend.generation import CALL, Call, SessionFactory
 from api.frontend.plain_streams import TextChat, TextCompletion
 from api.frontend.remote_engine import RemoteEngine
+from api.frontend.screened_requests import ScreenedRequests
 from api.frontend.token_counting import TextCounter
 from api.frontend.vllm_errors import error_of_response, serving_error
+from api.safety.audit.decision_record import AuditPort
+from api.safety.scored_text import Scored
+from api.safety.screener import Screener
+from api.safety.stages import Tokens
 from api.wire.fields import check_fields
 from api.wire.validation import FailFast, first_error
 from cluster.config.application import AppConfig
@@ -57,6 +62,11 @@ class _Counted(ChatCompletionRequest):
         return dataclasses.replace(super().build_tok_params(model_config), max_total_tokens=most, max_output_tokens=0)
 
 
+CHARACTERS_OF_TOKEN = 64
+"""Characters that a token of a prompt has at most, on average. A higher value screens longer requests that the model
+cannot read; a lower value refuses long runs of blanks that it could.
+"""
+
 _CHAT: FailFast[ChatCompletionRequest] = FailFast(ChatCompletionRequest)
 _COUNTED: FailFast[_Counted] = FailFast(_Counted)
 _TEXT: FailFast[CompletionRequest] = FailFast(CompletionRequest)
@@ -81,26 +91,38 @@ class Frontend:
     """Answers chat and text completions. A request is a dictionary; an answer is a dictionary or a stream of frames."""
 
     def __init__(
-        self, chat: OpenAIServingChat, completion: OpenAIServingCompletion, models: OpenAIServingModels
+        self,
+        chat: OpenAIServingChat,
+        completion: OpenAIServingCompletion,
+        models: OpenAIServingModels,
+        screener: Screener | None = None,
     ) -> None:
+        """`screener`: screens all requests and answers."""
         self._chat = chat
         self._completion = completion
         self._models = models
         self._texts = TextCounter(self._count)
+        self._screened = ScreenedRequests(screener)
 
     @classmethod
-    async def start(cls, config: AppConfig, start_session: SessionFactory) -> "Frontend":
+    async def start(cls, config: AppConfig, start_session: SessionFactory, audit: AuditPort) -> "Frontend":
+        """`audit`: gets the decisions of the screening. Raises ValueError for a config of the screening that is
+        not valid.
+        """
         state = await vllm_state(config, start_session)
-        return cls(
-            TextChat.adopt(state.openai_serving_chat),
-            TextCompletion.adopt(state.openai_serving_completion),
-            state.openai_serving_models,
-        )
+        chat = TextChat.adopt(state.openai_serving_chat)
+        screener = None
+        if config.safety.folder is not None:
+            screener = Screener(config.safety, _tokens(chat), audit)
+            screener.start()
+        completion = TextCompletion.adopt(state.openai_serving_completion)
+        return cls(chat, completion, state.openai_serving_models, screener)
 
     async def close(self) -> None:
-        """End the processes that compile constraints. No request may be open."""
+        """End the processes that compile constraints, and the screening. No request may be open."""
         engine: RemoteEngine = self._chat.engine_client
         await engine.compilers.close()
+        await self._screened.close()
 
     async def models(self) -> list[dict[str, Any]]:
         """The served models, as OpenAI's model objects plus vLLM's `max_model_len`."""
@@ -109,15 +131,17 @@ class Frontend:
 
     async def chat_completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
         """Answer a chat completion. Raises ServingError (InvalidRequest for bad input)."""
-        request = await _validated_chat(_CHAT, body)
-        return await self._answer(self._chat.create_chat_completion, request, call)
+        request = await self._screened.read(body, call, lambda shown: _validated_chat(_CHAT, shown))
+        return await self._screened.answered(self._answer(self._chat.create_chat_completion, request, call), call)
 
     async def completion(self, body: Any, call: Call) -> dict[str, Any] | Frames:
         """Answer a text completion. Raises ServingError (InvalidRequest for bad input)."""
-        request = (
-            await in_checking_thread(lambda: _validated(_TEXT, body)) if _is_long(body) else _validated(_TEXT, body)
-        )
-        return await self._answer(self._completion.create_completion, request, call)
+        request = await self._screened.read(body, call, _validated_text)
+        return await self._screened.answered(self._answer(self._completion.create_completion, request, call), call)
+
+    async def moderated(self, texts: Sequence[str]) -> tuple[str, list[Scored]]:
+        """What has screened the texts, and what was found in each. Raises ServingError."""
+        return await self._screened.moderated(texts)
 
     async def count_tokens(self, body: Any) -> int:
         """The number of tokens of a chat completion's prompt, which may be too long for the model. Raises ServingError
@@ -198,6 +222,24 @@ async def _validated_chat(model: FailFast[Any], body: Any) -> Any:
     if isinstance(messages, list) and len(messages) > MANY_MESSAGES:
         return await in_checking_thread(lambda: _validated_in_pieces(model, body))
     return _validated(model, body)
+
+
+async def _validated_text(body: Any) -> Any:
+    """The body as vLLM's request model; validated in the checking thread if it has many token ids. Raises
+    InvalidRequest.
+    """
+    return await in_checking_thread(lambda: _validated(_TEXT, body)) if _is_long(body) else _validated(_TEXT, body)
+
+
+def _tokens(chat: OpenAIServingChat) -> Tokens:
+    """A client's token that the model has not got has no text; the request is refused for it later."""
+    tokenizer = chat.renderer.get_tokenizer()
+    known = range(len(tokenizer))
+    return Tokens(
+        lambda text: tokenizer.encode(text, add_special_tokens=False),
+        lambda tokens: tokenizer.decode([token for token in tokens if token in known]),
+        CHARACTERS_OF_TOKEN * chat.model_config.max_model_len,
+    )
 
 
 def _validated_in_pieces(model: FailFast[Any], body: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from api.frontend.vllm_errors import serving_error
+from api.safety.screening import Screening
 from api.structured.compilers import Compilers
 from cluster import metrics
 from cluster.engine.block_hashes import BlockHasher
@@ -56,6 +57,8 @@ class Call:
         """One generation per prompt, added when vLLM has rendered the request."""
         self.has_tools = False
         """Whether the request offers tools. If so, vLLM looks for tool calls in the generated text."""
+        self.screening: Screening | None = None
+        """What the safety policy of the tenant lets pass; None if it screens nothing."""
 
     def again(self) -> "Call":
         """A new call for another try of the same request. The new call arrives now."""
@@ -100,6 +103,10 @@ class Generation:
     @property
     def has_tools(self) -> bool:
         return self._call.has_tools
+
+    @property
+    def screening(self) -> Screening | None:
+        return self._call.screening
 
     def processed(self, processor: InputProcessor) -> EngineCoreRequest:
         """The prompt as a request to the engine. Raises GenerationError if `InputProcessor` refuses the prompt or its

@@ -9,8 +9,9 @@ sampling parameters. Both streams have the same bytes (tests/component/api/front
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -24,9 +25,12 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from api.frontend.generation import CALL, Generation
 from api.frontend.plain_frames import ChatFrames, CompletionFrames, TextFrames, wants_usage
+from api.frontend.release import Release, SequencePiece
+from api.safety.pieces import CUT, Piece
 from api.wire.sse import DONE
 from cluster.engine.sampling_params import PLAIN_FIELDS, is_plain
 from cluster.messages.generation import FinishReason, TokenDelta
+from router.session.session import Session
 
 logger = logging.getLogger("baton.ingress")
 
@@ -152,6 +156,7 @@ class _TextStream:
         self._num_cached_tokens: int | None = None
         """Tokens of the prompt whose KV blocks were cached, in number; None before the first delta."""
         self._num_output_tokens = 0
+        """Tokens that have left, in number."""
         self._is_finished = False
 
     async def frames(self) -> AsyncGenerator[str | bytes, None]:
@@ -165,14 +170,14 @@ class _TextStream:
             self._detokenizer = engine.detokenizer(request)
             with self._generation.failures():
                 session = await engine.start(self._generation, request)
-                async with aclosing(session.run()) as deltas:
-                    async for delta in deltas:
-                        self._generation.note(session, delta)
-                        if self._num_cached_tokens is None:
-                            self._note_prompt(request, delta)
-                            if self._frames.opening:
-                                yield self._frames.opening
-                        if frame := self._frame(delta):
+                release = Release(session, self._generation.screening, 1)
+                opening = self._frames.opening
+                async with aclosing(release.pieces(partial(self._pieces, session, request))) as pieces:
+                    async for _, piece in pieces:
+                        if opening:
+                            yield opening
+                            opening = b""
+                        if frame := self._frame(piece):
                             yield frame
             if self._with_usage:
                 yield self._frames.usage(self._num_prompt_tokens, self._num_output_tokens, self._num_cached_tokens)
@@ -183,17 +188,15 @@ class _TextStream:
             yield f"data: {serving.create_streaming_error_response(error)}\n\n"
         yield DONE
 
-    def _note_prompt(self, request: EngineCoreRequest, first: TokenDelta) -> None:
-        sources = first.prompt_sources
-        self._num_prompt_tokens = len(request.prompt_token_ids or ())
-        self._num_cached_tokens = sources.cached if sources else 0
-
-    def _frame(self, delta: TokenDelta) -> bytes:
-        """The frame of a delta; empty if vLLM sends no frame for it. Tokens are counted and the sequence ends as in
-        vLLM's `OutputProcessor`.
+    def _pieces(self, session: Session, request: EngineCoreRequest, delta: TokenDelta) -> Iterator[SequencePiece]:
+        """The text of a delta; none after the end. Tokens are counted and the sequence ends as in vLLM's
+        `OutputProcessor`.
         """
+        self._generation.note(session, delta)
+        if self._num_cached_tokens is None:
+            self._note_prompt(request, delta)
         if self._is_finished:  # a stop string ended the sequence here; the worker still sends a few deltas
-            return b""
+            return
         detokenizer, num_new, finish = self._detokenizer, len(delta.token_ids), delta.finish_reason
         num_before = detokenizer.num_output_tokens()
         stop = detokenizer.update(delta.token_ids, finish is FinishReason.STOP)
@@ -203,9 +206,18 @@ class _TextStream:
             finish, stop_reason = FinishReason.STOP, stop
         self._is_finished = finish is not None
         text = detokenizer.get_next_output_text(self._is_finished, True)
-        if not (text or num_new or self._num_output_tokens):
+        yield SequencePiece(0, Piece(text, delta.token_ids[:num_new], None, finish, stop_reason))
+
+    def _note_prompt(self, request: EngineCoreRequest, first: TokenDelta) -> None:
+        sources = first.prompt_sources
+        self._num_prompt_tokens = len(request.prompt_token_ids or ())
+        self._num_cached_tokens = sources.cached if sources else 0
+
+    def _frame(self, piece: Piece) -> bytes:
+        """The frame of a piece; empty if vLLM sends no frame for it."""
+        if not (piece.text or piece.token_ids or self._num_output_tokens or piece.finish_reason == CUT):
             return b""
-        self._num_output_tokens += num_new
-        if finish is None:
-            return self._frames.text(text)
-        return self._frames.finish(text, finish, stop_reason)
+        self._num_output_tokens += len(piece.token_ids)
+        if piece.finish_reason is None:
+            return self._frames.text(piece.text)
+        return self._frames.finish(piece.text, piece.finish_reason, piece.stop_reason)

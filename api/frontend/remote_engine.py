@@ -4,12 +4,13 @@ import argparse
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from copy import copy
+from functools import partial
 from typing import Any, cast
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.outputs import RequestOutput
 from vllm.renderers import renderer_from_config
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine import FinishReason as EngineFinishReason
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
@@ -21,6 +22,8 @@ from vllm.v1.serial_utils import MsgpackDecoder
 
 from api.frontend.fast_tokenizer import tokenize_faster
 from api.frontend.generation import CALL, Generation, SessionFactory
+from api.frontend.release import Release
+from api.frontend.screened_outputs import OutputOf, screened
 from api.structured.beside_tools import judge_by_keywords
 from api.structured.compilers import Compilers
 from api.structured.tokens import tokens_of
@@ -120,21 +123,57 @@ class RemoteEngine:
     async def _outputs_of(self, generation: Generation) -> AsyncGenerator[RequestOutput, None]:
         """The generation as the request outputs that vLLM's serving code reads."""
         request = self.processed(generation)
+        wants_whole = request.params.output_kind is RequestOutputKind.FINAL_ONLY
+        if generation.screening is not None:
+            request.params.output_kind = RequestOutputKind.DELTA
         collector = RequestOutputCollector(request.params.output_kind, request.request_id)
         sequence_ids = self._expect(request, collector)
         try:
             with generation.failures():
                 session = await self.start(generation, request)
-                async with aclosing(session.run()) as deltas:
-                    async for delta in deltas:
-                        generation.note(session, delta)
-                        self._outputs.process_outputs([self._to_engine_output(sequence_ids[delta.sequence], delta)])
-                        if (output := collector.get_nowait()) is not None:
-                            yield cast(RequestOutput, output)
-                        if generation.has_tools:
-                            self._lengthen_interval(sequence_ids[delta.sequence])
+                release = Release(session, generation.screening, request.params.n)
+                take = partial(self._take, generation, session, sequence_ids, collector)
+                outputs = (
+                    self._unscreened(release, take)
+                    if generation.screening is None
+                    else screened(release, take, self.renderer.get_tokenizer())
+                )
+                whole: RequestOutput | None = None
+                async with aclosing(outputs):
+                    async for output in outputs:
+                        if not wants_whole or generation.screening is None:
+                            yield output
+                        elif whole is None:
+                            whole = output
+                        else:
+                            whole.add(output, aggregate=True)
+                if whole is not None:
+                    whole.outputs.sort(key=lambda completion: completion.index)
+                    yield whole
         finally:
             self._outputs.abort_requests(sequence_ids, internal=True)
+
+    async def _unscreened(self, release: Release, take: OutputOf) -> AsyncGenerator[RequestOutput, None]:
+        async with aclosing(release.deltas()) as deltas:
+            async for delta in deltas:
+                if (output := take(delta)) is not None:
+                    yield output
+
+    def _take(
+        self,
+        generation: Generation,
+        session: Session,
+        sequence_ids: list[str],
+        collector: RequestOutputCollector,
+        delta: TokenDelta,
+    ) -> RequestOutput | None:
+        """The request output of a delta; None if there is none yet."""
+        generation.note(session, delta)
+        self._outputs.process_outputs([self._to_engine_output(sequence_ids[delta.sequence], delta)])
+        output = collector.get_nowait()
+        if generation.has_tools:
+            self._lengthen_interval(sequence_ids[delta.sequence])
+        return cast(RequestOutput | None, output)
 
     def _lengthen_interval(self, sequence_id: str) -> None:
         """Raise the number of tokens that leave at a time (vLLM's `RequestState.stream_interval`) with the length of

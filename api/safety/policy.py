@@ -60,7 +60,7 @@ class Runs(StrEnum):
 
 
 class StagePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    runs: Runs = Runs.IN_DOUBT
+    runs: Runs = Runs.ALWAYS
     fails_closed: bool = True
     """Whether a text is blocked that this stage should have scanned and has not. If not, the audit record says that it
     was not scanned, and the text passes.
@@ -69,6 +69,10 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Time for one text, in seconds. Longer has clients wait for a guard that hangs; shorter takes a slow guard for a
     dead one.
     """
+
+
+_ALWAYS = StagePolicy()
+_GUARD = StagePolicy(runs=Runs.IN_DOUBT)
 
 
 class OnPersonalData(StrEnum):
@@ -82,6 +86,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """By category; `default_threshold` for the others."""
     default_threshold: Threshold = Threshold.MEDIUM
     stages: dict[SafetyStage, StagePolicy] = {}
+    """How each stage runs. A guard that is missing here runs in doubt; the other stages always run."""
     personal_data_in: dict[str, OnPersonalData] = {}
     """By kind of personal data, in what clients send; kinds that are missing are allowed."""
     personal_data_out: dict[str, OnPersonalData] = {}
@@ -94,11 +99,25 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
     allowed: list[str] = []
     """Terms that no list finds."""
+    shadow: str = ""
+    """The name of a policy that is tried out beside this one. What its thresholds would block is recorded, and nothing
+    is done about it.
+    """
+    audits_all: bool = False
+    """Whether texts that pass are recorded, too. If not, the record has what was blocked, cut, masked or not scanned.
+    """
+    needs_audit: bool = False
+    """Whether requests are refused while the record cannot be written. If not, it is written later."""
+    keeps_text: bool = False
+    """Whether the record has the text of what was blocked or cut, sealed with the key of the tenant."""
 
     @property
     def version(self) -> str:
         """A hash of the content."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+
+    def stage(self, stage: SafetyStage) -> StagePolicy:
+        return self.stages.get(stage, _GUARD if stage is SafetyStage.GUARD else _ALWAYS)
 
     def threshold(self, category: Category) -> Threshold:
         own = self.thresholds.get(category, self.default_threshold)

@@ -1,6 +1,6 @@
 """What a stage finds in a text, in the categories of OpenAI's moderations and a few of our own. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -66,11 +66,10 @@ class StageVerdict(msgspec.Struct, frozen=True):
         return not self.error
 
 
-def joined(verdicts: list[StageVerdict]) -> dict[Category, float]:
-    """The highest score of each category, of the stages that have scanned."""
-    scores: dict[Category, float] = {}
-    for verdict in verdicts:
-        if verdict.is_scanned:
-            for category, score in verdict.scores.items():
-                scores[category] = max(score, scores.get(category, 0.0))
-    return scores
+def highest(scores: Iterable[Mapping[Category, float]]) -> dict[Category, float]:
+    """The highest score of each category."""
+    found: dict[Category, float] = {}
+    for one in scores:
+        for category, score in one.items():
+            found[category] = max(score, found.get(category, 0.0))
+    return found

@@ -8,6 +8,8 @@ from api.state.event_streams.live_tails import LiveTails
 from api.state.event_streams.orphans import Orphans
 from api.state.event_streams.response_events import ResponseEvents
 from api.state.postgres.database import Database
+from api.state.postgres.stores.appeals import AppealStore
+from api.state.postgres.stores.audit import AuditStore
 from api.state.postgres.stores.chat_completions import ChatCompletions
 from api.state.postgres.stores.conversations import Conversations
 from api.state.postgres.stores.feedback import FeedbackStore
@@ -35,6 +37,8 @@ class Stores(NamedTuple):
     chat_completions: ChatCompletions
     feedback: FeedbackStore
     search: Search
+    audit: AuditStore
+    appeals: AppealStore
     retention: Retention
 
 
@@ -59,5 +63,7 @@ def stores_in(
         chat_completions=ChatCompletions(tenants),
         feedback=FeedbackStore(tenants),
         search=Search(tenants, config.words_language, config.max_connections),
+        audit=AuditStore(tenants),
+        appeals=AppealStore(tenants),
         retention=Retention(tenants, cache, config),
     )

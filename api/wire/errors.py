@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from api.wire.response_headers import RETRY_AFTER
-from cluster.errors import Overloaded, ServingError, Unauthorized
+from api.wire.response_headers import RETRY_AFTER, SAFETY_EVENT, SHOULD_RETRY
+from cluster.errors import ContentFiltered, Overloaded, ServingError, Unauthorized
 
 MAX_MESSAGE, MAX_PARAM = 2000, 200
 """Characters of an error's message and of its `param` on the wire. An error may repeat megabytes that the client has
@@ -30,6 +30,8 @@ def error_headers(error: ServingError) -> dict[str, str]:
         return {RETRY_AFTER: str(max(1, math.ceil(error.retry_after_s)))}
     if isinstance(error, Unauthorized):
         return {"www-authenticate": "Bearer"}
+    if isinstance(error, ContentFiltered):
+        return {SAFETY_EVENT: error.event_id, SHOULD_RETRY: "false"}
     return {}
 
 

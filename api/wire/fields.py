@@ -50,7 +50,6 @@ UNSUPPORTED = frozenset(
         "audio",
         "function_call",
         "functions",
-        "moderation",
         "prediction",
         "use_beam_search",
         "web_search_options",

@@ -6,6 +6,14 @@ REQUEST_ID = "x-request-id"
 RETRY_AFTER = "retry-after"
 """Time after which the client should send a refused request again, in seconds."""
 
+SHOULD_RETRY = "x-should-retry"
+"""Whether the client should send a refused request again: `true` or `false`. OpenAI's clients obey it, whatever the
+status says.
+"""
+
+SAFETY_EVENT = "x-safety-event-id"
+"""The id of the safety event that refused the request. An appeal names it."""
+
 PATH = "x-baton-path"
 """The path on which the request ran. In a request, the path on which the request must run, if
 `ingress.allow_path_header` permits the header.
@@ -25,5 +33,5 @@ the worker computed, and the number that the worker found in each source.
 STALE = "x-baton-stale"
 """In a stale read, the age of the copy, in seconds."""
 
-EXPOSED = (REQUEST_ID, RETRY_AFTER, PATH, SLO, PREDICTED, SOURCES, STALE)
+EXPOSED = (REQUEST_ID, RETRY_AFTER, SHOULD_RETRY, SAFETY_EVENT, PATH, SLO, PREDICTED, SOURCES, STALE)
 """All of them. Pages of listed origins may read them."""

@@ -13,6 +13,7 @@ from cluster.config.context import ContextConfig
 from cluster.config.ingress import IngressConfig
 from cluster.config.network import LOOPBACK, NetworkConfig, is_loopback
 from cluster.config.pools import BLOCK_HASH_ALGORITHM, DEFAULT_BLOCK_SIZE, PoolConfig
+from cluster.config.safety import SafetyConfig
 from cluster.config.state import StateConfig
 from cluster.slo import SloConfig
 
@@ -55,6 +56,7 @@ class AppConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     network: NetworkConfig = NetworkConfig()
     state: StateConfig = StateConfig()
     context: ContextConfig = ContextConfig()
+    safety: SafetyConfig = SafetyConfig()
     slo: SloConfig = SloConfig()
     """The objectives of the served model, by SLO class (docs/slo.md)."""
 

@@ -54,6 +54,11 @@ class StateConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     conversation is deleted. If it is missing, both are kept forever. Fewer days protect users' privacy better; more
     days keep what users may come back to.
     """
+    audit_days: Days | None = None
+    """Age in days at which safety events, with their evidence, and the appeals against them are deleted. If it is
+    missing, they are kept forever. Fewer days keep texts of users for less time; more days prove for longer what was
+    blocked, and why.
+    """
     tenants: dict[TenantName, TenantStateConfig] = {}
     """Settings of single tenants, by the name that `baton tenant` prints."""
     max_tenant_bytes: Bytes | None = 10 << 30

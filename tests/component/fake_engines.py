@@ -1,7 +1,7 @@
 """Engines whose tokens a test chooses, behind vLLM's front half with the demo model."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from api.frontend.frontend import Frontend
 from api.frontend.generation import SessionFactory
+from api.safety.audit.decision_record import AuditPort
+from api.safety.audit.event import SafetyEvent
 from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, PromptTokenSources, TokenDelta
 from cluster.messages.ids import Path
@@ -31,10 +33,18 @@ class FakeEngines:
         self.tokenizer = Tokenizer.from_file(str(REPO_ROOT / MODEL / "tokenizer.json"))
         self.reset()
 
-    async def frontend(self, max_model_len: int, **ingress: str) -> Frontend:
+    async def frontend(
+        self,
+        max_model_len: int,
+        safety: dict[str, Any] | None = None,
+        audit: AuditPort | None = None,
+        **ingress: str,
+    ) -> Frontend:
+        """Without `audit`, its decisions on safety are in `events`."""
         engine = {"max_model_len": max_model_len, "dtype": "bfloat16", "enforce_eager": True}
-        config = parse({"model": MODEL, "engine": engine, "ingress": ingress})
-        return await Frontend.start(config, cast(SessionFactory, self.start_session))  # its sessions are fakes
+        config = parse({"model": MODEL, "engine": engine, "ingress": ingress, "safety": safety or {}})
+        start_session = cast(SessionFactory, self.start_session)  # its sessions are fakes
+        return await Frontend.start(config, start_session, audit or FakeAudit(self))
 
     def reset(self) -> None:
         self.says("Paris is nice.")
@@ -43,6 +53,8 @@ class FakeEngines:
         self.block_hashes: list[list[bytes]] = []
         self.forced_paths: list[Path | None] = []
         self.num_ended = 0
+        self.events: list[SafetyEvent] = []
+        self.audit_is_full = False
 
     def says(self, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None) -> None:
         self.deltas = self.sequence(0, text, finish, stop_reason)
@@ -70,6 +82,25 @@ class FakeEngines:
         if any(delta.sequence for delta in self.deltas):
             return self.deltas
         return [replace(delta, sequence=i) for i in range(request.num_sequences) for delta in self.deltas]
+
+
+class FakeAudit:
+    """Stores nothing, and what it is given is durable at once."""
+
+    def __init__(self, engines: FakeEngines) -> None:
+        self._engines = engines
+
+    def is_full(self, tenant: str) -> bool:
+        return self._engines.audit_is_full
+
+    def note(self, event: SafetyEvent) -> "FakeAudit | None":
+        if self._engines.audit_is_full:
+            return None
+        self._engines.events.append(event)
+        return self
+
+    async def is_durable(self) -> bool:
+        return True
 
 
 class FakeSession:

@@ -14,6 +14,11 @@ ROUTES: dict[str, str | None] = {
     "POST /v1/feedback": None,
     "GET /v1/feedback": None,
     "DELETE /v1/feedback/{feedback}": None,
+    "GET /v1/safety/events": None,
+    "GET /v1/safety/events/{event}": None,
+    "POST /v1/safety/appeals": None,
+    "GET /v1/safety/appeals": None,
+    "GET /v1/safety/appeals/{appeal}": None,
 }
 """Our own routes, with the schema of their answers where it is made of OpenAI's. Parameters are in braces."""
 

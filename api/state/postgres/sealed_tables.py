@@ -75,9 +75,15 @@ SEALED_TABLES = (
     SealedTable("responses", ("body", "asked", "outcome"), is_free="r.status NOT IN ('queued', 'in_progress')"),
     SealedTable("chat_completions", ("body", "messages")),
     SealedTable("feedback", ("comment",)),
+    SealedTable("safety_chains", ("chain_key",), place="r.tenant_id"),
+    SealedTable("safety_events", ("evidence",)),
+    SealedTable("safety_appeals", ("reason", "note")),
 )
 
 TABLES: tuple[LiteralString, ...] = (
+    "safety_appeals",
+    "safety_events",
+    "safety_chains",
     "feedback",
     "chat_completions",
     "item_words",

@@ -5,7 +5,7 @@ from typing import Any
 Body = dict[str, Any]
 """A chunk, a chat completion or a part of either, as a JSON object."""
 
-_OF_CHUNK = ("id", "created", "model", "system_fingerprint", "usage")
+_OF_CHUNK = ("id", "created", "model", "system_fingerprint", "usage", "moderation")
 """Fields that a chunk and a chat completion have in common."""
 
 

@@ -11,7 +11,7 @@ Message = dict[str, Any]
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for log probabilities."""
 
-_SAME = ("temperature", "top_p", "parallel_tool_calls", "service_tier")
+_SAME = ("temperature", "top_p", "parallel_tool_calls", "service_tier", "moderation", "safety_settings")
 """Fields that a Responses request and a chat completion request have in common."""
 
 

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from api.wire.safety.moderation_results import response_moderation
+
 Event = dict[str, Any]
 Body = dict[str, Any]
 """A response, an item or a chunk, as a JSON object."""
@@ -61,11 +63,15 @@ class ResponseWriter:
         return [*([] if self._next else [self._state("created")]), self._state("in_progress")]
 
     def take(self, chunk: Body) -> list[Event]:
-        """The events for one chunk of a chat completion that has one choice."""
+        """The events for one chunk of a chat completion that has one choice. Nothing of the choice counts after its
+        finish reason.
+        """
         if usage := chunk.get("usage"):
             self.response["usage"] = usage_of(usage)
+        if moderation := chunk.get("moderation"):
+            self.response["moderation"] = response_moderation(moderation)
         events: list[Event] = []
-        for choice in chunk.get("choices", ()):
+        for choice in chunk.get("choices", ()) if self._finish_reason is None else ():
             delta = choice.get("delta") or {}
             if reasoning := delta.get("reasoning") or delta.get("reasoning_content"):
                 events += self._go_on_with(_Reasoning) + self._grown(reasoning, [])
@@ -73,7 +79,7 @@ class ResponseWriter:
                 events += self._go_on_with(_Message) + self._grown(content, _logprobs(choice))
             for call in delta.get("tool_calls") or ():
                 events += self._call(call)
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            self._finish_reason = choice.get("finish_reason")
         return events
 
     def cut_off(self) -> None:

@@ -45,7 +45,6 @@ def test_what_common_clients_always_ask_for_passes(field: dict[str, Any]) -> Non
 def test_what_a_chat_cannot_do_is_refused() -> None:
     fields: list[dict[str, Any]] = [
         {"verbosity": "low"},
-        {"moderation": {}},
         {"tool_choice": {"type": "allowed_tools"}},
     ]
     for field in fields:

@@ -17,6 +17,8 @@ TEXTS = {
     "response_events": ("events",),
     "chat_completions": ("body", "messages"),
     "feedback": ("comment",),
+    "safety_events": ("evidence",),
+    "safety_appeals": ("reason", "note"),
 }
 """The sealed columns of each table."""
 

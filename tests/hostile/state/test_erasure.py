@@ -19,6 +19,7 @@ from cluster.errors import NotFound
 from tests.expected import of_kind, present
 from tests.hostile.state.conftest import HttpOf, TalkativeModel
 from tests.hostile.state.stored import rows, services_of
+from tests.unit.safety_events import a_safety_event
 
 ALICE, BOB = tenant_of_key("sk-alice"), tenant_of_key("sk-bob")
 TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
@@ -44,7 +45,12 @@ async def with_everything(http: httpx.AsyncClient) -> str:
     await http.get(f"/v1/conversations/{conversation}")  # of which a copy is kept
     await http.get(f"/v1/conversations/{conversation}/items")
     await http.post("/v1/chat/completions", json={"model": "m", "messages": SAID, "store": True})
-    await services_of(http).completion_writer.drained()
+    services = services_of(http)
+    await services.completion_writer.drained()
+    tenant = tenant_of_key(http.headers["authorization"].removeprefix("Bearer "))
+    event = a_safety_event(tenant=tenant, evidence=b"canary")
+    await services.chat_state.stores.audit.append([event])
+    await services.chat_state.stores.appeals.open(tenant, event.id, "canary")
     return conversation
 
 

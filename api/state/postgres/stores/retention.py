@@ -1,19 +1,23 @@
 """Retention: the background job that deletes rows in batches. It deletes what clients have deleted, what is older than
-the retention of its tenant, and the events of responses that are over. Running responses stay.
+the retention of its tenant, the events of responses that are over, and old safety events. Running responses stay.
 """
 
+import logging
 from collections import defaultdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from psycopg.errors import QueryCanceled
 
 from api.state.postgres.database import EVERY_TENANT, Row
 from api.state.postgres.queries import queries
+from api.state.postgres.stores.audit import AuditStore
 from api.state.postgres.tenant_transaction import TenantDatabase
 from api.state.redis.read_cache import ReadCache
 from cluster.config.state import StateConfig
-from cluster.errors import StateUnavailable
+from cluster.errors import ServingError, StateUnavailable
+
+logger = logging.getLogger("baton.state")
 
 DELETIONS = ("deleted_conversations", "untouched_conversations", "old_responses", "old_chat_completions", "old_events")
 """The statements of retention.sql that delete rows, in the order in which they run."""
@@ -48,6 +52,8 @@ class Retention:
         self._cache = cache
         self._keep_deleted = timedelta(days=config.keep_deleted_days)
         self._retention = _days(config.retention_days)
+        self._audit = AuditStore(database)
+        self._keep_audit = _days(config.audit_days)
         self._own = {tenant: _days(config.retention_days_of(tenant)) for tenant in config.tenants}
 
     async def run(self) -> int:
@@ -62,7 +68,21 @@ class Retention:
             "tenants": [row["tenant_id"] for row in rows],
             "keep": [row["keep"] for row in rows],
         }
-        return sum([await self._delete(name, keep) for name in DELETIONS])
+        return sum([await self._delete(name, keep) for name in DELETIONS]) + await self._delete_safety_events()
+
+    async def _delete_safety_events(self) -> int:
+        """The events of a tenant whose chain is broken stay: they show what was done to it."""
+        if self._keep_audit is None:
+            return 0
+        number, before = 0, (datetime.now(UTC) - self._keep_audit).timestamp()
+        for tenant in await self._audit.tenants():
+            try:
+                number += await self._audit.delete_before(tenant, before)
+            except StateUnavailable:
+                raise
+            except ServingError as error:
+                logger.error("old safety events are not deleted: %s", error)
+        return number
 
     async def _delete(self, name: str, keep: dict[str, Any]) -> int:
         number, limit = 0, DELETED_AT_ONCE

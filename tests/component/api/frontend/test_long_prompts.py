@@ -14,7 +14,7 @@ from cluster.config.application import parse
 from cluster.messages.generation import FinishReason, GenerateRequest, TokenDelta
 from cluster.messages.ids import Path
 from router.session.receipt import Terms
-from tests.component.app_with_fakes import a_placement, frames_of
+from tests.component.app_with_fakes import NoEvents, a_placement, frames_of
 
 NUM_TOKENS = 32_000
 LONG = "Paris is nice and the weather is good, said the man. " * 1_800
@@ -35,7 +35,7 @@ async def a_frontend(requests: list[GenerateRequest]) -> Frontend:
 
     engine = {"max_model_len": 65_536, "dtype": "bfloat16", "enforce_eager": True}
     config = parse({"model": "conf/models/baton-demo", "engine": engine})
-    return await Frontend.start(config, cast(SessionFactory, start_session))  # its sessions are fakes
+    return await Frontend.start(config, cast(SessionFactory, start_session), NoEvents())  # its sessions are fakes
 
 
 class LoopWatch:

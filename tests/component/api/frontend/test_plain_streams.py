@@ -26,7 +26,7 @@ from cluster.messages.generation import FinishReason, GenerateRequest, PromptTok
 from cluster.messages.ids import Path
 from cluster.repository import REPO_ROOT
 from router.session.receipt import Terms
-from tests.component.app_with_fakes import a_placement, frames_of
+from tests.component.app_with_fakes import NoEvents, a_placement, frames_of
 
 MODEL = "conf/models/baton-demo"
 
@@ -108,7 +108,7 @@ class Ways:
 
     async def _frontends(self, config: AppConfig) -> tuple[Frontend, Frontend]:
         start_session = cast(SessionFactory, self.engines.start_session)  # its sessions are fakes
-        fast = await Frontend.start(config, start_session)
+        fast = await Frontend.start(config, start_session, NoEvents())
         state = await vllm_state(config, start_session)
         return fast, Frontend(state.openai_serving_chat, state.openai_serving_completion, state.openai_serving_models)
 

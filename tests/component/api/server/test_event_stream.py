@@ -11,7 +11,7 @@ from api.edge.capacity import Capacity
 from api.edge.edge import Edge
 from api.server.event_stream import EventStream
 from cluster.config.ingress import IngressConfig
-from cluster.errors import Overloaded, ServingError
+from cluster.errors import ContentFiltered, Overloaded, ServingError
 from cluster.simulation.clock import VirtualLoop
 
 DONE = "data: [DONE]\n\n"
@@ -83,8 +83,9 @@ class Client:
             await self._taken.wait_for(lambda: len(self.messages) >= num_messages)
 
     async def takes(self, frames: Frames, keep_alive_s: float = 60.0) -> "Client":
-        stream = EventStream(frames(), error_in, lambda: {"x-baton-path": "D"}, keep_alive_s)
+        return await self.takes_stream(EventStream(frames(), error_in, lambda: {"x-baton-path": "D"}, keep_alive_s))
 
+    async def takes_stream(self, stream: EventStream) -> "Client":
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await receive()
             await stream(scope, receive, send)
@@ -149,6 +150,22 @@ async def test_error_in_the_first_frame_is_a_status() -> None:
     client = await taken(BROKEN, DONE)
     assert client.status == 503
     assert dict(client.messages[0]["headers"])[b"retry-after"] == b"2"
+
+
+async def test_input_that_is_filtered_is_a_status_that_names_its_event() -> None:
+    refused = ContentFiltered("the input is not allowed here", "messages", "safe_1")
+
+    async def raises() -> AsyncGenerator[str | bytes, None]:
+        raise refused
+        yield TEXT
+
+    def filtered(frame: str) -> ServingError | None:
+        return refused if frame == BROKEN else None
+
+    for frames in (raises(), Frames(BROKEN, DONE)()):
+        client = await Client().takes_stream(EventStream(frames, filtered, dict, 60.0))
+        headers = dict(client.messages[0]["headers"])
+        assert (client.status, headers[b"x-safety-event-id"], headers[b"x-should-retry"]) == (400, b"safe_1", b"false")
 
 
 async def test_error_in_the_first_frame_is_still_a_status_after_a_short_silence() -> None:

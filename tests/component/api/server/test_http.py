@@ -10,6 +10,7 @@ from api.frontend.generation import Call
 from api.server.receipt_log import ReceiptLog
 from cluster.errors import (
     UNFORESEEN,
+    ContentFiltered,
     GenerationFailed,
     InvalidRequest,
     NotFound,
@@ -177,6 +178,13 @@ async def test_answer_is_cleaned_of_the_engines_affairs() -> None:
             "temperature",
             "invalid_value",
         ),
+        (
+            ContentFiltered("not allowed here", "messages", "safe_1"),
+            400,
+            "invalid_request_error",
+            "messages",
+            "content_filter",
+        ),
         (NotFound("gone", "model", "model_not_found"), 404, "invalid_request_error", "model", "model_not_found"),
         (Overloaded("full", 2.0), 503, "server_error", None, "engine_overloaded"),
         (TooManyRequests("too long a queue", 2.0), 429, "server_error", None, "engine_overloaded"),
@@ -224,6 +232,17 @@ async def test_stream_that_fails_before_its_first_frame_is_an_error_status() -> 
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
     assert error_of(response)["message"] == "no decode worker can be reached"
     assert frontend.stream_is_closed
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_client_is_told_the_safety_event_of_a_refused_input(is_streamed: bool) -> None:
+    refused = ContentFiltered("not allowed here", "messages", "safe_1")
+    frontend = FakeFrontend([ERROR, DONE] if is_streamed else refused)
+    frontend.failed_with = refused
+    response = await posted(frontend)
+    assert response.status_code == 400
+    assert (response.headers["x-safety-event-id"], response.headers["x-should-retry"]) == ("safe_1", "false")
+    assert error_of(response)["code"] == "content_filter"
 
 
 async def test_stream_that_fails_with_vllm_s_own_error_is_an_error_status() -> None:

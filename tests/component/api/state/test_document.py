@@ -20,6 +20,7 @@ from cluster.messages.generation import FinishReason
 from tests.component.app_with_fakes import an_app
 from tests.component.app_with_postgres import clients_of, emptied
 from tests.component.fake_engines import END_OF_TURN, FakeEngines, with_logprobs
+from tests.component.safety_folder import safety_in
 from tests.conformance import ours
 from tests.conformance.waivers import WAIVERS
 from tests.conformance.watch import Record
@@ -251,6 +252,23 @@ async def store(client: AsyncOpenAI) -> None:
     await refused(client.chat.completions.retrieve(made.id))
 
 
+async def moderate(client: AsyncOpenAI) -> None:
+    await client.moderations.create(input=["Hello", "glue soup"])
+    asked: Any = {"model": "any"}
+    for is_streamed in (False, True):
+        chat: Any = await client.chat.completions.create(
+            model=MODEL, messages=[USER], moderation=asked, stream=is_streamed
+        )
+        response: Any = await client.responses.create(model=MODEL, input="Hello", moderation=asked, stream=is_streamed)
+        if is_streamed:
+            assert [chunk async for chunk in chat] and [event async for event in response]
+    blocked: Any = [{"role": "user", "content": "glue soup"}]
+    await refused(
+        client.chat.completions.create(model=MODEL, messages=blocked),
+        client.responses.create(model=MODEL, input="glue soup"),
+    )
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Record, FastAPI]]:
     """What has passed on the walk, and the application."""
@@ -270,8 +288,12 @@ async def walked(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
         await store(client)
     parsing = {"tool_call_parser": "hermes"}, {"reasoning_parser": "granite"}
     for parser, generations in zip(parsing, (TOOL_CALLS, REASONING), strict=True):
-        async with clients_of(state, await engines.frontend(512, **parser), record) as client_of:
+        async with clients_of(state, await engines.frontend(512, None, None, **parser), record) as client_of:
             await generate(client_of("sk-alice"), engines, generations)
+    screened = await engines.frontend(512, safety_in(tmp_path_factory.mktemp("safety")))
+    async with clients_of(state, screened, record) as client_of:
+        await moderate(client_of("sk-alice"))
+    await screened.close()
     yield record, an_app(frontend)
     await state.close()
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.safety.policy import NEVER_OFF, Policy, Threshold
-from api.safety.verdict import Category, StageVerdict, joined
+from api.safety.verdict import Category
 
 THRESHOLDS = st.dictionaries(st.sampled_from(list(Category)), st.sampled_from(list(Threshold)))
 SCORES = st.dictionaries(st.sampled_from(list(Category)), st.floats(0, 1))
@@ -50,12 +50,6 @@ def test_a_stage_that_is_sure_leaves_no_doubt() -> None:
     assert policy.is_in_doubt({Category.HATE: 0.3})
     assert not policy.is_in_doubt({Category.HATE: 0.9})
     assert not Policy(default_threshold=Threshold.OFF).is_in_doubt({Category.HATE: 0.3})
-
-
-def test_a_stage_that_has_not_scanned_says_nothing() -> None:
-    hate = {Category.HATE: 0.3}
-    verdicts = [StageVerdict("lists", "1", hate), StageVerdict("guard", "1", {Category.HATE: 0.0}, error="timeout")]
-    assert joined(verdicts) == hate and not verdicts[1].is_scanned
 
 
 def test_version_is_the_content() -> None:

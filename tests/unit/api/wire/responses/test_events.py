@@ -5,12 +5,14 @@ from itertools import count
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from api.wire.responses.events import Event, ResponseWriter
+from api.wire.safety.moderation_results import NotModerated, completion_moderation, moderation_chunk, result_of
 from tests.unit.chat_chunks import Chunk, answer, call, chunk, usage
 
 RESPONSE: dict[str, Any] = {
@@ -87,6 +89,56 @@ def test_answer_that_is_too_long_is_incomplete() -> None:
     assert response["output"][0]["status"] == "incomplete"
 
 
+@pytest.mark.parametrize(
+    ("chunks", "of_item"),
+    [
+        ([chunk(role="assistant", content="Once"), chunk(content=" upon")], ["output_text.done", "content_part.done"]),
+        (
+            [chunk(role="assistant", reasoning="Once"), chunk(reasoning=" upon")],
+            ["reasoning_text.done", "content_part.done"],
+        ),
+        ([call(0, id="call_a", name="f"), call(0, "Once upon")], ["function_call_arguments.done"]),
+    ],
+    ids=["text", "reasoning", "tool call"],
+)
+def test_answer_that_is_cut_by_a_filter_is_incomplete_with_what_was_released(
+    chunks: list[Chunk], of_item: list[str]
+) -> None:
+    events, response = written([*chunks, chunk("content_filter"), usage()])
+    last = kinds(events).index(of_item[0])
+    assert kinds(events)[last:] == [*of_item, "output_item.done", "incomplete"]
+    assert (response["status"], response["completed_at"]) == ("incomplete", None)
+    assert response["incomplete_details"] == {"reason": "content_filter"}
+    (item,) = response["output"]
+    assert item["status"] == "incomplete"
+    assert (item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]) == "Once upon"
+    assert response["usage"]["total_tokens"] == 7
+
+
+def test_nothing_comes_after_a_filter_has_cut_the_answer() -> None:
+    cut = [chunk(role="assistant", content="Once"), chunk("content_filter")]
+    more = [chunk(content=" upon"), chunk(reasoning="Hm"), call(0, "{}", id="call_a", name="f"), chunk("stop")]
+    assert written([*cut, *more, usage()]) == written([*cut, usage()])
+
+
+def test_answer_that_is_cut_before_its_first_text_has_no_items() -> None:
+    events, response = written([chunk("content_filter"), usage()])
+    assert kinds(events) == ["created", "in_progress", "incomplete"]
+    assert response["output"] == []
+
+
+def test_moderation_is_a_part_of_the_response_at_its_end() -> None:
+    writer = a_writer()
+    events = writer.begin()
+    error = NotModerated("timeout", "too slow")
+    chunks = answer("Once", finish_reason="content_filter")
+    told = moderation_chunk(chunk(), completion_moderation("baton-safety", [result_of({}, set())], error))
+    for one in (*chunks[:-1], told, chunks[-1]):
+        events += writer.take(one)
+    *_, last = writer.end(2)
+    assert EVENT.validate_python(last).response.moderation.output.code == "timeout"
+
+
 def test_generation_that_breaks_off_has_failed_with_what_there_is() -> None:
     events, response = written([chunk(role="assistant", content="Once")])
     assert kinds(events)[-1] == "failed"
@@ -111,7 +163,7 @@ pieces = st.one_of(
 )
 
 
-@given(st.lists(pieces, max_size=12), st.sampled_from(["stop", "length", "tool_calls", None]))
+@given(st.lists(pieces, max_size=12), st.sampled_from(["stop", "length", "tool_calls", "content_filter", None]))
 def test_events_are_valid_numbered_and_add_up_to_the_response(
     chunks: list[dict[str, Any]], finish_reason: str | None
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from api.wire.responses.events import Event, ResponseWriter
 from api.wire.responses.short_events import EventRestorer, is_last, shortened, whole
+from api.wire.safety.moderation_results import NotModerated, completion_moderation, response_moderation, result_of
 from tests.unit.api.wire.responses.test_events import RESPONSE
 from tests.unit.chat_chunks import Chunk, call, chunk, usage
 
@@ -36,19 +37,24 @@ chunks = st.lists(
     ),
     max_size=12,
 )
-ends = st.sampled_from(["stop", "length", "fail", "cancel"])
+ends = st.sampled_from(["stop", "length", "content_filter", "fail", "cancel"])
 
 
-def told(chunks: list[Chunk], end: str, is_background: bool, context: bool) -> list[Event]:
+def told(chunks: list[Chunk], end: str, is_background: bool, has_more: bool) -> list[Event]:
+    """`has_more`: the response gets fields that it was not created with."""
     numbers = count(1)
     response = created()
     writer = ResponseWriter(response, lambda prefix: f"{prefix}_{next(numbers)}")
     events = writer.queue() if is_background else []
-    if context:
+    if has_more:
         response["context"] = {"window": 7}
     events += writer.begin()
     for one in chunks:
         events += writer.take(one)
+    if has_more:
+        response["moderation"] = response_moderation(
+            completion_moderation("m", [result_of({"hate": 0.5}, ())], NotModerated("timeout", "slow"))
+        )
     match end:
         case "fail":
             events += writer.fail("lost")
@@ -63,9 +69,9 @@ def told(chunks: list[Chunk], end: str, is_background: bool, context: bool) -> l
 
 @given(chunks, ends, st.booleans(), st.booleans())
 def test_events_come_back_to_the_byte(
-    chunks: list[dict[str, Any]], end: str, is_background: bool, context: bool
+    chunks: list[dict[str, Any]], end: str, is_background: bool, has_more: bool
 ) -> None:
-    events = told(chunks, end, is_background, context)
+    events = told(chunks, end, is_background, has_more)
     lines = [shortened(event, created()) for event in events]
     assert whole(lines, msgspec.json.decode(msgspec.json.encode(created()))) == [
         msgspec.json.encode(event) for event in events

@@ -1,0 +1,98 @@
+"""What the screening finds in texts (OpenAI's /v1/moderations), and /v1/safety: the safety events of a tenant, and
+appeals against them. OpenAI lacks the latter.
+
+A person decides on appeals: `baton audit decide` (cluster/cli/audit.py).
+"""
+
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from api.identity.tenants import tenant_in_state
+from api.routes.services import services_of
+from api.server.json_body import object_of
+from api.state.postgres.audit_rows import StoredAudit
+from api.state.postgres.stores.appeals import Appeal
+from api.state.postgres.stores.audit import AuditFilter
+from api.state.stores import Stores
+from api.wire.pages import Part, listed, page_of
+from api.wire.safety import moderations
+from api.wire.safety.appeals import KNOWN, appeal_of, filters_of
+from api.wire.safety.moderation_results import result_of
+
+router = APIRouter(prefix="/v1")
+
+
+@router.post("/moderations")
+async def moderate(request: Request) -> dict[str, Any]:
+    """`model` is not looked at: there is one screening. The answer names the version of it."""
+    asked = moderations.moderation_request_of(await object_of(request, moderations.KNOWN))
+    version, scored = await services_of(request).frontend.moderated(asked.texts)
+    results = [result_of(one.scores, one.flagged, asked.further) for one in scored]
+    return moderations.moderations(uuid4().hex, version, results)
+
+
+@router.get("/safety/events")
+async def list_events(request: Request) -> dict[str, Any]:
+    """The newest first. `action`, `direction`, `category` and `request_id` are filters."""
+    query, page = AuditFilter(**filters_of(request.query_params)), page_of(request.query_params)
+    found = await _stores(request).audit.find(tenant_in_state(request), page, query)
+    return listed(Part([_event(stored) for stored in found.data], found.has_more))
+
+
+@router.get("/safety/events/{event}")
+async def retrieve_event(request: Request, event: str) -> dict[str, Any]:
+    return _event(await _stores(request).audit.get(tenant_in_state(request), event))
+
+
+@router.post("/safety/appeals")
+async def create_appeal(request: Request) -> dict[str, Any]:
+    asked = appeal_of(await object_of(request, KNOWN))
+    return _appeal(await _stores(request).appeals.open(tenant_in_state(request), asked.event, asked.reason))
+
+
+@router.get("/safety/appeals")
+async def list_appeals(request: Request) -> dict[str, Any]:
+    """The newest first."""
+    found = await _stores(request).appeals.find(tenant_in_state(request), page_of(request.query_params))
+    return listed(Part([_appeal(appeal) for appeal in found.data], found.has_more))
+
+
+@router.get("/safety/appeals/{appeal}")
+async def retrieve_appeal(request: Request, appeal: str) -> dict[str, Any]:
+    return _appeal(await _stores(request).appeals.get(tenant_in_state(request), appeal))
+
+
+def _stores(request: Request) -> Stores:
+    """Raises StateUnavailable."""
+    return services_of(request).chat_state.stores
+
+
+def _event(stored: StoredAudit) -> dict[str, Any]:
+    row = stored.row
+    return {
+        "id": row.id,
+        "object": "safety.event",
+        "created_at": int(row.at),
+        "request_id": row.request_id,
+        "direction": row.direction,
+        "action": row.action,
+        "categories": list(row.categories),
+        "policy_version": row.policy_version,
+        "verdicts": msgspec.json.decode(row.verdicts),
+    }
+
+
+def _appeal(appeal: Appeal) -> dict[str, Any]:
+    return {
+        "id": appeal.id,
+        "object": "safety.appeal",
+        "created_at": int(appeal.created_at.timestamp()),
+        "event_id": appeal.event,
+        "reason": appeal.reason,
+        "status": appeal.status,
+        "note": appeal.note,
+        "decided_at": None if appeal.decided_at is None else int(appeal.decided_at.timestamp()),
+    }

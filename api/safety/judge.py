@@ -1,0 +1,140 @@
+"""What a policy does about what the scans of one text have found. Pure."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from api.safety.classifiers.classifier import TextClassifier
+from api.safety.policy import OnPersonalData, Policy, Runs, SafetyStage
+from api.safety.scans.classified_words import ClassifierScan, ScoredWords
+from api.safety.scans.disguise import DisguiseScan
+from api.safety.scans.normalise import canonical
+from api.safety.scans.patterns import PatternScan, PatternSet
+from api.safety.scans.personal_data import KINDS, patterns_of, spans_in
+from api.safety.scans.rules import Rules, TextRole
+from api.safety.scans.screened_text import Cut, Found, Mask, Scan, ScreenedText
+from api.safety.scans.words import WordScan
+from api.safety.verdict import Category
+
+_PERSONAL = {kind.name: pattern for kind, pattern in zip(KINDS, patterns_of(KINDS), strict=True)}
+"""Their labels are the places of the kinds."""
+INJECTED = frozenset({TextRole.TOOL, TextRole.DOCUMENT})
+"""The texts in which orders to the model are an injection. From a user, they are a wish."""
+
+
+_SETS: dict[tuple[str, ...], PatternSet] = {}
+"""The kinds that some policy looks for."""
+
+
+def _patterns_of(kinds: tuple[str, ...]) -> PatternSet:
+    if kinds not in _SETS:
+        _SETS[kinds] = PatternSet([_PERSONAL[kind] for kind in kinds])
+    return _SETS[kinds]
+
+
+class Judged(NamedTuple):
+    """A text, and how it is judged."""
+
+    text: ScreenedText
+    judge: "PolicyJudge"
+
+
+class PolicyJudge:
+    """The findings of one text, and what they come to."""
+
+    def __init__(self, policy: Policy, shadow: Policy | None, role: TextRole) -> None:
+        """`shadow`: a policy that is tried out. What it would block is kept, and nothing is done about it."""
+        self._policy = policy
+        self._shadow = shadow
+        self._role = role
+        self._on_personal_data = policy.personal_data_out if role is TextRole.ANSWER else policy.personal_data_in
+        self._ways: list[Callable[[Found, str], Sequence[Cut | Mask]]] = []
+        self._wake: Callable[[], None] | None = None
+        self._allowed = {canonical(term).strip() for term in policy.allowed}
+        self.scores: dict[SafetyStage, dict[Category, float]] = {}
+        """The highest scores that each stage has found."""
+        self.masked: Counter[str] = Counter()
+        """Personal data that is masked, by kind."""
+        self.blocked: set[Category] = set()
+        self.would_block: set[Category] = set()
+        """What the shadow blocks and the policy does not."""
+        self.doubts: deque[int] = deque()
+        """The ends of what leaves doubt, in order. Whoever has cleared a doubt may remove it."""
+
+    def __call__(self, number: int, found: Found, text: str) -> Sequence[Cut | Mask]:
+        return self._ways[number](found, text)
+
+    def scans(self, rules: Rules, classifier: TextClassifier | None) -> list[Scan]:
+        """The scans that the policy wants of the text."""
+        scans: list[Scan] = []
+        if self._policy.stage(SafetyStage.LISTS).runs is not Runs.NEVER:
+            scans += [WordScan(rules.trie), DisguiseScan(rules.disguised), PatternScan(rules.patterns)]
+            self._ways += [lambda found, text: self._on_rule(rules, found, text)] * 3
+        kinds = self._kinds()
+        if kinds and self._policy.stage(SafetyStage.PERSONAL_DATA).runs is not Runs.NEVER:
+            scans.append(PatternScan(_patterns_of(kinds)))
+            self._ways.append(self._on_data)
+        runs = self._policy.stage(SafetyStage.CLASSIFIER).runs
+        if classifier is not None and runs is not Runs.NEVER:
+            scan = ClassifierScan(classifier, is_awake=runs is Runs.ALWAYS)
+            self._wake = scan.wake
+            scans.append(scan)
+            self._ways.append(lambda found, _: self._on_words(classifier.categories, found))
+        return scans
+
+    def _kinds(self) -> tuple[str, ...]:
+        """What personal data the policy looks for."""
+        on = self._on_personal_data
+        return tuple(kind.name for kind in KINDS if on.get(kind.name, OnPersonalData.ALLOW) is not OnPersonalData.ALLOW)
+
+    def _on_rule(self, rules: Rules, found: Found, text: str) -> Sequence[Cut]:
+        rule = rules.rules[found.label]
+        if not rule.is_for(self._role) or (self._allowed and canonical(text).strip() in self._allowed):
+            return ()
+        return self._cut(SafetyStage.LISTS, {rule.category: rule.score}, found)
+
+    def _on_words(self, categories: Sequence[Category], found: Found) -> Sequence[Cut]:
+        assert isinstance(found, ScoredWords)
+        return self._cut(SafetyStage.CLASSIFIER, dict(zip(categories, found.scores, strict=True)), found)
+
+    def _on_data(self, found: Found, text: str) -> Sequence[Cut | Mask]:
+        kind = KINDS[found.label]
+        spans = spans_in(kind, text)
+        if not spans:
+            return ()
+        if self._on_personal_data[kind.name] is OnPersonalData.BLOCK:
+            self._note(SafetyStage.PERSONAL_DATA, {Category.PERSONAL_DATA: 1.0})
+            self.blocked.add(Category.PERSONAL_DATA)
+            return [Cut(found.begin + spans[0][0])]
+        self.masked[kind.name] += len(spans)
+        return [Mask(found.begin + begin, found.begin + end, kind.mask) for begin, end in spans]
+
+    def _cut(self, stage: SafetyStage, scores: Mapping[Category, float], found: Found) -> Sequence[Cut]:
+        if self._role not in INJECTED and Category.PROMPT_INJECTION in scores:
+            scores = {category: score for category, score in scores.items() if category != Category.PROMPT_INJECTION}
+        self._note(stage, scores)
+        blocked = self._policy.blocked(scores)
+        if self._shadow is not None:
+            self.would_block.update(set(self._shadow.blocked(scores)).difference(blocked))
+        if blocked:
+            self.blocked.update(blocked)
+            return [Cut(found.begin)]
+        if self._policy.is_in_doubt(scores):
+            if not self.doubts or found.end > self.doubts[-1]:
+                self.doubts.append(found.end)
+            if self._wake is not None:
+                self._wake()
+        return ()
+
+    def _note(self, stage: SafetyStage, scores: Mapping[Category, float]) -> None:
+        highest = self.scores.setdefault(stage, {})
+        for category, score in scores.items():
+            highest[category] = max(score, highest.get(category, 0.0))
+
+
+def judged_text(
+    policy: Policy, shadow: Policy | None, role: TextRole, rules: Rules, classifier: TextClassifier | None
+) -> Judged:
+    """A text that is screened from its beginning on."""
+    judge = PolicyJudge(policy, shadow, role)
+    return Judged(ScreenedText(judge.scans(rules, classifier), judge), judge)

@@ -1,0 +1,102 @@
+"""The folder of policies and word lists (conf/safety/), read again when it changes.
+
+`policies/NAME.toml` is a policy, `lists/NAME.toml` is a word list, and `tenants.toml` says which tenant has which
+policy. A change that is not valid is logged, and what was valid before stays in force.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from api.safety.policy import Policy
+from api.safety.scans.rules import Rules, WordList
+
+logger = logging.getLogger("baton.safety")
+
+
+class TenantPolicies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tenants.toml`."""
+
+    default: str
+    """The policy of tenants that are not named."""
+    tenants: dict[str, str] = {}
+    """Policies by tenant, as `baton tenant` prints it."""
+
+
+class PolicyInForce(NamedTuple):
+    policy: Policy
+    version: str
+    shadow: Policy | None
+
+
+class SafetyData(NamedTuple):
+    """A valid state of the folder."""
+
+    rules: Rules
+    rules_version: str
+    """A hash of the lists."""
+    policies: dict[str, PolicyInForce]
+    names: TenantPolicies
+
+    def of_tenant(self, tenant: str) -> PolicyInForce:
+        return self.policies[self.names.tenants.get(tenant, self.names.default)]
+
+
+class PolicyFolder:
+    def __init__(self, folder: Path) -> None:
+        """Raises ValueError: a file is missing or not valid."""
+        self._folder = folder
+        self._seen = self._stamps()
+        self.data = _loaded(folder)
+
+    def refresh(self) -> bool:
+        """Read the folder if it has changed. Returns whether what is in force has changed."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return False
+        self._seen = stamps
+        try:
+            self.data = _loaded(self._folder)
+        except ValueError as error:
+            logger.error("the change of %s is not in force: %s", self._folder, error)
+            return False
+        logger.warning("the policies and lists of %s have changed", self._folder)
+        return True
+
+    def _stamps(self) -> dict[str, tuple[int, int]]:
+        """What tells the states of the folder apart."""
+        stamps: dict[str, tuple[int, int]] = {}
+        for file in self._folder.glob("**/*.toml"):
+            try:
+                stat = file.stat()
+            except OSError:
+                continue  # it was removed just now
+            stamps[str(file)] = (stat.st_mtime_ns, stat.st_size)
+        return stamps
+
+
+def _loaded(folder: Path) -> SafetyData:
+    """Raises ValueError."""
+    lists = [_read(file, WordList) for file in sorted((folder / "lists").glob("*.toml"))]
+    policies = {file.stem: _read(file, Policy) for file in sorted((folder / "policies").glob("*.toml"))}
+    names = _read(folder / "tenants.toml", TenantPolicies)
+    wanted = {names.default, *names.tenants.values(), *(policy.shadow for policy in policies.values() if policy.shadow)}
+    if missing := wanted - policies.keys():
+        raise ValueError(f"{folder}/policies has no {', '.join(sorted(missing))}.toml")
+    in_force = {
+        name: PolicyInForce(policy, policy.version, policies[policy.shadow] if policy.shadow else None)
+        for name, policy in policies.items()
+    }
+    version = hashlib.sha256(msgspec.json.encode(lists, order="deterministic")).hexdigest()[:16]
+    return SafetyData(Rules(lists), version, in_force, names)
+
+
+def _read(file: Path, of: Any) -> Any:
+    """Raises ValueError."""
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=of)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"{file}: {error}") from error

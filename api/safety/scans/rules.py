@@ -1,0 +1,86 @@
+"""Word lists as data, and all of them as one automaton for terms and one for each pattern. Pure."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from api.safety.scans.disguise import undisguised
+from api.safety.scans.normalise import canonical
+from api.safety.scans.patterns import Pattern, PatternSet
+from api.safety.scans.trie import Term, Trie
+from api.safety.verdict import Category
+
+
+class TextRole(StrEnum):
+    """Whose text is screened."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    """An earlier answer, as the client sends it."""
+    TOOL = "tool"
+    """What a tool has returned."""
+    DOCUMENT = "document"
+    """What was retrieved."""
+    ANSWER = "answer"
+    """What the model generates."""
+
+
+class RuleEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Terms and patterns that say the same of a text."""
+
+    score: Annotated[float, Meta(ge=0, le=1)]
+    """How likely a text with one of them is of the category. From 0.8 on, the tightest and the loosest thresholds block
+    it; from 0.2 on it leaves doubt, so that later stages look.
+    """
+    terms: list[str] = []
+    """Words and phrases, whole."""
+    stems: list[str] = []
+    """What words begin with."""
+    patterns: list[str] = []
+    """Regular expressions, of a text in lower case without accents."""
+
+
+class WordList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of conf/safety/lists/."""
+
+    category: Category
+    entries: list[RuleEntry]
+    roles: list[TextRole] = []
+    """The texts that the list is for; empty for all."""
+
+
+class Rule(NamedTuple):
+    """What a hit says."""
+
+    category: Category
+    score: float
+    roles: frozenset[TextRole]
+
+    def is_for(self, role: TextRole) -> bool:
+        return not self.roles or role in self.roles
+
+
+class Rules:
+    """All lists of a deployment. Labels of hits are places in `rules`."""
+
+    def __init__(self, lists: Iterable[WordList]) -> None:
+        """Raises ValueError: a term is empty or too long, or a pattern is not supported."""
+        self.rules: list[Rule] = []
+        terms: list[Term] = []
+        patterns: list[Pattern] = []
+        for one in lists:
+            for entry in one.entries:
+                label = len(self.rules)
+                self.rules.append(Rule(one.category, entry.score, frozenset(one.roles)))
+                terms += [Term(canonical(text).strip(), label) for text in entry.terms]
+                terms += [Term(canonical(text).strip(), label, is_stem=True) for text in entry.stems]
+                patterns += [Pattern(expression, label) for expression in entry.patterns]
+        self.patterns = PatternSet(patterns)
+        self.trie = Trie(terms)
+        disguised = [undisguised(term) for term in terms]
+        spaced_out = [term._replace(text=term.text.replace(" ", "")) for term in disguised if " " in term.text]
+        self.disguised = Trie([*disguised, *spaced_out])

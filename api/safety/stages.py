@@ -1,0 +1,66 @@
+"""The stages of the screening as a replica has them, and what the guard says of a text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from api.safety.classifiers.classifier import TextClassifier
+from api.safety.guards.dialects.dialect import GuardNonsense
+from api.safety.guards.guard import Guard, GuardUnavailable
+from api.safety.policy import Policy, SafetyStage
+from api.safety.scans.rules import Rules
+from api.safety.verdict import Category
+from cluster import metrics
+
+
+class Tokens(NamedTuple):
+    """The tokens of the served model."""
+
+    encode: Callable[[str], Sequence[int]]
+    decode: Callable[[Sequence[int]], str]
+    most_characters: int
+    """Characters of a request, at most, that are screened. The model could not read more."""
+
+
+class Stages(NamedTuple):
+    """What screens, with the lists that are in force."""
+
+    rules: Rules
+    rules_version: str
+    classifier: TextClassifier | None
+    guard: Guard | None
+
+
+@dataclass
+class GuardNotes:
+    """What the guard has said of one text."""
+
+    scores: dict[Category, float] = field(default_factory=dict)
+    error: str = ""
+    is_nonsense: bool = False
+    """The guard has answered, and not understandably. Whoever writes the text can provoke that."""
+    was_asked: bool = False
+    is_recorded: bool = False
+    """Whether it is on record what was done about the text."""
+    blocked: set[Category] = field(default_factory=set)
+
+    def fails_closed(self, policy: Policy) -> bool:
+        """Whether the text is blocked because the guard has not scored it."""
+        return self.is_nonsense or (bool(self.error) and policy.stage(SafetyStage.GUARD).fails_closed)
+
+
+async def ask_guard(stages: Stages, text: str, policy: Policy, notes: GuardNotes, *, is_answer: bool) -> None:
+    """Ask the guard about a text, and note what it says. There is a guard."""
+    assert stages.guard is not None
+    notes.was_asked = True
+    try:
+        deadline_s = policy.stage(SafetyStage.GUARD).deadline_s
+        scores = await stages.guard.scores(text, is_answer=is_answer, deadline_s=deadline_s)
+    except (GuardUnavailable, GuardNonsense) as error:
+        metrics.SAFETY_FAILURES.labels(SafetyStage.GUARD).inc()
+        notes.error = str(error) or type(error).__name__
+        notes.is_nonsense |= isinstance(error, GuardNonsense)
+        return
+    notes.blocked.update(policy.blocked(scores))
+    for category, score in scores.items():
+        notes.scores[category] = max(score, notes.scores.get(category, 0.0))

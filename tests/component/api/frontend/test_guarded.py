@@ -1,0 +1,139 @@
+"""Requests and answers that the guard has to judge: it is asked in doubt, holds back, and fails as the policy says."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from api.safety.audit.event import Direction, SafetyAction
+from tests.component.api.frontend.test_screening import CUT, ask, shown
+from tests.component.api.safety.guards.fake_guard import UNSAFE_WORD, FakeGuard, GuardFault
+from tests.component.app_with_fakes import FakeCluster, a_client, an_app
+from tests.component.fake_engines import FakeEngines
+from tests.component.safety_folder import safety_in
+
+LONG = "word " * 120
+POLICY = """
+default_threshold = "block_medium_and_above"
+[stages.guard]
+runs = "{runs}"
+fails_closed = {closed}
+deadline_s = 0.5
+"""
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
+]
+
+
+class Guarded:
+    def __init__(self, client: httpx.AsyncClient, engines: FakeEngines, guard: FakeGuard) -> None:
+        self.client = client
+        self.engines = engines
+        self.guard = guard
+
+    async def ask(self, text: str = "Hello", **form: Any) -> httpx.Response:
+        return await ask(self.client, form, messages=[{"role": "user", "content": text}])
+
+    def actions(self, direction: Direction) -> list[SafetyAction]:
+        return [event.action for event in self.engines.events if event.direction is direction]
+
+
+@asynccontextmanager
+async def guarded(
+    folder: Path, *, runs: str = "in_doubt", closed: bool = True, more: str = ""
+) -> AsyncIterator[Guarded]:
+    engines = FakeEngines()
+    async with FakeGuard("llama_guard") as guard:
+        config = {"url": guard.url, "model": "guard", "dialect": "llama_guard"}
+        policy = more + POLICY.format(runs=runs, closed=str(closed).lower())
+        frontend = await engines.frontend(512, safety_in(folder, policy, guard=config))
+        async with a_client(an_app(frontend, FakeCluster())) as client:
+            yield Guarded(client, engines, guard)
+        await frontend.close()
+
+
+async def test_guard_is_asked_in_doubt_alone(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as service:
+        assert shown(await service.ask()) == {0: ("Paris is nice.", "stop")}
+        assert service.guard.num_calls == 0
+        service.engines.says(f"A knife, {LONG}")
+        assert shown(await service.ask())[0][1] == "stop"
+        assert service.guard.num_calls == 1
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("text", [f"a knife and a {UNSAFE_WORD}", f"{LONG}, a knife and a {UNSAFE_WORD}"])
+async def test_input_that_the_guard_blocks_is_a_400(tmp_path: Path, text: str, is_streamed: bool) -> None:
+    async with guarded(tmp_path) as service:
+        response = await service.ask(text, stream=is_streamed)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, CUT)
+        assert response.headers["x-safety-event-id"] == service.engines.events[0].id
+        assert service.actions(Direction.INPUT) == [SafetyAction.BLOCKED]
+        assert "Paris" not in response.text
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("runs", ["in_doubt", "always"])
+async def test_answer_is_cut_before_the_window_that_the_guard_blocks(
+    tmp_path: Path, runs: str, is_streamed: bool
+) -> None:
+    async with guarded(tmp_path, runs=runs) as service:
+        service.engines.says(f"{LONG}A knife and a {UNSAFE_WORD}, {LONG}")
+        text, reason = shown(await service.ask(stream=is_streamed))[0]
+        assert reason == CUT
+        assert f"{LONG}A knife".startswith(text)
+        assert len(text) >= 500
+        assert service.actions(Direction.OUTPUT) == [SafetyAction.CUT]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("fault", [GuardFault.HANG, GuardFault.FAILS, GuardFault.CLOSED_AT_ONCE])
+@pytest.mark.parametrize("closed", [False, True])
+async def test_guard_that_is_away_fails_as_the_policy_says(
+    tmp_path: Path, fault: GuardFault, is_streamed: bool, closed: bool
+) -> None:
+    async with guarded(tmp_path, closed=closed) as service:
+        service.guard.fault = fault
+        service.engines.says(f"{LONG}A knife.")
+        text, reason = shown(await service.ask(stream=is_streamed))[0]
+        done = SafetyAction.FAILED_CLOSED if closed else SafetyAction.NOT_SCANNED
+        assert service.actions(Direction.OUTPUT) == [done]
+        assert (reason, "knife" in text) == ((CUT, False) if closed else ("stop", True))
+        refused = await service.ask("a knife", stream=is_streamed)
+        assert service.actions(Direction.INPUT)[-1] is done
+        assert refused.status_code == (400 if closed else 200)
+
+
+async def test_nonsense_fails_closed_whatever_the_policy_says(tmp_path: Path) -> None:
+    async with guarded(tmp_path, closed=False) as service:
+        service.guard.fault = GuardFault.NONSENSE
+        assert (await service.ask("a knife")).status_code == 400
+        assert service.actions(Direction.INPUT) == [SafetyAction.FAILED_CLOSED]
+
+
+async def test_strict_policy_lets_no_engine_work_before_the_verdict(tmp_path: Path) -> None:
+    text = f"a knife and a {UNSAFE_WORD}"
+    for more, num_started in (("is_strict = true\n", 0), ("", 1)):
+        async with guarded(tmp_path, more=more) as service:
+            assert (await service.ask(text, stream=True)).status_code == 400
+            assert len(service.engines.requests) == num_started
+
+
+async def test_live_answers_leave_before_the_verdict_and_end_with_it(tmp_path: Path) -> None:
+    async with guarded(tmp_path, more="is_live = true\n") as service:
+        service.engines.says(f"A knife and a {UNSAFE_WORD}, {LONG}{LONG}")
+        text, reason = shown(await service.ask(stream=True))[0]
+        assert reason == CUT
+        assert text.startswith("A knife")
+
+
+async def test_policy_that_demands_the_record_refuses_without_one(tmp_path: Path) -> None:
+    async with guarded(tmp_path, more="needs_audit = true\n") as service:
+        service.engines.audit_is_full = True
+        response = await service.ask(stream=True)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+        assert service.engines.requests == []

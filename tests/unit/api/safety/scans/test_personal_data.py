@@ -1,0 +1,69 @@
+"""Personal data is masked, the rest of the text stays, and numbers that are none are left alone."""
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stdnum import luhn
+
+from api.safety.scans.patterns import PatternScan, PatternSet
+from api.safety.scans.personal_data import KINDS, patterns_of, spans_in
+from api.safety.scans.screened_text import Cut, Found, Mask, ScreenedText
+from tests.unit.api.safety.scans.shown_text import shown_parts
+
+PATTERNS = patterns_of(KINDS)
+
+
+def judge(number: int, found: Found, text: str) -> list[Cut | Mask]:
+    kind = KINDS[found.label]
+    return [Mask(found.begin + begin, found.begin + end, kind.mask) for begin, end in spans_in(kind, text)]
+
+
+def masked(text: str, length: int = 1000) -> str:
+    screened = ScreenedText([PatternScan(PatternSet(PATTERNS))], judge)
+    return "".join(shown_parts(screened, [text[at : at + length] for at in range(0, len(text), length)]))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("My card is 4111 1111 1111 1111.", "My card is [CARD]."),
+        ("12 4111-1111-1111-1111 35", "12 [CARD] 35"),
+        ("４１１１１１１１１１１１１１１１", "[CARD]"),
+        ("41\u200b11 1111 1111 1111", "[CARD]"),
+        ("order 4111 1111 1111 1112", "order 4111 1111 1111 1112"),
+        ("IBAN DE89 3704 0044 0532 0130 00 please", "IBAN [IBAN] please"),
+        ("GB82WEST12345698765432", "[IBAN]"),
+        ("SSN 536-22-8726", "SSN [SSN]"),
+        ("not 078-05-1120 x", "not 078-05-1120 x"),
+        ("write to Ann.Lee+x@example.co.uk!", "write to [EMAIL]!"),
+        ("call +49 30 901820 or (415) 555-2671 now", "call [PHONE] or [PHONE] now"),
+        ("key sk-abcdefghijklmnop1234", "key [SECRET]"),
+        ("at 10.0.0.1, not at 1.2.3", "at [IP], not at 1.2.3"),
+        ("In 2024 we sold 12 345 678 of 3.14", "In 2024 we sold 12 345 678 of 3.14"),
+    ],
+)
+@pytest.mark.parametrize("length", [1, 3, 1000])
+def test_personal_data_is_masked_and_the_rest_stays(text: str, shown: str, length: int) -> None:
+    assert masked(text, length) == shown
+
+
+@cache
+def _card(digits: str) -> str:
+    return digits + luhn.calc_check_digit(digits)
+
+
+@given(
+    st.text(st.characters(categories=["Ll", "Lu"]), max_size=10),
+    st.integers(0, 10**14 - 1),
+    st.lists(st.sampled_from(["", " ", "-"]), min_size=15, max_size=15),
+    st.integers(1, 9),
+)
+def test_no_card_passes_however_it_is_written_and_cut(
+    word: str, number: int, separators: list[str], length: int
+) -> None:
+    card = _card(f"4{number:014d}")
+    written = "".join(digit + separator for digit, separator in zip(card, [*separators, ""], strict=True))
+    shown = masked(f"{word} {written} {word}", length)
+    assert shown == f"{word} [CARD] {word}"
