@@ -30,10 +30,17 @@ class _Mark(NamedTuple):
 
 
 def undisguised(term: Term) -> Term:
-    """The term as the scan reads it."""
+    """The term as the scan reads it: without the blanks that follow a word of one letter."""
     letters: list[str] = []
+    num_in_word = 0
     for character in term.text:
         read = _DIGITS.get(character, character if character.isalnum() else " ")
+        if read == " ":
+            is_dropped, num_in_word = num_in_word == 1, 0
+            if is_dropped:
+                continue
+        else:
+            num_in_word += 1
         if not letters or letters[-1] != read:
             letters.append(read)
     return term._replace(text="".join(letters).strip() or term.text)
@@ -93,7 +100,7 @@ class DisguiseScan:
         if is_disguise:
             self._marks.append(_Mark(begin, is_space=False))
         self._num_in_word += 1
-        self._num_same = self._num_same + 1 if letter == self._last and not self._is_spaced else 1
+        self._num_same = self._num_same + 1 if letter == self._last else 1
         self._last = letter
         if self._num_same == 1:
             spaced, self._is_spaced = self._is_spaced, False

@@ -81,6 +81,5 @@ class Rules:
                 patterns += [Pattern(expression, label) for expression in entry.patterns]
         self.patterns = PatternSet(patterns)
         self.trie = Trie(terms)
-        disguised = [undisguised(term) for term in terms]
-        spaced_out = [term._replace(text=term.text.replace(" ", "")) for term in disguised if " " in term.text]
-        self.disguised = Trie([*disguised, *spaced_out])
+        spaced_out = [term._replace(text=term.text.replace(" ", "")) for term in terms if " " in term.text]
+        self.disguised = Trie(undisguised(term) for term in (*terms, *spaced_out))

@@ -4,10 +4,13 @@ import logging
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from api.safety.policy import Threshold
+from api.safety.judge import judged_text
+from api.safety.policy import Policy, Threshold
 from api.safety.policy_folder import PolicyFolder
+from api.safety.scans.rules import TextRole, WordList
 from api.safety.verdict import Category
 from cluster.repository import REPO_ROOT
 from tests.component.safety_folder import safety_in
@@ -77,3 +80,20 @@ def test_folder_of_the_repository_is_valid() -> None:
     assert {"off", "standard", "strict"} <= data.policies.keys()
     for name in data.policies:
         assert data.policies[name].policy.threshold(Category.SEXUAL_MINORS) is Threshold.LOW
+
+
+LEET = str.maketrans("oieast", "013457")
+
+
+def test_terms_of_the_repository_are_found_plain_spaced_out_and_in_leetspeak() -> None:
+    folder = REPO_ROOT / "conf" / "safety"
+    rules = PolicyFolder(folder).data.rules
+    policy = Policy(default_threshold=Threshold.LOW)
+    for file in (folder / "lists").glob("*.toml"):
+        for entry in msgspec.toml.decode(file.read_bytes(), type=WordList).entries:
+            for term in (*entry.terms, *entry.stems):
+                for text in (term, " ".join(term.replace(" ", "")), term.translate(LEET)):
+                    judged = judged_text(policy, None, TextRole.TOOL, rules, None)
+                    judged.text.feed(f"Well, {text}, so to say")
+                    judged.text.finish()
+                    assert judged.judge.blocked, text
