@@ -25,7 +25,7 @@ help: ## print this list
 setup: $(STAMP) compile ## create the environment from the lock file
 
 # Optional: without compiled modules everything works, only slower, so a failure does not stop make
-compile: $(STAMP) ## compile the placement modules to machine code: once per version of the sources, takes a minute
+compile: $(STAMP) ## compile the modules of placement and screening to machine code: once per version of the sources, takes a minute
 	-@$(BIN)/baton compile
 
 serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml

@@ -84,7 +84,7 @@ class OnPersonalData(StrEnum):
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     thresholds: dict[Category, Threshold] = {}
     """By category; `default_threshold` for the others."""
-    default_threshold: Threshold = Threshold.MEDIUM
+    default_threshold: Threshold = Threshold.ONLY_HIGH
     stages: dict[SafetyStage, StagePolicy] = {}
     """How each stage runs. A guard that is missing here runs in doubt; the other stages always run."""
     personal_data_in: dict[str, OnPersonalData] = {}

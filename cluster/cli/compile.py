@@ -40,7 +40,7 @@ operator returns to an earlier version.
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "compile",
-        help="compile the placement modules to machine code: several times as many placements per second",
+        help="compile the modules of placement and screening to machine code: several times as fast placement and screening",
         description="Compiles the modules that placement runs through with mypyc, once for each version of the "
         "sources. A build takes a minute. Without a C compiler, the command prints what is missing and ends with 0: "
         "the sources run, only slower. Edited sources run uncompiled until the next build. "
@@ -59,19 +59,20 @@ def _compile(_: argparse.Namespace) -> int:
 
 def _compile_if_needed(target: Path) -> int:
     if is_built(target):
-        print(f"The placement modules are already compiled ({_shown(target)}).")
+        print(f"The modules of placement and screening are already compiled ({_shown(target)}).")
         return 0
     missing = what_is_missing()
     if missing is not None:
         return _not_compiled(missing)
-    print(
-        f"Compiling {len(compiled.MODULES)} placement modules (once per version of the sources; a minute)", flush=True
-    )
+    print(f"Compiling {len(compiled.MODULES)} modules (once per version of the sources; a minute)", flush=True)
     return _build_at(target)
 
 
 def _not_compiled(why: str) -> int:
-    print(f"baton: the placement modules are not compiled: {why}. Their sources run, slower.", file=sys.stderr)
+    print(
+        f"baton: the modules of placement and screening are not compiled: {why}. Their sources run, slower.",
+        file=sys.stderr,
+    )
     return 0
 
 
@@ -87,11 +88,14 @@ def _build_at(target: Path) -> int:
             text=True,
         )
         if made.returncode:
-            print(f"{made.stdout}\nbaton: the placement modules could not be compiled.", file=sys.stderr)
+            print(
+                f"{made.stdout}\nbaton: the modules of placement and screening could not be compiled.", file=sys.stderr
+            )
             return 1
         if compiled.folder() != target:
             print(
-                "baton: the sources changed during the build: the placement modules are not compiled.", file=sys.stderr
+                "baton: the sources changed during the build: the modules of placement and screening are not compiled.",
+                file=sys.stderr,
             )
             return 1
         if target.exists():  # an existing build was made with another compiler or flags, or is damaged

@@ -4,7 +4,7 @@
 the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton probe` shows the
 links of a running service. `baton tenant` prints the tenant of an API key, erases tenants and rotates their keys.
 `baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton compile`
-compiles the placement modules. `baton simulate` compares placement policies.
+compiles the modules of placement and screening. `baton simulate` compares placement policies.
 """
 
 import argparse
