@@ -67,8 +67,9 @@ class Release:
                 task.cancel()
             await asyncio.gather(*self._asked, return_exceptions=True)
             for answer in self._answers:
-                with suppress(StateUnavailable):  # nothing leaves any more
-                    await self._screening.finish(answer)
+                if answer.screen.has_left and self._held is None:
+                    with suppress(StateUnavailable):  # nothing leaves any more
+                        await self._screening.finish(answer)
 
     async def _screened(self, screening: Screening, pieces_of: PiecesOf) -> AsyncGenerator[SequencePiece, None]:
         verdict = screening.input_verdict

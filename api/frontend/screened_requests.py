@@ -93,6 +93,9 @@ class ScreenedRequests:
 def _asked(settings: SafetySettings | None) -> AskedThresholds:
     if settings is None:
         return AskedThresholds({}, {})
+    if Category.PERSONAL_DATA in settings.thresholds:
+        message = "personal data has no threshold: the policy says what is done about each kind"
+        raise InvalidRequest(message, SETTINGS, "unsupported_value")
     own = {Category(name): Threshold(value) for name, value in settings.thresholds.items()}
     moderation = settings.moderation
     blocks_input, blocks_output = (moderation.blocks_input, moderation.blocks_output) if moderation else (False, False)

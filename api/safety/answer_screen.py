@@ -55,6 +55,8 @@ class AnswerScreen:
         self.is_over = False
         """Whether its last piece has left."""
         self.is_cut = False
+        self.has_left = False
+        """Whether anything has."""
 
     def put(self, piece: Piece) -> list[Piece]:
         """The pieces that leave with this one. Nothing leaves after the end or a cut."""
@@ -112,10 +114,11 @@ class AnswerScreen:
         up_to = min(self._decided_to, self._guarded_to) if is_waiting and not self._is_live else self._decided_to
         released = self._queue.release(up_to, text.masks, holds_end=is_waiting)
         self.is_over = bool(released) and released[-1].finish_reason is not None
+        self.has_left = self.has_left or bool(released)
         return released
 
     def _cut(self, at: int) -> list[Piece]:
-        self.is_over = self.is_cut = True
+        self.is_over = self.is_cut = self.has_left = True
         return self._queue.cut(at, self.judged.text.masks)
 
     @property

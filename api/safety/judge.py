@@ -5,21 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from api.safety.classifiers.classifier import TextClassifier
-from api.safety.policy import OnPersonalData, Policy, Runs, SafetyStage
+from api.safety.policy import NEVER_OFF, OnPersonalData, Policy, Runs, SafetyStage
 from api.safety.scans.classified_words import ClassifierScan, ScoredWords
 from api.safety.scans.disguise import DisguiseScan
 from api.safety.scans.normalise import canonical
 from api.safety.scans.patterns import PatternScan, PatternSet
 from api.safety.scans.personal_data import KINDS, patterns_of, spans_in
-from api.safety.scans.rules import Rules, TextRole
+from api.safety.scans.rules import Rules, TextRole, counted
 from api.safety.scans.screened_text import Cut, Found, Mask, Scan, ScreenedText
 from api.safety.scans.words import WordScan
 from api.safety.verdict import Category
 
 _PERSONAL = {kind.name: pattern for kind, pattern in zip(KINDS, patterns_of(KINDS), strict=True)}
 """Their labels are the places of the kinds."""
-INJECTED = frozenset({TextRole.TOOL, TextRole.DOCUMENT})
-"""The texts in which orders to the model are an injection. From a user, they are a wish."""
 
 
 _SETS: dict[tuple[str, ...], PatternSet] = {}
@@ -47,7 +45,8 @@ class PolicyJudge:
         self._policy = policy
         self._shadow = shadow
         self._role = role
-        self._on_personal_data = policy.personal_data_out if role is TextRole.ANSWER else policy.personal_data_in
+        on = policy.personal_data_out if role is TextRole.ANSWER else policy.personal_data_in
+        self._on_personal_data = {str(kind): what for kind, what in on.items()}
         self._ways: list[Callable[[Found, str], Sequence[Cut | Mask]]] = []
         self._wake: Callable[[], None] | None = None
         self._allowed = {canonical(term).strip() for term in policy.allowed}
@@ -89,7 +88,8 @@ class PolicyJudge:
 
     def _on_rule(self, rules: Rules, found: Found, text: str) -> Sequence[Cut]:
         rule = rules.rules[found.label]
-        if not rule.is_for(self._role) or (self._allowed and canonical(text).strip() in self._allowed):
+        is_allowed = self._allowed and rule.category not in NEVER_OFF and canonical(text).strip() in self._allowed
+        if is_allowed or not rule.is_for(self._role):
             return ()
         return self._cut(SafetyStage.LISTS, {rule.category: rule.score}, found)
 
@@ -106,12 +106,12 @@ class PolicyJudge:
             self._note(SafetyStage.PERSONAL_DATA, {Category.PERSONAL_DATA: 1.0})
             self.blocked.add(Category.PERSONAL_DATA)
             return [Cut(found.begin + spans[0][0])]
+        self._note(SafetyStage.PERSONAL_DATA, {Category.PERSONAL_DATA: 1.0})
         self.masked[kind.name] += len(spans)
         return [Mask(found.begin + begin, found.begin + end, kind.mask) for begin, end in spans]
 
     def _cut(self, stage: SafetyStage, scores: Mapping[Category, float], found: Found) -> Sequence[Cut]:
-        if self._role not in INJECTED and Category.PROMPT_INJECTION in scores:
-            scores = {category: score for category, score in scores.items() if category != Category.PROMPT_INJECTION}
+        scores = counted(self._role, scores)
         self._note(stage, scores)
         blocked = self._policy.blocked(scores)
         if self._shadow is not None:

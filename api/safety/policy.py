@@ -6,7 +6,7 @@ A tenant has a policy (conf/safety/). A request may tighten it for itself by `sa
 import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -75,6 +75,10 @@ _ALWAYS = StagePolicy()
 _GUARD = StagePolicy(runs=Runs.IN_DOUBT)
 
 
+PersonalKind = Literal["iban", "card", "ssn", "email", "secret", "phone", "ip"]
+"""The kinds of personal data (api/safety/scans/personal_data.py)."""
+
+
 class OnPersonalData(StrEnum):
     ALLOW = "allow"
     MASK = "mask"
@@ -87,15 +91,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     default_threshold: Threshold = Threshold.ONLY_HIGH
     stages: dict[SafetyStage, StagePolicy] = {}
     """How each stage runs. A guard that is missing here runs in doubt; the other stages always run."""
-    personal_data_in: dict[str, OnPersonalData] = {}
+    personal_data_in: dict[PersonalKind, OnPersonalData] = {}
     """By kind of personal data, in what clients send; kinds that are missing are allowed."""
-    personal_data_out: dict[str, OnPersonalData] = {}
+    personal_data_out: dict[PersonalKind, OnPersonalData] = {}
     """The same in answers."""
     is_strict: bool = False
     """Whether no engine works on a prompt before its verdict. If not, prefill may start, and nothing is released."""
     is_live: bool = False
-    """Whether answers leave before the classifier and the guard have seen them: a late violation ends the stream, and
-    what has left stays. Lists and personal data hold back in any case.
+    """Whether answers leave before the guard has judged them: a late violation ends the stream, and what has left
+    stays. The other stages hold back in any case.
     """
     allowed: list[str] = []
     """Terms that no list finds."""

@@ -31,6 +31,11 @@ class PolicyInForce(NamedTuple):
     version: str
     shadow: Policy | None
 
+    @property
+    def cache_version(self) -> str:
+        """What texts that were cleared were cleared by."""
+        return self.version if self.shadow is None else f"{self.version}/{self.shadow.version}"
+
 
 class SafetyData(NamedTuple):
     """A valid state of the folder."""
@@ -60,8 +65,11 @@ class PolicyFolder:
         self._seen = stamps
         try:
             self.data = _loaded(self._folder)
-        except ValueError as error:
-            logger.error("the change of %s is not in force: %s", self._folder, error)
+        except (
+            Exception
+        ) as error:  # whatever is in the files, what was valid stays in force, and the next change counts
+            known = isinstance(error, ValueError)
+            logger.error("the change of %s is not in force: %s", self._folder, error, exc_info=None if known else error)
             return False
         logger.warning("the policies and lists of %s have changed", self._folder)
         return True

@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from api.safety.judge import Judged, PolicyJudge, judged_text
-from api.safety.policy import Policy, Threshold
+from api.safety.policy import OnPersonalData, PersonalKind, Policy, Threshold
 from api.safety.scans.rules import TextRole
 from api.safety.stages import GuardNotes, Stages, ask_guard
 from api.safety.verdict import MEDIUM_FROM, Category, highest
@@ -18,7 +18,10 @@ SLICE_LENGTH = 2048
 """Characters that are screened at a time in the thread. More holds up what waits for the thread, and the event loop,
 which needs the interpreter's lock; fewer changes threads more often.
 """
-_ANYTHING = Policy(thresholds=dict.fromkeys(Category, Threshold.OFF))
+_ANYTHING = Policy(
+    thresholds=dict.fromkeys(Category, Threshold.OFF),
+    personal_data_in=dict.fromkeys(get_args(PersonalKind), OnPersonalData.MASK),
+)
 """It blocks nothing, so that the whole text is read; except for what no policy may let pass."""
 
 T = TypeVar("T")
@@ -61,5 +64,5 @@ async def scored_text(text: str, stages: Stages, in_thread: InThread[Any]) -> Sc
     await read_whole(judged, text, in_thread if len(text) > LONG_INPUT else None)
     notes = GuardNotes()
     if stages.guard is not None:
-        await ask_guard(stages, text, _ANYTHING, notes, is_answer=False)
+        await ask_guard(stages, text, _ANYTHING, notes, TextRole.DOCUMENT)
     return scored_by([judged.judge], notes)

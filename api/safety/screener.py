@@ -92,7 +92,7 @@ class Screener:
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_INTERVAL_S)
-            self._folder.refresh()
+            await asyncio.to_thread(self._folder.refresh)
 
 
 def _tightened(in_force: PolicyInForce, asked: Mapping[Category, Threshold]) -> PolicyInForce:

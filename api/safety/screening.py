@@ -8,6 +8,7 @@ instead of by the prompt (`input_verdict`).
 import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from api.safety.answer_screen import AnswerScreen, GuardWindow
@@ -20,10 +21,14 @@ from api.safety.request_texts import InputText, has_many_parts, texts_in, with_m
 from api.safety.scans.rules import TextRole
 from api.safety.scored_text import LONG_INPUT, InThread, Scored, read_whole, scored_by
 from api.safety.stages import GuardNotes, Stages, Tokens, ask_guard
-from cluster.errors import UNFORESEEN, ContentFiltered, InvalidRequest, ServingError
+from cluster.errors import UNFORESEEN, ContentFiltered, InvalidRequest, ServingError, StateUnavailable
 
 logger = logging.getLogger("baton.safety")
 
+CALLS_AT_ONCE = 8
+"""Texts of one request that the guard is asked about at a time. More lets one request take the guard from others; fewer
+judges long chats later.
+"""
 Digests = Mapping[InputText, bytes]
 """Texts, and what each is known by once it is cleared."""
 
@@ -56,6 +61,8 @@ class Screening:
         """The error that ends the request, or None if it may be answered. Nothing may leave before it is there."""
         self.tells: str | None = None
         """What the answer calls that which has screened it; None if it does not tell what was found."""
+        self._whole = ""
+        """All texts of the input, those that were cleared before included."""
         self._answers: list[ScreenedAnswer] = []
         self._input_scored = Scored({}, set(), "")
 
@@ -81,7 +88,10 @@ class Screening:
         else:
             await self._passed(new, judged, GuardNotes())
         masks = {text: one.text.masks for text, one in judged.items() if one.text.masks}
-        return with_masks(body, masks, self._tokens.decode) if masks else body
+        if not masks:
+            return body
+        decode, is_small = self._tokens.decode, not (is_long or has_many_parts(body))
+        return with_masks(body, masks, decode) if is_small else await in_thread(lambda: with_masks(body, masks, decode))
 
     def answer(self) -> ScreenedAnswer:
         """A sequence of the answer, to be screened."""
@@ -104,7 +114,7 @@ class Screening:
     async def is_blocked(self, answer: ScreenedAnswer, window: GuardWindow) -> bool:
         """Whether the guard, or its absence, blocks a window."""
         policy, notes = self._of_output.policy, answer.notes
-        await ask_guard(self._stages, window.text, policy, notes, is_answer=True)
+        await ask_guard(self._stages, window.text, policy, notes, TextRole.ANSWER)
         return bool(notes.blocked) or notes.fails_closed(policy)
 
     def scored(self) -> tuple[Scored, list[Scored]]:
@@ -133,7 +143,8 @@ class Screening:
         if sum(len(string) for text in texts for string in text.strings) > self._tokens.most_characters:
             most = f"{self._tokens.most_characters:,} characters"
             raise InvalidRequest(f"the request has more than {most}", None, "context_length_exceeded")
-        version = f"{self._of_input.version}/{self._stages.rules_version}"
+        self._whole = "\n".join(text.text for text in texts)
+        version = f"{self._of_input.cache_version}/{self._stages.rules_version}"
         digests = {text: text.digest(version) for text in texts}
         return {text: digest for text, digest in digests.items() if self.tells or digest not in self._cleared}
 
@@ -142,22 +153,32 @@ class Screening:
             judged = await self._judged(texts, in_thread)
             if any(one.judge.blocked for one in judged.values()):
                 return await self._refused(judged, SafetyAction.BLOCKED, GuardNotes())
+        except asyncio.CancelledError:
+            await self._broken_off()
+            raise
         except Exception as error:
-            return _unscreened(error)
+            return await self._unscreened(error)
         return await self._guard_verdict(texts, judged)
 
     async def _guard_verdict(self, texts: Digests, judged: Mapping[InputText, Judged]) -> ServingError | None:
         notes, policy = GuardNotes(), self._of_input.policy
         try:
-            asked = [text.text for text, one in judged.items() if self._asks_guard({text: one})]
-            await asyncio.gather(*(ask_guard(self._stages, text, policy, notes, is_answer=False) for text in asked))
+            asked = [text for text, one in judged.items() if self._asks_guard({text: one})]
+            for begin in range(0, len(asked), CALLS_AT_ONCE):
+                now = asked[begin : begin + CALLS_AT_ONCE]
+                await asyncio.gather(*(ask_guard(self._stages, one.text, policy, notes, one.role) for one in now))
+                if notes.blocked or notes.fails_closed(policy):
+                    break
             if notes.blocked:
                 return await self._refused(judged, SafetyAction.BLOCKED, notes)
             if notes.fails_closed(policy):
                 return await self._refused(judged, SafetyAction.FAILED_CLOSED, notes)
             await self._passed(texts, judged, notes)
+        except asyncio.CancelledError:
+            await self._broken_off()
+            raise
         except Exception as error:
-            return _unscreened(error)
+            return await self._unscreened(error)
         return None
 
     async def _judged(self, texts: Digests, in_thread: InThread[Any] | None) -> dict[InputText, Judged]:
@@ -175,13 +196,12 @@ class Screening:
         runs = self._of_input.policy.stage(SafetyStage.GUARD).runs
         if self._stages.guard is None or runs is Runs.NEVER:
             return False
-        read = [one for text, one in judged.items() if text.role is not TextRole.SYSTEM]
-        return any(runs is Runs.ALWAYS or one.judge.doubts for one in read)
+        return any(runs is Runs.ALWAYS or one.judge.doubts for one in judged.values())
 
     async def _refused(
         self, judged: Mapping[InputText, Judged], action: SafetyAction, notes: GuardNotes
     ) -> ContentFiltered:
-        found = _found(judged, notes)
+        found = self._found(judged, notes)
         event = await self._record.keep(Direction.INPUT, action, self._of_input, found)
         blocked = sorted(notes.blocked.union(*(judge.blocked for judge in found.judges)))
         why = f"it was flagged for {', '.join(blocked)}" if blocked else "it could not be screened now"
@@ -193,19 +213,29 @@ class Screening:
         for text, one in judged.items():
             if not (one.judge.masked or one.judge.would_block or notes.error):
                 self._cleared[texts[text]] = None
-        found = _found(judged, notes)
+        found = self._found(judged, notes)
         self._input_scored = scored_by(found.judges, notes)
         await self._record.keep(Direction.INPUT, found.passing_action, self._of_input, found)
 
+    def _found(self, judged: Mapping[InputText, Judged], notes: GuardNotes) -> JudgedTexts:
+        """The hash is that of all texts; what may be kept is what was judged last, which is what was blocked."""
+        last = [*judged][-1].text if judged else None
+        return JudgedTexts([one.judge for one in judged.values()], notes, fingerprint(self._whole), last)
 
-def _found(judged: Mapping[InputText, Judged], notes: GuardNotes) -> JudgedTexts:
-    whole = "\n".join(text.text for text in judged)
-    return JudgedTexts([one.judge for one in judged.values()], notes, fingerprint(whole), whole)
+    async def _broken_off(self) -> None:
+        """The request has ended before the verdict on its input. Nothing has left."""
+        found = JudgedTexts([], GuardNotes(), fingerprint(self._whole), None, "the request ended before the verdict")
+        with suppress(StateUnavailable):
+            await self._record.keep(Direction.INPUT, SafetyAction.NOT_SCANNED, self._of_input, found)
 
-
-def _unscreened(error: Exception) -> ServingError:
-    """What a request ends with whose input could not be screened."""
-    if isinstance(error, ServingError):
-        return error
-    logger.error("the input of a request was not screened", exc_info=error)
-    return ServingError(UNFORESEEN)
+    async def _unscreened(self, error: Exception) -> ServingError:
+        """What a request ends with whose input could not be screened."""
+        if isinstance(error, ServingError):
+            return error
+        logger.error("the input of a request was not screened", exc_info=error)
+        found = JudgedTexts([], GuardNotes(), fingerprint(self._whole), None, type(error).__name__)
+        try:
+            await self._record.keep(Direction.INPUT, SafetyAction.FAILED_CLOSED, self._of_input, found)
+        except StateUnavailable as unrecorded:
+            return unrecorded
+        return ServingError(UNFORESEEN)

@@ -8,7 +8,7 @@ from api.safety.classifiers.classifier import TextClassifier
 from api.safety.guards.dialects.dialect import GuardNonsense
 from api.safety.guards.guard import Guard, GuardUnavailable
 from api.safety.policy import Policy, SafetyStage
-from api.safety.scans.rules import Rules
+from api.safety.scans.rules import Rules, TextRole, counted
 from api.safety.verdict import Category
 from cluster import metrics
 
@@ -49,18 +49,20 @@ class GuardNotes:
         return self.is_nonsense or (bool(self.error) and policy.stage(SafetyStage.GUARD).fails_closed)
 
 
-async def ask_guard(stages: Stages, text: str, policy: Policy, notes: GuardNotes, *, is_answer: bool) -> None:
+async def ask_guard(stages: Stages, text: str, policy: Policy, notes: GuardNotes, role: TextRole) -> None:
     """Ask the guard about a text, and note what it says. There is a guard."""
     assert stages.guard is not None
-    notes.was_asked = True
     try:
         deadline_s = policy.stage(SafetyStage.GUARD).deadline_s
-        scores = await stages.guard.scores(text, is_answer=is_answer, deadline_s=deadline_s)
+        is_answer = role is TextRole.ANSWER
+        scores = counted(role, await stages.guard.scores(text, is_answer=is_answer, deadline_s=deadline_s))
     except (GuardUnavailable, GuardNonsense) as error:
+        notes.was_asked = True
         metrics.SAFETY_FAILURES.labels(SafetyStage.GUARD).inc()
         notes.error = str(error) or type(error).__name__
         notes.is_nonsense |= isinstance(error, GuardNonsense)
         return
+    notes.was_asked = True
     notes.blocked.update(policy.blocked(scores))
     for category, score in scores.items():
         notes.scores[category] = max(score, notes.scores.get(category, 0.0))

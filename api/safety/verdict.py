@@ -37,8 +37,9 @@ class Level(StrEnum):
 
 
 LOW_FROM, MEDIUM_FROM, HIGH_FROM = 0.2, 0.5, 0.8
-"""Least scores of the levels. Scores are calibrated: of the texts with a score of 0.5, half are of the category. Higher
-lets more pass at each threshold; lower blocks more that is harmless.
+"""Least scores of the levels, which thresholds compare. A score is no probability: lists have scores that are set by
+hand, and so have guards that name none. What share of texts a score of the classifier stands for depends on their
+length (docs/safety-classifier.md). Higher lets more pass at each threshold; lower blocks more that is harmless.
 """
 
 

@@ -46,6 +46,13 @@ def near_duplicates(examples: Sequence[Example]) -> NDArray[np.int64]:
     return groups
 
 
+def nearest_learned(examples: Sequence[Example], parts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Of each text that is held out, its likeness to the text most like it that is not."""
+    vectors, is_held_out = _vectors(examples), parts == HELD_OUT
+    likeness: NDArray[np.float64] = (vectors[is_held_out] @ vectors[~is_held_out].T).max(axis=1).toarray().ravel()
+    return likeness
+
+
 def _firsts(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     """The first member of each one's group."""
     first: dict[int, int] = {}

@@ -14,13 +14,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from numpy.typing import NDArray
 
 from api.safety.classifiers.linear_classifier import LinearClassifier, LinearWeights
 from bench.matrix.cells import REPO_ROOT
 from bench.safety.examples import Example, categories_of, read_examples
 from bench.safety.measurement import measure
 from bench.safety.report import report
-from bench.safety.split import HELD_OUT, parts_of
+from bench.safety.split import HELD_OUT, nearest_learned, parts_of
 from bench.safety.training import train
 from bench.safety.word_vectors import read_vectors
 
@@ -39,19 +40,28 @@ def main() -> None:
     except ValueError as error:
         sys.exit(f"bench: {error}")
     parts = parts_of(examples)
-    held_out = [example for example, part in zip(examples, parts, strict=True) if part == HELD_OUT]
     weights = train(examples, parts, categories_of(examples), read_vectors())
     if is_check:
-        problems = _problems(weights, examples, held_out)
+        problems = _problems(weights, examples, parts)
         sys.exit("\n".join(f"bench: {problem}" for problem in problems) or 0)
     FOLDER.mkdir(parents=True, exist_ok=True)
     weights.save(FOLDER)
     classifier = LinearClassifier(weights)
-    REPORT.write_text(report(measure(classifier, held_out), examples, held_out, classifier.version))
+    REPORT.write_text(_report(classifier, examples, parts))
     print(f"{REPORT.relative_to(REPO_ROOT)} and weights {classifier.version} are written")
 
 
-def _problems(trained: LinearWeights, examples: list[Example], held_out: list[Example]) -> list[str]:
+def _report(classifier: LinearClassifier, examples: list[Example], parts: NDArray[np.int64]) -> str:
+    held_out = _held_out(examples, parts)
+    measured = measure(classifier, held_out, nearest_learned(examples, parts))
+    return report(measured, examples, held_out, classifier.version)
+
+
+def _held_out(examples: list[Example], parts: NDArray[np.int64]) -> list[Example]:
+    return [example for example, part in zip(examples, parts, strict=True) if part == HELD_OUT]
+
+
+def _problems(trained: LinearWeights, examples: list[Example], parts: NDArray[np.int64]) -> list[str]:
     try:
         committed = LinearClassifier.load(FOLDER)
     except ValueError as error:
@@ -60,9 +70,9 @@ def _problems(trained: LinearWeights, examples: list[Example], held_out: list[Ex
     again = LinearClassifier(trained)
     if list(again.categories) != list(committed.categories):
         problems.append("the committed weights have other categories")
-    elif (found := _difference(again, committed, held_out)) > MOST_DIFFERENT:
+    elif (found := _difference(again, committed, _held_out(examples, parts))) > MOST_DIFFERENT:
         problems.append(f"the committed weights give other scores, up to {found:.3f}")
-    if _text(REPORT) != report(measure(committed, held_out), examples, held_out, committed.version):
+    if _text(REPORT) != _report(committed, examples, parts):
         problems.append(f"{REPORT.relative_to(REPO_ROOT)} is not what the committed weights come to")
     return problems
 

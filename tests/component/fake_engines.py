@@ -1,5 +1,6 @@
 """Engines whose tokens a test chooses, behind vLLM's front half with the demo model."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
@@ -54,6 +55,7 @@ class FakeEngines:
         self.forced_paths: list[Path | None] = []
         self.num_ended = 0
         self.events: list[SafetyEvent] = []
+        self.has_event = asyncio.Event()
         self.audit_is_full = False
 
     def says(self, text: str, finish: FinishReason = FinishReason.STOP, stop_reason: str | None = None) -> None:
@@ -97,6 +99,7 @@ class FakeAudit:
         if self._engines.audit_is_full:
             return None
         self._engines.events.append(event)
+        self._engines.has_event.set()
         return self
 
     async def is_durable(self) -> bool:

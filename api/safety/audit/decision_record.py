@@ -15,6 +15,8 @@ from api.state.postgres.stores.items import new_id
 from cluster import metrics
 from cluster.errors import StateUnavailable
 
+WITHHELD = frozenset({SafetyAction.BLOCKED, SafetyAction.CUT, SafetyAction.FAILED_CLOSED})
+"""The actions whose texts may be kept. What passes with masks is not kept without them."""
 RECORD_PATIENCE_S = 5.0
 """How long a request waits for its record, if the policy demands it, in seconds. Longer has clients wait in an outage;
 shorter refuses requests during short ones.
@@ -47,7 +49,9 @@ class JudgedTexts(NamedTuple):
     sha256: bytes
     """Of the whole text."""
     text: str | None
-    """The whole text, if it may be kept."""
+    """What is kept of the text, if it may be."""
+    error: str = ""
+    """Why no stage has scanned it."""
 
     @property
     def passing_action(self) -> SafetyAction:
@@ -77,12 +81,15 @@ class DecisionRecord:
         """Put on record what was done about texts. Returns the id of the event. Raises StateUnavailable if the policy
         demands a record that cannot be kept.
         """
+        verdicts = self._verdicts(in_force.policy, found)
+        if action is SafetyAction.PASSED and not verdicts:
+            action = SafetyAction.NOT_SCANNED  # the stages that the policy has had no reason to look
         metrics.SAFETY_DECISIONS.labels(direction, action).inc()
         event, policy = new_id("sfe"), in_force.policy
         if action is SafetyAction.PASSED and not policy.audits_all:
             return event
         categories = found.notes.blocked.union(*(judge.blocked | judge.would_block for judge in found.judges))
-        keeps = policy.keeps_text and action is not SafetyAction.PASSED
+        keeps = policy.keeps_text and action in WITHHELD
         noted = self._audit.note(
             SafetyEvent(
                 id=event,
@@ -93,7 +100,7 @@ class DecisionRecord:
                 action=action,
                 policy_version=in_force.version,
                 categories=sorted(categories),
-                verdicts=self._verdicts(policy, found),
+                verdicts=verdicts,
                 text_sha256=found.sha256,
                 evidence=evidence_of(found.text) if keeps and found.text is not None else None,
             )
@@ -109,12 +116,14 @@ class DecisionRecord:
         if stages.classifier is not None:
             versions[SafetyStage.CLASSIFIER] = stages.classifier.version
         verdicts = [
-            StageVerdict(stage, version, highest(judge.scores.get(stage, {}) for judge in found.judges))
+            StageVerdict(stage, version, highest(judge.scores.get(stage, {}) for judge in found.judges), found.error)
             for stage, version in versions.items()
             if policy.stage(stage).runs is not Runs.NEVER
         ]
-        if notes.was_asked and stages.guard is not None:
-            verdicts.append(StageVerdict(SafetyStage.GUARD, stages.guard.version, notes.scores, notes.error))
+        if stages.guard is not None and (notes.was_asked or policy.stage(SafetyStage.GUARD).runs is Runs.ALWAYS):
+            verdicts.append(
+                StageVerdict(SafetyStage.GUARD, stages.guard.version, notes.scores, notes.error or found.error)
+            )
         return verdicts
 
 
@@ -124,9 +133,11 @@ async def _stored(noted: Noted | None) -> None:
         raise _unrecorded()
     try:
         async with asyncio.timeout(RECORD_PATIENCE_S):
-            await noted.is_durable()
+            is_stored = await noted.is_durable()
     except TimeoutError:
-        raise _unrecorded() from None
+        is_stored = False
+    if not is_stored:
+        raise _unrecorded()
 
 
 def _unrecorded() -> StateUnavailable:

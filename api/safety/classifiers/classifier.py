@@ -10,8 +10,9 @@ class ClassifierWindow(Protocol):
     """The last words of one text."""
 
     def add(self, word: str) -> Sequence[float]:
-        """Calibrated probabilities from 0 to 1 of the window that ends with this word, in the order of `categories`.
-        `word`: a maximal run of letters and digits of a canonical text.
+        """Scores from 0 to 1 of the window that ends with this word, in the order of `categories`. It is called on the
+        event loop for each word, so it has to be quick: slower models belong behind a guard's endpoint. `word`: a
+        maximal run of letters and digits of a canonical text.
         """
         ...
 

@@ -42,4 +42,4 @@ def _check(spec: str, classifier: TextClassifier) -> None:
     if len(set(categories)) != len(categories) or len(scores) != len(categories):
         raise ValueError(f"{spec} gives {len(scores)} scores for the categories {categories}")
     if not all(0 <= score <= 1 for score in scores):
-        raise ValueError(f"{spec} gives scores that are no probabilities: {scores}")
+        raise ValueError(f"{spec} gives scores that are not all from 0 to 1: {scores}")

@@ -3,8 +3,8 @@
 The sum of a window is that of its words' weights. So the next word is added, the word that leaves is subtracted, and
 nothing is looked at twice. Weights are whole numbers, so sums have no error that grows with the text.
 
-A score is a probability among texts like the examples (docs/safety-classifier.md). The more words a text has had, the
-more windows may have misled, so the same window scores less later on.
+A score orders texts; what share of texts it stands for is in docs/safety-classifier.md. The more words a text has had,
+the more windows may have misled, so the same window scores less later on.
 """
 
 import hashlib

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from api.safety.classifiers.classifier import TextClassifier
 from api.safety.verdict import LOW_FROM
 
-WINDOW_WORDS = 64
-"""Words that a classifier is given of the text before it is woken, in number: as many as its window has. More takes
+WORDS_ASLEEP = 64
+"""Words that a classifier is given of the text before it is woken, in number: Baton's own looks at 16. More takes
 memory per text; fewer judges a doubt by less of the text.
 """
 MOST_WORD_LENGTH = 64
@@ -34,7 +34,7 @@ class ClassifierScan:
     def __init__(self, classifier: TextClassifier, is_awake: bool) -> None:
         self._classifier = classifier
         self._window = classifier.start() if is_awake else None
-        self._asleep: deque[str] = deque(maxlen=WINDOW_WORDS)
+        self._asleep: deque[str] = deque(maxlen=WORDS_ASLEEP)
         """The last words before it is woken."""
         self._word: list[str] = []
         self._begin = 0

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 ESCAPE_LENGTH = 6
-"""Characters of an escape of JSON, as in tool arguments: a backslash, `u` and four hexadecimal digits."""
+"""Characters of an escape of a code point: a backslash, `u` and four hexadecimal digits."""
+LONGEST_ESCAPE = 2 * ESCAPE_LENGTH
+"""Characters of the escape of a code point beyond U+FFFF, which is a pair of surrogates."""
+_SHORT_ESCAPES = {**dict.fromkeys("nrtbf", " "), **{character: character for character in '"\\/'}}
+"""What follows a backslash in a string of JSON, as the character that it stands for. Elsewhere a backslash is one."""
+_JSON_BEGINS = frozenset("{[")
+"""A quotation mark after one of them, with or without white space, is taken for the beginning of JSON."""
+_HIGH, _LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)
+"""Surrogates."""
 _HEX = frozenset("0123456789abcdefABCDEF")
 _TAGS = range(0xE0020, 0xE007F)
 """Invisible copies of ASCII, which some models read."""
@@ -20,8 +28,13 @@ _LOOKS_LIKE = {
     **dict(zip("аеорсухіјѕԁһӏոցզԛԝꮃ", "aeopcyxijsdhlngzqww", strict=True)),
     **dict(zip("αβεηικνορτυχγ", "abenikvoptuxy", strict=True)),
     **dict(zip("ɑɡıɩʟⅼ∣ǀøđħłŧœ", "agiillllodhlto", strict=True)),
+    **dict(zip("ᴀʙᴄᴅᴇɢʜɪᴊᴋᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢьƅ", "abcdeghijkmnoprstuvwyzbb", strict=True)),
+    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+    **{chr(first + number): chr(97 + number) for first in (0x1F150, 0x1F170) for number in range(26)},
 }
-"""Letters of other scripts, and of phonetic alphabets, as the ASCII letters that they look like."""
+"""Letters of other scripts, of phonetic alphabets and in circles as the ASCII letters that they look like; dashes."""
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
+"""Letters of Hangul that are blank."""
 
 
 class Canonical(NamedTuple):
@@ -51,6 +64,8 @@ def _form(character: str) -> str:
         return chr(ord(character) - 0xE0000).lower()
     if character.isspace():
         return " "
+    if character in _FILLERS:
+        return ""
     seen = (c for c in unicodedata.normalize("NFKD", character) if unicodedata.category(c) not in _UNSEEN)
     folded = unicodedata.normalize("NFKD", "".join(seen).casefold())
     return "".join(
@@ -69,6 +84,10 @@ class Normaliser:
         """Characters of the text so far, those of `_escape` included."""
         self._escape = ""
         """The beginning of what may be an escape."""
+        self._is_json = False
+        """Whether JSON has begun, whose strings have escapes."""
+        self._last = ""
+        """The last character that is no white space."""
 
     @property
     def open_from(self) -> int:
@@ -88,12 +107,14 @@ class Normaliser:
         while position < len(text):
             character, length = text[position], 1
             if character == "\\":
-                known = escape_in(text[position : position + ESCAPE_LENGTH])
+                known = escape_in(text[position : position + LONGEST_ESCAPE], self._is_json)
                 if known is None:
                     self._escape = text[position:]
                     break
-                if known:
-                    character, length = known, ESCAPE_LENGTH
+                if known.length:
+                    character, length = known
+            else:
+                self._look_for_json(character)
             form = _FORMS[character]
             forms.append(form)
             offsets.extend([begin + position] * len(form))
@@ -107,9 +128,20 @@ class Normaliser:
         offsets = [begin + index for index, form in enumerate(forms) for _ in form]
         return Canonical("".join(forms), offsets)
 
+    def _look_for_json(self, character: str) -> None:
+        if character == '"' and self._last in _JSON_BEGINS:
+            self._is_json = True
+        if not character.isspace():
+            self._last = character
+
     def _plain(self, part: str) -> Canonical:
         begin = self._num_read
         self._num_read += len(part)
+        if '"' in part and not self._is_json:
+            for character in part:
+                self._look_for_json(character)
+        else:
+            self._last = part.rstrip()[-1:] or self._last
         if part.isascii() and part.isprintable():
             return Canonical(part.lower(), range(begin, begin + len(part)))
         forms = [_FORMS[character] for character in part]
@@ -117,15 +149,37 @@ class Normaliser:
         return Canonical("".join(forms), offsets)
 
 
-def escape_in(text: str) -> str | None:
-    """The character of the escape that a text begins with; "" if it begins with none, and None if more text may make it
-    one. `text`: at most ESCAPE_LENGTH characters, the first of which is a backslash.
+class Escape(NamedTuple):
+    character: str
+    length: int
+    """Characters that stand for it. 0 if they do not."""
+
+
+_NO_ESCAPE = Escape("", 0)
+
+
+def escape_in(text: str, is_json: bool) -> Escape | None:
+    """The escape that a text begins with; None if more text may make it one. `text`: at most LONGEST_ESCAPE characters,
+    the first of which is a backslash. `is_json`: whether the short escapes of JSON count.
     """
-    if text[1:2] not in ("", "u") or not _HEX.issuperset(text[2:]):
-        return ""
+    if len(text) == 1:
+        return None
+    if text[1] != "u":
+        short = _SHORT_ESCAPES.get(text[1]) if is_json else None
+        return _NO_ESCAPE if short is None else Escape(short, 2)
+    if not _HEX.issuperset(text[2:ESCAPE_LENGTH]):
+        return _NO_ESCAPE
     if len(text) < ESCAPE_LENGTH:
         return None
-    return chr(int(text[2:], 16))
+    code, rest = int(text[2:ESCAPE_LENGTH], 16), text[ESCAPE_LENGTH:]
+    if code not in _HIGH or not ("\\u".startswith(rest[:2]) and _HEX.issuperset(rest[2:])):
+        return Escape(chr(code), ESCAPE_LENGTH)
+    if len(text) < LONGEST_ESCAPE:
+        return None
+    low = int(rest[2:], 16)
+    if low not in _LOW:
+        return Escape(chr(code), ESCAPE_LENGTH)
+    return Escape(chr(0x10000 + (code - _HIGH.start) * 0x400 + low - _LOW.start), LONGEST_ESCAPE)
 
 
 def canonical(text: str) -> str:

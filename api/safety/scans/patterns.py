@@ -12,8 +12,12 @@ import interegular
 from interegular.fsm import anything_else
 
 MOST_MATCH_LENGTH = 256
-"""Characters of a match, at most, as the text has them. More holds back more of a text that never ends to match; fewer
-misses long matches.
+"""Characters of a match, at most, as the text has them. A longer one is found in pieces that overlap. More holds back
+more of a text that never ends to match; fewer cuts long matches into more pieces.
+"""
+KEPT_LENGTH = 80
+"""Characters of a longer match that the next one begins with, so that what lies across the border is in one of both: an
+IBAN with its separators has 67. More looks at more characters twice; fewer misses what is longer.
 """
 MOST_STATES = 2000
 """States of an automaton, at most. More takes memory; fewer refuses expressions with large numbers of repetitions."""
@@ -159,7 +163,7 @@ class PatternScan:
                 one.matched_to = one.end
             following = pattern.step(state, character)
             if following is not None and end - one.begin > MOST_MATCH_LENGTH:
-                one.begin = one.last_begin  # so that no long beginning hides a match
+                self._go_on_from_later(pattern, one, end, found)
             if following is None or end - one.begin > MOST_MATCH_LENGTH:
                 _ended(pattern, one, False, ended)
                 continue
@@ -175,6 +179,16 @@ class PatternScan:
             new.is_complete = pattern.is_match(state)
             kept[state] = _joined(new, kept.get(state))
         return kept
+
+    def _go_on_from_later(self, pattern: Pattern, one: _Open, end: int, found: list[PatternMatch]) -> None:
+        """Let go of the beginning of a long match, so that it hides nothing: what matches so far is found."""
+        matched_to = one.end if one.is_complete else one.matched_to
+        if matched_to is None:
+            one.begin = one.last_begin
+            return
+        found.append(PatternMatch(pattern.label, one.begin, matched_to))
+        one.begin = max(one.begin, end - KEPT_LENGTH)
+        one.matched_to = None
 
 
 def _joined(one: _Open, other: _Open | None) -> _Open:

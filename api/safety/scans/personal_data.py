@@ -57,12 +57,31 @@ def _ssns(text: str) -> Iterator[Span]:
 
 
 def _ibans(text: str) -> Iterator[Span]:
-    """An IBAN may be followed by further words."""
-    for end in range(len(text), 0, -1):
+    """An IBAN may have further words before and after it."""
+    begin = 0
+    while begin < len(text):
+        end = _end_of_iban(text, begin) if _begins_iban(text, begin) else None
+        if end is None:
+            begin += 1
+        else:
+            yield begin, end
+            begin = end
+
+
+def _begins_iban(text: str, begin: int) -> bool:
+    is_edge = begin == 0 or not text[begin - 1].isalnum()
+    return is_edge and text[begin : begin + 2].isalpha() and text[begin + 2 : begin + 4].isdecimal()
+
+
+def _end_of_iban(text: str, begin: int) -> int | None:
+    """The end of the longest IBAN that begins there."""
+    longest = min(len(text), begin + 2 * IBAN_LENGTHS.stop)
+    for end in range(longest, begin, -1):
         is_end = text[end - 1].isalnum() and not text[end : end + 1].isalnum()
-        if is_end and len(text[:end].replace(" ", "")) in IBAN_LENGTHS and iban.is_valid(text[:end]):
-            yield 0, end
-            return
+        bare = text[begin:end].replace(" ", "").replace("-", "") if is_end else ""
+        if len(bare) in IBAN_LENGTHS and iban.is_valid(bare):
+            return end
+    return None
 
 
 def _phones(text: str) -> Iterator[Span]:
@@ -87,12 +106,12 @@ def _numbers(text: str, lengths: range, is_valid: Callable[[str], bool]) -> Iter
 
 
 KINDS = (
-    Kind("iban", r"[a-z]{2}\d{2}( ?[a-z0-9]){11,45}", _ibans),
-    Kind("card", r"\d([ -]?\d){12,60}", _cards),
+    Kind("iban", r"[a-z]{2}\d{2}([ -]?[a-z0-9]){11,}", _ibans),
+    Kind("card", r"\d([ _-]{0,2}\d){12,}", _cards),
     Kind("ssn", r"\d{3}[- ]\d{2}[- ]\d{4}", _ssns),
     Kind("email", r"[a-z0-9._%+-]+@[a-z0-9-]+(\.[a-z0-9-]+)+", _all),
-    Kind("secret", rf"({'|'.join(token.replace('.', '[.]') for token in _TOKENS)})[a-z0-9_-]{{16,120}}", _all),
-    Kind("phone", r"(\+ ?)?\(?\d([ ./()-]{0,2}\d){6,16}", _phones),
+    Kind("secret", rf"({'|'.join(token.replace('.', '[.]') for token in _TOKENS)})[a-z0-9_-]{{16,}}", _all),
+    Kind("phone", r"(\+ ?)?\(?\d([ ./()-]{0,2}\d){6,}", _phones),
     Kind("ip", r"(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}", _all),
 )
 """In the order of the strength of their checks."""

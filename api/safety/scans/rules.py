@@ -1,6 +1,6 @@
 """Word lists as data, and all of them as one automaton for terms and one for each pattern. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
@@ -27,6 +27,17 @@ class TextRole(StrEnum):
     """What was retrieved."""
     ANSWER = "answer"
     """What the model generates."""
+
+
+INJECTED = frozenset({TextRole.TOOL, TextRole.DOCUMENT})
+"""The texts in which orders to the model are an injection. From a user, they are a wish."""
+
+
+def counted(role: TextRole, scores: Mapping[Category, float]) -> Mapping[Category, float]:
+    """The scores that count in such a text."""
+    if role in INJECTED or Category.PROMPT_INJECTION not in scores:
+        return scores
+    return {category: score for category, score in scores.items() if category is not Category.PROMPT_INJECTION}
 
 
 class RuleEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

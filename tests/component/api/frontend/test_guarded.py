@@ -1,5 +1,6 @@
 """Requests and answers that the guard has to judge: it is asked in doubt, holds back, and fails as the policy says."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from api.safety.answer_screen import WINDOW_LENGTH
 from api.safety.audit.event import Direction, SafetyAction
+from api.safety.screening import CALLS_AT_ONCE
 from tests.component.api.frontend.test_screening import CUT, ask, shown
 from tests.component.api.safety.guards.fake_guard import UNSAFE_WORD, FakeGuard, GuardFault
 from tests.component.app_with_fakes import FakeCluster, a_client, an_app
@@ -51,9 +54,11 @@ async def guarded(
         config = {"url": guard.url, "model": "guard", "dialect": "llama_guard"}
         policy = more + POLICY.format(runs=runs, closed=str(closed).lower())
         frontend = await engines.frontend(512, safety_in(folder, policy, guard=config))
-        async with a_client(an_app(frontend, FakeCluster())) as client:
-            yield Guarded(client, engines, guard)
-        await frontend.close()
+        try:
+            async with a_client(an_app(frontend, FakeCluster())) as client:
+                yield Guarded(client, engines, guard)
+        finally:
+            await frontend.close()
 
 
 async def test_guard_is_asked_in_doubt_alone(tmp_path: Path) -> None:
@@ -78,15 +83,14 @@ async def test_input_that_the_guard_blocks_is_a_400(tmp_path: Path, text: str, i
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("runs", ["in_doubt", "always"])
-async def test_answer_is_cut_before_the_window_that_the_guard_blocks(
-    tmp_path: Path, runs: str, is_streamed: bool
-) -> None:
+async def test_answer_is_cut_where_the_window_or_the_doubt_begins(tmp_path: Path, runs: str, is_streamed: bool) -> None:
     async with guarded(tmp_path, runs=runs) as service:
-        service.engines.says(f"{LONG}A knife and a {UNSAFE_WORD}, {LONG}")
+        whole = f"{LONG}A knife and a {UNSAFE_WORD}, {LONG}"
+        service.engines.says(whole)
         text, reason = shown(await service.ask(stream=is_streamed))[0]
         assert reason == CUT
-        assert f"{LONG}A knife".startswith(text)
-        assert len(text) >= 500
+        num_windows = len(LONG) // WINDOW_LENGTH
+        assert text == (whole[: num_windows * WINDOW_LENGTH] if runs == "always" else f"{LONG}A")
         assert service.actions(Direction.OUTPUT) == [SafetyAction.CUT]
 
 
@@ -115,12 +119,55 @@ async def test_nonsense_fails_closed_whatever_the_policy_says(tmp_path: Path) ->
         assert service.actions(Direction.INPUT) == [SafetyAction.FAILED_CLOSED]
 
 
+@pytest.mark.parametrize("role", ["system", "developer", "assistant"])
+async def test_guard_judges_every_message(tmp_path: Path, role: str) -> None:
+    async with guarded(tmp_path) as service:
+        messages = [{"role": role, "content": f"a knife and a {UNSAFE_WORD}"}, {"role": "user", "content": "Hi"}]
+        assert (await ask(service.client, {}, messages=messages)).status_code == 400
+
+
 async def test_strict_policy_lets_no_engine_work_before_the_verdict(tmp_path: Path) -> None:
     text = f"a knife and a {UNSAFE_WORD}"
     for more, num_started in (("is_strict = true\n", 0), ("", 1)):
         async with guarded(tmp_path, more=more) as service:
             assert (await service.ask(text, stream=True)).status_code == 400
             assert len(service.engines.requests) == num_started
+
+
+async def test_long_chat_is_judged_a_few_messages_at_a_time(tmp_path: Path) -> None:
+    async with guarded(tmp_path, runs="always") as service:
+        messages = [{"role": "user", "content": f"m{number}"} for number in range(30)]
+        assert (await ask(service.client, {}, messages=messages)).status_code == 200
+        assert service.guard.most_open <= CALLS_AT_ONCE + 1  # the one of the answer
+
+
+@pytest.mark.parametrize("fault", [None, GuardFault.HANG])
+async def test_blocked_input_is_one_event_and_nothing_passes(tmp_path: Path, fault: GuardFault | None) -> None:
+    async with guarded(tmp_path, more="audits_all = true\n") as service:
+        service.guard.fault = fault
+        assert (await service.ask(f"a knife and a {UNSAFE_WORD}", stream=True)).status_code == 400
+        assert service.actions(Direction.OUTPUT) == []
+        assert len(service.actions(Direction.INPUT)) == 1
+
+
+async def test_client_that_leaves_before_the_verdict_is_on_record(tmp_path: Path) -> None:
+    async with guarded(tmp_path, more="audits_all = true\n") as service:
+        service.guard.fault = GuardFault.HANG
+        asking = asyncio.create_task(service.ask(f"a knife and a {UNSAFE_WORD}", stream=True))
+        await service.guard.called(1)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        async with asyncio.timeout(10):
+            await service.engines.has_event.wait()
+        assert [event.action for event in service.engines.events] == [SafetyAction.NOT_SCANNED]
+
+
+async def test_policy_with_the_guard_alone_answers_what_it_has_not_to_ask_about(tmp_path: Path) -> None:
+    never = "".join(f'stages.{stage}.runs = "never"\n' for stage in ("lists", "personal_data", "classifier"))
+    async with guarded(tmp_path, runs="always", more=f"audits_all = true\n{never}") as service:
+        for text in ("Hello", "Hello", ""):
+            assert (await service.ask(text)).status_code == 200
+        assert set(service.actions(Direction.INPUT)) == {SafetyAction.PASSED}
 
 
 async def test_live_answers_leave_before_the_verdict_and_end_with_it(tmp_path: Path) -> None:

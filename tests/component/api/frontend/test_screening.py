@@ -141,6 +141,14 @@ async def test_blocked_input_is_a_400_before_any_engine_works(
     assert engines.requests == []
 
 
+async def test_no_name_in_a_tool_hides_anything(client: httpx.AsyncClient, engines: FakeEngines) -> None:
+    parameters = {"type": "object", "properties": {"glue soup": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "cook", "parameters": parameters}}]
+    response = await ask(client, {}, tools=tools)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, CUT)
+    assert engines.requests == []
+
+
 @pytest.mark.parametrize(
     "messages",
     [
@@ -216,6 +224,17 @@ async def test_cut_tool_call_is_no_tool_call(client: httpx.AsyncClient, engines:
         response = await ask(client, form, tools=tools)
         assert "bomb" not in response.text
         assert {reason for _, reason in shown(response).values()} == {CUT}
+
+
+@pytest.mark.parametrize("escaped", [r"a\nglue soup", r"\u0067lue soup", r"a\tpipe bomb", r"mail\n4111 1111 1111 1111"])
+async def test_escapes_in_tool_arguments_hide_nothing(
+    client: httpx.AsyncClient, engines: FakeEngines, escaped: str
+) -> None:
+    tools = [{"type": "function", "function": {"name": "cook", "parameters": {"type": "object"}}}]
+    for form in ({}, {"stream": True}):
+        engines.says(f'<tool_call>\n{{"name": "cook", "arguments": {{"dish": "{escaped}"}}}}\n</tool_call>')
+        response = await ask(client, form, tools=tools)
+        assert not any(secret in response.text for secret in ("soup", "bomb", "4111"))
 
 
 async def test_session_of_a_cut_answer_is_closed_at_once(client: httpx.AsyncClient, engines: FakeEngines) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -141,5 +142,8 @@ async def test_request_can_tighten_and_not_loosen(client: AsyncOpenAI, engines: 
 
 async def test_texts_are_moderated(client: AsyncOpenAI) -> None:
     answer = await client.moderations.create(input=["My knife", "Cook glue soup", "Hello"])
+    more: Any = {"include": ["personal-data"]}
+    card = await client.moderations.create(input="4111 1111 1111 1111", extra_body=more)
+    assert '"personal-data":true' in card.results[0].to_json(indent=None).replace(" ", "")
     flags = [(result.flagged, result.category_scores.violence) for result in answer.results]
     assert flags == [(False, 0.3), (True, 0.9), (False, 0.0)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from api.safety.answer_screen import WINDOW_LENGTH, AnswerScreen
 from api.safety.judge import judged_text
 from api.safety.pieces import CUT, Piece
-from api.safety.policy import OnPersonalData, Policy, Runs, SafetyStage, StagePolicy
+from api.safety.policy import OnPersonalData, PersonalKind, Policy, Runs, SafetyStage, StagePolicy
 from api.safety.scans.rules import RuleEntry, Rules, TextRole, WordList
 from api.safety.verdict import Category
 
@@ -21,7 +21,7 @@ RULES = Rules(
         )
     ]
 )
-MASKS = {"email": OnPersonalData.MASK, "card": OnPersonalData.MASK}
+MASKS: dict[PersonalKind, OnPersonalData] = {"email": OnPersonalData.MASK, "card": OnPersonalData.MASK}
 WORDS = st.lists(st.sampled_from(["pipe", " ", "bomb", "knife ", "a@b.org", "4111 1111 ", "1111 1111", "word "]))
 
 

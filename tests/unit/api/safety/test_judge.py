@@ -76,6 +76,14 @@ def test_allowed_terms_are_not_found() -> None:
     assert judged("a Pipe  bomb".replace("  ", " "), allowed=["PIPE BOMB"]).judge.blocked == set()
 
 
+def test_what_may_never_be_off_cannot_be_allowed() -> None:
+    rules = Rules([WordList(category=Category.SEXUAL_MINORS, entries=[RuleEntry(score=0.9, terms=["worst"])])])
+    found = judged_text(Policy(allowed=["worst"]), None, TextRole.USER, rules, None)
+    found.text.feed("the worst")
+    found.text.finish()
+    assert found.judge.blocked == {Category.SEXUAL_MINORS}
+
+
 def test_classifier_that_runs_in_doubt_sleeps_until_then() -> None:
     stages = {SafetyStage.CLASSIFIER: StagePolicy(runs=Runs.IN_DOUBT)}
     assert judged("how awful", stages=stages).judge.blocked == set()

@@ -57,6 +57,7 @@ def test_tenants_have_their_policies(folder: Path) -> None:
         ("policies/standard.toml", "default_threshold = ", "Invalid"),
         ("policies/standard.toml", 'default_treshold = "off"', "default_treshold"),
         ("policies/standard.toml", 'shadow = "missing"', "missing.toml"),
+        ("policies/standard.toml", '[personal_data_in]\ncredit_card = "mask"', "credit_card"),
         ("tenants.toml", 'default = "missing"', "missing.toml"),
         ("lists/violence.toml", 'category = "violense"\nentries = []', "violense"),
         ("lists/violence.toml", 'category = "violence"\n[[entries]]\nscore = 0.5\npatterns = ["(a"]', "pattern"),

@@ -1,5 +1,6 @@
 """Every string of a request that can reach the model is read, and can be masked in its place."""
 
+import time
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ def test_texts_of_a_message(message: dict[str, Any], role: TextRole, text: str) 
             {"messages": [{"role": "user", "content": "[X]"}], "tools": [{"description": "my [X]"}]},
         ),
         ({"documents": [{"text": "secret"}]}, {"documents": [{"text": "[X]"}]}),
+        ({"tools": [{"properties": {"my secret": {}}}]}, {"tools": [{"properties": {"my [X]": {}}}]}),
     ],
 )
 def test_masks_are_in_their_places(body: dict[str, Any], shown: dict[str, Any]) -> None:
@@ -73,6 +75,30 @@ def test_mask_over_two_parts_is_shown_once() -> None:
     (text,) = texts_in(body, decode)
     content = with_masks(body, {text: [Mask(0, 9, "[CARD]")]}, decode)["messages"][0]["content"]
     assert [part["text"] for part in content] == ["[CARD]", " x"]
+
+
+@pytest.mark.parametrize("decoy", [{"cache_control": {"type": "ephemeral"}}, {"x": "decoy"}])
+def test_parts_of_a_content_are_a_text_without_what_is_between_them(decoy: dict[str, Any]) -> None:
+    parts = [{"type": "text", "text": "sec", **decoy}, {"type": "text", "text": "ret"}]
+    body = {"messages": [{"role": "user", "content": parts, "name": "n"}]}
+    whole, content = texts_in(body, decode)
+    assert (content.text, "n" in whole.strings) == ("sec\nret", True)
+    shown = with_masks(body, {content: [Mask(0, 7, "[X]")]}, decode)["messages"][0]["content"]
+    assert [part["text"] for part in shown] == ["[X]", ""]
+    assert [part | {"text": ""} for part in shown] == [part | {"text": ""} for part in parts]
+
+
+def test_many_masks_take_time_by_their_number() -> None:
+    def seconds(number: int) -> float:
+        body = {"messages": [{"role": "user", "content": [{"type": "text", "text": SECRET}] * number}]}
+        (text,) = texts_in(body, decode)
+        masks = masks_in(text)
+        began_at = time.process_time()
+        with_masks(body, {text: masks}, decode)
+        return time.process_time() - began_at
+
+    few, many = (min(seconds(number) for _ in range(3)) for number in (500, 5000))
+    assert many < 40 * few
 
 
 @given(st.lists(JSON_VALUES), JSON_VALUES)

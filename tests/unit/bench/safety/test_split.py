@@ -3,7 +3,7 @@
 import numpy as np
 
 from bench.safety.examples import Example
-from bench.safety.split import NUM_PARTS, near_duplicates, parts_of
+from bench.safety.split import HELD_OUT, NUM_PARTS, near_duplicates, nearest_learned, parts_of
 
 
 def an_example(number: int, file: str = "benign") -> Example:
@@ -35,3 +35,9 @@ def test_near_duplicates_are_in_one_part_whatever_their_files() -> None:
 def test_texts_with_nothing_but_common_words_in_common_are_no_duplicates() -> None:
     examples = [Example("benign", False, f"{an_example(number).text} the of") for number in range(50)]
     assert len(set(near_duplicates(examples).tolist())) == 50
+
+
+def test_likeness_of_a_held_out_text_is_that_to_the_nearest_learned_one() -> None:
+    examples = [an_example(1), an_example(1, "hate"), an_example(2), an_example(2), an_example(3)]
+    parts = np.array([0, HELD_OUT, HELD_OUT, HELD_OUT, 0])
+    assert np.allclose(nearest_learned(examples, parts), [1.0, 0.0, 0.0])

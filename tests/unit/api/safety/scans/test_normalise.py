@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from api.safety.scans.normalise import Canonical, Normaliser, canonical
 
-TEXTS = st.text(st.one_of(st.sampled_from("abcuU\\0069f \n\u200b\u0301а"), st.characters()), max_size=60)
+TEXTS = st.text(st.one_of(st.sampled_from('abcuUd8\\0069f{[" \n\u200b\u0301а'), st.characters()), max_size=60)
 
 
 def in_parts(text: str, cuts: list[int]) -> Canonical:
@@ -36,6 +36,12 @@ def in_parts(text: str, cuts: list[int]) -> Canonical:
         ("".join(chr(0xE0000 + ord(c)) for c in "Bomb"), "bomb"),
         (r"\u0062omb", "bomb"),
         (r"C:\users and \n", r"c:\users and \n"),
+        (r'{"a": "x\nbomb \"b\""}', '{"a": "x bomb "b""}'),
+        (r'[ "\tb\u006fmb"]', '[ " bomb"]'),
+        (r'{"a": "\ud835\udc1b\ud835\udc28mb"}', '{"a": "bomb"}'),
+        (r"\ud835\udc1bomb", "bomb"),
+        (r'"\nbomb"', r'"\nbomb"'),
+        ("gl\u3164ue ʙᴏᴍʙ 🅱omb", "glue bomb bomb"),
         ("a\u00a0\tb", "a  b"),
         ("Straße", "strasse"),
         ("ﬁne", "fine"),

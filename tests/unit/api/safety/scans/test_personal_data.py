@@ -1,12 +1,14 @@
 """Personal data is masked, the rest of the text stays, and numbers that are none are left alone."""
 
 from functools import cache
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stdnum import luhn
 
+from api.safety.policy import PersonalKind
 from api.safety.scans.patterns import PatternScan, PatternSet
 from api.safety.scans.personal_data import KINDS, patterns_of, spans_in
 from api.safety.scans.screened_text import Cut, Found, Mask, ScreenedText
@@ -25,6 +27,10 @@ def masked(text: str, length: int = 1000) -> str:
     return "".join(shown_parts(screened, [text[at : at + length] for at in range(0, len(text), length)]))
 
 
+def test_policies_know_the_kinds() -> None:
+    assert get_args(PersonalKind) == tuple(kind.name for kind in KINDS)
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -36,6 +42,15 @@ def masked(text: str, length: int = 1000) -> str:
         ("IBAN DE89 3704 0044 0532 0130 00 please", "IBAN [IBAN] please"),
         ("GB82WEST12345698765432", "[IBAN]"),
         ("SSN 536-22-8726", "SSN [SSN]"),
+        ("my room xx12 DE89 3704 0044 0532 0130 00 now", "my room xx12 [IBAN] now"),
+        ("DE89-3704-0044-0532-0130-00", "[IBAN]"),
+        ("9 " * 53 + "4111 1111 1111 1111", "9 " * 53 + "[CARD]"),
+        ("0 " * 200 + "4111 1111 1111 1111 and", "0 " * 200 + "[CARD] and"),
+        ("4111  1111  1111  1111 or 4111\u20131111\u20131111\u20131111", "[CARD] or [CARD]"),
+        ("key sk-proj-" + "aB3dE5fG7h" * 15 + "_T3BlbkFJx9Y8z7W6v5 end", "key [SECRET] end"),
+        ("key sk-" + "a" * 400 + " end", "key [SECRET] end"),
+        ('{"card": "\\n4111 1111 1111 1111"}', '{"card": "\\n[CARD]"}'),
+        ('{"to": "\\nann@example.org"}', '{"to": "\\n[EMAIL]"}'),
         ("not 078-05-1120 x", "not 078-05-1120 x"),
         ("write to Ann.Lee+x@example.co.uk!", "write to [EMAIL]!"),
         ("call +49 30 901820 or (415) 555-2671 now", "call [PHONE] or [PHONE] now"),
