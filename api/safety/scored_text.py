@@ -10,11 +10,11 @@ from api.safety.scans.rules import TextRole
 from api.safety.stages import GuardNotes, Stages, ask_guard
 from api.safety.verdict import MEDIUM_FROM, Category, highest
 
-LONG_INPUT = 2048
+LONG_INPUT = 1024
 """Characters of a request, at most, that are screened on the event loop: some milliseconds. More holds up other
 requests for longer; fewer costs small requests switches of threads.
 """
-SLICE_LENGTH = 2048
+SLICE_LENGTH = 1024
 """Characters that are screened at a time in the thread. More holds up what waits for the thread, and the event loop,
 which needs the interpreter's lock; fewer changes threads more often.
 """

@@ -5,29 +5,34 @@ from pathlib import Path
 
 from cluster.repository import REPO_ROOT
 
-RELEASE = Path("api/frontend/release.py")
-SESSIONS = "router.session.session"
+RELEASE = "api/frontend/release.py"
+STARTERS = frozenset({"Session", "SessionFactory", "start_session", "_start_session"})
+"""Names by which a module gets a session."""
+MAKER = "api/deployment.py"
+"""It makes sessions, and reads none."""
 
 
-def files_that_read(tree_of: dict[Path, ast.Module]) -> set[Path]:
-    """Files with sessions that call a `run` without arguments, as the one of a session is."""
-    return {
-        file
-        for file, tree in tree_of.items()
-        if any(isinstance(node, ast.ImportFrom) and node.module == SESSIONS for node in ast.walk(tree))
-        and any(
-            isinstance(node, ast.Attribute) and node.attr == "run" and isinstance(node.ctx, ast.Load)
-            for node in ast.walk(tree)
-        )
+def attributes(tree: ast.Module) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def names(tree: ast.Module) -> set[str]:
+    imported = {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import) for alias in node.names
     }
+    return imported | attributes(tree) | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def test_release_alone_reads_sessions() -> None:
-    files = (file for file in (REPO_ROOT / "api").rglob("*.py"))
-    trees = {file.relative_to(REPO_ROOT): ast.parse(file.read_text()) for file in files}
-    assert files_that_read(trees) == {RELEASE}
+def trees(folder: str) -> dict[str, ast.Module]:
+    files = (REPO_ROOT / folder).rglob("*.py")
+    return {str(file.relative_to(REPO_ROOT)): ast.parse(file.read_text()) for file in files}
 
 
-def test_reader_is_found() -> None:
-    source = f"from {SESSIONS} import Session\nasync def f(x: Session) -> None:\n    y = x.run\n"
-    assert files_that_read({RELEASE: ast.parse(source)}) == {RELEASE}
+def test_sessions_are_known_in_the_frontend_alone() -> None:
+    outside = {file for file, tree in trees("api").items() if names(tree) & STARTERS}
+    assert {file for file in outside if Path(file).parent != Path(RELEASE).parent} == {MAKER}
+
+
+def test_release_alone_reads_them() -> None:
+    assert {file for file, tree in trees("api/frontend").items() if "run" in attributes(tree)} == {RELEASE}
+    assert "run" not in attributes(trees("api")[MAKER])

@@ -93,16 +93,26 @@ def _phones(text: str) -> Iterator[Span]:
 def _numbers(text: str, lengths: range, is_valid: Callable[[str], bool]) -> Iterator[Span]:
     """The numbers of groups of digits, the first and the longest ones of those that overlap."""
     groups = [match.span() for match in re.finditer(r"\d+", text)]
+    digits = [text[begin:end] for begin, end in groups]
     first = 0
     while first < len(groups):
-        for last in range(len(groups), first, -1):
-            digits = "".join(text[begin:end] for begin, end in groups[first:last])
-            if len(digits) in lengths and is_valid(digits):
-                yield groups[first][0], groups[last - 1][1]
-                first = last
-                break
-        else:
-            first += 1
+        last = _last_group(digits, first, lengths, is_valid)
+        if last is not None:
+            yield groups[first][0], groups[last][1]
+            first = last
+        first += 1
+
+
+def _last_group(digits: list[str], first: int, lengths: range, is_valid: Callable[[str], bool]) -> int | None:
+    """The last group of the longest number that begins with a group; None if none does."""
+    number, found = "", None
+    for last in range(first, len(digits)):
+        number += digits[last]
+        if len(number) >= lengths.stop:
+            break
+        if len(number) in lengths and is_valid(number):
+            found = last
+    return found
 
 
 KINDS = (
