@@ -14,12 +14,10 @@ from api.safety.scans.personal_data import KINDS, patterns_of, spans_in
 from api.safety.scans.rules import Rules, TextRole, counted
 from api.safety.scans.screened_text import Cut, Found, Mask, Scan, ScreenedText
 from api.safety.scans.words import WordScan
-from api.safety.verdict import Category
+from api.safety.verdict import Category, highest
 
 _PERSONAL = {kind.name: pattern for kind, pattern in zip(KINDS, patterns_of(KINDS), strict=True)}
 """Their labels are the places of the kinds."""
-
-
 _SETS: dict[tuple[str, ...], PatternSet] = {}
 """The kinds that some policy looks for."""
 
@@ -49,7 +47,8 @@ class PolicyJudge:
         self._on_personal_data = {str(kind): what for kind, what in on.items()}
         self._ways: list[Callable[[Found, str], Sequence[Cut | Mask]]] = []
         self._wake: Callable[[], None] | None = None
-        self._allowed = {canonical(term).strip() for term in policy.allowed}
+        self._allowed: frozenset[str] | None = None
+        """The terms that lists do not find, in canonical form, once one of a list is found."""
         self.scores: dict[SafetyStage, dict[Category, float]] = {}
         """The highest scores that each stage has found."""
         self.masked: Counter[str] = Counter()
@@ -88,10 +87,16 @@ class PolicyJudge:
 
     def _on_rule(self, rules: Rules, found: Found, text: str) -> Sequence[Cut]:
         rule = rules.rules[found.label]
-        is_allowed = self._allowed and rule.category not in NEVER_OFF and canonical(text).strip() in self._allowed
-        if is_allowed or not rule.is_for(self._role):
+        if not rule.is_for(self._role) or (rule.category not in NEVER_OFF and self._is_allowed(text)):
             return ()
         return self._cut(SafetyStage.LISTS, {rule.category: rule.score}, found)
+
+    def _is_allowed(self, term: str) -> bool:
+        if not self._policy.allowed:
+            return False
+        if self._allowed is None:
+            self._allowed = frozenset(canonical(allowed).strip() for allowed in self._policy.allowed)
+        return canonical(term).strip() in self._allowed
 
     def _on_words(self, categories: Sequence[Category], found: Found) -> Sequence[Cut]:
         assert isinstance(found, ScoredWords)
@@ -102,11 +107,10 @@ class PolicyJudge:
         spans = spans_in(kind, text)
         if not spans:
             return ()
+        self._note(SafetyStage.PERSONAL_DATA, {Category.PERSONAL_DATA: 1.0})
         if self._on_personal_data[kind.name] is OnPersonalData.BLOCK:
-            self._note(SafetyStage.PERSONAL_DATA, {Category.PERSONAL_DATA: 1.0})
             self.blocked.add(Category.PERSONAL_DATA)
             return [Cut(found.begin + spans[0][0])]
-        self._note(SafetyStage.PERSONAL_DATA, {Category.PERSONAL_DATA: 1.0})
         self.masked[kind.name] += len(spans)
         return [Mask(found.begin + begin, found.begin + end, kind.mask) for begin, end in spans]
 
@@ -127,9 +131,7 @@ class PolicyJudge:
         return ()
 
     def _note(self, stage: SafetyStage, scores: Mapping[Category, float]) -> None:
-        highest = self.scores.setdefault(stage, {})
-        for category, score in scores.items():
-            highest[category] = max(score, highest.get(category, 0.0))
+        self.scores[stage] = highest([self.scores.get(stage, {}), scores])
 
 
 def judged_text(

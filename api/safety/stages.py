@@ -9,7 +9,7 @@ from api.safety.guards.dialects.dialect import GuardNonsense
 from api.safety.guards.guard import Guard, GuardUnavailable
 from api.safety.policy import Policy, SafetyStage
 from api.safety.scans.rules import Rules, TextRole, counted
-from api.safety.verdict import Category
+from api.safety.verdict import Category, highest
 from cluster import metrics
 
 
@@ -64,5 +64,4 @@ async def ask_guard(stages: Stages, text: str, policy: Policy, notes: GuardNotes
         return
     notes.was_asked = True
     notes.blocked.update(policy.blocked(scores))
-    for category, score in scores.items():
-        notes.scores[category] = max(score, notes.scores.get(category, 0.0))
+    notes.scores = highest([notes.scores, scores])

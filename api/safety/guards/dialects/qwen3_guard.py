@@ -24,8 +24,8 @@ HAZARDS = HazardTable(
     }
 )
 CONTROVERSIAL = 0.6
-"""Score of the level between safe and unsafe. At the level MEDIUM, policies block it unless they block only what is
-HIGH. Lower than MEDIUM_FROM lets it pass by default.
+"""Score of the level between safe and unsafe. Policies that block from MEDIUM on block it. Lower than MEDIUM_FROM lets
+it pass there; HIGH_FROM or more has policies block it that block on HIGH alone.
 """
 _LEVELS = ("unsafe", "controversial", "safe")
 _SAFETY = re.compile(r"safety:\s*(unsafe|controversial|safe)")
