@@ -109,7 +109,8 @@ class Summarizer:
             "service_tier": style.tier,
             "chat_template_kwargs": {"enable_thinking": False},  # a summary needs no reasoning
         }
-        answer = await self._frontend.chat_completion(body, Call(tenant=style.kv_tenant, slo_class=slo_class_of(body)))
+        call = Call(tenant=style.kv_tenant, is_own=True, slo_class=slo_class_of(body))
+        answer = await self._frontend.chat_completion(body, call)
         assert isinstance(answer, dict)
         return answer
 

@@ -40,13 +40,15 @@ SessionFactory = Callable[[GenerateRequest, Terms], Session]
 class Call:
     """One HTTP request that generates, with what is known of it so far."""
 
-    def __init__(self, *, tenant: str = "", **terms: Any) -> None:
+    def __init__(self, *, tenant: str = "", is_own: bool = False, **terms: Any) -> None:
         """`tenant` is the tenant of the request: only requests of the same tenant hit the KV blocks of its prompt.
-        `terms` are fields of `Terms` (router/session/receipt.py).
+        `is_own`: whether Baton itself reads the answer (a title, a summary), and no client. `terms` are fields of
+        `Terms` (router/session/receipt.py).
         """
         self.id = uuid.uuid4().hex
         self.terms = Terms(arrived_at=asyncio.get_running_loop().time(), **terms)
         self.tenant = tenant
+        self.is_own = is_own
         self.placement: Placement | None = None
         """Where the request runs, why, and what is expected. Set with the first token."""
         self.prompt_sources: PromptTokenSources | None = None
@@ -62,7 +64,7 @@ class Call:
 
     def again(self) -> "Call":
         """A new call for another try of the same request. The new call arrives now."""
-        call = Call(tenant=self.tenant)
+        call = Call(tenant=self.tenant, is_own=self.is_own)
         call.terms = msgspec.structs.replace(self.terms, arrived_at=call.terms.arrived_at)
         return call
 

@@ -170,7 +170,7 @@ class _TextStream:
             self._detokenizer = engine.detokenizer(request)
             with self._generation.failures():
                 session = await engine.start(self._generation, request)
-                release = Release(session, self._generation.screening, 1)
+                release = Release(session, self._generation.screening, 1, engine.continued(self._generation, request))
                 opening = self._frames.opening
                 async with aclosing(release.pieces(partial(self._pieces, session, request))) as pieces:
                     async for _, piece in pieces:

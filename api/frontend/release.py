@@ -29,11 +29,12 @@ PiecesOf = Callable[[TokenDelta], Iterable[SequencePiece]]
 class Release:
     """One generation on its way out."""
 
-    def __init__(self, session: Session, screening: Screening | None, num_sequences: int) -> None:
+    def __init__(self, session: Session, screening: Screening | None, num_sequences: int, context: str) -> None:
+        """`context`: the end of the prompt, if the text continues it."""
         self._session = session
         self._screening = screening
         self.num_sequences = num_sequences
-        self._answers = [screening.answer() for _ in range(num_sequences)] if screening is not None else []
+        self._answers = [screening.answer(context) for _ in range(num_sequences)] if screening is not None else []
         self._asked: dict[asyncio.Task[bool], tuple[int, GuardWindow]] = {}
         """Windows that the guard judges now."""
         self._held: list[SequencePiece] | None = None

@@ -50,6 +50,7 @@ class ScreenedRequests:
         call.screening = self._screener.screening(call.tenant or NO_KEY, call.id, _asked(settings))
         if call.screening is None:
             return request
+        call.screening.is_for_people = not call.is_own
         if settings is not None and settings.moderation is not None:
             call.screening.tells = self._screener.version
         shown = await call.screening.read(body, in_checking_thread)

@@ -77,8 +77,9 @@ class Titles:
         """The model's answer; empty if the model refuses the request. Raises ServingError."""
         models = await self._frontend.models()
         body = title_body(models[0]["id"], question, answer)
+        call = Call(tenant=tenant, is_own=True, slo_class=slo_class_of(body))
         try:
-            completion = await self._frontend.chat_completion(body, Call(tenant=tenant, slo_class=slo_class_of(body)))
+            completion = await self._frontend.chat_completion(body, call)
         except InvalidRequest:
             return ""
         assert isinstance(completion, dict)

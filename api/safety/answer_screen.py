@@ -6,7 +6,7 @@ the policy asks the guard in doubt only, a window without a doubt needs no guard
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from api.safety.judge import Judged
@@ -22,6 +22,9 @@ CONTEXT_LENGTH = 256
 time; fewer hides more.
 """
 
+_WHOLE = ("stop", "length")
+"""How an answer ends that may get a disclaimer."""
+
 
 class GuardWindow(NamedTuple):
     """What the guard is to judge."""
@@ -33,19 +36,32 @@ class GuardWindow(NamedTuple):
 
 
 class AnswerScreen:
-    def __init__(self, judged: Judged, policy: Policy, has_guard: bool, encode: Callable[[str], Sequence[int]]) -> None:
-        """`encode`: the tokens of a text."""
+    def __init__(
+        self,
+        judged: Judged,
+        policy: Policy,
+        has_guard: bool,
+        encode: Callable[[str], Sequence[int]],
+        *,
+        context: str = "",
+        disclaimers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`encode`: the tokens of a text. `context`: what the answer continues, which `judged` has read. `disclaimers`:
+        what an answer about a topic ends with, by topic.
+        """
         self.judged = judged
-        self._queue = PieceQueue(encode)
+        self._encode = encode
+        self._disclaimers = disclaimers or {}
+        self._queue = PieceQueue(encode, len(context))
         runs = policy.stage(SafetyStage.GUARD).runs if has_guard else Runs.NEVER
         self._is_guarded = runs is not Runs.NEVER
         self._is_always = runs is Runs.ALWAYS
         self._is_live = policy.is_live
-        self._guarded_to = 0
+        self._guarded_to = len(context)
         """The guard, or the absence of doubts, has cleared the characters before this one."""
-        self._tail = ""
+        self._tail = context[-CONTEXT_LENGTH:]
         """The text from `_tail_from` on."""
-        self._tail_from = 0
+        self._tail_from = len(context) - len(self._tail)
         self._is_asked = False
         """Whether the guard has a window now."""
         self._is_finished = False
@@ -113,9 +129,23 @@ class AnswerScreen:
             return self._cut(text.cut.begin)
         up_to = min(self._decided_to, self._guarded_to) if is_waiting and not self._is_live else self._decided_to
         released = self._queue.release(up_to, text.masks, holds_end=is_waiting)
-        self.is_over = bool(released) and released[-1].finish_reason is not None
+        if released and released[-1].finish_reason is not None:
+            self.is_over = True
+            released[-1] = self._with_disclaimers(released[-1])
         self.has_left = self.has_left or bool(released)
         return released
+
+    def _with_disclaimers(self, last: Piece) -> Piece:
+        """The last piece of an answer, with the disclaimers of what the answer is about."""
+        topics = [topic for topic in self.judged.judge.topics if topic in self._disclaimers]
+        if not topics or last.finish_reason not in _WHOLE:
+            return last
+        text = "".join(f"\n\n{self._disclaimers[topic]}" for topic in topics)
+        token_ids = self._encode(text)
+        logprobs = None if last.logprobs is None else [None] * len(token_ids)
+        return Piece("", last.token_ids, last.logprobs).joined(
+            Piece(last.text + text, token_ids, logprobs, last.finish_reason, last.stop_reason)
+        )
 
     def _cut(self, at: int) -> list[Piece]:
         self.is_over = self.is_cut = self.has_left = True

@@ -11,11 +11,15 @@ from api.safety.scans.disguise import DisguiseScan
 from api.safety.scans.normalise import canonical
 from api.safety.scans.patterns import PatternScan, PatternSet
 from api.safety.scans.personal_data import KINDS, patterns_of, spans_in
-from api.safety.scans.rules import Rules, TextRole, counted
+from api.safety.scans.rules import Rules, TextRole, TopicRule, counted
 from api.safety.scans.screened_text import Cut, Found, Mask, Scan, ScreenedText
 from api.safety.scans.words import WordScan
 from api.safety.verdict import Category, highest
 
+TOPIC_FROM = 1.0
+"""The sum of the scores of a topic's entries, each counted once, from which on a text is about it. Higher needs more
+kinds of hints in one answer; lower adds disclaimers to answers that mention the topic in passing.
+"""
 _PERSONAL = {kind.name: pattern for kind, pattern in zip(KINDS, patterns_of(KINDS), strict=True)}
 """Their labels are the places of the kinds."""
 _SETS: dict[tuple[str, ...], PatternSet] = {}
@@ -58,9 +62,22 @@ class PolicyJudge:
         """What the shadow blocks and the policy does not."""
         self.doubts: deque[int] = deque()
         """The ends of what leaves doubt, in order. Whoever has cleared a doubt may remove it."""
+        self._topics: dict[str, dict[int, float]] = {}
+        """What speaks for each topic: the score of each entry that was found."""
+        self._disclaimed: set[str] = set()
+        """Topics whose disclaimer the text has already."""
 
     def __call__(self, number: int, found: Found, text: str) -> Sequence[Cut | Mask]:
         return self._ways[number](found, text)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that the text is about and has no disclaimer for, in the order in which they came up."""
+        return [
+            topic
+            for topic, scores in self._topics.items()
+            if topic not in self._disclaimed and sum(scores.values()) >= TOPIC_FROM
+        ]
 
     def scans(self, rules: Rules, classifier: TextClassifier | None) -> list[Scan]:
         """The scans that the policy wants of the text."""
@@ -87,6 +104,11 @@ class PolicyJudge:
 
     def _on_rule(self, rules: Rules, found: Found, text: str) -> Sequence[Cut]:
         rule = rules.rules[found.label]
+        if isinstance(rule, TopicRule):
+            self._topics.setdefault(rule.topic, {})[found.label] = rule.score
+            if rule.is_disclaimer:
+                self._disclaimed.add(rule.topic)
+            return ()
         if not rule.is_for(self._role) or (rule.category not in NEVER_OFF and self._is_allowed(text)):
             return ()
         return self._cut(SafetyStage.LISTS, {rule.category: rule.score}, found)
@@ -135,8 +157,13 @@ class PolicyJudge:
 
 
 def judged_text(
-    policy: Policy, shadow: Policy | None, role: TextRole, rules: Rules, classifier: TextClassifier | None
+    policy: Policy,
+    shadow: Policy | None,
+    role: TextRole,
+    rules: Rules,
+    classifier: TextClassifier | None,
+    context: str = "",
 ) -> Judged:
-    """A text that is screened from its beginning on."""
+    """A text that is screened from its beginning on. `context`: what it continues."""
     judge = PolicyJudge(policy, shadow, role)
-    return Judged(ScreenedText(judge.scans(rules, classifier), judge), judge)
+    return Judged(ScreenedText(judge.scans(rules, classifier), judge, context), judge)

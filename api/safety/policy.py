@@ -95,6 +95,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """By kind of personal data, in what clients send; kinds that are missing are allowed."""
     personal_data_out: dict[PersonalKind, OnPersonalData] = {}
     """The same in answers."""
+    disclaimers: list[str] = []
+    """Topics (`topics/` of the folder) whose disclaimer an answer ends with that is about them."""
     is_strict: bool = False
     """Whether no engine works on a prompt before its verdict. If not, prefill may start, and nothing is released."""
     is_live: bool = False

@@ -1,7 +1,8 @@
 """The folder of policies and word lists (conf/safety/), read again when it changes.
 
-`policies/NAME.toml` is a policy, `lists/NAME.toml` is a word list, and `tenants.toml` says which tenant has which
-policy. A change that is not valid is logged, and what was valid before stays in force.
+`policies/NAME.toml` is a policy, `lists/NAME.toml` is a word list, `topics/NAME.toml` is a topic with its disclaimer,
+and `tenants.toml` says which tenant has which policy. A change that is not valid is logged, and what was valid before
+stays in force.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from api.safety.policy import Policy
-from api.safety.scans.rules import Rules, WordList
+from api.safety.scans.rules import Rules, TopicList, WordList
 
 logger = logging.getLogger("baton.safety")
 
@@ -42,7 +43,7 @@ class SafetyData(NamedTuple):
 
     rules: Rules
     rules_version: str
-    """A hash of the lists."""
+    """A hash of the lists and topics."""
     policies: dict[str, PolicyInForce]
     names: TenantPolicies
 
@@ -89,17 +90,20 @@ class PolicyFolder:
 def _loaded(folder: Path) -> SafetyData:
     """Raises ValueError."""
     lists = [_read(file, WordList) for file in sorted((folder / "lists").glob("*.toml"))]
+    topics = {file.stem: _read(file, TopicList) for file in sorted((folder / "topics").glob("*.toml"))}
     policies = {file.stem: _read(file, Policy) for file in sorted((folder / "policies").glob("*.toml"))}
     names = _read(folder / "tenants.toml", TenantPolicies)
     wanted = {names.default, *names.tenants.values(), *(policy.shadow for policy in policies.values() if policy.shadow)}
     if missing := wanted - policies.keys():
         raise ValueError(f"{folder}/policies has no {', '.join(sorted(missing))}.toml")
+    if unknown := {topic for policy in policies.values() for topic in policy.disclaimers} - topics.keys():
+        raise ValueError(f"{folder}/topics has no {', '.join(sorted(unknown))}.toml")
     in_force = {
         name: PolicyInForce(policy, policy.version, policies[policy.shadow] if policy.shadow else None)
         for name, policy in policies.items()
     }
-    version = hashlib.sha256(msgspec.json.encode(lists, order="deterministic")).hexdigest()[:16]
-    return SafetyData(Rules(lists), version, in_force, names)
+    version = hashlib.sha256(msgspec.json.encode([lists, topics], order="deterministic")).hexdigest()[:16]
+    return SafetyData(Rules(lists, topics), version, in_force, names)
 
 
 def _read(file: Path, of: Any) -> Any:

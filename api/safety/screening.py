@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from api.safety.answer_form import AnswerForm, answer_form
 from api.safety.answer_screen import AnswerScreen, GuardWindow
 from api.safety.audit.decision_record import DecisionRecord, JudgedTexts
 from api.safety.audit.event import Direction, SafetyAction, fingerprint
@@ -61,6 +62,9 @@ class Screening:
         """The error that ends the request, or None if it may be answered. Nothing may leave before it is there."""
         self.tells: str | None = None
         """What the answer calls that which has screened it; None if it does not tell what was found."""
+        self.is_for_people = True
+        """Whether a client reads the answer, and not Baton itself."""
+        self._form = AnswerForm(is_prose=False, continues_prompt=False)
         self._whole = ""
         """All texts of the input, those that were cleared before included."""
         self._answers: list[ScreenedAnswer] = []
@@ -72,6 +76,7 @@ class Screening:
         """
         policy = self._of_input.policy
         self._record.check(policy)
+        self._form = answer_form(body)
         new = await in_thread(lambda: self._new(body)) if has_many_parts(body) else self._new(body)
         is_long = sum(len(string) for text in new for string in text.strings) > LONG_INPUT
         masks_input = any(on is not OnPersonalData.ALLOW for on in policy.personal_data_in.values())
@@ -93,11 +98,24 @@ class Screening:
         decode, is_small = self._tokens.decode, not (is_long or has_many_parts(body))
         return with_masks(body, masks, decode) if is_small else await in_thread(lambda: with_masks(body, masks, decode))
 
-    def answer(self) -> ScreenedAnswer:
-        """A sequence of the answer, to be screened."""
+    @property
+    def continues_prompt(self) -> bool:
+        """Whether the answer goes on in the middle of the prompt's text."""
+        return self._form.continues_prompt
+
+    def answer(self, context: str) -> ScreenedAnswer:
+        """A sequence of the answer, to be screened. `context`: the end of the prompt, if the answer continues it."""
         stages, policy = self._stages, self._of_output.policy
-        judged = judged_text(policy, self._of_output.shadow, TextRole.ANSWER, stages.rules, stages.classifier)
-        screen = AnswerScreen(judged, policy, stages.guard is not None, self._tokens.encode)
+        judged = judged_text(policy, self._of_output.shadow, TextRole.ANSWER, stages.rules, stages.classifier, context)
+        disclaimers = stages.rules.disclaimers if self._form.is_prose and self.is_for_people else {}
+        screen = AnswerScreen(
+            judged,
+            policy,
+            stages.guard is not None,
+            self._tokens.encode,
+            context=context,
+            disclaimers={topic: disclaimers[topic] for topic in policy.disclaimers if topic in disclaimers},
+        )
         self._answers.append(ScreenedAnswer(screen, GuardNotes()))
         return self._answers[-1]
 

@@ -19,7 +19,17 @@ roles = ["tool"]
 score = 0.9
 terms = ["ignore all previous instructions"]
 """
+TOPIC = """
+disclaimer = "This is no medical advice."
+[[entries]]
+score = 0.5
+terms = ["aspirin"]
+[[entries]]
+score = 0.5
+patterns = ["[0-9]+ ?mg"]
+"""
 POLICY = """
+disclaimers = ["medical"]
 [personal_data_in]
 card = "mask"
 [personal_data_out]
@@ -33,6 +43,7 @@ def safety_in(folder: Path, policy: str = POLICY, **config: Any) -> dict[str, An
     for name, text in {
         "lists/violence.toml": LIST,
         "lists/injections.toml": INJECTIONS,
+        "topics/medical.toml": TOPIC,
         "policies/standard.toml": policy,
         "tenants.toml": 'default = "standard"',
     }.items():

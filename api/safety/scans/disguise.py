@@ -84,6 +84,15 @@ class DisguiseScan:
             hits += self._space(begin, end)
         return self._disguised(hits)
 
+    def mark_seam(self) -> None:
+        """Disguises are not looked for across a seam: what was read is forgotten."""
+        self._words = WordScan(self._words.trie)
+        self._marks.clear()
+        self._symbols.clear()
+        self._last = " "
+        self._num_same = self._num_in_word = 0
+        self._is_spaced = False
+
     def finish(self) -> list[TermHit]:
         """The hits that are known at the end of the text."""
         hits = self._known_symbols(are_letters=False)

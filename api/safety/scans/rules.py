@@ -10,7 +10,7 @@ from msgspec import Meta
 from api.safety.scans.disguise import undisguised
 from api.safety.scans.normalise import canonical
 from api.safety.scans.patterns import Pattern, PatternSet
-from api.safety.scans.trie import Term, Trie
+from api.safety.scans.trie import MOST_TERM_LENGTH, Term, Trie
 from api.safety.verdict import Category
 
 
@@ -45,7 +45,7 @@ class RuleEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     score: Annotated[float, Meta(ge=0, le=1)]
     """How likely a text with one of them is of the category. From 0.8 on, the tightest and the loosest thresholds block
-    it; from 0.2 on it leaves doubt, so that later stages look.
+    it; from 0.2 on it leaves doubt, so that later stages look. Of a topic: how much it speaks for the topic.
     """
     terms: list[str] = []
     """Words and phrases, whole."""
@@ -64,8 +64,26 @@ class WordList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The texts that the list is for; empty for all."""
 
 
+class TopicList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of conf/safety/topics/: what answers are about that get a disclaimer."""
+
+    disclaimer: Annotated[str, Meta(min_length=1, max_length=1000)]
+    """What such an answer ends with."""
+    entries: list[RuleEntry]
+    """Their scores add up, each counted once (TOPIC_FROM in api/safety/judge.py)."""
+
+
+class TopicRule(NamedTuple):
+    """What a hit of a topic says."""
+
+    topic: str
+    score: float
+    is_disclaimer: bool = False
+    """Whether the hit is the disclaimer itself."""
+
+
 class Rule(NamedTuple):
-    """What a hit says."""
+    """What a hit of a list says."""
 
     category: Category
     score: float
@@ -76,21 +94,34 @@ class Rule(NamedTuple):
 
 
 class Rules:
-    """All lists of a deployment. Labels of hits are places in `rules`."""
+    """All lists and topics of a deployment. Labels of hits are places in `rules`."""
 
-    def __init__(self, lists: Iterable[WordList]) -> None:
+    def __init__(self, lists: Iterable[WordList], topics: Mapping[str, TopicList] | None = None) -> None:
         """Raises ValueError: a term is empty or too long, or a pattern is not supported."""
-        self.rules: list[Rule] = []
+        self.rules: list[Rule | TopicRule] = []
+        self._patterns: list[Pattern] = []
         terms: list[Term] = []
-        patterns: list[Pattern] = []
         for one in lists:
             for entry in one.entries:
-                label = len(self.rules)
-                self.rules.append(Rule(one.category, entry.score, frozenset(one.roles)))
-                terms += [Term(canonical(text).strip(), label) for text in entry.terms]
-                terms += [Term(canonical(text).strip(), label, is_stem=True) for text in entry.stems]
-                patterns += [Pattern(expression, label) for expression in entry.patterns]
-        self.patterns = PatternSet(patterns)
-        self.trie = Trie(terms)
+                terms += self._terms(entry, Rule(one.category, entry.score, frozenset(one.roles)))
+        of_topics: list[Term] = []
+        self.disclaimers: dict[str, str] = {}
+        """By topic."""
+        for topic, about in (topics or {}).items():
+            self.disclaimers[topic] = about.disclaimer
+            for entry in about.entries:
+                of_topics += self._terms(entry, TopicRule(topic, entry.score))
+            said = RuleEntry(score=0, stems=[about.disclaimer[:MOST_TERM_LENGTH]])
+            of_topics += self._terms(said, TopicRule(topic, 0.0, is_disclaimer=True))
+        self.patterns = PatternSet(self._patterns)
+        self.trie = Trie([*terms, *of_topics])
         spaced_out = [term._replace(text=term.text.replace(" ", "")) for term in terms if " " in term.text]
         self.disguised = Trie(undisguised(term) for term in (*terms, *spaced_out))
+
+    def _terms(self, entry: RuleEntry, rule: Rule | TopicRule) -> list[Term]:
+        """Add an entry whose hits say `rule`. Returns its terms."""
+        label = len(self.rules)
+        self.rules.append(rule)
+        self._patterns += [Pattern(expression, label) for expression in entry.patterns]
+        words = [Term(canonical(text).strip(), label) for text in entry.terms]
+        return words + [Term(canonical(text).strip(), label, is_stem=True) for text in entry.stems]

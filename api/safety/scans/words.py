@@ -33,7 +33,7 @@ class WordScan:
     """The hits of one text. How it is cut into parts changes nothing."""
 
     def __init__(self, trie: Trie) -> None:
-        self._trie = trie
+        self.trie = trie
         self._begun: list[_Begun] = []
         """In the order of their beginnings."""
         self._is_in_word = False
@@ -47,7 +47,7 @@ class WordScan:
         """The hits that are known with the next character, which the text has from `begin` to `end`. `after_edge`: a
         word has ended before it, though no character says so.
         """
-        trie, hits = self._trie, list[TermHit]()
+        trie, hits = self.trie, list[TermHit]()
         is_word = character.isalnum()
         is_edge = after_edge or not (is_word and self._is_in_word)
         if self._begun:
@@ -57,18 +57,22 @@ class WordScan:
         self._is_in_word = is_word
         return hits
 
+    def mark_seam(self) -> None:
+        """A term may begin with the next character, also within a word."""
+        self._is_in_word = False
+
     def lengthen(self, end: int) -> None:
         """The last character of the text goes on up to `end`."""
         self._begun = [one._replace(end=end) for one in self._begun]
 
     def finish(self) -> list[TermHit]:
         """The hits that are known at the end of the text."""
-        hits = [TermHit(label, one.begin, one.end) for one in self._begun for label in self._trie.words(one.state)]
+        hits = [TermHit(label, one.begin, one.end) for one in self._begun for label in self.trie.words(one.state)]
         self._begun, self._is_in_word = [], False
         return hits
 
     def _gone_on(self, character: str, end: int, hits: list[TermHit], is_edge: bool) -> list[_Begun]:
-        trie, kept = self._trie, list[_Begun]()
+        trie, kept = self.trie, list[_Begun]()
         for one in self._begun:
             if is_edge:
                 hits.extend(TermHit(label, one.begin, one.end) for label in trie.words(one.state))
@@ -77,7 +81,7 @@ class WordScan:
         return kept
 
     def _keep(self, one: _Begun, kept: list[_Begun], hits: list[TermHit]) -> None:
-        trie = self._trie
+        trie = self.trie
         hits.extend(TermHit(label, one.begin, one.end) for label in trie.stems(one.state))
         if trie.can_go_on(one.state) or trie.words(one.state):
             kept.append(one)

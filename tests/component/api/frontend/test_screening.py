@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from api.frontend.frontend import Frontend
+from api.frontend.generation import Call
 from api.safety.audit.event import Direction, SafetyAction
 from cluster.messages.generation import FinishReason
 from tests.component.app_with_fakes import CHAT, COMPLETION, FakeCluster, a_client, an_app
@@ -111,6 +112,67 @@ async def test_answers_are_cut_and_masked_alike_in_every_form(
     engines.says(says)
     seen = shown(await ask(client, form, url))
     assert seen == dict.fromkeys(range(form.get("n", 1)), (text, reason))
+
+
+@pytest.mark.parametrize("url", [CHAT, COMPLETION])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("says", "text"),
+    [
+        ("Take 400 mg of aspirin.", "Take 400 mg of aspirin.\n\nThis is no medical advice."),
+        ("Aspirin, and aspirin again.", "Aspirin, and aspirin again."),
+        ("This is no medical advice. Take 400 mg of aspirin.", "This is no medical advice. Take 400 mg of aspirin."),
+    ],
+    ids=["about it", "in passing", "said already"],
+)
+async def test_advice_ends_with_a_disclaimer(
+    client: httpx.AsyncClient, engines: FakeEngines, url: str, form: dict[str, Any], says: str, text: str
+) -> None:
+    engines.says(says)
+    assert shown(await ask(client, form, url)) == dict.fromkeys(range(form.get("n", 1)), (text, "stop"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"structured_outputs": {"regex": ".*"}},
+        {"tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+@pytest.mark.parametrize("form", [{}, {"stream": True}])
+async def test_what_programs_read_has_no_disclaimer(
+    client: httpx.AsyncClient, engines: FakeEngines, form: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    says = "Take 400 mg of aspirin."
+    engines.says(says)
+    assert shown(await ask(client, form, **fields)) == {0: (says, "stop")}
+
+
+async def test_what_baton_reads_itself_has_no_disclaimer(
+    started: tuple[FakeEngines, Frontend], engines: FakeEngines
+) -> None:
+    engines.says(says := "Take 400 mg of aspirin.")
+    body = {"model": "baton-demo", "messages": [{"role": "user", "content": "Name this chat."}]}
+    answer = await started[1].chat_completion(body, Call(is_own=True))
+    assert isinstance(answer, dict)
+    assert answer["choices"][0]["message"]["content"] == says
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_phrase_that_begins_in_the_prompt_is_cut(
+    client: httpx.AsyncClient, engines: FakeEngines, form: dict[str, Any]
+) -> None:
+    """The answer continues the prompt, or the message of an assistant."""
+    engines.says(" bomb is easy.")
+    cut = dict.fromkeys(range(form.get("n", 1)), ("", CUT))
+    assert shown(await ask(client, form, COMPLETION, prompt="I have a pipe")) == cut
+    messages = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "It is a pipe"}]
+    fields: dict[str, Any] = {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+    assert shown(await ask(client, form, **fields)) == cut
+    untouched = dict.fromkeys(range(form.get("n", 1)), (" bomb is easy.", "stop"))
+    assert shown(await ask(client, form, messages=[{"role": "user", "content": "A pipe"}])) == untouched
 
 
 async def test_only_the_sequence_with_the_violation_is_cut(client: httpx.AsyncClient, engines: FakeEngines) -> None:

@@ -57,6 +57,8 @@ def test_tenants_have_their_policies(folder: Path) -> None:
         ("policies/standard.toml", "default_threshold = ", "Invalid"),
         ("policies/standard.toml", 'default_treshold = "off"', "default_treshold"),
         ("policies/standard.toml", 'shadow = "missing"', "missing.toml"),
+        ("policies/standard.toml", 'disclaimers = ["cooking"]', "topics has no cooking.toml"),
+        ("topics/medical.toml", "entries = []", "disclaimer"),
         ("policies/standard.toml", '[personal_data_in]\ncredit_card = "mask"', "credit_card"),
         ("tenants.toml", 'default = "missing"', "missing.toml"),
         ("lists/violence.toml", 'category = "violense"\nentries = []', "violense"),
