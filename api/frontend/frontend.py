@@ -32,6 +32,7 @@ from api.frontend.screened_requests import ScreenedRequests
 from api.frontend.token_counting import TextCounter
 from api.frontend.vllm_errors import error_of_response, serving_error
 from api.safety.audit.decision_record import AuditPort
+from api.safety.review import Appealed, Review
 from api.safety.scored_text import Scored
 from api.safety.screener import Screener
 from api.safety.stages import Tokens
@@ -138,6 +139,10 @@ class Frontend:
         """Answer a text completion. Raises ServingError (InvalidRequest for bad input)."""
         request = await self._screened.read(body, call, _validated_text)
         return await self._screened.answered(self._answer(self._completion.create_completion, request, call), call)
+
+    async def reviewed(self, appealed: Appealed) -> Review:
+        """What the screening finds now in a text that it has withheld, for those who decide on an appeal."""
+        return await self._screened.reviewed(appealed)
 
     async def moderated(self, texts: Sequence[str]) -> tuple[str, list[Scored]]:
         """What has screened the texts, and what was found in each. Raises ServingError."""

@@ -4,6 +4,7 @@ appeals against them. OpenAI lacks the latter.
 A person decides on appeals: `baton audit decide` (cluster/cli/audit.py).
 """
 
+import logging
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,8 @@ from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
 from api.routes.services import services_of
+from api.safety.review import Appealed
+from api.safety.verdict import StageVerdict
 from api.server.json_body import object_of
 from api.state.postgres.audit_rows import StoredAudit
 from api.state.postgres.stores.appeals import Appeal
@@ -21,6 +24,9 @@ from api.wire.pages import Part, listed, page_of
 from api.wire.safety import moderations
 from api.wire.safety.appeals import KNOWN, appeal_of, filters_of
 from api.wire.safety.moderation_results import result_of
+from cluster.errors import ServingError
+
+logger = logging.getLogger("baton.safety")
 
 router = APIRouter(prefix="/v1")
 
@@ -49,8 +55,17 @@ async def retrieve_event(request: Request, event: str) -> dict[str, Any]:
 
 @router.post("/safety/appeals")
 async def create_appeal(request: Request) -> dict[str, Any]:
+    """The stages look at the text once more for whoever decides. An appeal counts also if that fails."""
     asked = appeal_of(await object_of(request, KNOWN))
-    return _appeal(await _stores(request).appeals.open(tenant_in_state(request), asked.event, asked.reason))
+    tenant, stores = tenant_in_state(request), _stores(request)
+    appeal = await stores.appeals.open(tenant, asked.event, asked.reason)
+    try:
+        appealed = _appealed(await stores.audit.get(tenant, asked.event))
+        review = await services_of(request).frontend.reviewed(appealed)
+        await stores.appeals.add_review(tenant, appeal.id, msgspec.json.encode(review))
+    except ServingError as error:
+        logger.warning("the appeal %s is kept without a review: %s", appeal.id, error)
+    return _appeal(appeal)
 
 
 @router.get("/safety/appeals")
@@ -68,6 +83,13 @@ async def retrieve_appeal(request: Request, appeal: str) -> dict[str, Any]:
 def _stores(request: Request) -> Stores:
     """Raises StateUnavailable."""
     return services_of(request).chat_state.stores
+
+
+def _appealed(event: StoredAudit) -> Appealed:
+    """Raises ServingError: the key of the text is destroyed."""
+    text = event.evidence()
+    verdicts = msgspec.json.decode(event.row.verdicts, type=list[StageVerdict])
+    return Appealed(event.row.categories, verdicts, None if text is None else text.decode(errors="replace"))
 
 
 def _event(stored: StoredAudit) -> dict[str, Any]:

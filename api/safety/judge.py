@@ -16,6 +16,10 @@ from api.safety.scans.screened_text import Cut, Found, Mask, Scan, ScreenedText
 from api.safety.scans.words import WordScan
 from api.safety.verdict import Category, highest
 
+MOST_TERMS = 20
+"""Terms of lists that are noted of a text, in number. More takes more memory for texts that are full of them; fewer
+shows a reviewer less of why a text was refused.
+"""
 TOPIC_FROM = 1.0
 """The sum of the scores of a topic's entries, each counted once, from which on a text is about it. Higher needs more
 kinds of hints in one answer; lower adds disclaimers to answers that mention the topic in passing.
@@ -62,6 +66,8 @@ class PolicyJudge:
         """What the shadow blocks and the policy does not."""
         self.doubts: deque[int] = deque()
         """The ends of what leaves doubt, in order. Whoever has cleared a doubt may remove it."""
+        self.terms: list[str] = []
+        """What lists have found, as the text has it."""
         self._topics: dict[str, dict[int, float]] = {}
         """What speaks for each topic: the score of each entry that was found."""
         self._disclaimed: set[str] = set()
@@ -111,6 +117,8 @@ class PolicyJudge:
             return ()
         if not rule.is_for(self._role) or (rule.category not in NEVER_OFF and self._is_allowed(text)):
             return ()
+        if len(self.terms) < MOST_TERMS and text not in self.terms:
+            self.terms.append(text)
         return self._cut(SafetyStage.LISTS, {rule.category: rule.score}, found)
 
     def _is_allowed(self, term: str) -> bool:

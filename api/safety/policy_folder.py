@@ -1,8 +1,8 @@
 """The folder of policies and word lists (conf/safety/), read again when it changes.
 
 `policies/NAME.toml` is a policy, `lists/NAME.toml` is a word list, `topics/NAME.toml` is a topic with its disclaimer,
-and `tenants.toml` says which tenant has which policy. A change that is not valid is logged, and what was valid before
-stays in force.
+`tenants.toml` says which tenant has which policy, and `overrides/TENANT.toml` what is different for one tenant. A
+change that is not valid is logged, and what was valid before stays in force.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import msgspec
 
 from api.safety.policy import Policy
 from api.safety.scans.rules import Rules, TopicList, WordList
+from api.safety.tenant_overrides import TenantOverrides
 
 logger = logging.getLogger("baton.safety")
 
@@ -46,8 +47,12 @@ class SafetyData(NamedTuple):
     """A hash of the lists and topics."""
     policies: dict[str, PolicyInForce]
     names: TenantPolicies
+    overridden: dict[str, PolicyInForce]
+    """Of tenants with overrides."""
 
     def of_tenant(self, tenant: str) -> PolicyInForce:
+        if (own := self.overridden.get(tenant)) is not None:
+            return own
         return self.policies[self.names.tenants.get(tenant, self.names.default)]
 
 
@@ -98,12 +103,19 @@ def _loaded(folder: Path) -> SafetyData:
         raise ValueError(f"{folder}/policies has no {', '.join(sorted(missing))}.toml")
     if unknown := {topic for policy in policies.values() for topic in policy.disclaimers} - topics.keys():
         raise ValueError(f"{folder}/topics has no {', '.join(sorted(unknown))}.toml")
-    in_force = {
-        name: PolicyInForce(policy, policy.version, policies[policy.shadow] if policy.shadow else None)
-        for name, policy in policies.items()
+
+    def in_force(policy: Policy) -> PolicyInForce:
+        return PolicyInForce(policy, policy.version, policies[policy.shadow] if policy.shadow else None)
+
+    by_tenant = {file.stem: _read(file, TenantOverrides) for file in sorted((folder / "overrides").glob("*.toml"))}
+    overridden = {
+        tenant: in_force(overrides.applied(policies[names.tenants.get(tenant, names.default)]))
+        for tenant, overrides in by_tenant.items()
     }
     version = hashlib.sha256(msgspec.json.encode([lists, topics], order="deterministic")).hexdigest()[:16]
-    return SafetyData(Rules(lists, topics), version, in_force, names)
+    return SafetyData(
+        Rules(lists, topics), version, {name: in_force(policy) for name, policy in policies.items()}, names, overridden
+    )
 
 
 def _read(file: Path, of: Any) -> Any:

@@ -18,7 +18,7 @@ SLICE_LENGTH = 1024
 """Characters that are screened at a time in the thread. More holds up what waits for the thread, and the event loop,
 which needs the interpreter's lock; fewer changes threads more often.
 """
-_ANYTHING = Policy(
+ANYTHING = Policy(
     thresholds=dict.fromkeys(Category, Threshold.OFF),
     personal_data_in=dict.fromkeys(get_args(PersonalKind), OnPersonalData.MASK),
 )
@@ -58,11 +58,17 @@ def scored_by(judges: Sequence[PolicyJudge], notes: GuardNotes) -> Scored:
     return Scored({str(category): score for category, score in scores.items()}, {*map(str, flagged)}, notes.error)
 
 
-async def scored_text(text: str, stages: Stages, in_thread: InThread[Any]) -> Scored:
+async def looked_through(text: str, stages: Stages, in_thread: InThread[Any]) -> tuple[PolicyJudge, GuardNotes]:
     """What all stages find in a text, whatever a policy does about it."""
-    judged = judged_text(_ANYTHING, None, TextRole.DOCUMENT, stages.rules, stages.classifier)
+    judged = judged_text(ANYTHING, None, TextRole.DOCUMENT, stages.rules, stages.classifier)
     await read_whole(judged, text, in_thread if len(text) > LONG_INPUT else None)
     notes = GuardNotes()
     if stages.guard is not None:
-        await ask_guard(stages, text, _ANYTHING, notes, TextRole.DOCUMENT)
-    return scored_by([judged.judge], notes)
+        await ask_guard(stages, text, ANYTHING, notes, TextRole.DOCUMENT)
+    return judged.judge, notes
+
+
+async def scored_text(text: str, stages: Stages, in_thread: InThread[Any]) -> Scored:
+    """The scores that all stages give a text, whatever a policy does about it."""
+    judge, notes = await looked_through(text, stages, in_thread)
+    return scored_by([judge], notes)

@@ -12,6 +12,7 @@ from api.safety.classifiers.classifier_loading import load_classifier
 from api.safety.guards.guard import Guard
 from api.safety.policy import Runs, SafetyStage, Threshold
 from api.safety.policy_folder import PolicyFolder, PolicyInForce
+from api.safety.review import Appealed, Review, review_of
 from api.safety.scored_text import InThread, Scored, scored_text
 from api.safety.screening import Screening
 from api.safety.stages import Stages, Tokens
@@ -76,6 +77,10 @@ class Screener:
     async def scored(self, texts: Sequence[str], in_thread: InThread[Any]) -> list[Scored]:
         """What all stages find in texts, whatever the policy of the tenant does about it."""
         return list(await asyncio.gather(*(scored_text(text, self._stages, in_thread) for text in texts)))
+
+    async def reviewed(self, appealed: Appealed, in_thread: InThread[Any]) -> Review:
+        """What all stages find now in a text that was withheld."""
+        return await review_of(appealed, self._stages, in_thread)
 
     @property
     def version(self) -> str:

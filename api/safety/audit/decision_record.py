@@ -81,7 +81,7 @@ class DecisionRecord:
         """Put on record what was done about texts. Returns the id of the event. Raises StateUnavailable if the policy
         demands a record that cannot be kept.
         """
-        verdicts = self._verdicts(in_force.policy, found)
+        verdicts = verdicts_of(self._stages, in_force.policy, found)
         if action is SafetyAction.PASSED and not verdicts:
             action = SafetyAction.NOT_SCANNED  # the stages that the policy has had no reason to look
         metrics.SAFETY_DECISIONS.labels(direction, action).inc()
@@ -109,22 +109,21 @@ class DecisionRecord:
             await _stored(noted)
         return event
 
-    def _verdicts(self, policy: Policy, found: JudgedTexts) -> list[StageVerdict]:
-        """Of each stage that has run."""
-        stages, notes, versions = self._stages, found.notes, dict[SafetyStage, str]()
-        versions[SafetyStage.LISTS] = versions[SafetyStage.PERSONAL_DATA] = stages.rules_version
-        if stages.classifier is not None:
-            versions[SafetyStage.CLASSIFIER] = stages.classifier.version
-        verdicts = [
-            StageVerdict(stage, version, highest(judge.scores.get(stage, {}) for judge in found.judges), found.error)
-            for stage, version in versions.items()
-            if policy.stage(stage).runs is not Runs.NEVER
-        ]
-        if stages.guard is not None and (notes.was_asked or policy.stage(SafetyStage.GUARD).runs is Runs.ALWAYS):
-            verdicts.append(
-                StageVerdict(SafetyStage.GUARD, stages.guard.version, notes.scores, notes.error or found.error)
-            )
-        return verdicts
+
+def verdicts_of(stages: Stages, policy: Policy, found: JudgedTexts) -> list[StageVerdict]:
+    """Of each stage that has run."""
+    notes, versions = found.notes, dict[SafetyStage, str]()
+    versions[SafetyStage.LISTS] = versions[SafetyStage.PERSONAL_DATA] = stages.rules_version
+    if stages.classifier is not None:
+        versions[SafetyStage.CLASSIFIER] = stages.classifier.version
+    verdicts = [
+        StageVerdict(stage, version, highest(judge.scores.get(stage, {}) for judge in found.judges), found.error)
+        for stage, version in versions.items()
+        if policy.stage(stage).runs is not Runs.NEVER
+    ]
+    if stages.guard is not None and (notes.was_asked or policy.stage(SafetyStage.GUARD).runs is Runs.ALWAYS):
+        verdicts.append(StageVerdict(SafetyStage.GUARD, stages.guard.version, notes.scores, notes.error or found.error))
+    return verdicts
 
 
 async def _stored(noted: Noted | None) -> None:

@@ -77,7 +77,7 @@ SEALED_TABLES = (
     SealedTable("feedback", ("comment",)),
     SealedTable("safety_chains", ("chain_key",), place="r.tenant_id"),
     SealedTable("safety_events", ("evidence",)),
-    SealedTable("safety_appeals", ("reason", "note")),
+    SealedTable("safety_appeals", ("reason", "note", "review")),
 )
 
 TABLES: tuple[LiteralString, ...] = (

@@ -18,7 +18,7 @@ TEXTS = {
     "chat_completions": ("body", "messages"),
     "feedback": ("comment",),
     "safety_events": ("evidence",),
-    "safety_appeals": ("reason", "note"),
+    "safety_appeals": ("reason", "note", "review"),
 }
 """The sealed columns of each table."""
 

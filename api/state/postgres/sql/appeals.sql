@@ -10,22 +10,27 @@ SELECT id FROM safety_events WHERE tenant_id = %(tenant)s AND id = %(id)s FOR KE
 INSERT INTO safety_appeals (tenant_id, id, event_id, reason, key_version)
 VALUES (%(tenant)s, %(id)s, %(event)s, %(reason)s, %(key_version)s)
 ON CONFLICT (tenant_id, event_id) WHERE status = 'open' DO NOTHING
-RETURNING id, event_id, reason, status, reviewer, note, key_version, created_at, decided_at
+RETURNING id, event_id, reason, status, reviewer, note, review, key_version, created_at, decided_at
 
 -- name: get
-SELECT id, event_id, reason, status, reviewer, note, key_version, created_at, decided_at
+SELECT id, event_id, reason, status, reviewer, note, review, key_version, created_at, decided_at
 FROM safety_appeals
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
+-- name: add_review
+UPDATE safety_appeals SET reason = %(reason)s, review = %(review)s, key_version = %(key_version)s
+WHERE tenant_id = %(tenant)s AND id = %(id)s AND status = 'open'
+RETURNING id, event_id, reason, status, reviewer, note, review, key_version, created_at, decided_at
+
 -- name: decide
 UPDATE safety_appeals
-SET status = %(status)s, reviewer = %(reviewer)s, reason = %(reason)s, note = %(note)s, key_version = %(key_version)s,
-    decided_at = now()
+SET status = %(status)s, reviewer = %(reviewer)s, reason = %(reason)s, note = %(note)s, review = %(review)s,
+    key_version = %(key_version)s, decided_at = now()
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND status = 'open'
-RETURNING id, event_id, reason, status, reviewer, note, key_version, created_at, decided_at
+RETURNING id, event_id, reason, status, reviewer, note, review, key_version, created_at, decided_at
 
 -- name: list_newest_first
-SELECT id, event_id, reason, status, reviewer, note, key_version, created_at, decided_at
+SELECT id, event_id, reason, status, reviewer, note, review, key_version, created_at, decided_at
 FROM safety_appeals
 WHERE tenant_id = %(tenant)s
   AND (%(status)s::text IS NULL OR status = %(status)s)
@@ -35,7 +40,7 @@ ORDER BY created_at DESC, id DESC
 LIMIT %(limit)s
 
 -- name: list_oldest_first
-SELECT id, event_id, reason, status, reviewer, note, key_version, created_at, decided_at
+SELECT id, event_id, reason, status, reviewer, note, review, key_version, created_at, decided_at
 FROM safety_appeals
 WHERE tenant_id = %(tenant)s
   AND (%(status)s::text IS NULL OR status = %(status)s)

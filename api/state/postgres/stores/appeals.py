@@ -41,6 +41,8 @@ class Appeal(NamedTuple):
     status: AppealStatus
     reviewer: str | None
     note: str | None
+    review: str | None
+    """What the stages found in the text when the appeal was made, as JSON (api/safety/review.py)."""
     created_at: datetime
     decided_at: datetime | None
 
@@ -95,6 +97,28 @@ class AppealStore:
             raise Conflict(f"an appeal against the safety event '{event}' is open", "event_id", "appeal_open")
         return _appeal(row, key)
 
+    async def add_review(self, tenant: str, appeal: str, review: bytes) -> Appeal:
+        """Keep what the stages find in the text. `review`: JSON.
+
+        Raises:
+            NotFound: there is no such appeal.
+            Conflict: it is decided already.
+            InvalidRequest: the tenant's quota is used up.
+        """
+        async with self._database.transaction(tenant, adds=len(review)) as transaction:
+            before = await _found(transaction, appeal)
+            key = await transaction.sealing_key()
+            row = await transaction.fetch_one(
+                _SQL["add_review"],
+                id=appeal,
+                reason=key.seal(before.reason.encode(), _place(appeal, "reason")),
+                review=key.seal(review, _place(appeal, "review")),
+                key_version=key.version,
+            )
+            if row is None:
+                raise _decided(appeal)
+        return _appeal(row, key)
+
     async def find(self, tenant: str, page: Page, status: AppealStatus | None = None) -> Part[Appeal]:
         """Raises NotFound."""
         query = _SQL["list_newest_first" if page.newest_first else "list_oldest_first"]
@@ -138,15 +162,20 @@ class AppealStore:
                 reviewer=reviewer,
                 reason=key.seal(before.reason.encode(), _place(appeal, "reason")),
                 note=key.seal(note.encode(), _place(appeal, "note")),
+                review=None if before.review is None else key.seal(before.review.encode(), _place(appeal, "review")),
                 key_version=key.version,
             )
             if row is None:
-                raise Conflict(f"the appeal '{appeal}' is decided already", "appeal_id", "appeal_decided")
+                raise _decided(appeal)
         return _appeal(row, key)
 
 
 def no_appeal(appeal: str) -> NotFound:
     return NotFound(f"no appeal with id '{appeal}'", "appeal_id", "appeal_not_found")
+
+
+def _decided(appeal: str) -> Conflict:
+    return Conflict(f"the appeal '{appeal}' is decided already", "appeal_id", "appeal_decided")
 
 
 async def _found(transaction: TenantTransaction, appeal: str) -> Appeal:
@@ -180,7 +209,7 @@ def _check_text(text: str, name: str, most: int) -> None:
 def _appeal(row: Row, key: TenantKey) -> Appeal:
     texts = {
         name: None if row[name] is None else key.unseal(row[name], _place(row["id"], name)).decode()
-        for name in ("reason", "note")
+        for name in ("reason", "note", "review")
     }
     return Appeal(
         row["id"],
@@ -189,6 +218,7 @@ def _appeal(row: Row, key: TenantKey) -> Appeal:
         AppealStatus(row["status"]),
         row["reviewer"],
         texts["note"],
+        texts["review"],
         row["created_at"],
         row["decided_at"],
     )

@@ -1,5 +1,6 @@
 """Safety events and appeals over HTTP, in a real PostgreSQL."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 from api.safety.audit.audit_writer import AuditWriter
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.appeals import AppealStatus
+from tests.component.api.safety.guards.fake_guard import FakeGuard, GuardFault
 from tests.component.app_with_postgres import ClientOf, clients_of
 from tests.component.fake_engines import FakeEngines
-from tests.component.safety_folder import safety_in
+from tests.component.safety_folder import POLICY, safety_in
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning"),  # vLLM reads its own field
@@ -79,6 +81,33 @@ async def test_appeal_is_heard_once_and_its_decision_is_on_record(
     assert [one["id"] for one in (await get(alice, "appeals"))["data"]] == [made["id"]]
     assert (await get(alice, "events", direction="appeal"))["data"] != []
     assert (await state.stores.audit.verify(tenant)).broken is None
+
+
+@pytest.mark.parametrize("fault", [None, GuardFault.FAILS])
+async def test_appeal_has_a_second_opinion(
+    state: ChatState, writer: AuditWriter, tmp_path: Path, fault: GuardFault | None
+) -> None:
+    """The lists have blocked, so the guard is asked. Without it, only the lists have looked."""
+    async with FakeGuard("llama_guard") as guard:
+        config = {"url": guard.url, "model": "guard", "dialect": "llama_guard"}
+        safety = safety_in(tmp_path / "safety", f"keeps_text = true\n{POLICY}", guard=config)
+        frontend = await FakeEngines().frontend(512, safety, audit=writer)
+        async with clients_of(state, frontend) as clients:
+            alice = clients("sk-alice")
+            event = await blocked_event(alice, writer)
+            guard.fault = fault
+            made = await appeal(alice, event)
+            (tenant,) = await state.stores.audit.tenants()
+            kept = await state.stores.appeals.get(tenant, made["id"])
+            review = json.loads(kept.review or "")
+            assert (review["terms"], review["error"]) == (["glue soup"], "")
+            if fault is None:
+                assert (review["second"], review["is_confirmed"]) == ("guard", False)
+            else:
+                assert (review["second"], review["is_confirmed"]) == ("", None)
+            await state.stores.appeals.decide(tenant, made["id"], AppealStatus.OVERTURNED, "Rita", "")
+            assert (await state.stores.appeals.get(tenant, made["id"])).review == kept.review
+        await frontend.close()
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,14 @@ import pytest
 import yaml
 
 from api.safety.audit.event import SafetyEvent
+from api.safety.policy import Threshold
+from api.safety.policy_folder import PolicyFolder
+from api.safety.verdict import Category
 from api.state.lifecycle import ChatState
 from cluster.cli import main as cli
 from cluster.config.state import StateConfig
 from tests.component.app_with_postgres import emptied
+from tests.component.safety_folder import safety_in
 from tests.unit.safety_events import a_safety_event
 
 Baton = Callable[..., int]
@@ -119,6 +123,47 @@ def test_events_are_exported_as_lines(
     assert baton("export", "--tenant", "alice", "--evidence") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["evidence"] for line in lines] == ["größer", None]
+
+
+@pytest.fixture
+def open_appeal(state_config: dict[str, Any]) -> str:
+    """The id of an appeal of alice."""
+    event = a_safety_event()
+    appended(state_config, event)
+
+    async def opened() -> str:
+        state = ChatState(StateConfig(**state_config))
+        await state.look()
+        appeal = await state.stores.appeals.open("alice", event.id, "It is a recipe.")
+        await state.close()
+        return appeal.id
+
+    return asyncio.run(opened())
+
+
+def test_decision_can_allow_a_term(
+    baton: Baton, open_appeal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    safety_in(tmp_path / "safety")
+    asked = ("decide", open_appeal, "overturned", "--tenant", "alice", "--reviewer", "Rita")
+    changes = ("--allow", "glue soup", "--threshold", "violence=off")
+    conf = tmp_path / "conf.yaml"
+    without = conf.read_text()
+    assert baton(*asked, *changes) == 1
+    assert "has no safety.folder" in capsys.readouterr().err
+    described = yaml.safe_load(without)
+    described["applications"][0]["args"]["safety"] = {"folder": str(tmp_path / "safety")}
+    conf.write_text(yaml.safe_dump(described))
+    assert baton("decide", open_appeal, "upheld", *asked[3:], *changes) == 2
+    assert baton(*asked, "--threshold", "violence=never") == 2
+    assert baton(*asked, "--allow", "") == 1
+    assert baton("appeals", "--tenant", "alice") == 0
+    assert open_appeal in capsys.readouterr().out, "what was refused has decided nothing"
+    assert baton(*asked, *changes) == 0
+    changed = PolicyFolder(tmp_path / "safety").data
+    assert changed.of_tenant("alice").policy.allowed == ["glue soup"]
+    assert changed.of_tenant("alice").policy.threshold(Category.VIOLENCE) is Threshold.OFF
+    assert changed.of_tenant("bob").policy.allowed == []
 
 
 def test_config_that_is_none_is_told(baton: Baton, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
