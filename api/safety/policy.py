@@ -62,11 +62,11 @@ class Runs(StrEnum):
 class StagePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     runs: Runs = Runs.ALWAYS
     fails_closed: bool = True
-    """Whether a text is blocked that this stage should have scanned and has not. If not, the audit record says that it
-    was not scanned, and the text passes.
+    """Of the guard: whether a text is blocked that it should have scanned and has not. If not, the audit record says
+    that it was not scanned, and the text passes. The other stages do not fail.
     """
     deadline_s: Annotated[float, Meta(gt=0, le=60)] = 2.0
-    """Time for one text, in seconds. Longer has clients wait for a guard that hangs; shorter takes a slow guard for a
+    """Of the guard: time for one text, in seconds. Longer has clients wait for a guard that hangs; shorter takes a slow guard for a
     dead one.
     """
 
@@ -116,6 +116,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether requests are refused while the record cannot be written. If not, it is written later."""
     keeps_text: bool = False
     """Whether the record has the text of what was blocked or cut, sealed with the key of the tenant."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what a stage cannot do."""
+        for stage, policy in self.stages.items():
+            if stage is SafetyStage.GUARD:
+                continue
+            if msgspec.structs.replace(policy, runs=Runs.ALWAYS) != _ALWAYS:
+                raise ValueError(f"stages.{stage}: only the guard has fails_closed and deadline_s")
+            if policy.runs is Runs.IN_DOUBT and stage is not SafetyStage.CLASSIFIER:
+                raise ValueError(f"stages.{stage}: no stage before it can be in doubt; it runs always or never")
 
     @property
     def version(self) -> str:

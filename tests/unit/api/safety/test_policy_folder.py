@@ -59,6 +59,8 @@ def test_tenants_have_their_policies(folder: Path) -> None:
         ("policies/standard.toml", 'shadow = "missing"', "missing.toml"),
         ("policies/standard.toml", 'disclaimers = ["cooking"]', "topics has no cooking.toml"),
         ("topics/medical.toml", "entries = []", "disclaimer"),
+        ("policies/standard.toml", "[stages.lists]\nfails_closed = false", "only the guard has fails_closed"),
+        ("policies/standard.toml", '[stages.personal_data]\nruns = "in_doubt"', "runs always or never"),
         ("policies/standard.toml", '[personal_data_in]\ncredit_card = "mask"', "credit_card"),
         ("tenants.toml", 'default = "missing"', "missing.toml"),
         ("lists/violence.toml", 'category = "violense"\nentries = []', "violense"),
