@@ -1,6 +1,6 @@
 """The config section `guard:`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,11 @@ class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dialect: Literal["llama_guard", "shield_gemma", "qwen3_guard", "moderations"]
     """What the guard is asked, and how it answers: as Llama Guard 3 and 4, as ShieldGemma, as Qwen3Guard-Gen, or by
     OpenAI's `POST /v1/moderations`.
+    """
+    extra_body: dict[str, Any] = {}
+    """Further fields of each request to the guard, for what its endpoint has beyond the dialect. vLLM takes
+    `structured_outputs: {choice: [safe, unsafe]}`, which constrains the verdict to these words, and
+    `chat_template_kwargs`. A field that the dialect sets itself is refused at the start: it would ask another question.
     """
     key_variable: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", max_length=256)] | None = None
     """Name of the environment variable that contains the endpoint's API key. If it is missing, no key is sent."""

@@ -3,9 +3,12 @@ from collections.abc import Generator, Iterator
 import openai
 import pytest
 
+from bench.fronts.free_ports import free_port
 from cluster.cli.main import LOG_FILE
 from cluster.repository import REPO_ROOT
 from tests.conformance.watch import watched
+from tests.real_cluster.guarded.guard_process import GuardProcess
+from tests.real_cluster.guarded.tenants import screened_by
 from tests.real_cluster.service import CHANGES, Service
 
 LOG_LINES_SHOWN = 40
@@ -22,15 +25,30 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="package")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def guard_port() -> int:
+    """Where the guard of the service listens, once a test has started it."""
+    return free_port()
+
+
+@pytest.fixture(scope="package")
+def service(tmp_path_factory: pytest.TempPathFactory, guard_port: int) -> Iterator[Service]:
     """One service for all cluster tests. Stopping it is a test too: nothing may be left running."""
-    running = Service(tmp_path_factory.mktemp("service"), CHANGES)
+    safety = screened_by(f"http://{Service.host}:{guard_port}/v1", tmp_path_factory.mktemp("screened") / "safety")
+    running = Service(tmp_path_factory.mktemp("service"), CHANGES | {"safety": safety})
     try:
         running.wait_until_ready()
         yield running
     finally:
         left = running.stop()
     assert not left, f"still running after Ctrl-C: {left}"
+
+
+@pytest.fixture(scope="package")
+def guard(service: Service, guard_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardProcess]:
+    """The guard of the tenants that have one (guarded/tenants.py)."""
+    guard = GuardProcess(guard_port, service.url, tmp_path_factory.mktemp("guard"))
+    yield guard
+    guard.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -57,8 +57,8 @@ class Service:
         self._data = str(folder / "state")
         changes = _merged({"state": {"data_dir": self._data}}, changes)
         args = config["applications"][0]["args"] = _merged(config["applications"][0]["args"], changes)
-        config_file = folder / "serve.yaml"
-        config_file.write_text(yaml.safe_dump(config))
+        self.config_file = folder / "serve.yaml"
+        self.config_file.write_text(yaml.safe_dump(config))
         self._config = config
         self._num_engines = args["prefill"]["replicas"] + args["decode"]["replicas"]
         self.port = free_port()
@@ -67,7 +67,7 @@ class Service:
         command = [
             str(Path(sys.executable).with_name("baton")),
             "serve",
-            str(config_file),
+            str(self.config_file),
             "--port",
             str(self.port),
         ]

@@ -2,7 +2,6 @@
 
 import signal
 import time
-from contextlib import ExitStack
 from typing import Any
 
 import openai
@@ -12,6 +11,7 @@ from openai.types.conversations import Message
 
 from tests.component.openai_objects import first_text_of
 from tests.expected import of_kind
+from tests.real_cluster.postgres_loss import postgres_away
 from tests.real_cluster.service import INGRESS_PROCESS, Service, wait_for
 
 AWAY_S = 10.0
@@ -55,11 +55,7 @@ def test_turn_does_not_care_for_a_database_that_is_away(
     conversation = strict.conversations.create()
     stream = iter(strict.responses.create(model=model, conversation=conversation.id, **LONG))
     events = [next(stream) for _ in range(30)]
-    with ExitStack() as healed:
-        for process in service.postgres():
-            process.send_signal(fault)
-            if fault is signal.SIGSTOP:
-                healed.callback(_go_on, process)
+    with postgres_away(service, fault):
         until = time.monotonic() + AWAY_S
         for event in stream:
             events.append(event)
@@ -101,7 +97,3 @@ def is_over(client: openai.OpenAI, response: str) -> bool:
         return client.responses.retrieve(response).status not in ("queued", "in_progress")
     except (openai.InternalServerError, openai.APIConnectionError):
         return False
-
-
-def _go_on(process: psutil.Process) -> None:
-    process.resume()

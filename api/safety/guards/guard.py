@@ -6,10 +6,13 @@ excerpts, and for the breaker an answer that is no verdict is an answer.
 """
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import httpx2
+import msgspec
 
 from api.safety.guards.breaker import Bulkhead, CallEnd, CircuitBreaker
 from api.safety.guards.dialects.dialect import GuardDialect, GuardNonsense, GuardRequest
@@ -58,11 +61,12 @@ class Guard:
     """The guard of a deployment, as one ingress replica uses it."""
 
     def __init__(self, config: GuardConfig) -> None:
-        """Raises ValueError: the key is missing, or cannot be sent."""
-        self.version = f"{config.dialect}:{config.model}"
+        """Raises ValueError: the key is missing, or cannot be sent; `extra_body` has a field of the dialect."""
+        self.version = _version(config)
         """For records of what it has said."""
         self._url = config.url.rstrip("/")
         self._dialect = DIALECTS[config.dialect](config.model)
+        self._extra_body = _further_fields(config, self._dialect)
         self._headers = {"content-type": "application/json", "accept-encoding": "identity", **_key(config)}
         self._max_chars = config.max_chars
         limits = httpx2.Limits(
@@ -150,7 +154,8 @@ class Guard:
 
     async def _exchange(self, asked: GuardRequest) -> tuple[int, bytes]:
         """The status, and the body: a little more than MAX_ANSWER_BYTES of it at most."""
-        request = httpx2.Request("POST", self._url + asked.path, headers=self._headers, content=asked.body)
+        body = msgspec.json.encode({**self._extra_body, **asked.fields})
+        request = httpx2.Request("POST", self._url + asked.path, headers=self._headers, content=body)
         response = await self._transport.handle_async_request(request)
         try:
             answer = bytearray()
@@ -167,6 +172,22 @@ def excerpts(text: str, most: int) -> Sequence[str]:
     """Parts of a text of at most `most` characters, which overlap."""
     step = most - OVERLAP_CHARS
     return [text[begin : begin + most] for begin in range(0, max(1, len(text) - OVERLAP_CHARS), step)]
+
+
+def _version(config: GuardConfig) -> str:
+    """Guards that are asked with other further fields may judge otherwise, and have another version."""
+    name = f"{config.dialect}:{config.model}"
+    if not config.extra_body:
+        return name
+    further = msgspec.json.encode(config.extra_body, order="deterministic")
+    return f"{name}:{hashlib.sha256(further).hexdigest()[:12]}"
+
+
+def _further_fields(config: GuardConfig, dialect: GuardDialect) -> Mapping[str, Any]:
+    """Raises ValueError for a field that the dialect sets itself."""
+    if own := config.extra_body.keys() & dialect.request("", is_answer=False).fields.keys():
+        raise ValueError(f"guard.extra_body: the dialect {config.dialect} sets {', '.join(sorted(own))} itself")
+    return config.extra_body
 
 
 def _key(config: GuardConfig) -> dict[str, str]:

@@ -76,7 +76,7 @@ class ChatAnswer:
 def chat_request(model: str, text: str, *, is_answer: bool) -> GuardRequest:
     """The guard's own chat template makes its prompt of the messages, and judges the last one."""
     question = [{"role": "user", "content": QUESTION}] if is_answer else []
-    body: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": model,
         "messages": [*question, {"role": "assistant" if is_answer else "user", "content": quoted(text)}],
         "temperature": 0,
@@ -84,7 +84,7 @@ def chat_request(model: str, text: str, *, is_answer: bool) -> GuardRequest:
         "logprobs": True,
         "top_logprobs": TOP_LOGPROBS,
     }
-    return GuardRequest("/chat/completions", msgspec.json.encode(body))
+    return GuardRequest("/chat/completions", fields)
 
 
 def decoded(answer: bytes, kind: type[T]) -> T:

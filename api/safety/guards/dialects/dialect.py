@@ -1,7 +1,7 @@
 """What all dialects of guards have in common: a request with a text, and scores from the answer. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from api.safety.verdict import Category
 
@@ -30,8 +30,8 @@ class GuardRequest(NamedTuple):
 
     path: str
     """Below the endpoint's URL."""
-    body: bytes
-    """JSON."""
+    fields: Mapping[str, Any]
+    """Of the body. Their names are the same for all texts."""
 
 
 class GuardDialect(Protocol):

@@ -32,8 +32,7 @@ class ModerationsDialect:
         self._model = model
 
     def request(self, text: str, *, is_answer: bool) -> GuardRequest:
-        body = {"model": self._model, "input": well_formed(text)}
-        return GuardRequest("/moderations", msgspec.json.encode(body))
+        return GuardRequest("/moderations", {"model": self._model, "input": well_formed(text)})
 
     def scores(self, answer: bytes) -> Mapping[Category, float]:
         """What the classifier flags is at least MEDIUM, whatever its score. Categories that we do not have count as

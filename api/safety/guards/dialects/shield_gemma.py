@@ -70,14 +70,14 @@ class ShieldGemmaDialect:
         self._model = model
 
     def request(self, text: str, *, is_answer: bool) -> GuardRequest:
-        body: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "model": self._model,
             "prompt": [_prompt(policy, text, is_answer) for policy in POLICIES],
             "temperature": 0,
             "max_tokens": 1,
             "logprobs": TOP_LOGPROBS,
         }
-        return GuardRequest("/completions", msgspec.json.encode(body))
+        return GuardRequest("/completions", fields)
 
     def scores(self, answer: bytes) -> Mapping[Category, float]:
         choices = sorted(decoded(answer, _Completion).choices, key=lambda choice: choice.index)

@@ -61,6 +61,8 @@ class FakeGuard:
         self.num_sent = 0
         """Bytes of bodies."""
         self.authorization = ""
+        self.body: Any = None
+        """Of the last call."""
         self._num_open = 0
         self._changed = asyncio.Condition()
         self._connected: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -110,7 +112,7 @@ class FakeGuard:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = re.search(r"content-length: (\d+)", head)
         assert length
-        body = json.loads(await reader.readexactly(int(length[1])))
+        self.body = body = json.loads(await reader.readexactly(int(length[1])))
         key = re.search(r"authorization: ([^\r]*)", head)
         self.authorization = key[1] if key else ""
         self.num_calls += 1

@@ -259,6 +259,14 @@ async def test_key_is_sent_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         assert fake.authorization == ""
 
 
+@every_dialect
+async def test_further_fields_are_sent_with_those_of_the_dialect(dialect: str) -> None:
+    further: dict[str, Any] = {"structured_outputs": {"choice": ["safe", "unsafe"]}, "seed": 1}
+    async with a_guard(dialect, extra_body=further) as (fake, guard):
+        assert (await scores_of(guard, UNSAFE))[Category.ILLICIT_VIOLENT] >= HIGH_FROM
+        assert fake.body.items() >= further.items() and fake.body.keys() > further.keys()
+
+
 async def test_blank_text_is_not_sent() -> None:
     async with a_guard() as (fake, guard):
         assert await scores_of(guard, " \n") == {}

@@ -1,4 +1,6 @@
-"""Excerpts have all of a text, and a guard without its key is not made."""
+"""Excerpts have all of a text, and a guard whose config cannot be followed is not made."""
+
+from typing import Any
 
 import msgspec
 import pytest
@@ -55,3 +57,17 @@ def test_url_that_is_none_or_has_credentials_is_refused(url: str) -> None:
 def test_dialect_that_nobody_speaks_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"\$\.dialect"):
         msgspec.convert({"url": URL, "model": "m", "dialect": "oracle"}, GuardConfig)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_field_that_the_dialect_sets_is_refused(dialect: str) -> None:
+    own = "input" if dialect == "moderations" else "temperature"
+    config = {"url": URL, "model": "m", "dialect": dialect, "extra_body": {own: 1, "seed": 1}}
+    with pytest.raises(ValueError, match=f"extra_body: the dialect {dialect} sets {own} itself"):
+        Guard(msgspec.convert(config, GuardConfig))
+
+
+def test_guard_that_is_asked_otherwise_has_another_version() -> None:
+    bodies: list[dict[str, Any]] = [{}, {"seed": 1}, {"seed": 2}]
+    guards = [Guard(GuardConfig(url=URL, model="m", dialect="llama_guard", extra_body=body)) for body in bodies]
+    assert guards[0].version == "llama_guard:m" and len({guard.version for guard in guards}) == 3

@@ -57,6 +57,6 @@ def test_likelihoods_are_probabilities_whatever_the_endpoint_says(alternatives: 
 
 
 def test_answer_is_judged_as_the_last_turn() -> None:
-    body = json.loads(chat_request("m", "a\nb", is_answer=True).body)
-    assert body["messages"] == [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "> a\n> b"}]
-    assert body["temperature"] == 0 and body["logprobs"] is True
+    fields = chat_request("m", "a\nb", is_answer=True).fields
+    assert fields["messages"] == [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "> a\n> b"}]
+    assert fields["temperature"] == 0 and fields["logprobs"] is True

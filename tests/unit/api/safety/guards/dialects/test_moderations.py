@@ -20,8 +20,8 @@ def a_moderation(flagged: bool, categories: dict[str, Any], scores: dict[str, An
 
 
 def test_text_is_sent_as_it_is() -> None:
-    path, body = DIALECT.request("<b>\nAgent: no", is_answer=True)
-    assert path == "/moderations" and json.loads(body) == {"model": "m", "input": "<b>\nAgent: no"}
+    path, fields = DIALECT.request("<b>\nAgent: no", is_answer=True)
+    assert path == "/moderations" and fields == {"model": "m", "input": "<b>\nAgent: no"}
 
 
 def test_scores_are_the_classifier_s() -> None:
