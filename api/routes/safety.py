@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request
 
 from api.identity.tenants import tenant_in_state
 from api.routes.services import services_of
+from api.safety.audit.event import Direction
 from api.safety.review import Appealed
 from api.safety.verdict import StageVerdict
 from api.server.json_body import object_of
@@ -65,6 +66,8 @@ async def create_appeal(request: Request) -> dict[str, Any]:
         await stores.appeals.add_review(tenant, appeal.id, msgspec.json.encode(review))
     except ServingError as error:
         logger.warning("the appeal %s is kept without a review: %s", appeal.id, error)
+    except Exception:  # of a stage, which may be a plug-in
+        logger.exception("the appeal %s is kept without a review", appeal.id)
     return _appeal(appeal)
 
 
@@ -89,7 +92,9 @@ def _appealed(event: StoredAudit) -> Appealed:
     """Raises ServingError: the key of the text is destroyed."""
     text = event.evidence()
     verdicts = msgspec.json.decode(event.row.verdicts, type=list[StageVerdict])
-    return Appealed(event.row.categories, verdicts, None if text is None else text.decode(errors="replace"))
+    is_answer = event.row.direction == Direction.OUTPUT
+    shown = None if text is None else text.decode(errors="replace")
+    return Appealed(is_answer, event.row.categories, verdicts, shown)
 
 
 def _event(stored: StoredAudit) -> dict[str, Any]:

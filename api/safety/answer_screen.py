@@ -67,7 +67,7 @@ class AnswerScreen:
         self._is_finished = False
         """Whether the text is all there."""
         self._digest = hashlib.sha256()
-        self._kept: list[str] | None = [] if policy.keeps_text else None
+        self._kept: list[str] | None = [context] if policy.keeps_text else None
         self.is_over = False
         """Whether its last piece has left."""
         self.is_cut = False

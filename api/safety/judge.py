@@ -22,7 +22,11 @@ shows a reviewer less of why a text was refused.
 """
 TOPIC_FROM = 1.0
 """The sum of the scores of a topic's entries, each counted once, from which on a text is about it. Higher needs more
-kinds of hints in one answer; lower adds disclaimers to answers that mention the topic in passing.
+kinds of hints; lower adds disclaimers to answers that mention the topic in passing.
+"""
+TOPIC_SPAN = 300
+"""Characters within which the hints lie, some two sentences. More takes long answers for advice that mention this and
+that; fewer misses advice whose hints are further apart.
 """
 _PERSONAL = {kind.name: pattern for kind, pattern in zip(KINDS, patterns_of(KINDS), strict=True)}
 """Their labels are the places of the kinds."""
@@ -41,6 +45,13 @@ class Judged(NamedTuple):
 
     text: ScreenedText
     judge: "PolicyJudge"
+
+
+class TopicHint(NamedTuple):
+    score: float
+    at: int
+    """Where it ends in the text."""
+    text: str
 
 
 class PolicyJudge:
@@ -68,22 +79,15 @@ class PolicyJudge:
         """The ends of what leaves doubt, in order. Whoever has cleared a doubt may remove it."""
         self.terms: list[str] = []
         """What lists have found, as the text has it."""
-        self._topics: dict[str, dict[int, float]] = {}
-        """What speaks for each topic: the score of each entry that was found."""
+        self.topics: list[str] = []
+        """The topics that the text is about, in the order in which they came up, and whose disclaimer it has not."""
+        self._hints: dict[str, dict[int, TopicHint]] = {}
+        """The last hint of each entry of a topic."""
         self._disclaimed: set[str] = set()
         """Topics whose disclaimer the text has already."""
 
     def __call__(self, number: int, found: Found, text: str) -> Sequence[Cut | Mask]:
         return self._ways[number](found, text)
-
-    @property
-    def topics(self) -> list[str]:
-        """The topics that the text is about and has no disclaimer for, in the order in which they came up."""
-        return [
-            topic
-            for topic, scores in self._topics.items()
-            if topic not in self._disclaimed and sum(scores.values()) >= TOPIC_FROM
-        ]
 
     def scans(self, rules: Rules, classifier: TextClassifier | None) -> list[Scan]:
         """The scans that the policy wants of the text."""
@@ -111,15 +115,31 @@ class PolicyJudge:
     def _on_rule(self, rules: Rules, found: Found, text: str) -> Sequence[Cut]:
         rule = rules.rules[found.label]
         if isinstance(rule, TopicRule):
-            self._topics.setdefault(rule.topic, {})[found.label] = rule.score
-            if rule.is_disclaimer:
-                self._disclaimed.add(rule.topic)
+            self._on_topic(rule, found, text)
             return ()
         if not rule.is_for(self._role) or (rule.category not in NEVER_OFF and self._is_allowed(text)):
             return ()
         if len(self.terms) < MOST_TERMS and text not in self.terms:
             self.terms.append(text)
         return self._cut(SafetyStage.LISTS, {rule.category: rule.score}, found)
+
+    @property
+    def hints(self) -> dict[str, list[str]]:
+        """What speaks for each topic, as the text has it."""
+        return {topic: [hint.text for hint in hints.values()] for topic, hints in self._hints.items()}
+
+    def _on_topic(self, rule: TopicRule, found: Found, text: str) -> None:
+        topic = rule.topic
+        if rule.is_disclaimer:
+            self._disclaimed.add(topic)
+            if topic in self.topics:
+                self.topics.remove(topic)
+        if topic in self._disclaimed or topic in self.topics:
+            return
+        hints = self._hints.setdefault(topic, {})
+        hints[found.label] = TopicHint(rule.score, found.end, text)
+        if sum(hint.score for hint in hints.values() if hint.at >= found.end - TOPIC_SPAN) >= TOPIC_FROM:
+            self.topics.append(topic)
 
     def _is_allowed(self, term: str) -> bool:
         if not self._policy.allowed:

@@ -66,8 +66,8 @@ class StagePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     that it was not scanned, and the text passes. The other stages do not fail.
     """
     deadline_s: Annotated[float, Meta(gt=0, le=60)] = 2.0
-    """Of the guard: time for one text, in seconds. Longer has clients wait for a guard that hangs; shorter takes a slow guard for a
-    dead one.
+    """Of the guard: time for one text, in seconds. Longer has clients wait for a guard that hangs; shorter takes a slow
+    guard for a dead one.
     """
 
 
@@ -125,7 +125,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if msgspec.structs.replace(policy, runs=Runs.ALWAYS) != _ALWAYS:
                 raise ValueError(f"stages.{stage}: only the guard has fails_closed and deadline_s")
             if policy.runs is Runs.IN_DOUBT and stage is not SafetyStage.CLASSIFIER:
-                raise ValueError(f"stages.{stage}: no stage before it can be in doubt; it runs always or never")
+                raise ValueError(f"stages.{stage}: it runs always or never")
+        if self.disclaimers and self.stage(SafetyStage.LISTS).runs is Runs.NEVER:
+            raise ValueError("disclaimers: the stage lists finds the topics, and it never runs")
 
     @property
     def version(self) -> str:

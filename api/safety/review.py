@@ -10,6 +10,7 @@ import msgspec
 from api.safety.audit.decision_record import JudgedTexts, verdicts_of
 from api.safety.audit.event import fingerprint
 from api.safety.policy import SafetyStage
+from api.safety.scans.rules import TextRole
 from api.safety.scored_text import ANYTHING, InThread, looked_through
 from api.safety.stages import Stages
 from api.safety.verdict import Level, StageVerdict, level_of
@@ -21,20 +22,25 @@ SECOND = (SafetyStage.GUARD, SafetyStage.CLASSIFIER, SafetyStage.LISTS)
 class Appealed(NamedTuple):
     """The decision that the appeal is against."""
 
+    is_answer: bool
+    """Whether a model has written the text, and not a client."""
     categories: Sequence[str]
+    """Empty if it was withheld because a stage had failed."""
     verdicts: Sequence[StageVerdict]
     text: str | None
     """What was kept of the text."""
 
     @property
     def deciding(self) -> set[str]:
-        """The stages that had a part in the decision: they have scored for it, or have failed."""
-        return {verdict.stage for verdict in self.verdicts if verdict.error or self.is_flagged(verdict, Level.LOW)}
+        """The stages that had a part in the decision. One that has failed had none: it has not seen the text."""
+        return {
+            verdict.stage for verdict in self.verdicts if verdict.is_scanned and self.is_flagged(verdict, Level.LOW)
+        }
 
     def is_flagged(self, verdict: StageVerdict, least: Level) -> bool:
-        """Whether a stage says so of one of the categories, at this level or above."""
-        order = list(Level)
-        levels = [level_of(score) for category, score in verdict.scores.items() if category in self.categories]
+        """Whether a stage says so of one of the categories, or of any if there are none, at this level or above."""
+        order, of = list(Level), self.categories or verdict.scores
+        levels = [level_of(score) for category, score in verdict.scores.items() if category in of]
         return any(order.index(level) >= order.index(least) for level in levels)
 
 
@@ -55,15 +61,16 @@ async def review_of(appealed: Appealed, stages: Stages, in_thread: InThread[Any]
     """What is found now in what was kept of the text."""
     if appealed.text is None:
         return Review(error="the text was not kept")
-    judge, notes = await looked_through(appealed.text, stages, in_thread)
-    found = JudgedTexts([judge], notes, fingerprint(appealed.text), None)
+    roles = [TextRole.ANSWER] if appealed.is_answer else [TextRole.USER, TextRole.DOCUMENT]
+    judges, notes = await looked_through(appealed.text, roles, stages, in_thread)
+    found = JudgedTexts(judges, notes, fingerprint(appealed.text), None)
     verdicts = verdicts_of(stages, ANYTHING, found)
     second = second_opinion(verdicts, appealed.deciding)
     return Review(
         verdicts=verdicts,
         second="" if second is None else second.stage,
         is_confirmed=None if second is None else appealed.is_flagged(second, Level.MEDIUM),
-        terms=judge.terms,
+        terms=[*dict.fromkeys(term for judge in judges for term in judge.terms)],
     )
 
 

@@ -21,6 +21,7 @@ which needs the interpreter's lock; fewer changes threads more often.
 ANYTHING = Policy(
     thresholds=dict.fromkeys(Category, Threshold.OFF),
     personal_data_in=dict.fromkeys(get_args(PersonalKind), OnPersonalData.MASK),
+    personal_data_out=dict.fromkeys(get_args(PersonalKind), OnPersonalData.MASK),
 )
 """It blocks nothing, so that the whole text is read; except for what no policy may let pass."""
 
@@ -58,17 +59,23 @@ def scored_by(judges: Sequence[PolicyJudge], notes: GuardNotes) -> Scored:
     return Scored({str(category): score for category, score in scores.items()}, {*map(str, flagged)}, notes.error)
 
 
-async def looked_through(text: str, stages: Stages, in_thread: InThread[Any]) -> tuple[PolicyJudge, GuardNotes]:
-    """What all stages find in a text, whatever a policy does about it."""
-    judged = judged_text(ANYTHING, None, TextRole.DOCUMENT, stages.rules, stages.classifier)
-    await read_whole(judged, text, in_thread if len(text) > LONG_INPUT else None)
+async def looked_through(
+    text: str, roles: Sequence[TextRole], stages: Stages, in_thread: InThread[Any]
+) -> tuple[list[PolicyJudge], GuardNotes]:
+    """What all stages find in a text, whatever a policy does about it. `roles`: whose text it may be; the scans read it
+    in each of them, and the guard in the first one.
+    """
+    judges = list[PolicyJudge]()
+    for role in roles:
+        judged = judged_text(ANYTHING, None, role, stages.rules, stages.classifier)
+        await read_whole(judged, text, in_thread if len(text) > LONG_INPUT else None)
+        judges.append(judged.judge)
     notes = GuardNotes()
     if stages.guard is not None:
-        await ask_guard(stages, text, ANYTHING, notes, TextRole.DOCUMENT)
-    return judged.judge, notes
+        await ask_guard(stages, text, ANYTHING, notes, roles[0])
+    return judges, notes
 
 
 async def scored_text(text: str, stages: Stages, in_thread: InThread[Any]) -> Scored:
     """The scores that all stages give a text, whatever a policy does about it."""
-    judge, notes = await looked_through(text, stages, in_thread)
-    return scored_by([judge], notes)
+    return scored_by(*await looked_through(text, [TextRole.DOCUMENT], stages, in_thread))

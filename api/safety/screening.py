@@ -236,9 +236,12 @@ class Screening:
         await self._record.keep(Direction.INPUT, found.passing_action, self._of_input, found)
 
     def _found(self, judged: Mapping[InputText, Judged], notes: GuardNotes) -> JudgedTexts:
-        """The hash is that of all texts; what may be kept is what was judged last, which is what was blocked."""
+        """The hash is that of all texts. What may be kept is what the guard has blocked, or what was judged last: what
+        the other stages have blocked.
+        """
         last = [*judged][-1].text if judged else None
-        return JudgedTexts([one.judge for one in judged.values()], notes, fingerprint(self._whole), last)
+        kept = last if notes.about is None else notes.about
+        return JudgedTexts([one.judge for one in judged.values()], notes, fingerprint(self._whole), kept)
 
     async def _broken_off(self) -> None:
         """The request has ended before the verdict on its input. Nothing has left."""

@@ -39,6 +39,8 @@ class GuardNotes:
     error: str = ""
     is_nonsense: bool = False
     """The guard has answered, and not understandably. Whoever writes the text can provoke that."""
+    about: str | None = None
+    """The text that it has blocked; if there is none, the first one that it has not scored."""
     was_asked: bool = False
     is_recorded: bool = False
     """Whether it is on record what was done about the text."""
@@ -60,8 +62,12 @@ async def ask_guard(stages: Stages, text: str, policy: Policy, notes: GuardNotes
         notes.was_asked = True
         metrics.SAFETY_FAILURES.labels(SafetyStage.GUARD).inc()
         notes.error = str(error) or type(error).__name__
+        notes.about = text if notes.about is None else notes.about
         notes.is_nonsense |= isinstance(error, GuardNonsense)
         return
     notes.was_asked = True
-    notes.blocked.update(policy.blocked(scores))
+    blocked = policy.blocked(scores)
+    if blocked and not notes.blocked:
+        notes.about = text
+    notes.blocked.update(blocked)
     notes.scores = highest([notes.scores, scores])

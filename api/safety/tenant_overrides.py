@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from api.safety.policy import Policy, Threshold
+from api.safety.policy import NEVER_OFF, Policy, Threshold
 from api.safety.scans.normalise import canonical
 from api.safety.verdict import Category
 
@@ -42,12 +42,17 @@ class OverridesFile:
         self.path = folder / "overrides" / f"{tenant}.toml"
 
     def changed(self, allowed: Sequence[str], thresholds: Mapping[Category, Threshold]) -> TenantOverrides:
-        """What is in the file, and more. Raises ValueError: a term is empty or cannot be written, or the file is not
-        valid.
+        """What is in the file, and more. Raises ValueError: a term is empty or cannot be written, a threshold has no
+        effect, or the file is not valid.
         """
         for term in allowed:
             if not (canonical(term).strip() and term.isprintable()):
                 raise ValueError(f"a term has printable characters, and a letter or a digit: {term!r}")
+        for category, threshold in thresholds.items():
+            if category is Category.PERSONAL_DATA:
+                raise ValueError("personal data has no threshold: the policy says what is done about each kind")
+            if (least := NEVER_OFF.get(category)) is not None and threshold.tightened(least) is not threshold:
+                raise ValueError(f"the threshold of {category} is never looser than {least}")
         before = TenantOverrides()
         if self.path.exists():
             before = msgspec.toml.decode(self.path.read_bytes(), type=TenantOverrides)

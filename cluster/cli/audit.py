@@ -13,9 +13,6 @@ from typing import Any
 
 import yaml
 
-from api.safety.policy import Threshold
-from api.safety.tenant_overrides import OverridesFile
-from api.safety.verdict import Category
 from api.state.lifecycle import ChatState
 from api.state.postgres.audit_chain import Link
 from api.state.postgres.audit_rows import StoredAudit
@@ -23,10 +20,9 @@ from api.state.postgres.stores.appeals import AppealStatus
 from api.state.postgres.stores.audit import Verified, no_events
 from api.state.stores import Stores
 from api.wire.pages import Page
-from cluster.config.application import AppConfig, parse
+from cluster.cli.tenant_overrides import add_changes, changed_overrides, config_of, has_changes
 from cluster.config.state import StateConfig
 from cluster.errors import Conflict, NotFound, ServingError
-from cluster.repository import REPO_ROOT
 from cluster.services.failure import ServiceFailed
 
 APPEALS_AT_ONCE = 100
@@ -65,21 +61,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     decide.add_argument("--tenant", required=True, help="name of the tenant, as `baton tenant` prints it")
     decide.add_argument("--reviewer", required=True, help="who decides")
     decide.add_argument("--note", default="", help="what the client is told")
-    decide.add_argument(
-        "--allow",
-        metavar="TERM",
-        action="append",
-        default=[],
-        help="a term that no list finds for this tenant any more",
-    )
-    decide.add_argument(
-        "--threshold",
-        metavar="CATEGORY=THRESHOLD",
-        type=_threshold,
-        action="append",
-        default=[],
-        help="a threshold for this tenant from now on, such as violence=block_only_high",
-    )
+    add_changes(decide)
     _add_conf(decide, _decide)
 
 
@@ -95,15 +77,6 @@ def _link(text: str) -> Link:
     if (found := _HEAD.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError("a head is a sequence number, a colon and a hash")
     return Link(int(found[1]), bytes.fromhex(found[2]))
-
-
-def _threshold(text: str) -> tuple[Category, Threshold]:
-    """Raises argparse.ArgumentTypeError."""
-    category, _, threshold = text.partition("=")
-    try:
-        return Category(category), Threshold(threshold)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -155,7 +128,8 @@ def _appeals(arguments: argparse.Namespace) -> int:
         while True:
             found = await stores.appeals.find(arguments.tenant, page, AppealStatus.OPEN)
             for appeal in found.data:
-                print(json.dumps(appeal._asdict(), default=str))
+                review = None if appeal.review is None else json.loads(appeal.review)
+                print(json.dumps(appeal._asdict() | {"review": review}, default=str))
             if not found.has_more:
                 return 0
             page = Page(found.data[-1].id, APPEALS_AT_ONCE, False)
@@ -164,32 +138,24 @@ def _appeals(arguments: argparse.Namespace) -> int:
 
 
 def _decide(arguments: argparse.Namespace) -> int:
-    allowed, thresholds = arguments.allow, dict(arguments.threshold)
-    if (allowed or thresholds) and arguments.decision is not AppealStatus.OVERTURNED:
+    if has_changes(arguments) and arguments.decision is not AppealStatus.OVERTURNED:
         print("baton: --allow and --threshold need a decision that overturns", file=sys.stderr)
         return 2
 
     async def work(stores: Stores) -> int:
-        overrides = _overrides_file(arguments) if allowed or thresholds else None
-        if overrides is not None:
-            changed = overrides.changed(allowed, thresholds)
-        asked = (arguments.tenant, arguments.appeal, arguments.decision, arguments.reviewer, arguments.note)
+        changed = changed_overrides(arguments) if has_changes(arguments) else None
+        changes = [
+            *(("allow", term) for term in arguments.allow),
+            *(("threshold", f"{category}={threshold}") for category, threshold in arguments.threshold),
+        ]
+        asked = (arguments.tenant, arguments.appeal, arguments.decision, arguments.reviewer, arguments.note, changes)
         decided = await stores.appeals.decide(*asked)
         print(f"{decided.id}: {decided.status}")
-        if overrides is not None:
-            overrides.write(changed)
-            print(f"{overrides.path} is changed: it is in force here within a second, elsewhere once it is there")
+        if changed is not None:
+            changed.write()
         return 0
 
     return _done(arguments, work)
-
-
-def _overrides_file(arguments: argparse.Namespace) -> OverridesFile:
-    """Raises ValueError."""
-    folder = _config(arguments).safety.folder
-    if folder is None:
-        raise ValueError(f"{arguments.conf} has no safety.folder")
-    return OverridesFile(REPO_ROOT / folder, arguments.tenant)
 
 
 def _line(stored: StoredAudit, *, has_evidence: bool) -> dict[str, Any]:
@@ -208,14 +174,10 @@ def _line(stored: StoredAudit, *, has_evidence: bool) -> dict[str, Any]:
 
 def _done(arguments: argparse.Namespace, work: Work) -> int:
     try:
-        return asyncio.run(_with_state(_config(arguments).state, work))
+        return asyncio.run(_with_state(config_of(arguments).state, work))
     except (OSError, ValueError, LookupError, RuntimeError, yaml.YAMLError, ServiceFailed, ServingError) as error:
         print(f"baton: {error}", file=sys.stderr)
         return 1
-
-
-def _config(arguments: argparse.Namespace) -> AppConfig:
-    return parse(yaml.safe_load(arguments.conf.read_text())["applications"][0]["args"])
 
 
 async def _with_state(config: StateConfig, work: Work) -> int:

@@ -3,8 +3,9 @@
 `baton serve` runs `serve run` for an operator: it applies --port and --model to the Serve config, shows progress while
 the engines start, prints when the service is ready, and stops everything it started on Ctrl-C. `baton probe` shows the
 links of a running service. `baton tenant` prints the tenant of an API key, erases tenants and rotates their keys.
-`baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton compile`
-compiles the modules of placement and screening. `baton simulate` compares placement policies.
+`baton state` rotates the master key. `baton audit` checks and exports the log of safety decisions. `baton safety`
+checks policies and texts. `baton compile` compiles the modules of placement and screening. `baton simulate` compares
+placement policies.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from typing import Any, BinaryIO
 import msgspec
 import yaml
 
-from cluster.cli import audit, simulate
+from cluster.cli import audit, safety, simulate
 from cluster.cli import compile as compiler
 from cluster.cli import state as cli_state
 from cluster.cli.serve_run import ServeRun
@@ -103,6 +104,7 @@ def main() -> None:
     probe.set_defaults(run=_probe)
     cli_state.add_parsers(commands)
     audit.add_parser(commands)
+    safety.add_parser(commands)
     compiler.add_parser(commands)
     simulate.add_parser(commands)
     arguments = parser.parse_args()

@@ -58,23 +58,12 @@ def test_own_engine_judges_what_comes_in_and_what_goes_out(closed: openai.OpenAI
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("sentence", SENTENCES)
-def test_what_is_done_follows_from_the_score(closed: openai.OpenAI, model: str, sentence: str, is_stream: bool) -> None:
-    """Whatever the demo model says."""
-    prompt = f"{sentence} {'Slowly' if is_stream else 'At once'}."  # a text that was cleared is not judged again
-    settings = {"category": Category.ILLICIT, "threshold": Threshold.LOW}
-    try:
-        answer = asked(closed, model, prompt, is_stream, safety_settings=[settings])
-    except openai.BadRequestError as refused:
-        assert refused.code == "content_filter"
-        found = {"blocked": event_of_refusal(closed, refused)}
-    else:
-        found = {"passed": event_of(closed, answer, "input"), "cut": event_of(closed, answer, "output")}
-    for if_blocked, event in found.items():
-        verdict = guard_in(event)
-        assert verdict["error"] == ""
-        is_blocked = Threshold.LOW.blocks(verdict["scores"][Category.ILLICIT])
-        assert event["action"] == (if_blocked if is_blocked else "passed")
+def test_what_is_done_follows_from_the_score(closed: openai.OpenAI, model: str, is_stream: bool) -> None:
+    """Whatever the demo model says, which gives the sentences scores on both sides of the threshold."""
+    outcomes = [judged_input(closed, model, sentence, is_stream) for sentence in SENTENCES]
+    for is_refused, score in outcomes:
+        assert is_refused == Threshold.LOW.blocks(score)
+    assert {is_refused for is_refused, _ in outcomes} == {False, True}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +85,7 @@ def test_stream_ends_where_the_guard_was_heard_last(
         assert service.metric("vllm:generation_tokens_total") - generated < LONG_ANSWER
         judged = guard.judged()
     assert answer.finish_reason == "content_filter"
-    assert len(answer.text) % WINDOW_LENGTH == 0 and unjudged(answer.text, judged) == []
+    assert len(answer.text) % WINDOW_LENGTH == 0 and unjudged(answer.prompt, answer.text, judged) == []
     event = event_of(tenant, answer.id, "output")
     assert (event["action"], event["categories"]) == ("failed_closed", []) and guard_in(event)["error"] != ""
 
@@ -109,7 +98,7 @@ def test_stream_of_a_tenant_whose_guard_fails_open_goes_on_and_has_not_passed(
     answer = streamed(tenant, model, ANSWER)
     answer.read_until(bool)
     with guard.failing(outage):
-        answer.read_until(lambda text: unjudged(text, guard.judged()))
+        answer.read_until(lambda text: unjudged(answer.prompt, text, guard.judged()))
     answer.read_all()
     assert answer.finish_reason == "length"
     event = event_of(tenant, answer.id, "output")
@@ -130,22 +119,38 @@ def test_requests_are_judged_again_once_the_guard_is_back(
     assert guard_in(event_of(closed, answer, "input"))["error"] == ""
 
 
+def judged_input(client: openai.OpenAI, model: str, sentence: str, is_stream: bool) -> tuple[bool, float]:
+    """Whether an input is refused, and the score that the guard gives it."""
+    prompt = f"{sentence} {'Slowly' if is_stream else 'At once'}."  # a text that was cleared is not judged again
+    settings = {"category": Category.ILLICIT, "threshold": Threshold.LOW}
+    try:
+        answer = asked(client, model, prompt, is_stream, safety_settings=[settings])
+    except openai.BadRequestError as refused:
+        assert refused.code == "content_filter"
+        event, action = event_of_refusal(client, refused), "blocked"
+    else:
+        event, action = event_of(client, answer, "input"), "passed"
+    verdict = guard_in(event)
+    assert (event["action"], verdict["error"]) == (action, "")
+    return action == "blocked", verdict["scores"][Category.ILLICIT]
+
+
 def asked(client: openai.OpenAI, model: str, prompt: str, is_stream: bool, **further: Any) -> str:
     """The id of a short answer."""
     fields: Any = {"model": model, "prompt": prompt, "max_tokens": SHORT_ANSWER, "extra_body": further | IGNORE_END}
     if not is_stream:
         return client.completions.create(**fields).id
-    answer = StreamedAnswer(client.completions.create(**fields, stream=True))
+    answer = StreamedAnswer(client.completions.create(**fields, stream=True), prompt)
     answer.read_all()
     return answer.id
 
 
 def streamed(client: openai.OpenAI, model: str, max_tokens: int) -> StreamedAnswer:
-    return StreamedAnswer(
-        client.completions.create(
-            model=model, prompt=fresh_key(), max_tokens=max_tokens, stream=True, extra_body=IGNORE_END
-        )
+    prompt = fresh_key()
+    stream = client.completions.create(
+        model=model, prompt=prompt, max_tokens=max_tokens, stream=True, extra_body=IGNORE_END
     )
+    return StreamedAnswer(stream, prompt)
 
 
 def is_answered(client: openai.OpenAI, model: str) -> bool:

@@ -111,12 +111,19 @@ class Rules:
             self.disclaimers[topic] = about.disclaimer
             for entry in about.entries:
                 of_topics += self._terms(entry, TopicRule(topic, entry.score))
-            said = RuleEntry(score=0, stems=[about.disclaimer[:MOST_TERM_LENGTH]])
-            of_topics += self._terms(said, TopicRule(topic, 0.0, is_disclaimer=True))
+            of_topics.append(self._disclaimer(topic, about.disclaimer))
         self.patterns = PatternSet(self._patterns)
         self.trie = Trie([*terms, *of_topics])
         spaced_out = [term._replace(text=term.text.replace(" ", "")) for term in terms if " " in term.text]
         self.disguised = Trie(undisguised(term) for term in (*terms, *spaced_out))
+
+    def _disclaimer(self, topic: str, text: str) -> Term:
+        """A text has the disclaimer that has its beginning. Raises ValueError."""
+        begins = canonical(text).strip()[:MOST_TERM_LENGTH]
+        if not any(character.isalnum() for character in begins):
+            raise ValueError(f"topic {topic}: the disclaimer has no letters")
+        self.rules.append(TopicRule(topic, 0.0, is_disclaimer=True))
+        return Term(begins, len(self.rules) - 1, is_stem=True)
 
     def _terms(self, entry: RuleEntry, rule: Rule | TopicRule) -> list[Term]:
         """Add an entry whose hits say `rule`. Returns its terms."""

@@ -107,6 +107,8 @@ class ScreenedText:
                 continue
             text = self._open[one.begin - self.decided_to : one.end - self.decided_to]
             for judged in self._judge(number, one, text):
+                if judged.begin < self.begins_at:  # the context has left already
+                    judged = judged._replace(begin=self.begins_at)
                 if isinstance(judged, Mask):
                     insort(self.masks, judged, key=lambda mask: (mask.begin, -mask.end))
                 elif self.cut is None or judged.begin < self.cut.begin:

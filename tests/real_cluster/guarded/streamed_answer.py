@@ -7,8 +7,9 @@ from openai.types import Completion
 
 
 class StreamedAnswer:
-    def __init__(self, stream: Stream[Completion]) -> None:
+    def __init__(self, stream: Stream[Completion], prompt: str) -> None:
         self._stream = stream
+        self.prompt = prompt
         self.id = ""
         self.text = ""
         self.finish_reason: str | None = None

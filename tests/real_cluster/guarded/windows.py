@@ -6,10 +6,11 @@ from api.safety.answer_screen import CONTEXT_LENGTH, WINDOW_LENGTH
 from api.safety.guards.dialects.quoting import quoted
 
 
-def unjudged(answer: str, judged: Collection[str]) -> list[str]:
-    """The windows of an answer, as the guard is asked about them, that are not among the texts that it has judged. A
-    part of a window at the end does not count.
+def unjudged(prompt: str, answer: str, judged: Collection[str]) -> list[str]:
+    """The windows of a completion, as the guard is asked about them, that are not among the texts that it has judged. A
+    part of a window at the end does not count. `prompt`: a short one, which the guard sees with the first windows.
     """
-    ends = range(WINDOW_LENGTH, len(answer) + 1, WINDOW_LENGTH)
-    windows = [quoted(answer[max(0, end - WINDOW_LENGTH - CONTEXT_LENGTH) : end]) for end in ends]
+    whole = prompt + answer
+    ends = range(len(prompt) + WINDOW_LENGTH, len(whole) + 1, WINDOW_LENGTH)
+    windows = [quoted(whole[max(0, end - WINDOW_LENGTH - CONTEXT_LENGTH) : end]) for end in ends]
     return [window for window in windows if window not in judged]

@@ -135,8 +135,17 @@ class AppealStore:
         async with self._database.transaction(tenant) as transaction:
             return await _found(transaction, appeal)
 
-    async def decide(self, tenant: str, appeal: str, status: AppealStatus, reviewer: str, note: str) -> Appeal:
-        """Decide on an open appeal: UPHELD or OVERTURNED. The decision is appended to the audit log.
+    async def decide(
+        self,
+        tenant: str,
+        appeal: str,
+        status: AppealStatus,
+        reviewer: str,
+        note: str,
+        changes: Sequence[tuple[str, str]] = (),
+    ) -> Appeal:
+        """Decide on an open appeal: UPHELD or OVERTURNED. The decision is appended to the audit log. `changes`: what is
+        changed for the tenant with it, such as ("allow", "glue soup").
 
         Raises:
             NotFound: there is no such appeal.
@@ -153,7 +162,7 @@ class AppealStore:
             event = await transaction.fetch_one(_SQL["event"], id=before.event)
             if event is None:  # the retention has deleted both meanwhile
                 raise no_appeal(appeal)
-            await append_in(transaction, [_decision(tenant, event, appeal, status, reviewer)])
+            await append_in(transaction, [_decision(tenant, event, appeal, status, reviewer, changes)])
             key = await transaction.sealing_key()
             row = await transaction.fetch_one(
                 _SQL["decide"],
@@ -186,9 +195,11 @@ async def _found(transaction: TenantTransaction, appeal: str) -> Appeal:
     return _appeal(row, await transaction.key(row["key_version"]))
 
 
-def _decision(tenant: str, event: Row, appeal: str, status: AppealStatus, reviewer: str) -> _Decision:
-    """Its verdicts name the event, the appeal and the reviewer."""
-    named = {"event": event["id"], "appeal": appeal, "reviewer": reviewer}
+def _decision(
+    tenant: str, event: Row, appeal: str, status: AppealStatus, reviewer: str, changes: Sequence[tuple[str, str]]
+) -> _Decision:
+    """Its verdicts name the event, the appeal, the reviewer and the changes."""
+    named = [("event", event["id"]), ("appeal", appeal), ("reviewer", reviewer), *changes]
     return _Decision(
         id=new_id("sfe"),
         tenant=tenant,
@@ -197,7 +208,7 @@ def _decision(tenant: str, event: Row, appeal: str, status: AppealStatus, review
         action="passed" if status is AppealStatus.OVERTURNED else event["action"],
         policy_version=event["policy_version"],
         categories=event["categories"],
-        verdicts=[{"stage": stage, "version": version, "scores": {}, "error": ""} for stage, version in named.items()],
+        verdicts=[{"stage": stage, "version": version, "scores": {}, "error": ""} for stage, version in named],
     )
 
 

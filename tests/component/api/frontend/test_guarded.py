@@ -81,6 +81,15 @@ async def test_input_that_the_guard_blocks_is_a_400(tmp_path: Path, text: str, i
         assert "Paris" not in response.text
 
 
+async def test_text_that_the_guard_has_blocked_is_kept(tmp_path: Path) -> None:
+    """And not the one that was judged last."""
+    async with guarded(tmp_path, more="keeps_text = true\n", runs="always") as service:
+        blocked = f"A {UNSAFE_WORD}."
+        texts = ["Hello.", blocked, "Goodbye."]
+        await ask(service.client, {}, messages=[{"role": "user", "content": text} for text in texts])
+        assert service.engines.events[0].evidence == blocked.encode()
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("runs", ["in_doubt", "always"])
 async def test_answer_is_cut_where_the_window_or_the_doubt_begins(tmp_path: Path, runs: str, is_streamed: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 
+from api.frontend.frontend import Frontend
 from api.safety.audit.audit_writer import AuditWriter
 from api.state.lifecycle import ChatState
 from api.state.postgres.stores.appeals import AppealStatus
@@ -108,6 +109,20 @@ async def test_appeal_has_a_second_opinion(
             await state.stores.appeals.decide(tenant, made["id"], AppealStatus.OVERTURNED, "Rita", "")
             assert (await state.stores.appeals.get(tenant, made["id"])).review == kept.review
         await frontend.close()
+
+
+async def test_appeal_counts_also_if_nothing_can_look_at_the_text(
+    clients: ClientOf, writer: AuditWriter, state: ChatState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError("a plug-in has failed")
+
+    alice = clients("sk-alice")
+    event = await blocked_event(alice, writer)
+    monkeypatch.setattr(Frontend, "reviewed", fails)
+    made = await appeal(alice, event)
+    (tenant,) = await state.stores.audit.tenants()
+    assert (await state.stores.appeals.get(tenant, made["id"])).review is None
 
 
 @pytest.mark.parametrize(

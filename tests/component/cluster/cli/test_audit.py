@@ -141,6 +141,20 @@ def open_appeal(state_config: dict[str, Any]) -> str:
     return asyncio.run(opened())
 
 
+def test_reviewer_sees_what_was_found(
+    baton: Baton, open_appeal: str, state_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def reviewed() -> None:
+        state = ChatState(StateConfig(**state_config))
+        await state.look()
+        await state.stores.appeals.add_review("alice", open_appeal, b'{"second": "guard"}')
+        await state.close()
+
+    asyncio.run(reviewed())
+    assert baton("appeals", "--tenant", "alice") == 0
+    assert json.loads(capsys.readouterr().out)["review"] == {"second": "guard"}
+
+
 def test_decision_can_allow_a_term(
     baton: Baton, open_appeal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +174,10 @@ def test_decision_can_allow_a_term(
     assert baton("appeals", "--tenant", "alice") == 0
     assert open_appeal in capsys.readouterr().out, "what was refused has decided nothing"
     assert baton(*asked, *changes) == 0
+    assert baton("export", "--tenant", "alice") == 0
+    decision = json.loads(capsys.readouterr().out.splitlines()[-1])
+    named = [(verdict["stage"], verdict["version"]) for verdict in decision["verdicts"]]
+    assert named[2:] == [("reviewer", "Rita"), ("allow", "glue soup"), ("threshold", "violence=off")]
     changed = PolicyFolder(tmp_path / "safety").data
     assert changed.of_tenant("alice").policy.allowed == ["glue soup"]
     assert changed.of_tenant("alice").policy.threshold(Category.VIOLENCE) is Threshold.OFF

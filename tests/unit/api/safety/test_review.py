@@ -7,9 +7,9 @@ import pytest
 
 from api.safety.policy import SafetyStage
 from api.safety.review import Appealed, review_of, second_opinion
-from api.safety.scans.rules import RuleEntry, Rules, WordList
+from api.safety.scans.rules import RuleEntry, Rules, TextRole, WordList
 from api.safety.stages import Stages
-from api.safety.verdict import Category, StageVerdict
+from api.safety.verdict import Category, Level, StageVerdict
 
 RULES = Rules([WordList(category=Category.VIOLENCE, entries=[RuleEntry(score=0.9, terms=["pipe bomb", "glue"])])])
 STAGES = Stages(RULES, "1", None, None)
@@ -21,7 +21,7 @@ def verdict(stage: SafetyStage, score: float = 0.0, error: str = "") -> StageVer
 
 
 def appealed(*verdicts: StageVerdict, text: str | None = "A pipe bomb, and glue: a p.i.p.e bomb.") -> Appealed:
-    return Appealed([str(Category.VIOLENCE)], verdicts, text)
+    return Appealed(False, [str(Category.VIOLENCE)], verdicts, text)
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
@@ -34,7 +34,7 @@ async def at_once(work: Callable[[], Any]) -> Any:
         ([verdict(LISTS, 0.9)], [verdict(LISTS), verdict(CLASSIFIER), verdict(GUARD)], GUARD),
         ([verdict(LISTS, 0.3), verdict(GUARD, 0.9)], [verdict(LISTS), verdict(CLASSIFIER), verdict(GUARD)], CLASSIFIER),
         ([verdict(CLASSIFIER, 0.9)], [verdict(LISTS), verdict(CLASSIFIER), verdict(GUARD, error="away")], LISTS),
-        ([verdict(GUARD, error="away")], [verdict(LISTS), verdict(GUARD)], LISTS),
+        ([verdict(GUARD, error="away")], [verdict(LISTS), verdict(GUARD)], GUARD),
         ([verdict(LISTS, 0.9)], [verdict(LISTS, 0.9)], None),
     ],
 )
@@ -51,6 +51,26 @@ async def test_review_has_the_terms_and_the_opinion() -> None:
     assert review.terms == ["pipe bomb", "glue", "p.i.p.e bomb"]
     alone = await review_of(appealed(verdict(LISTS, 0.9)), STAGES, at_once)
     assert (alone.second, alone.is_confirmed, len(alone.verdicts)) == ("", None, 2)
+
+
+@pytest.mark.parametrize(("is_answer", "terms"), [(False, ["order", "question"]), (True, ["reply"])])
+async def test_text_is_read_as_what_it_was(is_answer: bool, terms: list[str]) -> None:
+    """Of an input it is not known whose text it was: of a user, or of a tool."""
+    roles = {"order": TextRole.DOCUMENT, "question": TextRole.USER, "reply": TextRole.ANSWER}
+    lists = [
+        WordList(category=Category.VIOLENCE, entries=[RuleEntry(score=0.9, terms=[term])], roles=[role])
+        for term, role in roles.items()
+    ]
+    stages = Stages(Rules(lists), "1", None, None)
+    asked = Appealed(is_answer, ["violence"], [], "An order, a question, a reply.")
+    assert sorted((await review_of(asked, stages, at_once)).terms) == terms
+
+
+def test_text_that_a_stage_has_failed_to_scan_is_confirmed_by_any_category() -> None:
+    """Such an event has no categories."""
+    appealed = Appealed(False, [], [verdict(GUARD, error="away")], "text")
+    assert appealed.is_flagged(verdict(GUARD, 0.0), Level.MEDIUM)
+    assert not appealed.is_flagged(StageVerdict(GUARD, "1", {Category.HATE: 0.3}), Level.MEDIUM)
 
 
 async def test_text_that_was_not_kept_has_no_review() -> None:

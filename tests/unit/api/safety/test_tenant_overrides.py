@@ -50,3 +50,9 @@ def test_terms_that_find_nothing_are_refused(tmp_path: Path, term: str) -> None:
 def test_names_that_are_no_tenants_are_refused(tmp_path: Path, tenant: str) -> None:
     with pytest.raises(ValueError, match="no name of a tenant"):
         OverridesFile(tmp_path, tenant)
+
+
+@pytest.mark.parametrize("category", [Category.PERSONAL_DATA, Category.SEXUAL_MINORS])
+def test_thresholds_without_effect_are_refused(tmp_path: Path, category: Category) -> None:
+    with pytest.raises(ValueError, match="threshold"):
+        OverridesFile(tmp_path, "anne").changed([], {category: Threshold.OFF})
