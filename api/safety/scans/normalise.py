@@ -30,9 +30,12 @@ _LOOKS_LIKE = {
     **dict(zip("ɑɡıɩʟⅼ∣ǀøđħłŧœ", "agiillllodhlto", strict=True)),
     **dict(zip("ᴀʙᴄᴅᴇɢʜɪᴊᴋᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢьƅ", "abcdeghijkmnoprstuvwyzbb", strict=True)),
     **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+    **dict.fromkeys("\u2018\u2019\u02bc", "'"),
     **{chr(first + number): chr(97 + number) for first in (0x1F150, 0x1F170) for number in range(26)},
 }
-"""Letters of other scripts, of phonetic alphabets and in circles as the ASCII letters that they look like; dashes."""
+"""Letters of other scripts, of phonetic alphabets and in circles as the ASCII letters that they look like; dashes;
+apostrophes.
+"""
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
 """Letters of Hangul that are blank."""
 

@@ -7,9 +7,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from api.safety.scans.disguise import undisguised
 from api.safety.scans.normalise import canonical
 from api.safety.scans.patterns import Pattern, PatternSet
+from api.safety.scans.spellings import DisguisedTerms
 from api.safety.scans.trie import Term, Trie
 from api.safety.verdict import Category
 
@@ -92,5 +92,4 @@ class Rules:
                 patterns += [Pattern(expression, label) for expression in entry.patterns]
         self.patterns = PatternSet(patterns)
         self.trie = Trie(terms)
-        spaced_out = [term._replace(text=term.text.replace(" ", "")) for term in terms if " " in term.text]
-        self.disguised = Trie(undisguised(term) for term in (*terms, *spaced_out))
+        self.disguised = DisguisedTerms(terms)

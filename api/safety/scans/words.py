@@ -43,23 +43,17 @@ class WordScan:
         """Where the first term begins that the text so far may be the beginning of; None if there is none."""
         return self._begun[0].begin if self._begun else None
 
-    def step(self, character: str, begin: int, end: int, *, after_edge: bool = False) -> list[TermHit]:
-        """The hits that are known with the next character, which the text has from `begin` to `end`. `after_edge`: a
-        word has ended before it, though no character says so.
-        """
+    def step(self, character: str, begin: int, end: int) -> list[TermHit]:
+        """The hits that are known with the next character, which the text has from `begin` to `end`."""
         trie, hits = self._trie, list[TermHit]()
         is_word = character.isalnum()
-        is_edge = after_edge or not (is_word and self._is_in_word)
+        is_edge = not (is_word and self._is_in_word)
         if self._begun:
             self._begun = self._gone_on(character, end, hits, is_edge)
         if is_edge and (state := trie.step(0, character)) is not None:
             self._keep(_Begun(state, begin, end), self._begun, hits)
         self._is_in_word = is_word
         return hits
-
-    def lengthen(self, end: int) -> None:
-        """The last character of the text goes on up to `end`."""
-        self._begun = [one._replace(end=end) for one in self._begun]
 
     def finish(self) -> list[TermHit]:
         """The hits that are known at the end of the text."""

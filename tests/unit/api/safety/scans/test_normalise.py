@@ -43,6 +43,7 @@ def in_parts(text: str, cuts: list[int]) -> Canonical:
         (r'"\nbomb"', r'"\nbomb"'),
         ("gl\u3164ue ʙᴏᴍʙ 🅱omb", "glue bomb bomb"),
         ("a\u00a0\tb", "a  b"),
+        ("I\u2019m", "i'm"),
         ("Straße", "strasse"),
         ("ﬁne", "fine"),
     ],
