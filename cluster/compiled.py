@@ -77,6 +77,7 @@ MODULES = (
 compiled.
 """
 INTERPRETED = (
+    "api.safety.scans.automata",
     "cluster.messages.generation",
     "cluster.messages.ids",
     "cluster.messages.kv_events",
