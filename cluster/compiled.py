@@ -22,6 +22,7 @@ MODULES = (
     "api.safety.scans.normalise",
     "api.safety.scans.patterns",
     "api.safety.scans.screened_text",
+    "api.safety.scans.spellings",
     "api.safety.scans.trie",
     "api.safety.scans.words",
     "router.admission.verdict",
@@ -76,6 +77,7 @@ MODULES = (
 compiled.
 """
 INTERPRETED = (
+    "api.safety.scans.automata",
     "cluster.messages.generation",
     "cluster.messages.ids",
     "cluster.messages.kv_events",

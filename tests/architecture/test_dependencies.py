@@ -15,7 +15,7 @@ HOMES = {
     "httptools": ("api/server/protocol.py",),
     "httpx2": ("api/safety/guards/guard.py",),
     "huggingface_hub": ("kvtransfer/tiers/disk.py",),
-    "interegular": ("api/safety/scans/patterns.py",),
+    "interegular": ("api/safety/scans/automata.py",),
     "llguidance": ("api/structured/*", "cluster/engine_core/*"),
     "msgspec": ("*",),
     "mypy": ("cluster/cli/compile.py",),

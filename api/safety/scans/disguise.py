@@ -1,72 +1,80 @@
-"""Terms that are written so that a list does not find them: spaced out, with digits for letters, or with letters that
-are repeated. Pure.
+"""Terms that are written so that a list does not find them: in pieces, with marks in them, without their blanks, with
+digits for letters, or with letters that are repeated. Pure.
 
-The scan reads a canonical text (normalise.py) without what disguises: `b o m b`, `b.0.m.b` and `bommmb` become `bomb`.
-What is found counts if the text has a disguise there; plain terms are words.py's.
+The scan compares the letters of a canonical text (normalise.py) with the letters of terms, and nothing else: `b o m b`,
+`bo**mb`, `b.0.m.b` and `bommmb` have the letters of `bomb`. When all letters of a term are there, spellings.py weighs
+what stands between them. A hit counts if something is disguised; plain terms are words.py's.
 """
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import final
 
-from api.safety.scans.trie import Term, Trie
-from api.safety.scans.words import TermHit, WordScan
+from api.safety.scans.spellings import LETTERS, OTHER, DisguisedTerms, Gap, WrittenTerm, in_gap, is_disguised
+from api.safety.scans.words import TermHit
 
-_DIGITS = dict(zip("0134578", "oieastb", strict=True))
 _SYMBOLS = dict(zip("@$!|+€", "asiite", strict=True))
-"""Letters that digits and symbols stand for. A symbol does so only before a letter or a digit."""
-LEAST_SPACES = 2
-"""Dropped separators that are a disguise. One is two short words, such as `a bit`."""
+"""Letters that symbols stand for before a letter or a digit."""
 MOST_SYMBOLS = 4
 """Symbols in a row that may stand for letters. More are a line; fewer let some disguises pass."""
 LEAST_REPEATS = 3
 """Times that a disguised letter stands in a row. Words have two."""
+MOST_BEGUN_SAME = 3
+"""Beginnings of terms within the same letter in a row, such as `k k k`. More takes longer for texts of one letter;
+fewer lets terms pass that begin with a letter so often.
+"""
+MOST_FILL = 32
+"""Characters in a row that add no new letter. More holds a text back for longer; fewer lets wide gaps hide a term."""
 
 
-class _Mark(NamedTuple):
-    """A disguise."""
+@final
+class _Begun:
+    """What may become a hit."""
 
-    at: int
-    is_space: bool
+    __slots__ = ("begin", "end", "num_letters", "num_runs", "state")
 
-
-def undisguised(term: Term) -> Term:
-    """The term as the scan reads it: without the blanks that follow a word of one letter."""
-    letters: list[str] = []
-    num_in_word = 0
-    for character in term.text:
-        read = _DIGITS.get(character, character if character.isalnum() else " ")
-        if read == " ":
-            is_dropped, num_in_word = num_in_word == 1, 0
-            if is_dropped:
-                continue
-        else:
-            num_in_word += 1
-        if not letters or letters[-1] != read:
-            letters.append(read)
-    return term._replace(text="".join(letters).strip() or term.text)
+    def __init__(self, state: int, begin: int, end: int, num_runs: int, num_letters: int) -> None:
+        self.state = state
+        self.begin = begin
+        self.end = end
+        """The character after the last one so far."""
+        self.num_runs = num_runs
+        self.num_letters = num_letters
+        """Runs and letters of the text before it."""
 
 
 class DisguiseScan:
     """The disguised terms of one text. How it is cut into parts changes nothing."""
 
-    def __init__(self, trie: Trie) -> None:
-        """`trie`: of terms as `undisguised` makes them."""
-        self._words = WordScan(trie)
-        self._marks: deque[_Mark] = deque()
+    def __init__(self, terms: DisguisedTerms) -> None:
+        self._terms = terms
+        self._begun: list[_Begun] = []
+        """In the order of their beginnings."""
+        self._gaps: deque[Gap] = deque()
+        self._odd: deque[int] = deque()
+        """The letters that a digit or a symbol stands for, by number."""
+        self._repeats: deque[int] = deque()
+        """The letters that are the last one of too many, by number."""
         self._symbols: list[tuple[str, int, int]] = []
         """The last symbols, which are letters if a letter or a digit comes next."""
-        self._last = " "
+        self._last = ""
+        """The last letter."""
         self._num_same = 0
-        self._num_in_word = 0
-        """Characters since the last separator."""
-        self._is_spaced = False
-        """Whether the last separator was dropped."""
+        """How often it stands in a row, gaps aside."""
+        self._num_runs = 0
+        self._num_letters = 0
+        self._num_in_piece = 0
+        """Letters since the last gap."""
+        self._gap = OTHER
+        """What the gap has that the text ends with; 0 if it ends with a letter."""
+        self._gap_first = ""
+        self._gap_length = 0
 
     @property
     def open_from(self) -> int | None:
         """Where the first disguised term begins that the text so far may be the beginning of; None if there is none."""
-        if self._words.open_from is not None:
-            return self._words.open_from
+        if self._begun:
+            return self._begun[0].begin
         return self._symbols[0][1] if self._symbols else None
 
     def step(self, character: str, begin: int, end: int) -> list[TermHit]:
@@ -75,73 +83,146 @@ class DisguiseScan:
         if character in _SYMBOLS and len(self._symbols) < MOST_SYMBOLS:
             self._symbols.append((character, begin, end))
             return hits
+        is_letter = character.isalnum()
         if self._symbols:
-            hits += self._known_symbols(are_letters=character.isalnum())
-        if character.isalnum():
-            letter = _DIGITS.get(character, character)
-            hits += self._letter(letter, begin, end, letter != character)
+            self._read_symbols(is_letter, hits)
+        if is_letter:
+            letter = LETTERS.get(character, character)
+            self._read_letter(letter, begin, end, letter != character, hits)
         else:
-            hits += self._space(begin, end)
-        return self._disguised(hits)
+            self._read_gap(character, hits)
+        return hits
 
     def mark_seam(self) -> None:
         """Disguises are not looked for across a seam: what was read is forgotten."""
-        self._words = WordScan(self._words.trie)
-        self._marks.clear()
-        self._symbols.clear()
-        self._last = " "
-        self._num_same = self._num_in_word = 0
-        self._is_spaced = False
+        self._begun, self._symbols = [], []
+        self._forget()
+        self._last, self._num_same, self._num_in_piece = "", 0, 0
+        self._gap, self._gap_first, self._gap_length = OTHER, "", 0
 
     def finish(self) -> list[TermHit]:
         """The hits that are known at the end of the text."""
-        hits = self._known_symbols(are_letters=False)
-        return self._disguised(hits + self._words.finish())
-
-    def _known_symbols(self, are_letters: bool) -> list[TermHit]:
-        symbols, self._symbols = self._symbols, []
         hits: list[TermHit] = []
-        for symbol, begin, end in symbols:
-            hits += self._letter(_SYMBOLS[symbol], begin, end, True) if are_letters else self._space(begin, end)
+        self._read_symbols(False, hits)
+        if self._gap == 0:
+            self._end_piece(hits)
+        self._begun = []
         return hits
 
-    def _letter(self, letter: str, begin: int, end: int, is_disguise: bool) -> list[TermHit]:
-        if is_disguise:
-            self._marks.append(_Mark(begin, is_space=False))
-        self._num_in_word += 1
-        self._num_same = self._num_same + 1 if letter == self._last else 1
-        self._last = letter
-        if self._num_same == 1:
-            spaced, self._is_spaced = self._is_spaced, False
-            return self._words.step(letter, begin, end, after_edge=spaced)
-        if self._num_same == LEAST_REPEATS:
-            self._marks.append(_Mark(begin, is_space=False))
-        self._words.lengthen(end)
-        return []
+    def _read_symbols(self, are_letters: bool, hits: list[TermHit]) -> None:
+        symbols, self._symbols = self._symbols, []
+        for symbol, begin, end in symbols:
+            if are_letters:
+                self._read_letter(_SYMBOLS[symbol], begin, end, True, hits)
+            else:
+                self._read_gap(symbol, hits)
 
-    def _space(self, begin: int, end: int) -> list[TermHit]:
-        num_in_word, self._num_in_word = self._num_in_word, 0
-        if num_in_word == 1 or (num_in_word == 0 and self._is_spaced):
-            if not self._is_spaced:
-                self._marks.append(_Mark(begin, is_space=True))
-            self._is_spaced = True
-            return []
-        self._is_spaced = False
-        if self._last == " ":
-            return []
-        self._last, self._num_same = " ", 1
-        return self._words.step(" ", begin, end)
+    def _read_letter(self, letter: str, begin: int, end: int, is_odd: bool, hits: list[TermHit]) -> None:
+        is_same, is_first = letter == self._last, self._gap != 0
+        if is_first:
+            self._end_gap(is_same)
+        self._num_letters += 1
+        self._num_in_piece += 1
+        if is_same:
+            self._num_same += 1
+        else:
+            self._last, self._num_same, self._num_runs = letter, 1, self._num_runs + 1
+        if not (self._begun or is_first):
+            return
+        self._go_on(letter, is_same, end)
+        if is_first and (state := self._terms.trie.step(0, letter)) is not None:
+            self._begin(state, begin, end)
+        if not self._begun:
+            self._forget()
+            return
+        if is_odd:
+            self._odd.append(self._num_letters)
+        if min(self._num_same, self._num_in_piece) == LEAST_REPEATS:
+            self._repeats.append(self._num_letters)
+        for one in self._begun:
+            if stems := self._terms.trie.stems(one.state):
+                self._find(one, stems, hits)
 
-    def _disguised(self, hits: list[TermHit]) -> list[TermHit]:
-        """Those that a disguise hides from words.py."""
-        found = [hit for hit in hits if self._is_disguise(hit)] if hits else hits
-        open_from = self.open_from
-        while self._marks and (open_from is None or self._marks[0].at < open_from):
-            self._marks.popleft()
-        return found
+    def _go_on(self, letter: str, is_same: bool, end: int) -> None:
+        if is_same:
+            if self._num_same > MOST_FILL:
+                self._begun = []
+            for one in self._begun:
+                one.end = end
+            return
+        kept: list[_Begun] = []
+        for one in self._begun:
+            state = self._terms.trie.step(one.state, letter)
+            if state is not None:
+                one.state, one.end = state, end
+                kept.append(one)
+        self._begun = kept
+        self._forget()
 
-    def _is_disguise(self, hit: TermHit) -> bool:
-        """Digits alone are a number."""
-        inside = [mark.is_space for mark in self._marks if hit.begin <= mark.at < hit.end]
-        has_letters = len(inside) < hit.end - hit.begin
-        return has_letters and (sum(inside) >= LEAST_SPACES or not all(inside))
+    def _begin(self, state: int, begin: int, end: int) -> None:
+        """Of those that begin with one letter in a row, the last ones are kept."""
+        if len(self._begun) >= MOST_BEGUN_SAME and self._begun[-MOST_BEGUN_SAME].state == state:
+            del self._begun[-MOST_BEGUN_SAME]
+        self._begun.append(_Begun(state, begin, end, self._num_runs - 1, self._num_letters - 1))
+
+    def _read_gap(self, character: str, hits: list[TermHit]) -> None:
+        if self._gap == 0:
+            self._end_piece(hits)
+            self._gap_first, self._gap_length = character, 0
+        self._gap |= in_gap(character)
+        self._gap_length += 1
+        if self._begun:
+            terms, gap, num_in_piece = self._terms, self._gap, self._num_in_piece
+            is_wide = self._gap_length > MOST_FILL
+            self._begun = [one for one in self._begun if not is_wide and terms.can_have(gap, one.state, num_in_piece)]
+            self._forget()
+
+    def _end_piece(self, hits: list[TermHit]) -> None:
+        """The text ends with a letter, and no letter comes next."""
+        terms, kept = self._terms, list[_Begun]()
+        for one in self._begun:
+            if words := terms.trie.words(one.state):
+                self._find(one, words, hits)
+            if terms.needs_letters(one.state, self._num_letters - one.num_letters):
+                kept.append(one)
+        self._begun = kept
+
+    def _end_gap(self, is_in_run: bool) -> None:
+        if self._begun:
+            gap = Gap(
+                self._gap,
+                self._gap_first,
+                self._gap_length,
+                self._num_runs,
+                self._num_letters,
+                self._num_in_piece,
+                is_in_run,
+            )
+            self._gaps.append(gap)
+        self._gap, self._num_in_piece = 0, 0
+
+    def _forget(self) -> None:
+        """What lies before all that may become a hit."""
+        if not self._begun:
+            self._gaps.clear()
+            self._odd.clear()
+            self._repeats.clear()
+            return
+        num_before = self._begun[0].num_letters
+        while self._gaps and self._gaps[0].num_letters <= num_before:
+            self._gaps.popleft()
+        while self._odd and self._odd[0] <= num_before:
+            self._odd.popleft()
+        while self._repeats and self._repeats[0] <= num_before:
+            self._repeats.popleft()
+
+    def _find(self, one: _Begun, numbers: Sequence[int], hits: list[TermHit]) -> None:
+        num_before = one.num_letters
+        gaps = [gap.after(one.num_runs, num_before) for gap in self._gaps if gap.num_letters > num_before]
+        num_odd = sum(1 for number in self._odd if number > num_before)
+        has_repeats = any(number > num_before for number in self._repeats)
+        written = WrittenTerm(gaps, self._num_letters - num_before, num_odd, has_repeats)
+        for number in numbers:
+            spelling = self._terms.spellings[number]
+            if is_disguised(spelling, written):
+                hits.append(TermHit(spelling.label, one.begin, one.end))

@@ -1,8 +1,8 @@
 """One form for texts that look alike: what lists and patterns are compared with. Pure.
 
 A *canonical* text has lower-case letters without marks, ASCII letters in place of letters that look like them, one
-blank for any white space, and nothing that is not seen. Each canonical character knows where in the text it comes from,
-so that what is found in the canonical text can be cut from the text itself.
+blank for any white space, and nothing that is not seen. Each canonical character knows which part of the text it stands
+for, so that what is found in the canonical text can be cut from the text itself.
 """
 
 import unicodedata
@@ -30,9 +30,12 @@ _LOOKS_LIKE = {
     **dict(zip("ɑɡıɩʟⅼ∣ǀøđħłŧœ", "agiillllodhlto", strict=True)),
     **dict(zip("ᴀʙᴄᴅᴇɢʜɪᴊᴋᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢьƅ", "abcdeghijkmnoprstuvwyzbb", strict=True)),
     **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+    **dict.fromkeys("\u2018\u2019\u02bc", "'"),
     **{chr(first + number): chr(97 + number) for first in (0x1F150, 0x1F170) for number in range(26)},
 }
-"""Letters of other scripts, of phonetic alphabets and in circles as the ASCII letters that they look like; dashes."""
+"""Letters of other scripts, of phonetic alphabets and in circles as the ASCII letters that they look like; dashes;
+apostrophes.
+"""
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
 """Letters of Hangul that are blank."""
 
@@ -43,6 +46,8 @@ class Canonical(NamedTuple):
     text: str
     offsets: Sequence[int]
     """Where each character begins in the whole text, in characters; as long as `text`."""
+    ends: Sequence[int]
+    """Where it ends: an escape is longer than a character."""
 
 
 class _Table(dict[str, str]):
@@ -79,12 +84,13 @@ _FORMS = _Table()
 class Normaliser:
     """The canonical form of one text that comes in parts. How it is cut into parts changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_json: bool = False) -> None:
+        """`is_json`: whether the text is a part of JSON."""
         self._num_read = 0
         """Characters of the text so far, those of `_escape` included."""
         self._escape = ""
         """The beginning of what may be an escape."""
-        self._is_json = False
+        self._is_json = is_json
         """Whether JSON has begun, whose strings have escapes."""
         self._last = ""
         """The last character that is no white space."""
@@ -103,6 +109,7 @@ class Normaliser:
         text, self._escape = self._escape + part, ""
         forms: list[str] = []
         offsets: list[int] = []
+        ends: list[int] = []
         position = 0
         while position < len(text):
             character, length = text[position], 1
@@ -119,14 +126,13 @@ class Normaliser:
             forms.append(form)
             offsets.extend([begin + position] * len(form))
             position += length
-        return Canonical("".join(forms), offsets)
+            ends.extend([begin + position] * len(form))
+        return Canonical("".join(forms), offsets, ends)
 
     def finish(self) -> Canonical:
         """The form of what was open, at the end of the text."""
         begin, rest, self._escape = self.open_from, self._escape, ""
-        forms = [_FORMS[character] for character in rest]
-        offsets = [begin + index for index, form in enumerate(forms) for _ in form]
-        return Canonical("".join(forms), offsets)
+        return _form_of(rest, begin)
 
     def _look_for_json(self, character: str) -> None:
         if character == '"' and self._last in _JSON_BEGINS:
@@ -143,10 +149,16 @@ class Normaliser:
         else:
             self._last = part.rstrip()[-1:] or self._last
         if part.isascii() and part.isprintable():
-            return Canonical(part.lower(), range(begin, begin + len(part)))
-        forms = [_FORMS[character] for character in part]
-        offsets = [begin + index for index, form in enumerate(forms) for _ in form]
-        return Canonical("".join(forms), offsets)
+            end = begin + len(part)
+            return Canonical(part.lower(), range(begin, end), range(begin + 1, end + 1))
+        return _form_of(part, begin)
+
+
+def _form_of(part: str, begin: int) -> Canonical:
+    """The form of a part of a text without escapes that begins with character `begin` of the text."""
+    forms = [_FORMS[character] for character in part]
+    offsets = [begin + index for index, form in enumerate(forms) for _ in form]
+    return Canonical("".join(forms), offsets, [offset + 1 for offset in offsets])
 
 
 class Escape(NamedTuple):

@@ -1,15 +1,14 @@
 """Regular expressions in a canonical text that comes in parts. Pure.
 
-Each expression is a finite automaton (interegular), so that a character costs the same whatever came before, and the
+Each expression is a finite automaton (automata.py), so that a character costs the same whatever came before, and the
 text from the first character of an open match on is all that has to be held back. Of matches that begin at different
 characters and are in the same state, the first one goes on alone.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import interegular
-from interegular.fsm import anything_else
+from api.safety.scans.automata import automaton_of
 
 MOST_MATCH_LENGTH = 256
 """Characters of a match, at most, as the text has them. A longer one is found in pieces that overlap. More holds back
@@ -22,7 +21,8 @@ IBAN with its separators has 67. More looks at more characters twice; fewer miss
 MOST_STATES = 2000
 """States of an automaton, at most. More takes memory; fewer refuses expressions with large numbers of repetitions."""
 
-
+MOST_SHOWN = 100
+"""Characters of an expression in an error. More makes lines of the log long; fewer makes it harder to find."""
 MOST_KEPT = 20_000
 """Characters whose patterns are kept. Fewer looks for those of rare ones again; more lets one client fill memory."""
 
@@ -33,30 +33,30 @@ class Pattern:
     def __init__(self, expression: str, label: int) -> None:
         """Raises ValueError: the expression is not regular, matches an empty text, or needs too many states."""
         try:
-            whole: Any = interegular.parse_pattern(expression).to_fsm()
-            automaton = whole.reduce()
-        except (interegular.InvalidSyntax, interegular.Unsupported, ValueError) as error:
-            raise ValueError(f"the pattern {expression!r} is not supported: {error or 'invalid syntax'}") from error
-        if len(automaton.states) > MOST_STATES:
-            raise ValueError(f"the pattern {expression!r} has {len(automaton.states)} states, more than {MOST_STATES}")
-        if automaton.initial in automaton.finals:
-            raise ValueError(f"the pattern {expression!r} matches an empty text")
+            automaton = automaton_of(expression)
+        except ValueError as error:
+            raise ValueError(f"the pattern {_shown(expression)} is not supported: {error}") from error
+        num_states = len(automaton.next)
+        if num_states > MOST_STATES:
+            raise ValueError(f"the pattern {_shown(expression)} has {num_states} states, more than {MOST_STATES}")
+        if 0 in automaton.finals:
+            raise ValueError(f"the pattern {_shown(expression)} matches an empty text")
         self.label = label
-        self.initial: Any = automaton.initial
-        self._symbols = {s: key for s, key in automaton.alphabet.items() if s is not anything_else}
-        self._else = automaton.alphabet.get(anything_else, None)
-        self._next = {
-            state: {symbol: following for symbol, following in steps.items() if automaton.islive(following)}
-            for state, steps in automaton.map.items()
-        }
-        self._finals = frozenset(automaton.finals)
+        self._symbols = automaton.symbols
+        self._other = automaton.other
+        self._next = automaton.next
+        self._finals = automaton.finals
 
-    def step(self, state: Any, character: str) -> Any | None:
-        """The next state; None if no match goes on so."""
-        return self._next.get(state, {}).get(self._symbols.get(character, self._else))
+    def step(self, state: int, character: str) -> int | None:
+        """The next state; None if no match goes on so. A match begins with state 0."""
+        return self._next[state].get(self._symbols.get(character, self._other))
 
-    def is_match(self, state: Any) -> bool:
+    def is_match(self, state: int) -> bool:
         return state in self._finals
+
+
+def _shown(expression: str) -> str:
+    return repr(expression if len(expression) <= MOST_SHOWN else f"{expression[:MOST_SHOWN]}…")
 
 
 class PatternSet:
@@ -71,9 +71,7 @@ class PatternSet:
         known = self._beginning.get(character)
         if known is not None:
             return known
-        places = tuple(
-            place for place, pattern in enumerate(self.patterns) if pattern.step(pattern.initial, character) is not None
-        )
+        places = tuple(place for place, pattern in enumerate(self.patterns) if pattern.step(0, character) is not None)
         if len(self._beginning) < MOST_KEPT:
             self._beginning[character] = places
         return places
@@ -109,7 +107,7 @@ class PatternScan:
 
     def __init__(self, patterns: PatternSet) -> None:
         self._set = patterns
-        self._open: dict[int, dict[Any, _Open]] = {}
+        self._open: dict[int, dict[int, _Open]] = {}
         """Open matches by state, of each pattern that has any, by its place."""
         self._is_in_word = False
 
@@ -153,14 +151,14 @@ class PatternScan:
     def _gone_on(
         self,
         pattern: Pattern,
-        matches: dict[Any, _Open],
+        matches: dict[int, _Open],
         character: str,
         begin: int,
         end: int,
         is_edge: bool,
         found: list[PatternMatch],
-    ) -> dict[Any, _Open]:
-        kept: dict[Any, _Open] = {}
+    ) -> dict[int, _Open]:
+        kept: dict[int, _Open] = {}
         ended: list[PatternMatch] = []
         for state, one in matches.items():
             if is_edge and one.is_complete:
@@ -178,10 +176,10 @@ class PatternScan:
             last = max(match.end for match in ended)
             kept = {state: one for state, one in kept.items() if one.begin >= last}
             found.extend(ended)
-        if is_edge and (state := pattern.step(pattern.initial, character)) is not None:
+        if is_edge and (first := pattern.step(0, character)) is not None:
             new = _Open(begin, end)
-            new.is_complete = pattern.is_match(state)
-            kept[state] = _joined(new, kept.get(state))
+            new.is_complete = pattern.is_match(first)
+            kept[first] = _joined(new, kept.get(first))
         return kept
 
     def _go_on_from_later(self, pattern: Pattern, one: _Open, end: int, found: list[PatternMatch]) -> None:

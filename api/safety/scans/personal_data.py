@@ -134,7 +134,7 @@ def patterns_of(kinds: tuple[Kind, ...]) -> list[Pattern]:
 
 def spans_in(kind: Kind, text: str) -> list[Span]:
     """The personal data of a kind in a part of a text that its expression matches: begin and end in this part."""
-    normaliser = Normaliser()
+    normaliser = Normaliser(is_json=True)  # no expression matches a backslash: one that is here begins an escape
     known, rest = normaliser.feed(text), normaliser.finish()
-    form, offsets = known.text + rest.text, [*known.offsets, *rest.offsets]
-    return [(offsets[begin], offsets[end - 1] + 1) for begin, end in kind.check(form)]
+    form, offsets, ends = known.text + rest.text, [*known.offsets, *rest.offsets], [*known.ends, *rest.ends]
+    return [(offsets[begin], ends[end - 1]) for begin, end in kind.check(form)]

@@ -7,9 +7,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from api.safety.scans.disguise import undisguised
 from api.safety.scans.normalise import canonical
 from api.safety.scans.patterns import Pattern, PatternSet
+from api.safety.scans.spellings import DisguisedTerms
 from api.safety.scans.trie import MOST_TERM_LENGTH, Term, Trie
 from api.safety.verdict import Category
 
@@ -114,8 +114,7 @@ class Rules:
             of_topics.append(self._disclaimer(topic, about.disclaimer))
         self.patterns = PatternSet(self._patterns)
         self.trie = Trie([*terms, *of_topics])
-        spaced_out = [term._replace(text=term.text.replace(" ", "")) for term in terms if " " in term.text]
-        self.disguised = Trie(undisguised(term) for term in (*terms, *spaced_out))
+        self.disguised = DisguisedTerms(terms)
 
     def _disclaimer(self, topic: str, text: str) -> Term:
         """A text has the disclaimer that has its beginning. Raises ValueError."""

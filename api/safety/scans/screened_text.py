@@ -94,9 +94,9 @@ class ScreenedText:
     def _scan(self, known: Canonical) -> None:
         """Character by character up to the first cut, so that it is the same one however the text is cut into parts."""
         steps = [(number, scan.step) for number, scan in enumerate(self._scans)]
-        for character, at in zip(known.text, known.offsets, strict=True):
+        for character, at, end in zip(known.text, known.offsets, known.ends, strict=True):
             for number, step in steps:
-                if found := step(character, at, at + 1):
+                if found := step(character, at, end):
                     self._take(number, found)
             if self.cut is not None:
                 return

@@ -33,7 +33,7 @@ class WordScan:
     """The hits of one text. How it is cut into parts changes nothing."""
 
     def __init__(self, trie: Trie) -> None:
-        self.trie = trie
+        self._trie = trie
         self._begun: list[_Begun] = []
         """In the order of their beginnings."""
         self._is_in_word = False
@@ -43,13 +43,11 @@ class WordScan:
         """Where the first term begins that the text so far may be the beginning of; None if there is none."""
         return self._begun[0].begin if self._begun else None
 
-    def step(self, character: str, begin: int, end: int, *, after_edge: bool = False) -> list[TermHit]:
-        """The hits that are known with the next character, which the text has from `begin` to `end`. `after_edge`: a
-        word has ended before it, though no character says so.
-        """
-        trie, hits = self.trie, list[TermHit]()
+    def step(self, character: str, begin: int, end: int) -> list[TermHit]:
+        """The hits that are known with the next character, which the text has from `begin` to `end`."""
+        trie, hits = self._trie, list[TermHit]()
         is_word = character.isalnum()
-        is_edge = after_edge or not (is_word and self._is_in_word)
+        is_edge = not (is_word and self._is_in_word)
         if self._begun:
             self._begun = self._gone_on(character, end, hits, is_edge)
         if is_edge and (state := trie.step(0, character)) is not None:
@@ -61,18 +59,14 @@ class WordScan:
         """A term may begin with the next character, also within a word."""
         self._is_in_word = False
 
-    def lengthen(self, end: int) -> None:
-        """The last character of the text goes on up to `end`."""
-        self._begun = [one._replace(end=end) for one in self._begun]
-
     def finish(self) -> list[TermHit]:
         """The hits that are known at the end of the text."""
-        hits = [TermHit(label, one.begin, one.end) for one in self._begun for label in self.trie.words(one.state)]
+        hits = [TermHit(label, one.begin, one.end) for one in self._begun for label in self._trie.words(one.state)]
         self._begun, self._is_in_word = [], False
         return hits
 
     def _gone_on(self, character: str, end: int, hits: list[TermHit], is_edge: bool) -> list[_Begun]:
-        trie, kept = self.trie, list[_Begun]()
+        trie, kept = self._trie, list[_Begun]()
         for one in self._begun:
             if is_edge:
                 hits.extend(TermHit(label, one.begin, one.end) for label in trie.words(one.state))
@@ -81,7 +75,7 @@ class WordScan:
         return kept
 
     def _keep(self, one: _Begun, kept: list[_Begun], hits: list[TermHit]) -> None:
-        trie = self.trie
+        trie = self._trie
         hits.extend(TermHit(label, one.begin, one.end) for label in trie.stems(one.state))
         if trie.can_go_on(one.state) or trie.words(one.state):
             kept.append(one)

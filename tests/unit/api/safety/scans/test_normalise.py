@@ -18,7 +18,11 @@ def in_parts(text: str, cuts: list[int]) -> Canonical:
     parts = [normaliser.feed(text[a:b]) for a, b in itertools.pairwise(bounds)]
     parts.append(normaliser.finish())
     assert normaliser.open_from == len(text)
-    return Canonical("".join(part.text for part in parts), [offset for part in parts for offset in part.offsets])
+    return Canonical(
+        "".join(part.text for part in parts),
+        [offset for part in parts for offset in part.offsets],
+        [end for part in parts for end in part.ends],
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,7 @@ def in_parts(text: str, cuts: list[int]) -> Canonical:
         (r'"\nbomb"', r'"\nbomb"'),
         ("gl\u3164ue ʙᴏᴍʙ 🅱omb", "glue bomb bomb"),
         ("a\u00a0\tb", "a  b"),
+        ("I\u2019m", "i'm"),
         ("Straße", "strasse"),
         ("ﬁne", "fine"),
     ],
@@ -59,9 +64,18 @@ def test_parts_of_a_text_have_the_form_of_the_whole(text: str, cuts: list[int]) 
 @given(TEXTS)
 def test_each_character_knows_where_it_comes_from(text: str) -> None:
     whole = in_parts(text, [])
-    assert len(whole.text) == len(whole.offsets)
+    assert len(whole.text) == len(whole.offsets) == len(whole.ends)
     assert list(whole.offsets) == sorted(whole.offsets)
-    assert all(0 <= offset < len(text) for offset in whole.offsets)
+    assert all(0 <= offset < end <= len(text) for offset, end in zip(whole.offsets, whole.ends, strict=True))
+    spans = itertools.pairwise(zip(whole.offsets, whole.ends, strict=True))
+    assert all(span == following or span[1] <= following[0] for span, following in spans)
+
+
+@pytest.mark.parametrize("escape", [r"\u0041", r"\ud835\udc1b", r"\n"])
+def test_escape_ends_where_it_does(escape: str) -> None:
+    text = f'{{"x{escape}y'
+    whole = in_parts(text, [])
+    assert text[whole.offsets[3] : whole.ends[3]] == escape
 
 
 @given(st.text())

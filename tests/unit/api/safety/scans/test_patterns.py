@@ -2,11 +2,15 @@
 
 import itertools
 import re
+import time
+from typing import Any
 
+import interegular
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.safety.scans.automata import automaton_of
 from api.safety.scans.patterns import MOST_MATCH_LENGTH, Pattern, PatternMatch, PatternScan, PatternSet
 
 EMAIL = r"[a-z0-9._%+-]+@[a-z0-9-]+(\.[a-z0-9-]+)+"
@@ -78,7 +82,57 @@ def test_no_long_beginning_hides_a_match(num_before: int) -> None:
     assert any(part.endswith("ann@example.org") for part in found(text))
 
 
-@pytest.mark.parametrize("expression", ["(", "a*", r"(a)\1", "(?<=a)b", "(a|b)*a(a|b){10}"])
+@pytest.mark.parametrize(
+    "expression", ["(", "a*", r"(a)\1", "(?<=a)b", "(?!a)b", "a{3,2}", "(" * 3000 + "a" + ")" * 3000]
+)
 def test_expressions_that_are_not_supported_are_refused(expression: str) -> None:
     with pytest.raises(ValueError, match="the pattern"):
         Pattern(expression, 0)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("a{20000}", "(a|b){3000}c", ".*x.{15}", "(a|b)*a(a|b){10}", "(a?){1000}", "(((a{99}){99}){99}){99}"),
+        *("(){999999999}", "a{99999999999}", "[\x00-\U0010ffff]", "a" * 1_000_000, "(a|b)*a(a|b){12}(a|b)*"),
+    ],
+    ids=lambda expression: expression[:20],
+)
+def test_expressions_that_explode_are_refused_at_once(expression: str) -> None:
+    began_at = time.process_time()
+    with pytest.raises(ValueError, match="the pattern"):
+        Pattern(expression, 0)
+    assert time.process_time() - began_at < 2
+
+
+EXPRESSIONS_OF_ALL_KINDS = st.recursive(
+    st.sampled_from(["a", "b", "[ab]", "[^a]", ".", "c", r"\d", "[b-d]", "(?i:A)"]),
+    lambda inner: (
+        st.tuples(inner, inner).map("".join)
+        | st.tuples(inner, inner).map(lambda both: f"({both[0]}|{both[1]})")
+        | st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{2,}", "{0}"])).map(
+            lambda both: f"({both[0]}){both[1]}"
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@given(EXPRESSIONS_OF_ALL_KINDS, st.lists(st.text(st.sampled_from("aAbcd1x"), max_size=7), max_size=8))
+def test_automata_match_what_python_matches(expression: str, texts: list[str]) -> None:
+    automaton = automaton_of(expression)
+    for text in texts:
+        state: int | None = 0
+        for character in text:
+            symbol = automaton.symbols.get(character, automaton.other)
+            state = None if state is None else automaton.next[state].get(symbol)
+        assert (state in automaton.finals) == (re.fullmatch(expression, text) is not None)
+
+
+@given(EXPRESSIONS_OF_ALL_KINDS)
+def test_automata_have_no_state_too_many(expression: str) -> None:
+    automaton = automaton_of(expression)
+    reduced: Any = interegular.parse_pattern(expression).to_fsm()
+    reduced = reduced.reduce()
+    num_live = sum(reduced.islive(state) for state in reduced.states)
+    assert len(automaton.next) == max(1, num_live)

@@ -1,5 +1,6 @@
 """Personal data is masked, the rest of the text stays, and numbers that are none are left alone."""
 
+import json
 from functools import cache
 from typing import get_args
 
@@ -51,6 +52,8 @@ def test_policies_know_the_kinds() -> None:
         ("key sk-" + "a" * 400 + " end", "key [SECRET] end"),
         ('{"card": "\\n4111 1111 1111 1111"}', '{"card": "\\n[CARD]"}'),
         ('{"to": "\\nann@example.org"}', '{"to": "\\n[EMAIL]"}'),
+        ('{"card": "411111111111111\\u0031"}', '{"card": "[CARD]"}'),
+        ('{"iban": "DE89\\n3704 0044 0532\\t0130 0\\u0030"}', '{"iban": "[IBAN]"}'),
         ("not 078-05-1120 x", "not 078-05-1120 x"),
         ("write to Ann.Lee+x@example.co.uk!", "write to [EMAIL]!"),
         ("call +49 30 901820 or (415) 555-2671 now", "call [PHONE] or [PHONE] now"),
@@ -82,3 +85,21 @@ def test_no_card_passes_however_it_is_written_and_cut(
     written = "".join(digit + separator for digit, separator in zip(card, [*separators, ""], strict=True))
     shown = masked(f"{word} {written} {word}", length)
     assert shown == f"{word} [CARD] {word}"
+
+
+@given(
+    st.integers(0, 10**14 - 1),
+    st.lists(st.sampled_from(range(4)), min_size=16, max_size=16),
+    st.lists(st.sampled_from(["", " ", "-", "\\u0020", "\\n", "\\u200b"]), min_size=15, max_size=15),
+    st.integers(1, 9),
+)
+def test_json_stays_valid_whatever_its_strings_escape(
+    number: int, ways: list[int], separators: list[str], length: int
+) -> None:
+    forms = [
+        (digit, f"\\u{ord(digit):04x}", f"\\uff1{digit}", f"\\ud835\\u{0xDFCE + int(digit):04x}")
+        for digit in _card(f"4{number:014d}")
+    ]
+    written = [form[way] for form, way in zip(forms, ways, strict=True)]
+    text = '{"card": "' + "".join(map("".join, zip(written, [*separators, ""], strict=True))) + '", "n": 1}'
+    assert json.loads(masked(text, length)) == {"card": "[CARD]", "n": 1}

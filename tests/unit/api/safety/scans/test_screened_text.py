@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.safety.scans.disguise import DisguiseScan, undisguised
+from api.safety.scans.disguise import DisguiseScan
 from api.safety.scans.patterns import Pattern, PatternScan, PatternSet
 from api.safety.scans.screened_text import Cut, Found, Mask, ScreenedText
+from api.safety.scans.spellings import DisguisedTerms
 from api.safety.scans.trie import Term, Trie
 from api.safety.scans.words import WordScan
 from tests.unit.api.safety.scans.shown_text import shown_parts
@@ -14,7 +15,7 @@ from tests.unit.api.safety.scans.shown_text import shown_parts
 TERMS = [Term("bomb", 0), Term("pipe bomb", 1), Term("kill them all", 2), Term("them", 3)]
 PATTERNS = [Pattern(r"[a-z0-9.]+@[a-z0-9]+(\.[a-z]+)+", 0), Pattern(r"\d([ -]?\d){12,18}", 1)]
 MASKS = ["[EMAIL]", "[CARD]"]
-TRIE, DISGUISED = Trie(TERMS), Trie(undisguised(term) for term in TERMS)
+TRIE, DISGUISED = Trie(TERMS), DisguisedTerms(TERMS)
 
 
 def judge(number: int, found: Found, text: str) -> list[Cut | Mask]:
