@@ -82,7 +82,7 @@ bench-edge: $(STAMP) compile ## measure the cost of the checks of requests, agai
 bench-constraints: $(STAMP) ## measure the cost of structured output in the ingress and an engine: half a minute
 	$(BIN)/python -m bench.constraint_cost
 
-bench-safety: $(STAMP) compile ## measure the cost of screening requests and answers: two minutes
+bench-safety: $(STAMP) compile ## measure the cost of screening requests and answers: four minutes
 	$(BIN)/python -m bench.safety.cost
 
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute
