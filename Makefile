@@ -31,8 +31,22 @@ compile: $(STAMP) ## compile the modules of placement and screening to machine c
 serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub name> CONF=conf/local.yaml
 	@exec $(BIN)/baton serve $(CONF) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
-test: $(STAMP) compile lint network-tools ## all tests, with real engines, except for soak, fuzz, browser and the full matrix of drills
-	$(BIN)/python -m pytest
+# Tests that start a whole service have the machine for themselves. Of the others, those that compute run beside those that mostly wait
+PURE = tests/architecture tests/sim tests/unit tests/test_docs.py tests/test_timeouts.py
+LIVE = tests/drills tests/hostile/live tests/real_cluster
+BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target
+.PHONY: test-pure test-parts
+
+test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, browser and the full matrix of drills
+	$(BESIDE) compile lint
+	$(BESIDE) test-pure test-parts
+	$(BIN)/python -m pytest $(LIVE)
+
+test-pure: $(STAMP)
+	$(BIN)/python -m pytest $(PURE)
+
+test-parts: $(STAMP)
+	$(BIN)/python -m pytest tests $(addprefix --ignore ,$(PURE) $(LIVE))
 
 test-fast: $(STAMP) ## unit, component and hostile tests, without engines: minutes
 	$(BIN)/python -m pytest tests/unit tests/component tests/hostile --ignore tests/hostile/live tests/architecture tests/test_docs.py tests/test_timeouts.py
@@ -82,7 +96,7 @@ bench-edge: $(STAMP) compile ## measure the cost of the checks of requests, agai
 bench-constraints: $(STAMP) ## measure the cost of structured output in the ingress and an engine: half a minute
 	$(BIN)/python -m bench.constraint_cost
 
-bench-safety: $(STAMP) compile ## measure the cost of screening requests and answers: two minutes
+bench-safety: $(STAMP) compile ## measure the cost of screening requests and answers: four minutes
 	$(BIN)/python -m bench.safety.cost
 
 bench-request: $(STAMP) compile ## measure the cost of a request before it reaches an engine: half a minute

@@ -41,6 +41,7 @@ def _imported_from(file: str, node: ast.ImportFrom) -> str:
     return ".".join([*above, *([node.module] if node.module else [])])
 
 
+@cache
 def is_module(name: str) -> bool:
     """Whether a name is a module or a package of ours."""
     place = ROOT / name.replace(".", "/")

@@ -5,7 +5,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
 from tests.architecture.sources import HELPERS, PACKAGES, ROOT, SOURCES, tree
 
@@ -63,4 +65,10 @@ def is_neighbour(file: str, module: str) -> bool:
     if root in OWN_ROOTS or root in sys.stdlib_module_names or root in INSTALLED:
         return False
     folders = [parent for parent in (ROOT / file).parents if parent.is_relative_to(ROOT) and parent != ROOT]
-    return any((folder / f"{root}.py").is_file() or (folder / root).is_dir() for folder in folders)
+    return any(has(folder, root) for folder in folders)
+
+
+@cache
+def has(folder: Path, root: str) -> bool:
+    """Whether a folder has a module or a folder of this name."""
+    return (folder / f"{root}.py").is_file() or (folder / root).is_dir()

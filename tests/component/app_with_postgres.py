@@ -25,6 +25,13 @@ def emptied(url: str) -> None:
         connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
 
 
+def without_syncs(url: str) -> None:
+    """Let a server not wait for its disk. What is committed still outlives the server, and only not the machine."""
+    with psycopg.connect(url.replace("//baton@", "//postgres:@"), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("SELECT pg_reload_conf()")
+
+
 @asynccontextmanager
 async def clients_of(
     state: ChatState | None,

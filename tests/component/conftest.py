@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     from cluster.config.state import StateConfig
     from cluster.services.postgres import LocalPostgres
     from cluster.services.redis import LocalRedis
-    from tests.component.app_with_postgres import emptied
+    from tests.component.app_with_postgres import emptied, without_syncs
     from tests.component.killable_redis import KillableRedis
 
 import pytest
@@ -26,7 +26,9 @@ import pytest
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server for all tests."""
     server = LocalPostgres(tmp_path_factory.mktemp("state") / "postgres")
-    yield server.start()
+    url = server.start()
+    without_syncs(url)
+    yield url
     server.stop()
 
 

@@ -18,6 +18,7 @@ from bench.goals import (
     overhead,
     placement,
     request_cost,
+    safety_cost,
 )
 from bench.goals.verdict import MISSED_STATUS, conclude
 from bench.live.goodput import Interval
@@ -206,3 +207,66 @@ def test_chat_state(added_s: float, ingress_ms: float | None, fitted: Summary, n
     assert len(chat_state.missed(added, costs, {NAIVE: NAIVE_TURNS, FITTED: fitted})) == number
     in_window = {NAIVE: replace(NAIVE_TURNS, moved=0), FITTED: FITTED_TURNS}
     assert chat_state.missed(added[1:], costs | {"stored": costs["stateless"]}, in_window) == []
+
+
+PACE = safety_cost.Pace(word_ms=48.0, window_ms=2200.0, guard_ms=50.0, num_windows=3.25)
+NO_GUARD = safety_cost.Measured(120.0, 200.0, 0.0, 113.0, 138.0, 180.0, calls=0.0)
+SIDES = {
+    "off": safety_cost.Measured(90.0, 100.0, 21.0, 25.0, 25.0, 30.0, calls=0.0),
+    "no guard": NO_GUARD,
+    "in doubt": NO_GUARD._replace(longest99=2600.0, calls=0.5),
+    "always": safety_cost.Measured(2450.0, 3500.0, 0.0, 0.1, 2340.0, 3100.0, calls=4.25),
+    "live": NO_GUARD._replace(ttft=135.0, calls=4.25),
+}
+COSTS = {
+    "token": {"all three": 38.0},
+    "60 words": {"request": 2700.0, "again": 200.0},
+    "1000 words": {"request": 49_000.0, "again": 370.0},
+}
+
+
+def missed_by(side: str, **changed: float) -> list[str]:
+    return safety_cost.missed(COSTS, SIDES | {side: SIDES[side]._replace(**changed)}, {"blocked": 0.0}, PACE)
+
+
+def test_safety_cost() -> None:
+    assert safety_cost.missed(COSTS, SIDES, {"blocked": 0.0}, PACE) == []
+    assert len(safety_cost.missed(COSTS, SIDES, {"blocked": 0.002}, PACE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "stage", "us"),
+    [
+        ("token", "all three", 61.0),
+        ("60 words", "request", 16e3),
+        ("1000 words", "request", 260e3),
+        ("1000 words", "again", 12e3),
+    ],
+)
+def test_screening_that_costs_more_cpu_time(what: str, stage: str, us: float) -> None:
+    costs = COSTS | {what: COSTS[what] | {stage: us}}
+    assert len(safety_cost.missed(costs, SIDES, {"blocked": 0.0}, PACE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("side", "changed"),
+    [
+        ("no guard", {"gap99": 125.0}),
+        ("in doubt", {"ttft": 220.0}),
+        ("in doubt", {"longest99": 4500.0}),
+        ("in doubt", {"calls": 2.2}),
+        ("always", {"ttft": 2950.0}),
+        ("always", {"longest": 2850.0}),
+        ("always", {"longest99": 4500.0}),
+        ("live", {"ttft": 270.0}),
+        ("live", {"gap99": 210.0}),
+        ("live", {"calls": 3.25}),
+    ],
+)
+def test_guard_or_stages_that_hold_answers_for_longer(side: str, changed: dict[str, float]) -> None:
+    assert len(missed_by(side, **changed)) == 1
+
+
+def test_guard_that_always_runs_is_called_once_for_each_text() -> None:
+    assert missed_by("always", calls=2 * 4.25)
+    assert missed_by("always", calls=3.25)
