@@ -1,6 +1,7 @@
 """The engine that vLLM's serving code calls in the ingress. It runs each prompt as a session over the workers."""
 
 import argparse
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from copy import copy
@@ -24,6 +25,7 @@ from api.frontend.fast_tokenizer import tokenize_faster
 from api.frontend.generation import CALL, Generation, SessionFactory
 from api.frontend.release import Release
 from api.frontend.screened_outputs import OutputOf, screened
+from api.safety.answer_screen import CONTEXT_LENGTH
 from api.structured.beside_tools import judge_by_keywords
 from api.structured.compilers import Compilers
 from api.structured.tokens import tokens_of
@@ -38,10 +40,11 @@ on the prompt tokens before them. With a higher value, the first token costs mor
 `SlowIncrementalDetokenizer` reads, the first text can be wrong.
 """
 
-CONTINUED_TOKENS = 64
-"""Tokens of a prompt that the screening reads with an answer that continues them, in number. More finds longer phrases
-that begin in the prompt; fewer costs the first token less: some 40 us each on a slow core.
+CONTINUED_TOKENS = 512
+"""Last tokens of a prompt that the text is taken of which the screening reads with an answer that continues it, in
+number. More finds a phrase behind more blanks and special tokens; fewer decodes fewer tokens.
 """
+_BLANKS = re.compile(r"\s+")
 TOKENS_ALONE = 512
 """The divisor of the delivery interval of an answer that may call tools, in tokens: an answer of n tokens leaves
 n // 512 tokens at a time (at least one). A lower value delivers long tool arguments in larger pieces. A higher value
@@ -128,7 +131,9 @@ class RemoteEngine:
         """The end of the prompt, if the answer continues its text and is screened; empty if not."""
         if generation.screening is None or not generation.screening.continues_prompt:
             return ""
-        return str(self.renderer.get_tokenizer().decode((request.prompt_token_ids or [])[-CONTINUED_TOKENS:]))
+        tokens = (request.prompt_token_ids or [])[-CONTINUED_TOKENS:]
+        text = self.renderer.get_tokenizer().decode(tokens, skip_special_tokens=True)
+        return _BLANKS.sub(" ", text)[-CONTEXT_LENGTH:]
 
     async def _outputs_of(self, generation: Generation) -> AsyncGenerator[RequestOutput, None]:
         """The generation as the request outputs that vLLM's serving code reads."""

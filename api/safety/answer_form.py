@@ -17,5 +17,6 @@ def answer_form(body: Mapping[str, Any]) -> AnswerForm:
     """The form of the answer to a validated body of a chat or a text completion."""
     response_format = body.get("response_format")
     is_text = not isinstance(response_format, dict) or response_format.get("type") == "text"
+    continues = body.get("continue_final_message") not in (None, False)  # vLLM takes "true" and 1 for it as well
     is_constrained = any(body.get(field) for field in ("tools", "structured_outputs", "suffix"))
-    return AnswerForm(is_text and not is_constrained, "prompt" in body or body.get("continue_final_message") is True)
+    return AnswerForm(is_text and not is_constrained, "prompt" in body or continues)

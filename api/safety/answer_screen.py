@@ -22,8 +22,11 @@ CONTEXT_LENGTH = 256
 time; fewer hides more.
 """
 
-_WHOLE = ("stop", "length")
-"""How an answer ends that may get a disclaimer."""
+ENDED = "stop"
+"""How an answer ends that may get a disclaimer. One that `max_tokens` has ended may be continued."""
+_OF_PROGRAMS = ("{", "[", "<", "```")
+"""What answers begin with that programs read: they get no disclaimer."""
+LONGEST_MARKER = max(map(len, _OF_PROGRAMS))
 
 
 class GuardWindow(NamedTuple):
@@ -46,28 +49,30 @@ class AnswerScreen:
         context: str = "",
         disclaimers: Mapping[str, str] | None = None,
     ) -> None:
-        """`encode`: the tokens of a text. `context`: what the answer continues, which `judged` has read. `disclaimers`:
-        what an answer about a topic ends with, by topic.
+        """`encode`: the tokens of a text. `context`: the end of the prompt, if the answer continues it, for the guard.
+        `disclaimers`: what an answer about a topic ends with, by topic.
         """
         self.judged = judged
         self._encode = encode
         self._disclaimers = disclaimers or {}
-        self._queue = PieceQueue(encode, len(context))
+        self._queue = PieceQueue(encode)
         runs = policy.stage(SafetyStage.GUARD).runs if has_guard else Runs.NEVER
         self._is_guarded = runs is not Runs.NEVER
         self._is_always = runs is Runs.ALWAYS
         self._is_live = policy.is_live
-        self._guarded_to = len(context)
+        self._guarded_to = 0
         """The guard, or the absence of doubts, has cleared the characters before this one."""
         self._tail = context[-CONTEXT_LENGTH:]
-        """The text from `_tail_from` on."""
-        self._tail_from = len(context) - len(self._tail)
+        """The text from `_tail_from` on. What the answer continues lies before character 0."""
+        self._tail_from = -len(self._tail)
         self._is_asked = False
         """Whether the guard has a window now."""
         self._is_finished = False
         """Whether the text is all there."""
         self._digest = hashlib.sha256()
         self._kept: list[str] | None = [context] if policy.keeps_text else None
+        self._opening = ""
+        """The first characters that are no blanks."""
         self.is_over = False
         """Whether its last piece has left."""
         self.is_cut = False
@@ -81,6 +86,8 @@ class AnswerScreen:
         self._digest.update(piece.text.encode("utf-8", "surrogatepass"))
         if self._kept is not None:
             self._kept.append(piece.text)
+        if len(self._opening) < LONGEST_MARKER:
+            self._opening = (self._opening + piece.text).lstrip()[:LONGEST_MARKER]
         self._queue.put(piece)
         self.judged.text.feed(piece.text)
         if self._is_guarded:
@@ -138,14 +145,16 @@ class AnswerScreen:
     def _with_disclaimers(self, last: Piece) -> Piece:
         """The last piece of an answer, with the disclaimers of what the answer is about."""
         topics = [topic for topic in self.judged.judge.topics if topic in self._disclaimers]
-        if not topics or last.finish_reason not in _WHOLE:
+        has_ended_itself = last.finish_reason == ENDED and last.stop_reason is None
+        if not topics or not has_ended_itself or self._opening.startswith(_OF_PROGRAMS):
             return last
         text = "".join(f"\n\n{self._disclaimers[topic]}" for topic in topics)
-        token_ids = self._encode(text)
-        logprobs = None if last.logprobs is None else [None] * len(token_ids)
-        return Piece("", last.token_ids, last.logprobs).joined(
-            Piece(last.text + text, token_ids, logprobs, last.finish_reason, last.stop_reason)
-        )
+        added, end = self._encode(text), len(last.token_ids) - 1  # its last token is the one that has ended it
+        logprobs = last.logprobs
+        if logprobs is not None:
+            logprobs = [*logprobs[:end], *[None] * len(added), *logprobs[end:]]
+        token_ids = [*last.token_ids[:end], *added, *last.token_ids[end:]]
+        return last._replace(text=last.text + text, token_ids=token_ids, logprobs=logprobs)
 
     def _cut(self, at: int) -> list[Piece]:
         self.is_over = self.is_cut = self.has_left = True

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from api.safety.classifiers.classifier import TextClassifier
+from api.safety.continued_text import ContinuedText
 from api.safety.policy import NEVER_OFF, OnPersonalData, Policy, Runs, SafetyStage
 from api.safety.scans.classified_words import ClassifierScan, ScoredWords
 from api.safety.scans.disguise import DisguiseScan
@@ -43,7 +44,7 @@ def _patterns_of(kinds: tuple[str, ...]) -> PatternSet:
 class Judged(NamedTuple):
     """A text, and how it is judged."""
 
-    text: ScreenedText
+    text: ScreenedText | ContinuedText
     judge: "PolicyJudge"
 
 
@@ -90,8 +91,9 @@ class PolicyJudge:
         return self._ways[number](found, text)
 
     def scans(self, rules: Rules, classifier: TextClassifier | None) -> list[Scan]:
-        """The scans that the policy wants of the text."""
+        """Fresh scans, all that the policy wants of the text."""
         scans: list[Scan] = []
+        self._ways = []
         if self._policy.stage(SafetyStage.LISTS).runs is not Runs.NEVER:
             scans += [WordScan(rules.trie), DisguiseScan(rules.disguised), PatternScan(rules.patterns)]
             self._ways += [lambda found, text: self._on_rule(rules, found, text)] * 3
@@ -154,7 +156,7 @@ class PolicyJudge:
 
     def _on_data(self, found: Found, text: str) -> Sequence[Cut | Mask]:
         kind = KINDS[found.label]
-        spans = spans_in(kind, text)
+        spans = [span for span in spans_in(kind, text) if found.begin + span[1] > 0]  # the others lie in a prompt
         if not spans:
             return ()
         self._note(SafetyStage.PERSONAL_DATA, {Category.PERSONAL_DATA: 1.0})
@@ -194,4 +196,6 @@ def judged_text(
 ) -> Judged:
     """A text that is screened from its beginning on. `context`: what it continues."""
     judge = PolicyJudge(policy, shadow, role)
-    return Judged(ScreenedText(judge.scans(rules, classifier), judge, context), judge)
+    across = judge.scans(rules, None) if context else []
+    text = ScreenedText(judge.scans(rules, classifier), judge)
+    return Judged(ContinuedText(text, across, judge, context) if context else text, judge)

@@ -37,11 +37,11 @@ class Piece(NamedTuple):
 class PieceQueue:
     """The pieces of one sequence that are held."""
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], begin: int = 0) -> None:
-        """`encode`: the tokens of a text, for texts with a mask in them. `begin`: of the first piece in the text."""
+    def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
+        """`encode`: the tokens of a text, for texts with a mask in them."""
         self._encode = encode
         self._held: deque[Piece] = deque()
-        self._begin = begin
+        self._begin = 0
         """The character of the whole text that the first held piece begins with."""
 
     def put(self, piece: Piece) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from api.safety.policy import Policy
 from api.safety.scans.rules import Rules, TopicList, WordList
-from api.safety.tenant_overrides import TenantOverrides
+from api.safety.tenant_overrides import TenantOverrides, read_overrides
 
 logger = logging.getLogger("baton.safety")
 
@@ -107,15 +107,25 @@ def _loaded(folder: Path) -> SafetyData:
     def in_force(policy: Policy) -> PolicyInForce:
         return PolicyInForce(policy, policy.version, policies[policy.shadow] if policy.shadow else None)
 
-    by_tenant = {file.stem: _read(file, TenantOverrides) for file in sorted((folder / "overrides").glob("*.toml"))}
     overridden = {
         tenant: in_force(overrides.applied(policies[names.tenants.get(tenant, names.default)]))
-        for tenant, overrides in by_tenant.items()
+        for tenant, overrides in _overrides(folder).items()
     }
     version = hashlib.sha256(msgspec.json.encode([lists, topics], order="deterministic")).hexdigest()[:16]
     return SafetyData(
         Rules(lists, topics), version, {name: in_force(policy) for name, policy in policies.items()}, names, overridden
     )
+
+
+def _overrides(folder: Path) -> dict[str, TenantOverrides]:
+    """By tenant. A file that is not valid changes nothing, and keeps no other tenant's change from being in force."""
+    found: dict[str, TenantOverrides] = {}
+    for file in sorted((folder / "overrides").glob("*.toml")):
+        try:
+            found[file.stem] = read_overrides(file)
+        except (OSError, ValueError) as error:
+            logger.error("the overrides of tenant %s are not in force: %s", file.stem, error)
+    return found
 
 
 def _read(file: Path, of: Any) -> Any:

@@ -1,8 +1,10 @@
 """What decisions on appeals have changed for one tenant: `overrides/TENANT.toml` of the folder of policies."""
 
+import fcntl
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -32,6 +34,10 @@ class TenantOverrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return f"{head}\nallowed = [\n{terms}]\n\n[thresholds]\n{thresholds}"
 
 
+MOST_BYTES = 1 << 20
+"""Bytes of a tenant's file. More holds up the reading of the folder; fewer refuses a tenant with many terms."""
+
+
 class OverridesFile:
     """The overrides of one tenant on disk."""
 
@@ -41,27 +47,51 @@ class OverridesFile:
             raise ValueError(f"{tenant!r} is no name of a tenant")
         self.path = folder / "overrides" / f"{tenant}.toml"
 
-    def changed(self, allowed: Sequence[str], thresholds: Mapping[Category, Threshold]) -> TenantOverrides:
-        """What is in the file, and more. Raises ValueError: a term is empty or cannot be written, a threshold has no
-        effect, or the file is not valid.
+    @contextmanager
+    def change(self, allowed: Sequence[str], thresholds: Mapping[Category, Threshold]) -> Iterator[None]:
+        """Add to the file, which is replaced as a whole if the body succeeds. Nobody else changes it meanwhile. Raises
+        OSError, and ValueError: a term is empty or cannot be written, a threshold has no effect, or the file is not
+        valid or too long.
         """
-        for term in allowed:
-            if not (canonical(term).strip() and term.isprintable()):
-                raise ValueError(f"a term has printable characters, and a letter or a digit: {term!r}")
-        for category, threshold in thresholds.items():
-            if category is Category.PERSONAL_DATA:
-                raise ValueError("personal data has no threshold: the policy says what is done about each kind")
-            if (least := NEVER_OFF.get(category)) is not None and threshold.tightened(least) is not threshold:
-                raise ValueError(f"the threshold of {category} is never looser than {least}")
-        before = TenantOverrides()
-        if self.path.exists():
-            before = msgspec.toml.decode(self.path.read_bytes(), type=TenantOverrides)
-        terms = [*before.allowed, *(term for term in allowed if term not in before.allowed)]
-        return TenantOverrides(allowed=terms, thresholds={**before.thresholds, **thresholds})
-
-    def write(self, overrides: TenantOverrides) -> None:
-        """Replace the file as a whole."""
+        _check(allowed, thresholds)
         self.path.parent.mkdir(exist_ok=True)
-        new = self.path.with_suffix(".new")
-        new.write_text(overrides.to_toml(), encoding="utf-8")
-        new.replace(self.path)
+        with self.path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = read_overrides(self.path) if self.path.exists() else TenantOverrides()
+            terms = [*before.allowed, *(term for term in allowed if term not in before.allowed)]
+            text = TenantOverrides(allowed=terms, thresholds={**before.thresholds, **thresholds}).to_toml()
+            new = self.path.with_suffix(".new")
+            new.write_text(text, encoding="utf-8")
+            read_overrides(new)
+            yield
+            new.replace(self.path)
+
+    def remove(self) -> bool:
+        """Returns whether there was a file."""
+        was_there = self.path.exists()
+        self.path.unlink(missing_ok=True)
+        return was_there
+
+
+def read_overrides(file: Path) -> TenantOverrides:
+    """Raises OSError, and ValueError: it is not valid, or too long."""
+    with file.open("rb") as opened:
+        text = opened.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"{file} has more than {MOST_BYTES:,} bytes")
+    try:
+        return msgspec.toml.decode(text, type=TenantOverrides)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _check(allowed: Sequence[str], thresholds: Mapping[Category, Threshold]) -> None:
+    """Raises ValueError."""
+    for term in allowed:
+        if not (canonical(term).strip() and term.isprintable()):
+            raise ValueError(f"a term has printable characters, and a letter or a digit: {term!r}")
+    for category, threshold in thresholds.items():
+        if category is Category.PERSONAL_DATA:
+            raise ValueError("personal data has no threshold: the policy says what is done about each kind")
+        if (least := NEVER_OFF.get(category)) is not None and threshold.tightened(least) is not threshold:
+            raise ValueError(f"the threshold of {category} is never looser than {least}")

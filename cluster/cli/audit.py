@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from api.state.postgres.stores.appeals import AppealStatus
 from api.state.postgres.stores.audit import Verified, no_events
 from api.state.stores import Stores
 from api.wire.pages import Page
-from cluster.cli.tenant_overrides import add_changes, changed_overrides, config_of, has_changes
+from cluster.cli.tenant_overrides import add_changes, changes_of, config_of, has_changes
 from cluster.config.state import StateConfig
 from cluster.errors import Conflict, NotFound, ServingError
 from cluster.services.failure import ServiceFailed
@@ -143,16 +144,14 @@ def _decide(arguments: argparse.Namespace) -> int:
         return 2
 
     async def work(stores: Stores) -> int:
-        changed = changed_overrides(arguments) if has_changes(arguments) else None
         changes = [
             *(("allow", term) for term in arguments.allow),
             *(("threshold", f"{category}={threshold}") for category, threshold in arguments.threshold),
         ]
         asked = (arguments.tenant, arguments.appeal, arguments.decision, arguments.reviewer, arguments.note, changes)
-        decided = await stores.appeals.decide(*asked)
-        print(f"{decided.id}: {decided.status}")
-        if changed is not None:
-            changed.write()
+        with changes_of(arguments) if changes else nullcontext():
+            decided = await stores.appeals.decide(*asked)
+            print(f"{decided.id}: {decided.status}")
         return 0
 
     return _done(arguments, work)

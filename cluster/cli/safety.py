@@ -14,7 +14,7 @@ from api.safety.classifiers.classifier_loading import load_classifier
 from api.safety.judge import judged_text
 from api.safety.policy_folder import PolicyFolder
 from api.safety.scans.rules import TextRole
-from cluster.cli.tenant_overrides import add_changes, changed_overrides, config_of, has_changes
+from cluster.cli.tenant_overrides import add_changes, changes_of, config_of, has_changes
 from cluster.repository import REPO_ROOT
 
 
@@ -86,7 +86,8 @@ def _override(arguments: argparse.Namespace) -> int:
         print("baton: nothing to change: give --allow or --threshold", file=sys.stderr)
         return 2
     try:
-        changed_overrides(arguments).write()
+        with changes_of(arguments):
+            pass
     except (OSError, ValueError, LookupError, yaml.YAMLError) as error:
         return _failed(error)
     return 0

@@ -16,7 +16,7 @@ from api.state.administration import Administration
 from api.state.encryption.master_keys import master_key
 from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
-from cluster.config.application import parse
+from cluster.cli.tenant_overrides import config_of, overrides_file
 from cluster.config.environment import MASTER_KEY_VARIABLE
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
@@ -86,6 +86,9 @@ def _erase(arguments: argparse.Namespace) -> int:
     async def work(administration: Administration) -> None:
         erased = await administration.erase(tenant)
         print(f"Tenant {tenant} is erased: " + ", ".join(f"{number} of {place}" for place, number in erased.items()))
+        overrides = overrides_file(arguments)
+        if overrides is not None and overrides.remove():
+            print(f"{overrides.path} is deleted: delete it in other copies of the folder, too")
 
     return _done(arguments, work)
 
@@ -115,7 +118,7 @@ def _rotate_master_key(arguments: argparse.Namespace) -> int:
 
 def _done(arguments: argparse.Namespace, work: Work, prepare: Callable[[StateConfig], None] = lambda _: None) -> int:
     try:
-        config = parse(yaml.safe_load(arguments.conf.read_text())["applications"][0]["args"]).state
+        config = config_of(arguments).state
         asyncio.run(_with_state(config, work, prepare))
     except (OSError, ValueError, KeyError, RuntimeError, yaml.YAMLError, ServiceFailed, ServingError) as error:
         print(f"baton: {error}", file=sys.stderr)

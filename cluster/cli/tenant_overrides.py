@@ -1,26 +1,17 @@
 """Options of commands that change what is in force for one tenant: terms that are allowed, and thresholds."""
 
 import argparse
-from typing import NamedTuple
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import yaml
 
 from api.safety.policy import Threshold
-from api.safety.tenant_overrides import OverridesFile, TenantOverrides
+from api.safety.tenant_overrides import OverridesFile
 from api.safety.verdict import Category
 from cluster.config.application import AppConfig, parse
 from cluster.repository import REPO_ROOT
-
-
-class ChangedOverrides(NamedTuple):
-    """The overrides of a tenant as they are to be, and their file."""
-
-    file: OverridesFile
-    overrides: TenantOverrides
-
-    def write(self) -> None:
-        self.file.write(self.overrides)
-        print(f"{self.file.path} is written: ingresses that read this folder follow within a second")
 
 
 def add_changes(parser: argparse.ArgumentParser) -> None:
@@ -45,13 +36,30 @@ def has_changes(arguments: argparse.Namespace) -> bool:
     return bool(arguments.allow or arguments.threshold)
 
 
-def changed_overrides(arguments: argparse.Namespace) -> ChangedOverrides:
-    """Raises OSError, and ValueError for a change that is not valid or has no effect."""
-    folder = config_of(arguments).safety.folder
-    if folder is None:
+@contextmanager
+def changes_of(arguments: argparse.Namespace) -> Iterator[None]:
+    """Put the changes in force if the body succeeds. Raises OSError, and ValueError for a change that is not valid or
+    has no effect.
+    """
+    file = overrides_file(arguments)
+    if file is None:
         raise ValueError(f"{arguments.conf} has no safety.folder")
-    file = OverridesFile(REPO_ROOT / folder, arguments.tenant)
-    return ChangedOverrides(file, file.changed(arguments.allow, dict(arguments.threshold)))
+    is_done = False
+    try:
+        with file.change(arguments.allow, dict(arguments.threshold)):
+            yield
+            is_done = True
+    except OSError as error:
+        if is_done:
+            print("baton: the change is not in force: `baton safety override` repeats it", file=sys.stderr)
+        raise error
+    print(f"{file.path} is written: ingresses that read this folder follow within a second")
+
+
+def overrides_file(arguments: argparse.Namespace) -> OverridesFile | None:
+    """Of the tenant; None if nothing is screened. Raises ValueError."""
+    folder = config_of(arguments).safety.folder
+    return None if folder is None else OverridesFile(REPO_ROOT / folder, arguments.tenant)
 
 
 def config_of(arguments: argparse.Namespace) -> AppConfig:

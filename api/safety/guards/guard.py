@@ -49,6 +49,10 @@ IDLE_CONNECTION_S = 2.0
 """Time after which an idle connection is closed, in seconds. Longer than the guard's own (5 s is common) sends calls
 into closing connections; shorter opens more connections.
 """
+_NOT_FURTHER = frozenset(
+    {"continue_final_message", "echo", "max_completion_tokens", "n", "prompt", "stop", "stream", "suffix", "tools"}
+)
+"""Fields that change what is asked, or the form of the answer, in every dialect."""
 _OF_THE_TEXT = frozenset({400, 413, 422})
 """Statuses that refuse one text."""
 
@@ -185,7 +189,7 @@ def _version(config: GuardConfig) -> str:
 
 def _further_fields(config: GuardConfig, dialect: GuardDialect) -> Mapping[str, Any]:
     """Raises ValueError for a field that the dialect sets itself."""
-    if own := config.extra_body.keys() & dialect.request("", is_answer=False).fields.keys():
+    if own := config.extra_body.keys() & (dialect.request("", is_answer=False).fields.keys() | _NOT_FURTHER):
         raise ValueError(f"guard.extra_body: the dialect {config.dialect} sets {', '.join(sorted(own))} itself")
     return config.extra_body
 

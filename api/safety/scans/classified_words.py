@@ -73,9 +73,6 @@ class ClassifierScan:
             return self._judged()
         return ()
 
-    def mark_seam(self) -> None:
-        """A word that goes on beyond the seam is one word."""
-
     def finish(self) -> Sequence[ScoredWords]:
         return self._judged() if self._word else self._scored(self._due)
 

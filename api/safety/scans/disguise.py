@@ -93,13 +93,6 @@ class DisguiseScan:
             self._read_gap(character, hits)
         return hits
 
-    def mark_seam(self) -> None:
-        """Disguises are not looked for across a seam: what was read is forgotten."""
-        self._begun, self._symbols = [], []
-        self._forget()
-        self._last, self._num_same, self._num_in_piece = "", 0, 0
-        self._gap, self._gap_first, self._gap_length = OTHER, "", 0
-
     def finish(self) -> list[TermHit]:
         """The hits that are known at the end of the text."""
         hits: list[TermHit] = []

@@ -134,10 +134,6 @@ class PatternScan:
                 self._open[place] = kept
         return found
 
-    def mark_seam(self) -> None:
-        """A match may begin with the next character, also within a word."""
-        self._is_in_word = False
-
     def finish(self) -> list[PatternMatch]:
         """The matches that are known at the end of the text."""
         found: list[PatternMatch] = []

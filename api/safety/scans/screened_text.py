@@ -24,9 +24,6 @@ class Scan(Protocol):
     @property
     def open_from(self) -> int | None: ...
     def step(self, character: str, begin: int, end: int) -> Sequence[Found]: ...
-    def mark_seam(self) -> None:
-        """The text goes on in another one: what is found may begin with the next character, also within a word."""
-
     def finish(self) -> Sequence[Found]: ...
 
 
@@ -51,10 +48,7 @@ Judge = Callable[[int, Found, str], Sequence[Cut | Mask]]
 class ScreenedText:
     """One text. How it is cut into parts changes nothing of what is decided in all."""
 
-    def __init__(self, scans: Sequence[Scan], judge: Judge, context: str = "") -> None:
-        """`context`: what the text continues. It counts as a part of the text, but what lies in it alone is not judged:
-        it was when it came in.
-        """
+    def __init__(self, scans: Sequence[Scan], judge: Judge) -> None:
         self._scans = scans
         self._judge = judge
         self._normaliser = Normaliser()
@@ -66,12 +60,6 @@ class ScreenedText:
         """In the order of their beginnings. They may overlap. Whoever has released them may remove them."""
         self.cut: Cut | None = None
         """Where the text ends. Nothing of what comes after it is read."""
-        self.begins_at = len(context)
-        """The first character that is not of the context."""
-        if context:
-            self.feed(context)
-            for scan in scans:
-                scan.mark_seam()
 
     def feed(self, part: str) -> None:
         if self.cut is not None:
@@ -103,12 +91,8 @@ class ScreenedText:
 
     def _take(self, number: int, found: Sequence[Found]) -> None:
         for one in found:
-            if one.end <= self.begins_at:
-                continue
             text = self._open[one.begin - self.decided_to : one.end - self.decided_to]
             for judged in self._judge(number, one, text):
-                if judged.begin < self.begins_at:  # the context has left already
-                    judged = judged._replace(begin=self.begins_at)
                 if isinstance(judged, Mask):
                     insort(self.masks, judged, key=lambda mask: (mask.begin, -mask.end))
                 elif self.cut is None or judged.begin < self.cut.begin:

@@ -55,10 +55,6 @@ class WordScan:
         self._is_in_word = is_word
         return hits
 
-    def mark_seam(self) -> None:
-        """A term may begin with the next character, also within a word."""
-        self._is_in_word = False
-
     def finish(self) -> list[TermHit]:
         """The hits that are known at the end of the text."""
         hits = [TermHit(label, one.begin, one.end) for one in self._begun for label in self._trie.words(one.state)]

@@ -17,6 +17,9 @@ SELECT id, event_id, reason, status, reviewer, note, review, key_version, create
 FROM safety_appeals
 WHERE tenant_id = %(tenant)s AND id = %(id)s
 
+-- name: lock
+SELECT id FROM safety_appeals WHERE tenant_id = %(tenant)s AND id = %(id)s FOR UPDATE
+
 -- name: add_review
 UPDATE safety_appeals SET reason = %(reason)s, review = %(review)s, key_version = %(key_version)s
 WHERE tenant_id = %(tenant)s AND id = %(id)s AND status = 'open'

@@ -106,6 +106,7 @@ class AppealStore:
             InvalidRequest: the tenant's quota is used up.
         """
         async with self._database.transaction(tenant, adds=len(review)) as transaction:
+            await transaction.fetch_one(_SQL["lock"], id=appeal)
             before = await _found(transaction, appeal)
             key = await transaction.sealing_key()
             row = await transaction.fetch_one(
@@ -158,6 +159,7 @@ class AppealStore:
         if note:
             _check_text(note, "note", MAX_REASON)
         async with self._database.transaction(tenant) as transaction:
+            await transaction.fetch_one(_SQL["lock"], id=appeal)
             before = await _found(transaction, appeal)
             event = await transaction.fetch_one(_SQL["event"], id=before.event)
             if event is None:  # the retention has deleted both meanwhile

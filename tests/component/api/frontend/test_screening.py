@@ -122,14 +122,36 @@ async def test_answers_are_cut_and_masked_alike_in_every_form(
         ("Take 400 mg of aspirin.", "Take 400 mg of aspirin.\n\nThis is no medical advice."),
         ("Aspirin, and aspirin again.", "Aspirin, and aspirin again."),
         ("This is no medical advice. Take 400 mg of aspirin.", "This is no medical advice. Take 400 mg of aspirin."),
+        ('{"drug": "aspirin", "dose": "400 mg"}', '{"drug": "aspirin", "dose": "400 mg"}'),
     ],
-    ids=["about it", "in passing", "said already"],
+    ids=["about it", "in passing", "said already", "for a program"],
 )
 async def test_advice_ends_with_a_disclaimer(
     client: httpx.AsyncClient, engines: FakeEngines, url: str, form: dict[str, Any], says: str, text: str
 ) -> None:
     engines.says(says)
     assert shown(await ask(client, form, url)) == dict.fromkeys(range(form.get("n", 1)), (text, "stop"))
+
+
+async def test_disclaimer_is_aligned_with_its_tokens(client: httpx.AsyncClient, engines: FakeEngines) -> None:
+    """It stands before the token that ends the answer."""
+    says = "Take 400 mg of aspirin."
+    engines.says(says)
+    engines.deltas = [with_logprobs(delta, 7) for delta in engines.deltas]
+    choice = (await ask(client, {"logprobs": 1}, COMPLETION)).json()["choices"][0]
+    logprobs = choice["logprobs"]
+    assert choice["text"] == f"{says}\n\nThis is no medical advice."
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert choice["text"][offset : offset + len(token)] == token or offset == len(choice["text"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_answer_that_was_broken_off_has_no_disclaimer(
+    client: httpx.AsyncClient, engines: FakeEngines, form: dict[str, Any]
+) -> None:
+    """It may be continued."""
+    engines.says(says := "Take 400 mg of aspirin.", FinishReason.LENGTH)
+    assert shown(await ask(client, form)) == dict.fromkeys(range(form.get("n", 1)), (says, "length"))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +191,11 @@ async def test_a_phrase_that_begins_in_the_prompt_is_cut(
     cut = dict.fromkeys(range(form.get("n", 1)), ("", CUT))
     assert shown(await ask(client, form, COMPLETION, prompt="I have a pipe")) == cut
     messages = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "It is a pipe"}]
-    fields: dict[str, Any] = {"messages": messages, "add_generation_prompt": False, "continue_final_message": True}
-    assert shown(await ask(client, form, **fields)) == cut
+    fields: dict[str, Any] = {"messages": messages, "add_generation_prompt": False}
+    for is_continued in (True, 1, "yes"):  # vLLM takes them for the same
+        assert shown(await ask(client, form, **fields, continue_final_message=is_continued)) == cut
+    for padding in (" " * 80, "<|im_end|>"):
+        assert shown(await ask(client, form, COMPLETION, prompt=f"I have a pipe{padding}")) == cut
     untouched = dict.fromkeys(range(form.get("n", 1)), (" bomb is easy.", "stop"))
     assert shown(await ask(client, form, messages=[{"role": "user", "content": "A pipe"}])) == untouched
 

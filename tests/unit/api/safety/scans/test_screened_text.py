@@ -22,8 +22,8 @@ def judge(number: int, found: Found, text: str) -> list[Cut | Mask]:
     return [Mask(found.begin, found.end, MASKS[found.label]) if number == 2 else Cut(found.begin)]
 
 
-def screen(context: str = "") -> ScreenedText:
-    return ScreenedText([WordScan(TRIE), DisguiseScan(DISGUISED), PatternScan(PatternSet(PATTERNS))], judge, context)
+def screen() -> ScreenedText:
+    return ScreenedText([WordScan(TRIE), DisguiseScan(DISGUISED), PatternScan(PatternSet(PATTERNS))], judge)
 
 
 def released(parts: list[str]) -> list[str]:
@@ -70,43 +70,3 @@ def test_parts_change_nothing(words: list[str], length: int) -> None:
 def test_words_that_begin_like_no_term_are_released_at_once(text: str) -> None:
     screened = ScreenedText([WordScan(Trie([Term("zebra", 0)]))], judge)
     assert shown_parts(screened, text) == [*text, ""]
-
-
-def outcome(text: str, context: str = "") -> tuple[int | None, list[Mask]]:
-    """The characters of the text that are decided at its end if it is cut, and its masks."""
-    screened = screen(context)
-    screened.feed(text)
-    screened.finish()
-    begins_at = len(context)
-    cut = None if screened.cut is None else screened.cut.begin - begins_at
-    return cut, [mask._replace(begin=mask.begin - begins_at, end=mask.end - begins_at) for mask in screened.masks]
-
-
-@pytest.mark.parametrize(
-    ("context", "text", "cut"),
-    [
-        ("How to make a pipe", " bomb at home", 0),
-        ("How to make a pi", "pe bomb at home", 0),
-        ("Make a pipe ", "dream", None),
-        ("A bomb, ", "they say", None),
-        ("Paris", "bomb", 0),
-        ("x", "b 0 m b", 0),
-        ("\\u006", "2omb", 0),
-    ],
-)
-def test_a_term_may_begin_in_what_a_text_continues(context: str, text: str, cut: int | None) -> None:
-    assert outcome(text, context)[0] == cut
-
-
-def test_a_number_may_begin_in_what_a_text_continues() -> None:
-    assert outcome("1111 1111 1111, thanks", "Pay with 4111 ") == (None, [Mask(0, 14, "[CARD]")])
-
-
-@given(
-    st.lists(st.sampled_from(["pipe", " ", "bomb", "kill ", "them", "all", "x", "b.0.m.b"]), max_size=6),
-    st.lists(st.sampled_from(["pipe", " ", "bomb", "kill ", "them", "all", "x", "b.0.m.b", "4", "@"]), max_size=6),
-)
-def test_no_context_hides_what_is_in_the_text(words: list[str], before: list[str]) -> None:
-    alone, _ = outcome("".join(words))
-    continued, _ = outcome("".join(words), "".join(before))
-    assert alone is None or (continued is not None and continued <= alone)
