@@ -1,4 +1,4 @@
-"""What begins in a prompt and ends in its answer is found, and a prompt changes nothing else of how its answer is judged."""
+"""What begins in a prompt and ends in its answer is found, and a prompt changes nothing else of the screening."""
 
 from typing import NamedTuple
 
