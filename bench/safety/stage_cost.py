@@ -20,7 +20,7 @@ from cluster.config.safety import SafetyConfig
 from cluster.repository import REPO_ROOT
 
 FOLDER = REPO_ROOT / "conf" / "safety"
-ROUNDS = 15
+ROUNDS = 11
 """Times that each stage reads the texts. More makes the medians steadier and takes longer."""
 STAGES: dict[str, list[SafetyStage]] = {
     "lists": [SafetyStage.LISTS],
