@@ -34,7 +34,7 @@ serve: $(STAMP) compile ## start the service: PORT=8000 MODEL=<folder or hub nam
 # Tests that start a whole service have the machine for themselves. Of the others, those that compute run beside those that mostly wait
 PURE = tests/architecture tests/sim tests/unit tests/test_docs.py tests/test_timeouts.py
 LIVE = tests/drills tests/hostile/live tests/real_cluster
-BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line
+BESIDE = @$(MAKE) --no-print-directory --jobs=2 --keep-going
 .PHONY: test-pure test-parts
 
 test: $(STAMP) network-tools ## all tests, with real engines, except for soak, fuzz, browser and the full matrix of drills
