@@ -33,6 +33,7 @@ MODULES = (
     "router.load.charge",
     "router.load.charges",
     "router.load.live_workers",
+    "router.load.report_exchange",
     "router.load.request_audit",
     "router.load.running_requests",
     "router.load.suspected_pairs",

@@ -7,7 +7,7 @@ import asyncio
 from cluster.messages.ids import IngressId, RequestId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerReport
 from cluster.messages.scheduler_events import RequestClosed, SchedulerEvent, WorkerLeft
 from router.state import RouterState
 
@@ -54,6 +54,13 @@ class PendingPlacements:
         self.state.handle(report, now)
         self._look_later()
         return self.state.reply_to(report, now)
+
+    def report_delta(self, delta: ReportDelta) -> DeltaReply:
+        exchange = self.state.exchange
+        report = exchange.whole(delta)
+        if report is None:
+            return DeltaReply(wants_standing=True)
+        return exchange.reply(delta, report, self.report(report))
 
     def kv_events(self, events: KvEvents) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""

@@ -13,7 +13,7 @@ from cluster.errors import ServingError
 from cluster.messages.ids import Address, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.rpc.connection import Connection, Service
@@ -109,8 +109,8 @@ class SchedulerService:
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
 
-    async def _report(self, report: WorkerReport) -> ReportReply:
-        return self.pending.report(report)
+    async def _report(self, delta: ReportDelta) -> DeltaReply:
+        return self.pending.report_delta(delta)
 
     async def _view(self, _: None) -> ClusterView:
         return self.pending.state.view(_now())

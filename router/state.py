@@ -30,6 +30,7 @@ from cluster.slo import SloConfig
 from router.admission.admission_control import AdmissionControl, Decision
 from router.load.charges import Charges
 from router.load.live_workers import LiveWorkers
+from router.load.report_exchange import ReportExchange
 from router.placement.candidates import Policy
 from router.placement.goodput import goodput
 from router.placement.placer import Placer
@@ -46,6 +47,8 @@ class RouterState:
         """The latency models, for metrics."""
         self.index = self._workers.index
         """The prefix index, for metrics."""
+        self.exchange = ReportExchange(self._workers)
+        """The reports as they are sent."""
         self._charges = Charges(self._workers.by_id)
         self._quarantine = Quarantine()
         self._placer = Placer(slo, policy, self._workers, self._charges)
@@ -68,7 +71,7 @@ class RouterState:
             case RequestClosed():
                 self._on_closed(event, now)
             case PairSuspected():
-                self._workers.suspect(event.prefill, event.decode, now)
+                self._workers.pairs.add((event.prefill, event.decode), now)
             case EngineLostWith():
                 self._quarantine.lost(event.digest, event.worker, event.num_engines_lost, now - event.age_s)
             case _:

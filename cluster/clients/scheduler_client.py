@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from cluster.clients.reconnecting import Reconnecting
+from cluster.clients.report_deltas import ReportDeltas
 from cluster.errors import WorkerUnreachable
 from cluster.messages.ids import Address, WorkerId
 from cluster.messages.kv_events import KvEvents
@@ -47,6 +48,7 @@ class SchedulerClient:
         """`locate` finds the live Scheduler. It may take as long as Serve needs to replace a dead one."""
         self._locate = locate
         self._link = Reconnecting(self._connect, lambda connection: connection.is_open)
+        self._deltas = ReportDeltas()
         self.service = Service()
         """What the Scheduler may send on a connection that this client opened."""
         self.on_connected: Callable[[Connection, Address], None] = _ignore
@@ -70,7 +72,12 @@ class SchedulerClient:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def report(self, report: WorkerReport) -> ReportReply:
-        return await self._ask(REPORT, report)
+        """Raises WorkerUnreachable."""
+        delta = self._deltas.delta(report)
+        reply = await self._ask(REPORT, delta)
+        if reply.wants_standing:  # another process than the last time, or one that had forgotten the worker
+            reply = await self._ask(REPORT, self._deltas.whole(delta))
+        return self._deltas.reply(reply)
 
     async def send_kv_events(self, messages: list[KvEvents]) -> None:
         """Send KV events. Raises WorkerUnreachable; the Scheduler may have received some of them."""

@@ -1,4 +1,4 @@
-"""A worker's reports to the Scheduler, and the replies."""
+"""A worker's reports to the Scheduler, and the replies: as both sides use them, and as they are sent (the deltas)."""
 
 import msgspec
 
@@ -105,6 +105,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """
     requests: list[RequestId] | None = None
     """Ids of the requests that the worker has, if the reply to an earlier report asked for them."""
+    version: int = 0
+    """Number of the standing part, counted by the worker. 0 for a report that was never sent as a delta."""
 
 
 class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,3 +120,45 @@ class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the next report must name the worker's requests, because more requests are charged to the worker than it
     counts.
     """
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a worker's reports that mostly stays the same."""
+
+    pool: Pool
+    address: Address
+    max_requests: int
+    shape: EngineShape
+    transport: WorkerTransport
+    links: dict[WorkerId, LinkSpeed | None]
+
+
+class ReportDelta(msgspec.Struct, frozen=True, array_like=True):
+    """A report as it is sent: the standing part only if the Scheduler may not have it."""
+
+    worker: WorkerId
+    version: int
+    """Number of the standing part. It grows with each change of that."""
+    standing: Standing | None
+    prefills: bytes
+    """Digest of the set of prefill workers that the worker knows. Empty if it knows none."""
+    load: WorkerLoad
+    steps: list[StepSample]
+    transfers: list[TransferSample]
+    kv_events_through: int | None
+    requests: list[RequestId] | None
+
+
+class DeltaReply(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to a ReportDelta."""
+
+    wants_standing: bool
+    """Whether the Scheduler has not taken the report, because it does not have the standing part."""
+    prefills: bytes = b""
+    """Digest of the set of live prefill workers."""
+    prefill_workers: frozenset[WorkerId] | None = None
+    """That set. None if the worker knows it."""
+    wants_kv_snapshot: bool = False
+    wants_requests: bool = False
+    steps_per_report: float = 0.0
+    """Samples of steps that a report may have, in the mean: all workers of a kind teach one model."""

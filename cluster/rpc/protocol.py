@@ -9,7 +9,7 @@ from cluster.messages.generation import GenerateRequest, TokenDelta
 from cluster.messages.ids import Address, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
-from cluster.messages.reports import ReportReply, WorkerReport
+from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
 from cluster.messages.views import ClusterView, QueuedRequest
 from cluster.rpc.connection import Method
@@ -28,7 +28,7 @@ HEARD = Method[int, None]("heard", int)
 """From the Scheduler: it has all events up to this number."""
 LEAVING = Method[WorkerLeft, None]("leaving", WorkerLeft)
 """A worker takes no more requests."""
-REPORT = Method[WorkerReport, ReportReply]("report", WorkerReport, ReportReply)
+REPORT = Method[ReportDelta, DeltaReply]("report", ReportDelta, DeltaReply)
 """A worker's periodic report."""
 KV_EVENTS = Method[KvEvents, None]("kv_events", KvEvents)
 """KV blocks that a worker's caches have gained and lost. A lost message is noticed by the gap in the numbers."""

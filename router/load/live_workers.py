@@ -7,7 +7,9 @@ a few reports is stale (router/load/worker_state.py): it is used only if all wor
 pool are. cluster/worker/watchdog.py finds an engine that lives and does not answer.
 """
 
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, final
 
 from cluster.messages.ids import Pool, WorkerId
@@ -75,25 +77,32 @@ class LiveWorkers:
         """All workers that are known, also those that an ingress could not reach."""
         self.num_placed = 0
         """Placements so far."""
-        self._suspected_pairs = SuspectedPairs()
+        self.pairs = SuspectedPairs()
+        """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
+        self._by_age: OrderedDict[WorkerId, WorkerState] = OrderedDict()
+        """The same workers, the one that has been silent for longest first."""
+        self._num_of_kind: dict[str, int] | None = None
+        """Workers of each kind. None if the workers have changed."""
+        self._prefills: frozenset[WorkerId] | None = None
+        """The live prefill workers. None if they have changed."""
 
     def add(self, report: WorkerReport, now: float) -> WorkerState | None:
         """Add the worker of a report. Returns None if the worker is known already."""
         if report.worker in self.by_id:
             return None
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
-        self.by_id[report.worker] = added
-        self._sorted = _not_sorted()
+        self.by_id[report.worker] = self._by_age[report.worker] = added
+        self._changed()
         return added
 
     def reported(self, report: WorkerReport, now: float) -> WorkerState:
         """Take a report of a worker that was added, and forget the workers that have been silent for too long."""
         state = self.by_id[report.worker]
         if state.is_lost:
-            self._sorted = _not_sorted()
+            self._changed()
         if state.reported(report, now):
             self._sorted.room_until = 0
         for step in report.steps:
@@ -101,20 +110,22 @@ class LiveWorkers:
         for transfer in report.transfers:
             link = self.models.transfer(transfer.prefill, report.worker, report.links.get(transfer.prefill))
             link.observe(transfer.num_tokens * report.shape.kv_bytes_per_token, transfer.seconds)
-        for worker in [w.worker for w in self.by_id.values() if now - w.reported_at > REPORT_TIMEOUT_S]:
-            self.forget(worker)
+        self._by_age.move_to_end(report.worker)
+        while now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
+            self.forget(oldest.worker)
         return state
 
     def lose(self, worker: WorkerId) -> None:
         """One ingress could not reach the worker."""
         if (known := self.by_id.get(worker)) is not None:
             known.lose()
-            self._sorted = _not_sorted()
+            self._changed()
 
     def forget(self, worker: WorkerId) -> None:
         """The worker is gone."""
         self.by_id.pop(worker, None)
-        self._sorted = _not_sorted()
+        self._by_age.pop(worker, None)
+        self._changed()
         self.index.forget(worker)
         self.models.forget(worker)
 
@@ -123,14 +134,6 @@ class LiveWorkers:
         if events.worker not in self.by_id:  # `forget` would never remove what the worker caches
             return True
         return self.index.handle(events, now)
-
-    def suspect(self, prefill: WorkerId, decode: WorkerId, now: float) -> None:
-        """A handoff between the two workers was wrong."""
-        self._suspected_pairs.add((prefill, decode), now)
-
-    def suspected_pairs(self, now: float) -> frozenset[tuple[WorkerId, WorkerId]]:
-        """The pairs that hand nothing over now."""
-        return self._suspected_pairs.held(now)
 
     def by_pool(self, now: float) -> WorkersByPool:
         """The live workers, sorted by pool at most SORTED_AGE_S ago."""
@@ -155,7 +158,18 @@ class LiveWorkers:
         self.num_placed += 1
 
     def prefill_workers(self, now: float) -> frozenset[WorkerId]:
-        return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)
+        """The live prefill workers; the same object as long as they are the same."""
+        if any(now - oldest.reported_at > REPORT_TIMEOUT_S for oldest in islice(self._by_age.values(), 1)):
+            return self._live_prefills(now)  # until the next report, which forgets who is silent
+        if self._prefills is None:
+            self._prefills = self._live_prefills(now)
+        return self._prefills
+
+    def num_of_kind(self, kind: str) -> int:
+        """Workers of one kind (EngineShape.kind)."""
+        if self._num_of_kind is None:
+            self._num_of_kind = dict(Counter(state.report.shape.kind for state in self.by_id.values()))
+        return self._num_of_kind.get(kind, 0)
 
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
@@ -181,12 +195,23 @@ class LiveWorkers:
             assert worker == state.worker
             state.validate()
         self.index.validate()
+        assert self._by_age.keys() == self.by_id.keys()
+        ages = [state.reported_at for state in self._by_age.values()]
+        assert ages == sorted(ages)
         lists = self._sorted
         for worker_state in (*lists.prefills, *lists.decodes, *lists.stale_prefills, *lists.stale_decodes):
             assert self.by_id[worker_state.worker] is worker_state
             assert not worker_state.is_lost
             if self.num_placed < lists.room_until:
                 assert len(worker_state.charges) < worker_state.room
+
+    def _changed(self) -> None:
+        """Another set of workers lives."""
+        self._sorted = _not_sorted()
+        self._prefills = self._num_of_kind = None
+
+    def _live_prefills(self, now: float) -> frozenset[WorkerId]:
+        return frozenset(w.worker for w in self._live(now) if w.pool is Pool.PREFILL)
 
     def _live(self, now: float) -> Iterable[WorkerState]:
         return (w for w in self.by_id.values() if now - w.reported_at <= REPORT_TIMEOUT_S and not w.is_lost)

@@ -54,7 +54,7 @@ class Placer:
 
     def candidates_for(self, placement_input: PlacementInput) -> Candidates:
         workers, now = self._workers, placement_input.now
-        return candidates_of(placement_input, workers.by_pool(now), workers.suspected_pairs(now), workers.num_placed)
+        return candidates_of(placement_input, workers.by_pool(now), workers.pairs.held(now), workers.num_placed)
 
     def choose(self, placement_input: PlacementInput, candidates: Candidates) -> Choice | None:
         """Returns None if no worker can take the request."""

@@ -14,7 +14,7 @@ from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Address, Pool, RequestId, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import PlacementRequest, Rejection
-from cluster.messages.reports import ReportReply, WorkerLoad, WorkerReport
+from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, WorkerLoad, WorkerReport
 from cluster.messages.scheduler_events import WorkerLeft
 from cluster.messages.transport import LinkSpeed
 from cluster.rpc.connection import Connection, ConnectionLost, Service
@@ -83,8 +83,10 @@ class FakeScheduler:
     async def _leaving(self, event: WorkerLeft) -> None:
         self.left.append(event)
 
-    async def _report(self, report: WorkerReport) -> ReportReply:
-        return ReportReply(prefill_workers=frozenset({WORKER}))
+    async def _report(self, report: ReportDelta) -> DeltaReply:
+        if report.standing is None:
+            return DeltaReply(wants_standing=True)
+        return DeltaReply(False, b"one", frozenset({WORKER}))
 
     async def _locate(self, worker: WorkerId) -> Address | None:
         self.num_located += 1

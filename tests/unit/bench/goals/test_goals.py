@@ -19,6 +19,7 @@ from bench.goals import (
     placement,
     request_cost,
     safety_cost,
+    scheduler_cost,
 )
 from bench.goals.verdict import MISSED_STATUS, conclude
 from bench.live.goodput import Interval
@@ -270,3 +271,11 @@ def test_guard_or_stages_that_hold_answers_for_longer(side: str, changed: dict[s
 def test_guard_that_always_runs_is_called_once_for_each_text() -> None:
     assert missed_by("always", calls=2 * 4.25)
     assert missed_by("always", calls=3.25)
+
+
+@pytest.mark.parametrize(
+    ("figures", "num_missed"),
+    [((0.29, 5_100.0, 1.9), 0), ((0.31, 5_100.0, 1.9), 1), ((0.29, 4_900.0, 1.9), 1), ((0.29, 5_100.0, 2.1), 1)],
+)
+def test_scheduler_cost(figures: tuple[float, float, float], num_missed: int) -> None:
+    assert len(scheduler_cost.missed(*figures)) == num_missed

@@ -11,7 +11,15 @@ from cluster.messages.generation import FinishReason, PromptTokenSources, TokenD
 from cluster.messages.ids import IngressId, Path, Pool, RequestId, SloClass, WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
-from cluster.messages.reports import EngineShape, ReportReply, StepSample, TransferSample, WorkerLoad, WorkerReport
+from cluster.messages.reports import (
+    DeltaReply,
+    EngineShape,
+    ReportDelta,
+    Standing,
+    StepSample,
+    TransferSample,
+    WorkerLoad,
+)
 from cluster.messages.scheduler_events import (
     EngineLostWith,
     Events,
@@ -60,19 +68,11 @@ GENERATE = a_request(
     sampling_params=b"\x00\xff", num_sequences=2, reasoning_ended=False, reasoning_parser_kwargs={"a": [1]}
 )
 TRANSPORT = WorkerTransport(transports=(Transport.TCP,), settings=(EngineVariable("UCX_TLS", None, "free"),))
-REPORT = WorkerReport(
-    worker=D0,
-    pool=Pool.DECODE,
-    address=an_address("d0"),
-    load=WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3),
-    max_requests=8,
-    shape=EngineShape(kind="a", kv_capacity_tokens=64),
-    steps=[StepSample(1, 2, 3, 4, 0.5)],
-    transfers=[TransferSample(P0, 40, 0.01)],
-    transport=TRANSPORT,
-    links=links("p0"),
-    requests=[R],
+STANDING = Standing(
+    Pool.DECODE, an_address("d0"), 8, EngineShape(kind="a", kv_capacity_tokens=64), TRANSPORT, links("p0")
 )
+LOAD = WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3)
+STEPS, TRANSFERS = [StepSample(1, 2, 3, 4, 0.5)], [TransferSample(P0, 40, 0.01)]
 DECODE_VIEW = msgspec.structs.replace(a_decode_view("d0", 2, connected="p0"), transport=TRANSPORT)
 EVENTS: list[SchedulerEvent] = [
     PrefillDone(request_id=R),
@@ -94,7 +94,10 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
     protocol.EVENTS: [Events(7, EVENTS)],
     protocol.HEARD: [7],
     protocol.LEAVING: [WorkerLeft(worker=D0, engine_silent_s=2.5)],
-    protocol.REPORT: [REPORT],
+    protocol.REPORT: [
+        ReportDelta(D0, 1, STANDING, b"", LOAD, STEPS, TRANSFERS, 7, [R]),
+        ReportDelta(D0, 1, None, b"\xff", LOAD, [], [], None, None),
+    ],
     protocol.KV_EVENTS: [
         KvEvents(D0, 3, True, False, [KvChange(KvTier.HOST, True, [b"\xff" * 8]), KvChange(KvTier.GPU, False, None)])
     ],
@@ -115,7 +118,11 @@ ARGUMENTS: dict[Method[Any, Any], list[Any]] = {
 }
 RESULTS: dict[Method[Any, Any], list[Any]] = {
     protocol.PLACE: [PLACEMENT, Rejection(retry_after_s=1.5, why="no decode worker can be reached", is_overload=True)],
-    protocol.REPORT: [ReportReply(prefill_workers=ids("p0"), wants_kv_snapshot=True)],
+    protocol.REPORT: [
+        DeltaReply(wants_standing=True),
+        DeltaReply(False, b"\xff", ids("p0"), True, True, 2.5),
+        DeltaReply(False, b"\xff", None),
+    ],
     protocol.VIEW: [ClusterView(workers=[a_prefill_view("p0", 1), DECODE_VIEW])],
     protocol.QUEUE: [
         [QueuedRequest(request_id=R, slo_class=SloClass.BATCH, num_before=1, waited_s=0.1, wait_s=0.2, gives_up_s=0.3)]

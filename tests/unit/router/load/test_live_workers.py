@@ -99,9 +99,9 @@ def test_placed_prompt_is_expected_on_its_worker() -> None:
 
 def test_suspected_pair_is_held_for_a_while() -> None:
     workers = LiveWorkers()
-    workers.suspect(WorkerId("p0"), WorkerId("d0"), 0.0)
-    assert workers.suspected_pairs(PAIR_QUARANTINE_S - 1.0) == {("p0", "d0")}
-    assert workers.suspected_pairs(PAIR_QUARANTINE_S) == set()
+    workers.pairs.add((WorkerId("p0"), WorkerId("d0")), 0.0)
+    assert workers.pairs.held(PAIR_QUARANTINE_S - 1.0) == {("p0", "d0")}
+    assert workers.pairs.held(PAIR_QUARANTINE_S) == set()
 
 
 def test_kv_events_of_an_unknown_worker_are_asked_for_again() -> None:

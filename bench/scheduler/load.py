@@ -1,0 +1,234 @@
+"""What the Scheduler costs with a thousand workers: its process, its sockets and its messages.
+
+    make bench-scheduler
+
+A Scheduler process (bench/scheduler/server.py) has one connection to each worker, half of which decode and have a link
+from each prefill worker, and one to each ingress. Each worker reports four times a second with samples of its steps.
+The first figure is the CPU time that the reports take without requests, and the second one beside open requests. Then
+requests come and end at a rate. The latency of a placement is that at the ingress. It includes the time of this
+process, which plays all workers and ingresses. CPU times are those of the Scheduler process alone.
+"""
+
+import argparse
+import asyncio
+import random
+import secrets
+import sys
+from asyncio.subprocess import PIPE
+from collections import Counter
+from statistics import quantiles
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from bench.goals.scheduler_cost import missed
+from bench.goals.verdict import conclude
+from bench.placement import reports_of, with_samples
+from cluster.clients.scheduler_client import SchedulerClient
+from cluster.clients.scheduler_outbox import SchedulerOutbox
+from cluster.errors import ServingError
+from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
+from cluster.messages.placement import Placement, PlacementRequest
+from cluster.messages.reports import REPORT_INTERVAL_S, WorkerLoad, WorkerReport
+from cluster.messages.scheduler_events import FirstToken, PrefillDone, RequestClosed, SchedulerEvent
+from cluster.network.secret import establish_secret
+from cluster.repository import REPO_ROOT
+from cluster.rpc.connection import Connection
+from cluster.rpc.protocol import EVENTS, HEARD, OPEN_REQUESTS
+
+INGRESSES = 16
+PROMPT_TOKENS = 512
+SAMPLED_S = 10.0
+"""Time over which CPU is measured, in seconds. Longer makes the figures steadier and takes longer."""
+
+
+class Figures(NamedTuple):
+    idle: float
+    """CPUs that the reports take without requests."""
+    busy: float
+    """CPUs that the reports take beside open requests."""
+    placed_per_s: float
+    placing: float
+    """CPUs beside that rate, reports included."""
+    p50_ms: float
+    p99_ms: float
+    """Latency of a placement."""
+
+
+class Worker:
+    """One worker that reports."""
+
+    def __init__(self, client: SchedulerClient, report: WorkerReport, open_on: Counter[WorkerId]) -> None:
+        self._client = client
+        self._report = report
+        self._open_on = open_on
+        self.has_reported = asyncio.Event()
+
+    async def run(self) -> None:
+        chance = random.Random(self._report.worker)
+        await asyncio.sleep(chance.uniform(0, REPORT_INTERVAL_S))
+        while True:
+            number = self._open_on[self._report.worker]
+            load = WorkerLoad(num_running=number, num_open=number)
+            try:
+                await self._client.report(msgspec.structs.replace(with_samples(self._report, chance), load=load))
+                self.has_reported.set()
+            except ServingError as error:
+                print(f"a report was not delivered: {error}", file=sys.stderr)
+            await asyncio.sleep(REPORT_INTERVAL_S)
+
+
+class Ingress:
+    """One ingress that asks for placements and tells of its requests."""
+
+    def __init__(self, client: SchedulerClient, open_on: Counter[WorkerId], latencies: list[float]) -> None:
+        self._client = client
+        self._outbox = SchedulerOutbox(IngressId(secrets.token_hex(8)))
+        self._open_on = open_on
+        self._latencies = latencies
+        self._connection: Connection | None = None
+        client.on_connected = self._on_connected
+        client.service.on_post(HEARD, lambda _, through: self._outbox.heard(through))
+
+    def _on_connected(self, connection: Connection, address: Address) -> None:
+        self._connection = connection
+        open_requests, _ = self._outbox.connected(address.process, 0.0)
+        connection.post(OPEN_REQUESTS, open_requests)
+
+    async def connect(self) -> None:
+        await self._client.address_of(WorkerId("nobody"))
+
+    async def place(self, number: int) -> tuple[RequestId, Placement] | None:
+        """The request decodes from then on. None if it is refused."""
+        request = PlacementRequest(
+            request_id=RequestId(f"r{number}"),
+            num_prompt_tokens=PROMPT_TOKENS,
+            block_hashes=[secrets.token_bytes(8) for _ in range(PROMPT_TOKENS // 16)],
+            max_output_tokens=1000,
+        )
+        self._outbox.asks(request)
+        began = perf_counter()
+        placed = await self._client.place(request)
+        self._latencies.append(perf_counter() - began)
+        if not isinstance(placed, Placement):
+            self.tell(RequestClosed(request_id=request.request_id))
+            return None
+        self._open_on[placed.generating] += 1
+        self.tell(PrefillDone(request_id=request.request_id))
+        self.tell(FirstToken(request_id=request.request_id))
+        return request.request_id, placed
+
+    def close(self, request: RequestId, placed: Placement) -> None:
+        self._open_on[placed.generating] -= 1
+        self.tell(RequestClosed(request_id=request, num_output_tokens=100, ttft_s=0.2, tpot_s=0.02))
+
+    def tell(self, event: SchedulerEvent) -> None:
+        assert self._connection is not None
+        self._connection.post(EVENTS, self._outbox.put(event, 0.0))
+
+
+async def measure(num_workers: int, num_open: int, rate: float) -> Figures:
+    command = (sys.executable, "-m", "bench.scheduler.server")
+    server = await asyncio.create_subprocess_exec(*command, cwd=REPO_ROOT, stdin=PIPE, stdout=PIPE)
+    assert server.stdin is not None and server.stdout is not None
+    address = msgspec.json.decode(await server.stdout.readline(), type=Address)
+    process = psutil.Process(server.pid)
+
+    async def locate() -> Address:
+        return address
+
+    async def cpus() -> float:
+        before, began = sum(process.cpu_times()[:2]), perf_counter()
+        await asyncio.sleep(SAMPLED_S)
+        return (sum(process.cpu_times()[:2]) - before) / (perf_counter() - began)
+
+    open_on: Counter[WorkerId] = Counter()
+    latencies: list[float] = []
+    workers = [Worker(SchedulerClient(locate), report, open_on) for report in reports_of(num_workers)]
+    ingresses = [Ingress(SchedulerClient(locate), open_on, latencies) for _ in range(INGRESSES)]
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
+    try:
+        await asyncio.gather(*(worker.has_reported.wait() for worker in workers))
+        await asyncio.gather(*(ingress.connect() for ingress in ingresses))
+        idle = await cpus()
+        opened = await fill(ingresses, num_open)
+        busy = await cpus()
+        latencies.clear()
+        placing = asyncio.create_task(cpus())
+        num_placed = await turn_over(ingresses, opened, rate, placing)
+        percentiles = quantiles(latencies, n=100)
+        return Figures(idle, busy, num_placed / SAMPLED_S, await placing, 1e3 * percentiles[49], 1e3 * percentiles[98])
+    finally:
+        for task in tasks:
+            task.cancel()
+        server.stdin.close()
+        await server.wait()
+
+
+Opened = list[tuple[Ingress, RequestId, Placement]]
+
+
+async def fill(ingresses: list[Ingress], num_open: int) -> Opened:
+    """Open requests, 256 at a time."""
+    opened: Opened = []
+    number = 0
+    while len(opened) < num_open:
+        asked = [(ingresses[n % len(ingresses)], n) for n in range(number, number + 256)]
+        number += 256
+        for (ingress, _), placed in zip(asked, await asyncio.gather(*(i.place(n) for i, n in asked)), strict=True):
+            if placed is not None:
+                opened.append((ingress, *placed))
+        if number > 2 * num_open + 10_000:
+            raise RuntimeError(f"{len(opened)} of {number} requests were placed")
+    return opened
+
+
+async def turn_over(ingresses: list[Ingress], opened: Opened, rate: float, until: "asyncio.Task[float]") -> int:
+    """Close and place requests at a rate. Returns how many were placed."""
+    chance, number, num_placed = random.Random(0), 10_000_000, 0
+    pending: set[asyncio.Task[None]] = set()
+
+    async def one(at: int) -> None:
+        nonlocal num_placed
+        ingress, request, placement = opened[at]
+        ingress.close(request, placement)
+        placed = await ingress.place(number)
+        if placed is not None:
+            opened[at] = (ingress, *placed)
+            num_placed += 1
+
+    began = perf_counter()
+    num_asked = 0
+    while not until.done():
+        due = int((perf_counter() - began) * rate)
+        for at in chance.sample(range(len(opened)), min(due - num_asked, len(opened))):
+            number += 1
+            task = asyncio.create_task(one(at))
+            pending.add(task)
+            task.add_done_callback(pending.discard)
+        num_asked = due
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*pending)
+    return num_placed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=1000, help="workers (default: 1000)")
+    parser.add_argument("--open", type=int, default=60_000, help="open requests (default: 60000)")
+    parser.add_argument("--rate", type=float, default=2000.0, help="placements per second (default: 2000)")
+    asked = parser.parse_args()
+    establish_secret(lambda own: own)
+    figures = asyncio.run(measure(asked.workers, asked.open, asked.rate))
+    print(f"{asked.workers} workers, {asked.open} open requests, {INGRESSES} ingresses; CPUs of the Scheduler process")
+    print(f"  reports alone                 {figures.idle:6.2f}")
+    print(f"  reports beside open requests  {figures.busy:6.2f}")
+    print(f"  {figures.placed_per_s:6.0f} placements/s, reports   {figures.placing:6.2f}")
+    print(f"  latency of a placement        {figures.p50_ms:6.2f} ms at p50, {figures.p99_ms:.2f} ms at p99")
+    conclude(missed(figures.busy, figures.placed_per_s, figures.p99_ms))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What a worker sends of its reports is enough for the Scheduler, whoever of both is new, and no more than that."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from cluster.clients.report_deltas import FIRST_STEPS, ReportDeltas
+from cluster.messages.ids import WorkerId
+from cluster.messages.reports import REPORT_INTERVAL_S, ReportDelta, ReportReply, StepSample, WorkerLoad, WorkerReport
+from router.load.live_workers import REPORT_TIMEOUT_S
+from router.load.report_exchange import MOST_SAMPLES_PER_S
+from router.state import RouterState
+from tests.unit.factories import a_decode_report, a_prefill_report, links
+
+D0 = WorkerId("d0")
+
+
+def steps(number: int) -> list[StepSample]:
+    return [StepSample(0, 0, 1, 100, float(place + 1)) for place in range(number)]
+
+
+class Worker:
+    """A worker that reports to a Scheduler, and the last delta that it has sent."""
+
+    def __init__(self, name: str = "d0") -> None:
+        self.deltas = ReportDeltas()
+        self.standing = a_prefill_report(name) if name.startswith("p") else a_decode_report(name, "p0")
+        self.last: ReportDelta | None = None
+
+    def report(self, state: RouterState, now: float, num_running: int = 0, num_steps: int = 0) -> ReportReply:
+        report = msgspec.structs.replace(
+            self.standing, load=WorkerLoad(num_running=num_running), steps=steps(num_steps), kv_events_through=None
+        )
+        delta = self.last = self.deltas.delta(report)
+        whole = state.exchange.whole(delta)
+        if whole is None:
+            whole = state.exchange.whole(self.deltas.whole(delta))
+        assert whole is not None
+        assert same(whole, report)
+        state.handle(whole, now)
+        return self.deltas.reply(state.exchange.reply(delta, whole, state.reply_to(whole, now)))
+
+
+def same(whole: WorkerReport, report: WorkerReport) -> bool:
+    """But for the steps, of which some are sent, and the version."""
+    return msgspec.structs.replace(whole, steps=report.steps, version=0) == report
+
+
+def test_what_has_not_changed_is_not_sent_again() -> None:
+    state, worker = RouterState(), Worker()
+    worker.report(state, 0.0)
+    first = msgspec.msgpack.encode(worker.last)
+    worker.standing = msgspec.structs.replace(worker.standing, links=links(" ".join(f"p{n}" for n in range(500))))
+    worker.report(state, 0.2)
+    changed = msgspec.msgpack.encode(worker.last)
+    worker.report(state, 0.4)
+    again = msgspec.msgpack.encode(worker.last)
+    assert len(again) < len(first) < len(changed)
+    assert len(again) < 200
+
+
+def test_prefill_workers_are_sent_when_they_change() -> None:
+    state, decode, prefill = RouterState(), Worker(), Worker("p0")
+    prefill.report(state, 0.0)
+    assert decode.report(state, 0.0).prefill_workers == {"p0"}
+    assert decode.last is not None
+    report = a_decode_report("d0", "p0")
+    delta = decode.deltas.delta(report)
+    assert state.exchange.reply(delta, report, state.reply_to(report, 0.1)).prefill_workers is None
+    assert decode.report(state, 0.1).prefill_workers == {"p0"}
+    Worker("p1").report(state, 0.2)
+    assert decode.report(state, 0.3).prefill_workers == {"p0", "p1"}
+    prefill.report(state, 0.3 + REPORT_TIMEOUT_S)
+    assert decode.report(state, 0.3 + REPORT_TIMEOUT_S).prefill_workers == {"p0"}
+
+
+@pytest.mark.parametrize("num_workers", [1, 1000])
+def test_workers_of_one_kind_share_what_their_model_learns_from(num_workers: int) -> None:
+    state = RouterState()
+    for number in range(num_workers - 1):
+        state.handle(a_decode_report(f"other{number}", ""), 0.0)
+    worker = Worker()
+    sent = 0
+    worker.report(state, 0.0, num_steps=10)
+    for _ in range(40):
+        worker.report(state, 0.0, num_steps=10)
+        assert worker.last is not None
+        sent += len(worker.last.steps)
+    share = MOST_SAMPLES_PER_S * REPORT_INTERVAL_S / num_workers
+    assert abs(sent - 40 * min(10.0, share)) <= FIRST_STEPS
+
+
+@given(st.integers(0, 40))
+def test_samples_are_of_the_whole_interval(number: int) -> None:
+    deltas = ReportDeltas()
+    sent = deltas.delta(msgspec.structs.replace(a_decode_report("d0", ""), steps=steps(number))).steps
+    assert len(sent) == min(number, int(FIRST_STEPS))
+    assert len({step.seconds for step in sent}) == len(sent)
+    assert not sent or max(step.seconds for step in sent) > number / 2
+
+
+class ReportMachine(RuleBasedStateMachine):
+    """Workers change, fall silent and come back, and Schedulers take turns."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = 0.0
+        self.schedulers = [RouterState(), RouterState()]
+        self.workers = {name: Worker(name) for name in ("p0", "p1", "d0", "d1")}
+
+    @rule(name=st.sampled_from(["p0", "p1", "d0", "d1"]), scheduler=st.integers(0, 1), num_running=st.integers(0, 5))
+    def report(self, name: str, scheduler: int, num_running: int) -> None:
+        state = self.schedulers[scheduler]
+        reply = self.workers[name].report(state, self.now, num_running)
+        assert reply.prefill_workers == state.reply_to(self.workers[name].standing, self.now).prefill_workers
+        state.validate()
+
+    @rule(name=st.sampled_from(["d0", "d1"]), connected=st.sampled_from(["", "p0", "p0 p1"]))
+    def change(self, name: str, connected: str) -> None:
+        worker = self.workers[name]
+        worker.standing = msgspec.structs.replace(worker.standing, links=links(connected))
+
+    @rule(seconds=st.sampled_from([0.25, REPORT_TIMEOUT_S + 1.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(scheduler=st.integers(0, 1))
+    def restart(self, scheduler: int) -> None:
+        self.schedulers[scheduler] = RouterState()
+
+    @rule(name=st.sampled_from(["p0", "p1", "d0", "d1"]))
+    def reply_is_lost(self, name: str) -> None:
+        self.workers[name].deltas.delta(self.workers[name].standing)
+
+
+TestReports = ReportMachine.TestCase
