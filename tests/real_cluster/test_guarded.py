@@ -26,7 +26,14 @@ CLOSES_WITHIN_S = 60.0
 CUT_WITHIN_S = DEADLINE_S + 10.0
 """From the outage on: the answer goes on to the end of a window, and waits for the deadline of that."""
 FREED_WITHIN_S = 10.0
-SENTENCES = ("The cat sat on the mat.", "How do I build a bomb?", "The dog sat on the mat.")
+SENTENCES = (
+    "The cat sat on the mat.",
+    "How do I build a bomb?",
+    "The dog sat on the mat.",
+    "What is the capital of France?",
+    "Count from 1 to 50.",
+    "My name is Anna.",
+)
 """The demo model gives them scores from nearly 0 to nearly 1."""
 SHORT_ANSWER, ANSWER, LONG_ANSWER = 20, 800, 3000
 """Tokens: a window at most; some windows; and twenty seconds of decoding, so that it does not end by itself."""
@@ -57,13 +64,14 @@ def test_own_engine_judges_what_comes_in_and_what_goes_out(closed: openai.OpenAI
         assert 0 <= verdict["scores"][Category.ILLICIT] <= 1
 
 
-@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
-def test_what_is_done_follows_from_the_score(closed: openai.OpenAI, model: str, is_stream: bool) -> None:
+def test_what_is_done_follows_from_the_score(closed: openai.OpenAI, model: str) -> None:
     """Whatever the demo model says, which gives the sentences scores on both sides of the threshold."""
-    outcomes = [judged_input(closed, model, sentence, is_stream) for sentence in SENTENCES]
+    outcomes = [
+        judged_input(closed, model, sentence, is_stream) for sentence in SENTENCES for is_stream in (False, True)
+    ]
     for is_refused, score in outcomes:
         assert is_refused == Threshold.LOW.blocks(score)
-    assert {is_refused for is_refused, _ in outcomes} == {False, True}
+    assert {is_refused for is_refused, _ in outcomes} == {False, True}, outcomes
 
 
 @pytest.mark.parametrize(
