@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,7 +20,8 @@ from api.state.postgres.stores.appeals import AppealStatus
 from api.state.postgres.stores.audit import Verified, no_events
 from api.state.stores import Stores
 from api.wire.pages import Page
-from cluster.cli.tenant_overrides import add_changes, changes_of, config_of, has_changes
+from cluster.cli.conf_option import add_conf, config_of
+from cluster.cli.tenant_overrides import add_changes, changes_of, has_changes
 from cluster.config.state import StateConfig
 from cluster.errors import Conflict, NotFound, ServingError
 from cluster.services.failure import ServiceFailed
@@ -48,14 +48,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     verify.add_argument(
         "--noted", type=_link, metavar="SEQUENCE:HASH", help="a head of the tenant that was printed earlier"
     )
-    _add_conf(verify, _verify)
+    add_conf(verify, _verify)
     export = of_audit.add_parser("export", help="print the safety events of a tenant as JSON lines, the oldest first")
     export.add_argument("--tenant", required=True, help="name of the tenant, as `baton tenant` prints it")
     export.add_argument("--evidence", action="store_true", help="with the texts that were kept")
-    _add_conf(export, _export)
+    add_conf(export, _export)
     appeals = of_audit.add_parser("appeals", help="print the open appeals of a tenant as JSON lines, the oldest first")
     appeals.add_argument("--tenant", required=True, help="name of the tenant, as `baton tenant` prints it")
-    _add_conf(appeals, _appeals)
+    add_conf(appeals, _appeals)
     decide = of_audit.add_parser("decide", help="decide on an appeal; the decision becomes a safety event")
     decide.add_argument("appeal", help="id of the appeal")
     decide.add_argument("decision", choices=[AppealStatus.UPHELD, AppealStatus.OVERTURNED], type=AppealStatus)
@@ -63,14 +63,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     decide.add_argument("--reviewer", required=True, help="who decides")
     decide.add_argument("--note", default="", help="what the client is told")
     add_changes(decide)
-    _add_conf(decide, _decide)
-
-
-def _add_conf(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    parser.add_argument(
-        "--conf", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
-    )
-    parser.set_defaults(run=run)
+    add_conf(decide, _decide)
 
 
 def _link(text: str) -> Link:

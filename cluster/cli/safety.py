@@ -14,7 +14,8 @@ from api.safety.classifiers.classifier_loading import load_classifier
 from api.safety.judge import judged_text
 from api.safety.policy_folder import PolicyFolder
 from api.safety.scans.rules import TextRole
-from cluster.cli.tenant_overrides import add_changes, changes_of, config_of, has_changes
+from cluster.cli.conf_option import add_conf, config_of
+from cluster.cli.tenant_overrides import add_changes, changes_of, has_changes
 from cluster.repository import REPO_ROOT
 
 
@@ -32,19 +33,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     check.add_argument(
         "--role", type=TextRole, choices=[*TextRole], default=TextRole.ANSWER, help="whose text it is (default: answer)"
     )
-    _add_conf(check)
-    check.set_defaults(run=_check)
+    add_conf(check, _check)
     override = of_safety.add_parser("override", help="allow terms to one tenant, or set thresholds for it")
     override.add_argument("--tenant", required=True, help="name of the tenant, as `baton tenant` prints it")
     add_changes(override)
-    _add_conf(override)
-    override.set_defaults(run=_override)
-
-
-def _add_conf(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--conf", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
-    )
+    add_conf(override, _override)
 
 
 def _check(arguments: argparse.Namespace) -> int:

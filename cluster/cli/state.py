@@ -7,7 +7,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import yaml
 
@@ -16,7 +15,8 @@ from api.state.administration import Administration
 from api.state.encryption.master_keys import master_key
 from api.state.encryption.tenant_keys import LocalMasterKey
 from api.state.lifecycle import ChatState
-from cluster.cli.tenant_overrides import config_of, overrides_file
+from cluster.cli.conf_option import add_conf, config_of
+from cluster.cli.tenant_overrides import overrides_file
 from cluster.config.environment import MASTER_KEY_VARIABLE
 from cluster.config.state import StateConfig
 from cluster.errors import ServingError
@@ -38,10 +38,10 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     erase = of_tenant.add_parser("erase", help="delete all that is stored for a tenant, and destroy its keys")
     erase.add_argument("tenant", help="name of the tenant, as `baton tenant` prints it")
     erase.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    _add_conf(erase, _erase)
+    add_conf(erase, _erase)
     rotate = of_tenant.add_parser("rotate", help="seal everything that is stored for a tenant with a new key")
     rotate.add_argument("tenant", nargs="?", help="name of the tenant (default: all tenants)")
-    _add_conf(rotate, _rotate)
+    add_conf(rotate, _rotate)
     state = commands.add_parser("state", help="operate on stored conversations")
     of_state = state.add_subparsers(required=True, metavar="command")
     master = of_state.add_parser(
@@ -52,14 +52,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "old key, separated by a comma, in the environment of every ingress and of this command. Remove the old key "
         "when the command is done.",
     )
-    _add_conf(master, _rotate_master_key)
-
-
-def _add_conf(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    parser.add_argument(
-        "--conf", type=Path, default=Path("conf/local.yaml"), help="Serve config (default: %(default)s)"
-    )
-    parser.set_defaults(run=run)
+    add_conf(master, _rotate_master_key)
 
 
 def _name(_: argparse.Namespace) -> int:

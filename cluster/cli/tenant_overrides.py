@@ -5,12 +5,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import yaml
-
 from api.safety.policy import Threshold
 from api.safety.tenant_overrides import OverridesFile
 from api.safety.verdict import Category
-from cluster.config.application import AppConfig, parse
+from cluster.cli.conf_option import config_of
 from cluster.repository import REPO_ROOT
 
 
@@ -60,11 +58,6 @@ def overrides_file(arguments: argparse.Namespace) -> OverridesFile | None:
     """Of the tenant; None if nothing is screened. Raises ValueError."""
     folder = config_of(arguments).safety.folder
     return None if folder is None else OverridesFile(REPO_ROOT / folder, arguments.tenant)
-
-
-def config_of(arguments: argparse.Namespace) -> AppConfig:
-    """Raises OSError, and ValueError, LookupError or YAMLError for a config that is not valid."""
-    return parse(yaml.safe_load(arguments.conf.read_text())["applications"][0]["args"])
 
 
 def _threshold(text: str) -> tuple[Category, Threshold]:

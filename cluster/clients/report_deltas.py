@@ -3,7 +3,7 @@
 import msgspec
 
 from cluster.messages.ids import WorkerId
-from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, Standing, StepSample, WorkerReport
+from cluster.messages.reports import DeltaReply, ReportDelta, ReportReply, StandingReport, StepSample, WorkerReport
 
 FIRST_STEPS = 8.0
 """Samples of steps in a report before the Scheduler has said how many it takes."""
@@ -17,7 +17,7 @@ class ReportDeltas:
     """The deltas of one worker, to whatever Scheduler process answers."""
 
     def __init__(self) -> None:
-        self._standing: Standing | None = None
+        self._standing: StandingReport | None = None
         self._version = 0
         self._is_known = False
         """Whether a Scheduler process has replied to this version of the standing part."""
@@ -28,7 +28,7 @@ class ReportDeltas:
 
     def delta(self, report: WorkerReport) -> ReportDelta:
         """The report as it is to be sent."""
-        standing = Standing(
+        standing = StandingReport(
             report.pool, report.address, report.max_requests, report.shape, report.transport, report.links
         )
         if standing != self._standing:

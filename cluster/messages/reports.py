@@ -122,7 +122,7 @@ class ReportReply(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class StandingReport(msgspec.Struct, frozen=True, array_like=True):
     """The part of a worker's reports that mostly stays the same."""
 
     pool: Pool
@@ -139,7 +139,7 @@ class ReportDelta(msgspec.Struct, frozen=True, array_like=True):
     worker: WorkerId
     version: int
     """Number of the standing part. It grows with each change of that."""
-    standing: Standing | None
+    standing: StandingReport | None
     prefills: bytes
     """Digest of the set of prefill workers that the worker knows. Empty if it knows none."""
     load: WorkerLoad

@@ -15,7 +15,7 @@ from cluster.messages.reports import (
     DeltaReply,
     EngineShape,
     ReportDelta,
-    Standing,
+    StandingReport,
     StepSample,
     TransferSample,
     WorkerLoad,
@@ -68,7 +68,7 @@ GENERATE = a_request(
     sampling_params=b"\x00\xff", num_sequences=2, reasoning_ended=False, reasoning_parser_kwargs={"a": [1]}
 )
 TRANSPORT = WorkerTransport(transports=(Transport.TCP,), settings=(EngineVariable("UCX_TLS", None, "free"),))
-STANDING = Standing(
+STANDING = StandingReport(
     Pool.DECODE, an_address("d0"), 8, EngineShape(kind="a", kv_capacity_tokens=64), TRANSPORT, links("p0")
 )
 LOAD = WorkerLoad(num_running=1, num_waiting=2, kv_cache_usage=0.5, num_open=3)
