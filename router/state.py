@@ -11,6 +11,7 @@
 
 from typing import assert_never, final
 
+from cluster.config.scheduler import MAX_INDEXED_BLOCKS
 from cluster.messages.ids import Address, IngressId, RequestId, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
@@ -39,10 +40,17 @@ from router.quarantine.quarantine import Quarantine
 
 @final
 class RouterState:
-    def __init__(self, slo: SloConfig | None = None, policy: Policy = goodput, *, admits_all: bool = False) -> None:
+    def __init__(
+        self,
+        slo: SloConfig | None = None,
+        policy: Policy = goodput,
+        *,
+        admits_all: bool = False,
+        max_indexed_blocks: int = MAX_INDEXED_BLOCKS,
+    ) -> None:
         """`admits_all`: no request waits, and no request is refused for being late."""
         slo = slo or SloConfig()
-        self._workers = LiveWorkers()
+        self._workers = LiveWorkers(max_indexed_blocks)
         self.models = self._workers.models
         """The latency models, for metrics."""
         self.index = self._workers.index
@@ -113,7 +121,7 @@ class RouterState:
         known = self._workers.by_id.get(report.worker)
         return ReportReply(
             prefill_workers=self._workers.prefill_workers(now),
-            wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through),
+            wants_kv_snapshot=self.index.check(report.worker, report.kv_events_through, now),
             wants_requests=known is not None and known.audit.asked_at is not None,
         )
 

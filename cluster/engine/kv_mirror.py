@@ -163,11 +163,20 @@ class KvMirror:
             tiers = {KvTier.GPU: list(self._in_memory), **{tier: list(keys) for tier, keys in self._below.items()}}
             changes = [KvChange(tier, True, keys) for tier, keys in tiers.items() if keys]
         self._is_snapshot_due, self._unsent, self._num_unsent = False, [], 0
+        parts = _parts(changes) or ([[]] if is_snapshot else [])
         messages = []
-        for part in _parts(changes) or ([[]] if is_snapshot else []):
+        for number, part in enumerate(parts):
             self.sent_through += 1
-            messages.append(KvEvents(self._worker, self.sent_through, is_snapshot, not self._is_unsure, part))
-            is_snapshot = False
+            messages.append(
+                KvEvents(
+                    self._worker,
+                    self.sent_through,
+                    is_snapshot and number == 0,
+                    not self._is_unsure,
+                    part,
+                    is_snapshot and number < len(parts) - 1,
+                )
+            )
         return messages
 
     def _on_cleared(self) -> None:

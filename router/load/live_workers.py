@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, final
 
+from cluster.config.scheduler import MAX_INDEXED_BLOCKS
 from cluster.messages.ids import Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
@@ -70,9 +71,9 @@ class WorkersByPool:
 
 @final
 class LiveWorkers:
-    def __init__(self) -> None:
+    def __init__(self, max_indexed_blocks: int = MAX_INDEXED_BLOCKS) -> None:
         self.models = LatencyModels()
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(max_indexed_blocks)
         self.by_id: dict[WorkerId, WorkerState] = {}
         """All workers that are known, also those that an ingress could not reach."""
         self.num_placed = 0

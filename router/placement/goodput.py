@@ -27,7 +27,7 @@ from router.placement.option import Option
 from router.placement.placement_input import PlacementInput
 from router.placement.work import DecodePart, PrefillPart, prefill_s, slowdown_beside_decodes
 from router.prediction.learned_latency import LatencyModel, LatencyModels
-from router.prefixes.block_table import Hit
+from router.prefixes.narrowing import Hit
 
 NUM_PREFILL_CANDIDATES: Final = 3
 """Prefill workers that are priced for a request. Higher costs time for each placement; lower misses the cheapest."""

@@ -68,7 +68,6 @@ class Engine:
 @pytest.fixture
 async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Engine]]:
     monkeypatch.setattr(kv_events, "INTERVAL_S", 0.001)
-    monkeypatch.setattr(kv_events, "RETRY_S", 0.001)
     engines: list[Engine] = []
     tasks: list[asyncio.Task[None]] = []
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cluster.messages.ids import WorkerId
 from cluster.messages.kv_events import KvChange, KvEvents, KvTier
 from router.prefixes.index import PREDICTION_TTL_S, Hit, PrefixIndex
+from router.prefixes.snapshot_turns import TURN_S
 
 WORKERS = [WorkerId(name) for name in "ab"]
 NUM_BLOCKS = 4
@@ -109,10 +110,11 @@ class Stream(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index, self.model = PrefixIndex(), Naive()
+        self.index, self.model = PrefixIndex(max_blocks=100), Naive()
         self.now = 0.0
         self.sent: dict[WorkerId, int] = {}
         self.late: list[KvEvents] = []
+        self.asked: dict[WorkerId, float] = {}
 
     @rule(worker=workers, what=changes)
     def send(self, worker: WorkerId, what: list[tuple[KvTier, bool, list[int] | None]]) -> None:
@@ -143,13 +145,18 @@ class Stream(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def report(self, worker: WorkerId) -> None:
-        wanted = self.index.check(worker, self.sent.get(worker))
-        if worker in self.sent:
-            if worker in self.model.last and self.model.last[worker] < self.sent[worker]:
-                self.model.missed.add(worker)
-            assert wanted == (worker not in self.model.last or worker in self.model.missed)
-        else:
-            assert not wanted
+        asked = self.index.check(worker, self.sent.get(worker), self.now)
+        if worker not in self.sent:
+            assert not asked
+            return
+        if worker in self.model.last and self.model.last[worker] < self.sent[worker]:
+            self.model.missed.add(worker)
+        is_needed = worker not in self.model.last or worker in self.model.missed
+        if is_needed and self.now >= self.asked.get(worker, float("-inf")) + TURN_S:
+            assert asked
+        if asked:
+            assert is_needed or not self.index.is_exact(worker)
+            self.asked[worker] = self.now
 
     @rule(worker=workers)
     def forget(self, worker: WorkerId) -> None:
