@@ -8,6 +8,8 @@ loop's.
 import asyncio
 import logging
 
+import msgspec
+
 from cluster import metrics
 from cluster.errors import ServingError
 from cluster.messages.ids import Address, WorkerId
@@ -31,6 +33,7 @@ from cluster.rpc.protocol import (
 )
 from router.ingresses import SWEEP_S, Ingresses
 from router.pending_placements import PendingPlacements
+from router.prefixes.kv_backlog import KvBacklog
 from router.state import RouterState
 
 logger = logging.getLogger("baton.scheduler")
@@ -49,6 +52,7 @@ class SchedulerService:
         self._ingresses = Ingresses()
         self._acknowledging: set[Connection] = set()
         self._sweeping: asyncio.TimerHandle | None = None
+        self._backlog = KvBacklog()
         service = self.service
         service.on_call_of(PLACE, self._place)
         service.on_post(OPEN_REQUESTS, self._open_requests)
@@ -107,9 +111,21 @@ class SchedulerService:
         self.pending.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
-        self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
+        if not self._backlog:
+            asyncio.get_running_loop().call_soon(self._take_kv_events)
+        if not self._backlog.add(events):
+            logger.warning("KV events of worker %s are dropped: too many wait", events.worker)
+
+    def _take_kv_events(self) -> None:
+        """Take a slice of the KV events that wait, and the next one after whatever else has come."""
+        for events in self._backlog.take_slice():
+            self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
+        if self._backlog:
+            asyncio.get_running_loop().call_soon(self._take_kv_events)
 
     async def _report(self, delta: ReportDelta) -> DeltaReply:
+        if delta.worker in self._backlog:  # what the report says of KV events is not missed: it waits
+            delta = msgspec.structs.replace(delta, kv_events_through=None)
         return self.pending.report_delta(delta)
 
     async def _view(self, _: None) -> ClusterView:

@@ -13,8 +13,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     max_indexed_blocks: Annotated[int, msgspec.Meta(ge=1024, le=1 << 28)] = MAX_INDEXED_BLOCKS
     """KV blocks in the prefix index, of all workers together; a block that several workers cache counts once. The index
-    takes memory for blocks that it has, 80 to 115 bytes each. The default suits 600 GPU workers of 24,000 blocks each, and
-    takes some 1.5 GB when it is full. When 7/8 of the blocks are in the index, it drops those that were not used for
-    longest. With fewer blocks than the workers cache, prefixes are found too short, and requests go to workers that
+    takes memory for blocks that it has, 80 to 115 bytes each. The default suits 600 GPU workers of 24,000 blocks each,
+    and takes some 1.5 GB when it is full. When 7/8 of the blocks are in the index, it drops those that were not used
+    for longest. With fewer blocks than the workers cache, prefixes are found too short, and requests go to workers that
     compute them again; more take memory on the Scheduler's node.
     """

@@ -22,9 +22,9 @@ MAX_EARLY_BATCHES = 10_000
 """Batches that may wait for a replay. More takes memory of the worker; fewer gives up batches that a slow replay would
 still bring.
 """
-MAX_BLOCKS_PER_MESSAGE = 4096
-"""KV blocks in one message; larger snapshots go on in the messages after it. The Scheduler takes some milliseconds for
-4096. More delays its placements; fewer sends more messages.
+MAX_BLOCKS_PER_MESSAGE = 1024
+"""KV blocks in one message; larger snapshots go on in the messages after it. The Scheduler takes a message at a time,
+one or two milliseconds for 1024. More delays its placements; fewer sends more messages.
 """
 MAX_UNSENT_BLOCKS = 65_536
 """Changed KV blocks that are kept for the next message. With more changes, a snapshot is sent instead. More takes

@@ -1,8 +1,8 @@
 """BlockTable: which workers hold which KV blocks, and in which tier.
 
 A holder is a worker from the moment at which nothing is known of its blocks to the moment at which all of them are
-forgotten. A holder has a slot in every entry (router/prefixes/holder.py). When a holder is closed, its slot is no longer
-live.
+forgotten. A holder has a slot in every entry (router/prefixes/holder.py). When a holder is closed, its slot is no
+longer live.
 
 When the table is full, the generations of blocks that were not used for longest expire
 (router/prefixes/generations.py): they are found no more, and their holders are cut. Blocks count as used when KV events
@@ -11,14 +11,14 @@ name them, and when a look-up finds them.
 A sweep over the table removes closed slots and expired blocks, a part with each call, so that no call pays for a worker
 with a million blocks. Then the slots are free again.
 
-Invariants: there are at most `max_blocks` entries; a free slot has no bit in any entry; a holder that is not cut has all
-its blocks in the table.
+Invariants: there are at most `max_blocks` entries; a free slot has no bit in any entry; a holder that is not cut has
+all its blocks in the table.
 """
 
 from collections.abc import Sequence
 from typing import Final, final
 
-from router.prefixes.entries import Entries
+from router.prefixes.entries import SHARD_COST, Entries
 from router.prefixes.generations import Generations
 from router.prefixes.holder import ALL, GENERATION, Holder, single_bits, slot_of, unit_of
 from router.prefixes.narrowing import Hit, Narrowing
@@ -124,8 +124,8 @@ class BlockTable:
             self._sweep_all()
 
     def join(self, holder: Holder, place: int, hashes: Sequence[bytes]) -> None:
-        """The holder has these blocks in the tier `place`. They count as used. If the table has no room for all of them,
-        it keeps the first ones.
+        """The holder has these blocks in the tier `place`. They count as used. If the table has no room for all of
+        them, it keeps the first ones.
         """
         holder.has_blocks = True
         self._num_joined += len(hashes)
@@ -142,17 +142,18 @@ class BlockTable:
         self._entries.remove(hashes, holder.bits[place])
 
     def longest(self, hashes: Sequence[bytes]) -> list[tuple[Hit, int]]:
-        """The hits of a prompt, each with the bits of its workers. Workers without the first block are absent. The blocks
-        that are found count as used if the table is at least half full.
+        """The hits of a prompt, each with the bits of its workers. Workers without the first block are absent. The
+        blocks that are found count as used if the table is at least half full.
         """
         found = Narrowing(self._live)
-        current, is_current = self._generations.current, True
+        current, notes_use, is_old = self._generations.current, len(self) >= self.max_blocks // 2, False
         for entry, end in self._entries.runs(hashes):
             if not found.take(entry, end):
                 break
-            is_current &= (entry & GENERATION) == current
+            if notes_use and (entry & GENERATION) != current:
+                is_old = True
         found.end()
-        if not is_current and len(self._entries) >= self.max_blocks // 2:
+        if is_old:
             self._entries.use(hashes[: found.depth], 0, 0)
         return [(hit, self._workers_of(units)) for hit, units in found.found]
 
@@ -165,7 +166,7 @@ class BlockTable:
             return
         self._credit += max(_SWEEP_BLOCKS, _SWEPT_PER_JOINED * num_joined)
         while self._sweep_at < entries.num_shards and self._credit > 0:
-            self._credit -= 1 + entries.sweep(self._sweep_at, self._swept_places, self._removes_before)
+            self._credit -= entries.sweep(self._sweep_at, self._swept_places, self._removes_before)
             self._sweep_at += 1
         if self._sweep_at == entries.num_shards:
             self._generations.clear(self._swept_places)
@@ -201,7 +202,7 @@ class BlockTable:
     def _sweep_all(self) -> None:
         """End the sweep that is under way, and another one."""
         for _ in range(2):
-            self._credit = len(self._entries) + self._entries.num_shards
+            self._credit = len(self._entries) + SHARD_COST * self._entries.num_shards
             self.sweep()
 
     def _expire(self, num_kept: int) -> None:

@@ -19,15 +19,17 @@ from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS
 from router.prefixes.worker_bits import MAX_GROUPS
 
 _SHARD_BLOCKS: Final = 4096
-"""Blocks of a shard in a full table. More makes the longest pause longer, which is that of one shard; fewer takes memory
-and processor caches for the shards themselves.
+"""Blocks of a shard in a full table. More makes the longest pause longer, which is that of one shard; fewer takes
+memory and processor caches for the shards themselves.
 """
 _MAX_SHARDS: Final = 1 << 16
 """Shards at most: two bytes of a key choose one."""
 _MAX_BYTES_PER_BLOCK: Final = 56
-"""Size of a shard per block from which it is made anew, in bytes. A new one takes 27 to 54. More takes memory; less would
-make the same shards anew each time.
+"""Size of a shard per block from which it is made anew, in bytes. A new one takes 27 to 54. More takes memory; less
+would make the same shards anew each time.
 """
+SHARD_COST: Final = 16
+"""What a shard costs a sweep, in blocks. More makes sweeps longer; less makes single calls slower."""
 _LEAST_BYTES: Final = 256
 """Size of a shard that is never made anew, in bytes: that of an empty dictionary, and a little."""
 
@@ -50,8 +52,8 @@ class Entries:
         return self._num_blocks
 
     def use(self, hashes: Sequence[bytes], places: int, fresh: int) -> None:
-        """These blocks are used now, and are in `places` as well. Blocks without an entry get the entry `fresh`, or none
-        if that is 0.
+        """These blocks are used now, and are in `places` as well. Blocks without an entry get the entry `fresh`, or
+        none if that is 0.
         """
         shards, shard_mask, current = self._shards, self.num_shards - 1, self.generations.current
         old, new, num_changed = 0, fresh, 0
@@ -94,7 +96,7 @@ class Entries:
         shards, shard_mask, num_blocks = self._shards, self.num_shards - 1, len(hashes)
         oldest, end = self.generations.oldest, 0
         for entry, end in self._dense_runs(hashes[:DENSE_BLOCKS]):
-            if (entry & GENERATION) < oldest:
+            if oldest and (entry & GENERATION) < oldest:
                 return
             yield entry, end
         if end < DENSE_BLOCKS:
@@ -102,7 +104,7 @@ class Entries:
         while end < num_blocks:
             key = hashes[end]
             entry, last = shards[(key[7] | key[6] << 8) & shard_mask].get(key, 0), end
-            if not entry or (entry & GENERATION) < oldest:
+            if not entry or (oldest and (entry & GENERATION) < oldest):
                 return
             stride, grows = STRIDE_BLOCKS, True
             while stride >= STRIDE_BLOCKS:
@@ -118,12 +120,12 @@ class Entries:
             yield entry, end
 
     def sweep(self, number: int, places: int, oldest: int) -> int:
-        """Remove from a shard the blocks of generations before `oldest`, and `places` from the others. Returns the number
-        of blocks that were looked at. The shard is made anew if it has become too large for its blocks.
+        """Remove from a shard the blocks of generations before `oldest`, and `places` from the others. Returns the
+        cost, in blocks that were looked at. The shard is made anew if it has become too large for its blocks.
         """
-        shard, num_swept = self._shards[number], 0
+        shard, num_swept = self._shards[number], SHARD_COST
         if places or oldest:
-            num_swept = len(shard)
+            num_swept += len(shard)
             gone: list[bytes] = []
             for key, entry in shard.items():
                 if (entry & GENERATION) < oldest:

@@ -6,8 +6,8 @@ blocks of a degraded worker still count. The next snapshot replaces them and mak
 the index asks for a snapshot; a worker that missed changes of its engine sends one by itself.
 
 The table of blocks is bounded (router/prefixes/block_table.py). When it is full, it drops the blocks that were not used
-for longest, and their workers are partial: what is known of them is right, and is not all. When there is room again, the
-index asks partial workers for snapshots, which make them exact. It asks for few snapshots at a time
+for longest, and their workers are partial: what is known of them is right, and is not all. When there is room again,
+the index asks partial workers for snapshots, which make them exact. It asks for few snapshots at a time
 (router/prefixes/snapshot_turns.py).
 
 Expected blocks (router/prefixes/expected_blocks.py) count as blocks in the engine's own memory until a KV event names
@@ -120,7 +120,10 @@ class PrefixIndex:
             known.has_missed = True
         if known.has_missed:
             return self._turns.take(worker, now)
-        return known.holder.is_cut and self._table.has_room and self._turns.take_to_refill(worker, now)
+        if not known.holder.is_cut:
+            return False
+        self._table.sweep()  # also if no message comes that would do it
+        return self._table.has_room and self._turns.take_to_refill(worker, now)
 
     def predict(self, worker: WorkerId, block_hashes: Sequence[bytes], now: float) -> None:
         """A prompt was placed on the worker: these blocks are expected there."""

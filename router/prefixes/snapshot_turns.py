@@ -1,7 +1,7 @@
 """SnapshotTurns: which workers may send a snapshot of their caches now.
 
-A snapshot of a large worker takes the Scheduler tens of milliseconds. After a restart it needs those of all workers, and
-asks for a few at a time. A worker that the index has dropped blocks of is in no hurry: it is asked while no other
+A snapshot of a large worker takes the Scheduler tens of milliseconds. After a restart it needs those of all workers,
+and asks for a few at a time. A worker that the index has dropped blocks of is in no hurry: it is asked while no other
 worker's snapshot is awaited, and seldom.
 """
 
@@ -14,8 +14,8 @@ MOST_TURNS: Final = 4
 between two snapshots after a restart.
 """
 TURN_S: Final = 5.0
-"""Time in which the next part of a snapshot must arrive, in seconds. After it another worker gets the turn. Longer waits
-for workers that do not answer; shorter asks slow workers twice.
+"""Time in which the next part of a snapshot must arrive, in seconds. After it another worker gets the turn. Longer
+waits for workers that do not answer; shorter asks slow workers twice.
 """
 REFILL_S: Final = 1.0
 """Least time between two snapshots of workers that blocks were dropped of, in seconds. Longer keeps them partial for

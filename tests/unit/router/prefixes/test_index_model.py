@@ -1,9 +1,9 @@
 """The prefix index against dictionaries of sets, over random event streams with loss, repetition, late messages,
 snapshots, departures, predictions and time."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -235,3 +235,41 @@ class CrowdedStream(Stream):
 
 TestStream, TestCrowdedStream = Stream.TestCase, CrowdedStream.TestCase
 TestStream.settings = TestCrowdedStream.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 30)), min_size=1, max_size=30),
+    st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_workers_are_exact_again_when_the_others_have_left(stored: list[tuple[int, int, int]], last: int) -> None:
+    """`stored`: worker, prompt, and length of each prompt that is stored."""
+    index = PrefixIndex(max_blocks=100)
+    sender = WorkerId(f"w{last}")
+    numbers: Counter[WorkerId] = Counter()
+    held: list[bytes] = []
+    for who, prompt, length in stored:
+        worker = WorkerId(f"w{who}")
+        blocks = [key(1000 * prompt + depth) for depth in range(length)]
+        if worker == sender and len({*held, *blocks}) <= 40:
+            held += [block for block in blocks if block not in held]
+        elif worker == sender:
+            continue
+        numbers[worker] += 1
+        change = KvChange(KvTier.GPU, True, blocks)
+        index.handle(KvEvents(worker, numbers[worker], numbers[worker] == 1, True, [change]), 0.0)
+        index.validate()
+        assert index.num_blocks <= 100
+    if not held:
+        return
+    for worker in numbers:
+        if worker != sender:
+            index.forget(worker)
+    for step in range(100):
+        if index.check(sender, numbers[sender], float(step)):
+            numbers[sender] += 1
+            snapshot = KvEvents(sender, numbers[sender], True, True, [KvChange(KvTier.GPU, True, held)])
+            index.handle(snapshot, float(step))
+    assert index.is_exact(sender)
+    for block in held:
+        assert index.longest([block], 100.0) == {sender: Hit(1, 1)}
