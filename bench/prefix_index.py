@@ -87,15 +87,24 @@ def memory(rng: random.Random, num_blocks: int, num_workers: int = 1000) -> None
     before, took, began = resident_bytes(), list[float](), time.process_time()
     while index.num_blocks < num_blocks:
         for number, worker in enumerate(workers):
-            parts = [[*shared[(number + turn) % num_workers], *hashes(rng, 496)] for turn in range(MESSAGE_BLOCKS //
-            512)] held = [block for part in parts for block in part] took.append(timed(partial(sender.stored, index,
-            worker, held))) if index.num_blocks >= num_blocks: break report("stored", index, before, took) took = [] for
-            _ in range(num_blocks // 4 // MESSAGE_BLOCKS): worker, fresh = rng.choice(workers), hashes(rng,
-            MESSAGE_BLOCKS) took.append(timed(partial(sender.stored, index, worker, fresh)))
-            took.append(timed(partial(sender.removed, index, worker, fresh))) report("after changes", index, before,
-            took) took = [] for _ in range(num_blocks // MESSAGE_BLOCKS): took.append(timed(partial(sender.stored,
-            index, rng.choice(workers), hashes(rng, MESSAGE_BLOCKS)))) report("after as many new ones", index, before,
-            took) print(f"  in all {time.process_time() - began:.0f} s, those of this bench included")
+            held = list[bytes]()
+            for turn in range(MESSAGE_BLOCKS // 512):
+                held += shared[(number + turn) % num_workers] + hashes(rng, 496)
+            took.append(timed(partial(sender.stored, index, worker, held)))
+            if index.num_blocks >= num_blocks:
+                break
+    report("stored", index, before, took)
+    took = []
+    for _ in range(num_blocks // 4 // MESSAGE_BLOCKS):
+        worker, fresh = rng.choice(workers), hashes(rng, MESSAGE_BLOCKS)
+        took.append(timed(partial(sender.stored, index, worker, fresh)))
+        took.append(timed(partial(sender.removed, index, worker, fresh)))
+    report("after changes", index, before, took)
+    took = []
+    for _ in range(num_blocks // MESSAGE_BLOCKS):
+        took.append(timed(partial(sender.stored, index, rng.choice(workers), hashes(rng, MESSAGE_BLOCKS))))
+    report("after as many new ones", index, before, took)
+    print(f"  in all {time.process_time() - began:.0f} s, those of this bench included")
 
 
 def report(what: str, index: PrefixIndex, before: int, took: list[float]) -> None:

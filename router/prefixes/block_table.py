@@ -20,7 +20,7 @@ from typing import Final, final
 
 from router.prefixes.entries import SHARD_COST, Entries
 from router.prefixes.generations import Generations
-from router.prefixes.holder import ALL, GENERATION, Holder, single_bits, slot_of, unit_of
+from router.prefixes.holder import ALL, Holder, single_bits, slot_of, unit_of
 from router.prefixes.narrowing import Hit, Narrowing
 from router.prefixes.worker_bits import MAX_GROUPS
 
@@ -32,9 +32,13 @@ _SWEEP_BLOCKS: Final = 256
 """Blocks that a call sweeps at least, on average. More makes each call slower; fewer keeps closed slots in the entries
 longer.
 """
-_SWEPT_PER_JOINED: Final = 16
+_SWEPT_PER_JOINED: Final = 8
 """Blocks that are swept for each block that is added, so that a sweep is faster than the growth of a full table. More
-makes each call slower; with less than 8, single calls pay for whole sweeps.
+makes each call slower; with less than 6, single calls pay for whole sweeps.
+"""
+_JOINED_PER_SWEEP: Final = 1 / 32
+"""Blocks that are added between two sweeps, for each block of the table, if nothing is closed or expired. More lets the
+shards grow by what was removed from them; fewer looks at them in vain.
 """
 _MAX_CLOSED: Final = 64
 """Closed slots from which a sweep runs at once. More makes entries larger and look-ups slower; fewer pays for whole
@@ -146,14 +150,9 @@ class BlockTable:
         blocks that are found count as used if the table is at least half full.
         """
         found = Narrowing(self._live)
-        current, notes_use, is_old = self._generations.current, len(self) >= self.max_blocks // 2, False
-        for entry, end in self._entries.runs(hashes):
-            if not found.take(entry, end):
-                break
-            if notes_use and (entry & GENERATION) != current:
-                is_old = True
+        is_old = self._entries.walk(hashes, found)
         found.end()
-        if is_old:
+        if is_old and len(self._entries) >= self.max_blocks // 2:
             self._entries.use(hashes[: found.depth], 0, 0)
         return [(hit, self._workers_of(units)) for hit, units in found.found]
 
@@ -190,7 +189,7 @@ class BlockTable:
         if num_blocks > self.max_blocks * 7 // 8:
             self._expire(self.max_blocks * 3 // 4)
         has_expired = self._generations.oldest > self._swept_through
-        if not self._closed and not has_expired and self._num_joined <= num_blocks // 8:
+        if not self._closed and not has_expired and self._num_joined <= num_blocks * _JOINED_PER_SWEEP:
             return False
         self._num_joined = self._sweep_at = 0
         self._removes_before = self._generations.oldest if has_expired else 0
@@ -207,10 +206,11 @@ class BlockTable:
 
     def _expire(self, num_kept: int) -> None:
         """Find the oldest blocks no more, so that `num_kept` are left. Their holders are cut."""
-        for bit in single_bits(self._generations.expire(num_kept)):
-            holder = self._holders[slot_of(bit)]
-            if holder is not None:
-                holder.is_cut = True
+        places = self._generations.expire(num_kept)
+        if places:
+            for holder in self._holders:
+                if holder is not None and places & ALL * holder.unit:
+                    holder.is_cut = True
 
     def _workers_of(self, units: int) -> int:
         group = self._groups.get(units)

@@ -9,18 +9,19 @@ the process for a second or more whenever it grows, and it would take half as mu
 Invariants: each entry has a place; an entry of a generation that has expired is not found.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from sys import getsizeof
 from typing import Final, final
 
 from router.prefixes.generations import Generations
 from router.prefixes.holder import GENERATION
+from router.prefixes.narrowing import Narrowing
 from router.prefixes.runs import DENSE_BLOCKS, STRIDE_BLOCKS
 from router.prefixes.worker_bits import MAX_GROUPS
 
-_SHARD_BLOCKS: Final = 4096
-"""Blocks of a shard in a full table. More makes the longest pause longer, which is that of one shard; fewer takes
-memory and processor caches for the shards themselves.
+_SHARD_BLOCKS: Final = 16384
+"""Blocks of a shard in a full table. More makes the longest pause longer, which is that of one shard; fewer makes each
+step slower, because more shards compete for the processor's caches.
 """
 _MAX_SHARDS: Final = 1 << 16
 """Shards at most: two bytes of a key choose one."""
@@ -56,18 +57,28 @@ class Entries:
         none if that is 0.
         """
         shards, shard_mask, current = self._shards, self.num_shards - 1, self.generations.current
-        old, new, num_changed = 0, fresh, 0
+        old = new = num_new = num_changed = 0
         for key in hashes:
             shard = shards[(key[7] | key[6] << 8) & shard_mask]
-            entry = shard.get(key, 0)
+            if fresh:
+                num_known = len(shard)
+                entry = shard.setdefault(key, fresh)
+                if len(shard) > num_known:
+                    num_new += 1
+                    continue
+            else:
+                entry = shard.get(key, 0)
+                if not entry:
+                    continue
             if entry != old:
                 self._used(old, new, num_changed)
                 old, num_changed = entry, 0
-                new = self._intern((entry | GENERATION) ^ GENERATION | current | places) if entry else fresh
+                new = self._intern((entry | GENERATION) ^ GENERATION | current | places)
             if new != entry:
                 shard[key] = new
                 num_changed += 1
         self._used(old, new, num_changed)
+        self._used(0, fresh, num_new)
         if self.generations.turn():
             self._interned.clear()
 
@@ -89,23 +100,28 @@ class Entries:
                 self._num_blocks -= 1
                 self.generations.remove(entry & GENERATION, 1)
 
-    def runs(self, hashes: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-        """Entry and end of each run of equal entries from the start of a prompt, up to the first block that is not
-        found. Beyond DENSE_BLOCKS the end of a run is found by bisection, to within STRIDE_BLOCKS.
+    def walk(self, hashes: Sequence[bytes], found: Narrowing) -> bool:
+        """Narrow `found` down to the holders of each run of equal entries, up to the first block that is not found.
+        Beyond DENSE_BLOCKS the end of a run is found by bisection, to within STRIDE_BLOCKS: engines evict a prefix from
+        its end, so no block is missing between equal entries. Returns whether a block was last used in an earlier
+        generation.
         """
         shards, shard_mask, num_blocks = self._shards, self.num_shards - 1, len(hashes)
-        oldest, end = self.generations.oldest, 0
+        oldest, current = self.generations.oldest, self.generations.current
+        end, is_old = 0, False
         for entry, end in self._dense_runs(hashes[:DENSE_BLOCKS]):
-            if oldest and (entry & GENERATION) < oldest:
-                return
-            yield entry, end
+            generation = entry & GENERATION
+            if generation < oldest or not found.take(entry, end):
+                return is_old
+            is_old |= generation != current
         if end < DENSE_BLOCKS:
-            return
+            return is_old
         while end < num_blocks:
             key = hashes[end]
             entry, last = shards[(key[7] | key[6] << 8) & shard_mask].get(key, 0), end
-            if not entry or (oldest and (entry & GENERATION) < oldest):
-                return
+            generation = entry & GENERATION
+            if not entry or generation < oldest:
+                return is_old
             stride, grows = STRIDE_BLOCKS, True
             while stride >= STRIDE_BLOCKS:
                 is_same = False
@@ -117,7 +133,10 @@ class Entries:
                 grows &= is_same
                 stride = stride * 2 if grows else stride // 2
             end = last + 1
-            yield entry, end
+            if not found.take(entry, end):
+                return is_old
+            is_old |= generation != current
+        return is_old
 
     def sweep(self, number: int, places: int, oldest: int) -> int:
         """Remove from a shard the blocks of generations before `oldest`, and `places` from the others. Returns the
@@ -143,6 +162,7 @@ class Entries:
             fresh: dict[bytes, int] = {}
             fresh.update(shard)
             self._shards[number] = fresh
+            num_swept += len(fresh) // 2
         return num_swept
 
     def validate(self, places: int) -> None:
