@@ -60,7 +60,7 @@ class PendingPlacements:
         report = exchange.whole(delta)
         if report is None:
             return DeltaReply(wants_standing=True)
-        return exchange.reply(delta, report, self.report(report))
+        return exchange.reply(report, self.report(report))
 
     def kv_events(self, events: KvEvents) -> bool:
         """Returns True to ask for a snapshot of what the worker caches."""

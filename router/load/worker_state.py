@@ -19,6 +19,7 @@ from router.load.request_audit import RequestAudit
 from router.load.running_requests import RunningRequests
 from router.prediction.long_steps import PromptSteps, prompt_steps
 from router.prediction.path_bias import PathBias
+from router.prediction.transfer import LinkClass
 from router.prediction.worker_model import WorkerModel
 
 QUEUE_WEIGHT: Final = 0.05
@@ -54,6 +55,7 @@ class WorkerState:
         "block_size",
         "charges",
         "has_short_steps",
+        "host",
         "inbound",
         "inbound_prompt",
         "is_lost",
@@ -65,6 +67,7 @@ class WorkerState:
         "links",
         "max_step_tokens",
         "model",
+        "node_class",
         "num_crowded",
         "outbound",
         "pool",
@@ -80,6 +83,9 @@ class WorkerState:
     def __init__(self, report: WorkerReport, model: WorkerModel, bias: PathBias, now: float) -> None:
         self.worker = report.worker
         self.pool = report.pool
+        self.host: str = report.address.host
+        self.node_class = 0
+        """The class of the worker's node (router/links/link_classes.py)."""
         self.stall_share = PrefillShare()
         """Share of the worker's time that prompts take from the requests that decode there. A step that computes a part
         of a prompt gives these requests a token as well, so only what such a step takes longer counts.
@@ -144,6 +150,10 @@ class WorkerState:
     def lose(self) -> None:
         """An ingress could not reach the worker."""
         self.is_lost = True
+
+    def link_class(self, decode: "WorkerState") -> LinkClass:
+        """The class of the link from this prefill worker to a decode worker."""
+        return self.node_class, decode.node_class, self.host == decode.host
 
     def is_stale(self, now: float) -> bool:
         """The worker has missed several reports, and may be gone."""
