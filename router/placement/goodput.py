@@ -94,11 +94,11 @@ def goodput(placement_input: PlacementInput, candidates: Candidates, models: Lat
             options.add(DecodePart(placement_input, worker))
     options.add_later_prefills()
     best = options.best(holder)
+    candidates.wish = options.wish(best)
     if _may_prefill_alone(placement_input, candidates, prefills, best, are_leanings=are_leanings):
         is_last = best is None or placement_input.request.max_output_tokens == 1
         options.add_prefills_alone(1.0 if is_last else MOST_RISK_ALONE)
         best = options.best(holder)
-    candidates.wish = options.wish(best)
     if best is None:
         return None
     considered = options.considered(best)
