@@ -19,7 +19,6 @@ from router.load.request_audit import RequestAudit
 from router.load.running_requests import RunningRequests
 from router.prediction.long_steps import PromptSteps, prompt_steps
 from router.prediction.path_bias import PathBias
-from router.prediction.transfer import LinkClass
 from router.prediction.worker_model import WorkerModel
 
 QUEUE_WEIGHT: Final = 0.05
@@ -150,10 +149,6 @@ class WorkerState:
     def lose(self) -> None:
         """An ingress could not reach the worker."""
         self.is_lost = True
-
-    def link_class(self, decode: "WorkerState") -> LinkClass:
-        """The class of the link from this prefill worker to a decode worker."""
-        return self.node_class, decode.node_class, self.host == decode.host
 
     def is_stale(self, now: float) -> bool:
         """The worker has missed several reports, and may be gone."""

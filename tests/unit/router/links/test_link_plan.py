@@ -1,5 +1,6 @@
 """Which links are proved and measured, in which order, and how many at a time."""
 
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -239,9 +240,9 @@ def test_one_link_of_each_class_is_measured() -> None:
     cluster = LinkCluster(0, 0)
     for number in range(3):
         for host in ("a", "b"):
-            cluster.add(f"p-{host}{number}", 0.1, lambda report, host=host: on_node(report, host))  # type: ignore[misc]
-            cluster.add(f"d-{host}{number}", 0.2, lambda report, host=host: on_node(report, host))  # type: ignore[misc]
-    cluster.add("p-slow", 0.3, lambda report: on_node(report, "c", "tcp,cuda_copy"))
+            cluster.add(f"p-{host}{number}", 0.1, partial(on_node, host=host))
+            cluster.add(f"d-{host}{number}", 0.2, partial(on_node, host=host))
+    cluster.add("p-slow", 0.3, partial(on_node, host="c", tls="tcp,cuda_copy"))
     cluster.run(60.0)
     classes = {
         ("slow" if prefill == "p-slow" else "usual", prefill.split("-")[1][0] == decode.split("-")[1][0])
