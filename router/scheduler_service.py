@@ -55,7 +55,7 @@ class SchedulerService:
         service.on_post(EVENTS, self._events)
         service.when_closed(self._closed)
         service.on_call(REPORT, self._report)
-        service.on_call(LEAVING, self._leaving)  # a post would overtake a report that is read with it
+        service.on_call(LEAVING, self._leaving)
         service.on_post(KV_EVENTS, self._kv_events)
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
@@ -103,22 +103,22 @@ class SchedulerService:
             self.pending.ingress_gone(ingress)
         self._sweep_later()
 
-    async def _leaving(self, event: WorkerLeft) -> None:
+    def _leaving(self, event: WorkerLeft) -> None:
         self.pending.tell(event)
 
     def _kv_events(self, _: Connection, events: KvEvents) -> None:
         self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
 
-    async def _report(self, delta: ReportDelta) -> DeltaReply:
+    def _report(self, delta: ReportDelta) -> DeltaReply:
         return self.pending.report_delta(delta)
 
-    async def _view(self, _: None) -> ClusterView:
+    def _view(self, _: None) -> ClusterView:
         return self.pending.state.view(_now())
 
-    async def _queue(self, _: None) -> list[QueuedRequest]:
+    def _queue(self, _: None) -> list[QueuedRequest]:
         return self.pending.state.queued(_now())
 
-    async def _locate(self, worker: WorkerId) -> Address | None:
+    def _locate(self, worker: WorkerId) -> Address | None:
         return self.pending.state.address_of(worker)
 
 
