@@ -7,6 +7,7 @@ loop's.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from cluster import metrics
 from cluster.errors import ServingError
@@ -26,6 +27,7 @@ from cluster.rpc.protocol import (
     OPEN_REQUESTS,
     PLACE,
     QUEUE,
+    REPLACED,
     REPORT,
     VIEW,
 )
@@ -42,7 +44,8 @@ and perhaps repeat, more events.
 
 
 class SchedulerService:
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: RouterState, on_replaced: Callable[[int], None] = lambda epoch: None) -> None:
+        """`on_replaced` is called with the epoch of another Scheduler that a worker or an ingress has found."""
         self.pending = PendingPlacements(state)
         self.service = Service()
         """The service that the Scheduler's listener is started with."""
@@ -60,6 +63,7 @@ class SchedulerService:
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
+        service.on_post(REPLACED, lambda _, epoch: on_replaced(epoch))
 
     async def _place(self, connection: Connection, request: PlacementRequest) -> Placement | Rejection:
         ingress = self._ingresses.speaking(connection)

@@ -1,7 +1,9 @@
 """The client of the Scheduler, over one connection. It translates the errors of a connection into cluster/errors.py."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from cluster.clients.reconnecting import Reconnecting
@@ -21,9 +23,11 @@ from cluster.rpc.protocol import (
     LOCATE,
     PLACE,
     QUEUE,
+    REPLACED,
     REPORT,
     VIEW,
 )
+from cluster.scheduler_registry import SchedulerRecord
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -31,6 +35,11 @@ SCHEDULER_TIMEOUT_S = 5.0
 """Time for one call to the Scheduler, attempts after a lost connection included, in seconds. Then the call raises
 WorkerUnreachable. Longer keeps callers waiting while the Scheduler is replaced; shorter fails calls that its successor
 would answer.
+"""
+FOLLOW_S = 10.0
+"""Mean time between two looks for a newer Scheduler while this client is connected, in seconds. Each look reads Ray's
+key-value store once. Longer keeps a process with a replaced Scheduler that cannot read the store either; shorter asks
+the store more often.
 """
 _LEAVING_TIMEOUT_S = 0.5
 """Time that a leaving worker has to tell the Scheduler, in seconds. Then the worker leaves without it, and the
@@ -44,9 +53,12 @@ replaced; shorter looks for the Scheduler more often.
 
 
 class SchedulerClient:
-    def __init__(self, locate: Callable[[], Awaitable[Address]]) -> None:
-        """`locate` finds the live Scheduler. It may take as long as Serve needs to replace a dead one."""
-        self._locate = locate
+    def __init__(self, find: Callable[[], Awaitable[SchedulerRecord]]) -> None:
+        """`find` finds the newest Scheduler, and raises ConnectionLost if there is none."""
+        self._find = find
+        self._epoch = 0
+        """The epoch of the Scheduler that this client is or was connected to. There is no way back to an older one."""
+        self._following: asyncio.Task[None] | None = None
         self._link = Reconnecting(self._connect, lambda connection: connection.is_open)
         self._deltas = ReportDeltas()
         self.service = Service()
@@ -119,10 +131,29 @@ class SchedulerClient:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
     async def _connect(self) -> Connection:
-        address = await self._locate()
-        connection = await connect(address, self.service)
-        self.on_connected(connection, address)
+        found = await self._find()
+        if found.epoch < self._epoch:
+            raise ConnectionLost("only a Scheduler is known that was replaced")
+        connection = await connect(found.address, self.service)
+        self._epoch = found.epoch
+        self.on_connected(connection, found.address)
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._follow())
         return connection
+
+    async def _follow(self) -> None:
+        """Leave a Scheduler as soon as there is a newer one, and tell it so."""
+        while True:
+            await asyncio.sleep(FOLLOW_S * random.uniform(0.5, 1.5))
+            try:
+                found = await self._find()
+            except ConnectionLost:
+                continue
+            connection = self._link.opened
+            if connection is not None and found.epoch > self._epoch:
+                with suppress(ConnectionLost):
+                    connection.post(REPLACED, found.epoch)
+                connection.close()
 
 
 def _ignore(connection: Connection, address: Address) -> None:
