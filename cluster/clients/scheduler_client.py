@@ -46,9 +46,10 @@ _LEAVING_TIMEOUT_S = 0.5
 Scheduler notices the end of its reports. Longer delays the end of the worker; shorter has the Scheduler place requests
 on it longer.
 """
-_SCHEDULER_RETRY_S = 0.1
-"""Wait before a call is sent again after a lost connection, in seconds. Longer delays calls after the Scheduler was
-replaced; shorter looks for the Scheduler more often.
+_SCHEDULER_RETRY_S, _LONGEST_RETRY_S = 0.1, 0.5
+"""Mean wait before a call is sent again after a lost connection, in seconds: the first one, and the longest one after
+waits that have doubled. Longer delays calls after the Scheduler was replaced; shorter looks for the Scheduler more
+often, with every worker at once.
 """
 
 
@@ -122,11 +123,13 @@ class SchedulerClient:
     async def _ask(self, method: Method[A, R], argument: A) -> R:
         try:
             async with asyncio.timeout(SCHEDULER_TIMEOUT_S):
+                wait_s = _SCHEDULER_RETRY_S
                 while True:  # every message of `_ask` may be sent twice
                     try:
                         return await (await self._link.open()).call(method, argument)
                     except ConnectionLost:
-                        await asyncio.sleep(_SCHEDULER_RETRY_S)
+                        await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
+                        wait_s = min(2 * wait_s, _LONGEST_RETRY_S)
         except TimeoutError as error:
             raise WorkerUnreachable("the Scheduler cannot be reached", "scheduler") from error
 
