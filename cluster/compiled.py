@@ -40,6 +40,7 @@ MODULES = (
     "router.load.request_audit",
     "router.load.running_requests",
     "router.load.suspected_pairs",
+    "router.load.suspected_workers",
     "router.placement.commit",
     "router.placement.candidates",
     "router.placement.cost",

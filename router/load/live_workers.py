@@ -1,17 +1,18 @@
 """LiveWorkers: the workers that report, their load, what they cache, and which pairs of them hand nothing over.
 
 A worker exists by its reports: the first report adds the worker, and REPORT_TIMEOUT_S without a report removes it, so
-that a restarted Scheduler knows all workers after one report interval. A worker that an ingress cannot reach gets no
-requests until it reports again. What is known of that worker is kept, since it may well live. A worker that has missed
-a few reports is stale (router/load/worker_state.py): it is used only if all workers of its
-pool are. cluster/worker/watchdog.py finds an engine that lives and does not answer.
+that a restarted Scheduler knows all workers after one report interval. A worker whose connection to the Scheduler has
+ended, or that several ingresses cannot reach (router/load/suspected_workers.py), gets no requests until it reports
+again. What is known of that worker is kept, since it may well live. A worker that has missed a few reports is stale
+(router/load/worker_state.py): it is used only if all workers of its pool are. cluster/worker/watchdog.py finds an
+engine that lives and does not answer.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-from cluster.messages.ids import Pool, WorkerId
+from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, WorkerView
@@ -19,6 +20,7 @@ from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
 from router.load.prefill_share import PrefillShare, lately
 from router.load.suspected_pairs import SuspectedPairs
+from router.load.suspected_workers import SuspectedWorkers
 from router.load.worker_state import WorkerState
 from router.prediction.learned_latency import LatencyModels
 from router.prediction.worker_model import WorkerModel
@@ -74,11 +76,12 @@ class LiveWorkers:
         self.models = LatencyModels()
         self.index = PrefixIndex()
         self.by_id: dict[WorkerId, WorkerState] = {}
-        """All workers that are known, also those that an ingress could not reach."""
+        """All workers that are known, also those that can probably not be reached."""
         self.num_placed = 0
         """Placements so far."""
         self.pairs = SuspectedPairs()
         """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.suspects = SuspectedWorkers()
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
@@ -123,8 +126,13 @@ class LiveWorkers:
             self.forget(oldest.worker, now)
         return state
 
+    def suspect(self, ingress: IngressId | None, worker: WorkerId, now: float) -> None:
+        """An ingress could not reach the worker."""
+        if worker in self.by_id and self.suspects.suspect(ingress, worker, now):
+            self.lose(worker)
+
     def lose(self, worker: WorkerId) -> None:
-        """One ingress could not reach the worker."""
+        """The worker can probably not be reached."""
         if (known := self.by_id.get(worker)) is not None:
             known.lose()
             self._changed()
@@ -134,6 +142,7 @@ class LiveWorkers:
         self.by_id.pop(worker, None)
         self._by_age.pop(worker, None)
         self._changed()
+        self.suspects.forget(worker)
         self.index.forget(worker)
         self.models.forget(worker)
         self.links.forget(worker, now)
@@ -199,6 +208,7 @@ class LiveWorkers:
             state.validate()
         self.index.validate()
         self.links.validate()
+        self.suspects.validate()
         assert self._by_age.keys() == self.by_id.keys()
         ages = [state.reported_at for state in self._by_age.values()]
         assert ages == sorted(ages)
