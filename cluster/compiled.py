@@ -39,6 +39,7 @@ MODULES = (
     "router.load.report_exchange",
     "router.load.request_audit",
     "router.load.running_requests",
+    "router.load.roster",
     "router.load.suspected_pairs",
     "router.load.suspected_workers",
     "router.placement.commit",

@@ -16,7 +16,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.placement import Placement, PlacementRequest, Rejection
 from cluster.messages.reports import DeltaReply, ReportDelta
 from cluster.messages.scheduler_events import Events, OpenRequests, WorkerLeft
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.rpc.connection import Connection, Service
 from cluster.rpc.protocol import (
     EVENTS,
@@ -29,6 +29,7 @@ from cluster.rpc.protocol import (
     QUEUE,
     REPLACED,
     REPORT,
+    ROSTER,
     VIEW,
 )
 from router.ingresses import SWEEP_S, Ingresses
@@ -63,6 +64,7 @@ class SchedulerService:
         service.on_call_of(REPORT, self._report)
         service.on_call(LEAVING, self._leaving)
         service.on_post(KV_EVENTS, self._kv_events)
+        service.on_call(ROSTER, self._roster)
         service.on_call(VIEW, self._view)
         service.on_call(QUEUE, self._queue)
         service.on_call(LOCATE, self._locate)
@@ -125,6 +127,9 @@ class SchedulerService:
             self._reports_on[delta.worker] = connection
             self._worker_on[connection] = delta.worker
         return self.pending.report_delta(delta)
+
+    def _roster(self, since: int) -> RosterChange:
+        return self.pending.state.roster(since, _now())
 
     def _view(self, _: None) -> ClusterView:
         return self.pending.state.view(_now())

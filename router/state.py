@@ -25,7 +25,7 @@ from cluster.messages.scheduler_events import (
     WorkerLeft,
     WorkerLost,
 )
-from cluster.messages.views import ClusterView, QueuedRequest
+from cluster.messages.views import ClusterView, QueuedRequest, RosterChange
 from cluster.slo import SloConfig
 from router.admission.admission_control import AdmissionControl, Decision
 from router.load.charges import Charges
@@ -137,6 +137,10 @@ class RouterState:
     @property
     def num_waiting(self) -> int:
         return self._admission.num_waiting
+
+    def roster(self, since: int, now: float) -> RosterChange:
+        """What has changed in the roster of live workers since a version. 0 stands for everything."""
+        return self._workers.roster(since, now)
 
     def view(self, now: float) -> ClusterView:
         return self._workers.view(now)

@@ -15,10 +15,11 @@ from typing import Final, final
 from cluster.messages.ids import IngressId, Pool, WorkerId
 from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
-from cluster.messages.views import ClusterView, WorkerView
+from cluster.messages.views import ClusterView, RosterChange, RosterEntry, WorkerView
 from router.links.link_plan import LinkPlan
 from router.load.charge import Charge
 from router.load.prefill_share import PrefillShare, lately
+from router.load.roster import Roster
 from router.load.suspected_pairs import SuspectedPairs
 from router.load.suspected_workers import SuspectedWorkers
 from router.load.worker_state import WorkerState
@@ -33,6 +34,11 @@ placing requests on workers that are dead.
 SORTED_AGE_S: Final = 0.05
 """Age up to which the workers that were sorted by pool are used again, in seconds. Lower sorts more often; higher uses
 a worker for longer after its reports have stopped.
+"""
+
+LINKS_AGE_S: Final = 0.25
+"""Age up to which the number of links is told again, in seconds. Lower counts more often while ingresses ask; higher
+shows a link later.
 """
 
 
@@ -82,6 +88,9 @@ class LiveWorkers:
         self.pairs = SuspectedPairs()
         """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
         self.suspects = SuspectedWorkers()
+        self._roster = Roster()
+        self._num_links = 0
+        self._links_counted_at = float("-inf")
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
@@ -99,6 +108,7 @@ class LiveWorkers:
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
         added.node_class = self.links.add(report, now)
         self.by_id[report.worker] = self._by_age[report.worker] = added
+        self._roster.put(RosterEntry(report.worker, report.pool, report.max_requests, report.address))
         self._changed()
         return added
 
@@ -122,8 +132,7 @@ class LiveWorkers:
                 transfer.seconds,
             )
         self._by_age.move_to_end(report.worker)
-        while now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
-            self.forget(oldest.worker, now)
+        self._forget_the_silent(now)
         return state
 
     def suspect(self, ingress: IngressId | None, worker: WorkerId, now: float) -> None:
@@ -143,6 +152,7 @@ class LiveWorkers:
         self._by_age.pop(worker, None)
         self._changed()
         self.suspects.forget(worker)
+        self._roster.remove(worker)
         self.index.forget(worker)
         self.models.forget(worker)
         self.links.forget(worker, now)
@@ -181,6 +191,15 @@ class LiveWorkers:
             self._num_of_kind = dict(Counter(state.report.shape.kind for state in self.by_id.values()))
         return self._num_of_kind.get(kind, 0)
 
+    def roster(self, since: int, now: float) -> RosterChange:
+        """What has changed in the roster since a version. 0 stands for everything."""
+        self._forget_the_silent(now)
+        if now - self._links_counted_at > LINKS_AGE_S:
+            live = {state.worker for state in self._live(now)}
+            self._links_counted_at = now
+            self._num_links = sum([len(state.links.keys() & live) for state in self._live(now)])
+        return self._roster.since(since, self._num_links)
+
     def view(self, now: float) -> ClusterView:
         """A snapshot of the live workers and of the links among them."""
         live = {state.worker: state for state in self._live(now)}
@@ -209,6 +228,7 @@ class LiveWorkers:
         self.index.validate()
         self.links.validate()
         self.suspects.validate()
+        self._roster.validate(frozenset(self.by_id))
         assert self._by_age.keys() == self.by_id.keys()
         ages = [state.reported_at for state in self._by_age.values()]
         assert ages == sorted(ages)
@@ -219,10 +239,15 @@ class LiveWorkers:
             if self.num_placed < lists.room_until:
                 assert len(worker_state.charges) < worker_state.room
 
+    def _forget_the_silent(self, now: float) -> None:
+        while self._by_age and now - (oldest := next(iter(self._by_age.values()))).reported_at > REPORT_TIMEOUT_S:
+            self.forget(oldest.worker, now)
+
     def _changed(self) -> None:
         """Another set of workers lives."""
         self._sorted = _not_sorted()
         self._num_of_kind = None
+        self._links_counted_at = float("-inf")
 
     def _is_idle(self, worker: WorkerId) -> bool:
         return not self.by_id[worker].charges

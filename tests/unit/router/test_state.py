@@ -53,16 +53,16 @@ def closed(request_id: str) -> RequestClosed:
 
 def test_worker_exists_until_its_reports_time_out() -> None:
     state = a_state(num_prefill=1, num_decode=1)
-    assert state.view(REPORT_TIMEOUT_S).is_ready
+    assert state.view(REPORT_TIMEOUT_S).num_links == 1
     assert state.view(REPORT_TIMEOUT_S + 0.001).workers == []
 
 
 def test_worker_whose_connection_has_ended_is_out_until_it_reports_again() -> None:
     state = a_state(num_prefill=1, num_decode=1)
     state.disconnected(WorkerId("p0"))
-    assert not state.view(1.0).is_ready
+    assert state.roster(0, 1.0).num_links == 0
     state.handle(a_prefill_report("p0"), now=1.5)
-    assert state.view(1.5).is_ready
+    assert state.roster(0, 1.5).num_links == 1
 
 
 def placed_on(state: RouterState, ingress: str, now: float, number: int = 4) -> set[WorkerId | None]:
