@@ -59,6 +59,7 @@ MODULES = (
     "router.prefixes.index",
     "router.prefixes.runs",
     "router.quarantine.quarantine",
+    "router.admission.sorted_keys",
     "router.admission.waiting_queue",
     "router.admission.retry_after",
     "router.prediction.recursive_least_squares",

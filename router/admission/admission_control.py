@@ -4,7 +4,6 @@
 event, and at `next_decision_at`, since queues drain without an event.
 """
 
-from itertools import islice
 from typing import Final, final
 
 from cluster.messages.ids import IngressId, RequestId, SloClass
@@ -86,14 +85,13 @@ class AdmissionControl:
         """Answers to requests that have waited, in the order of service."""
         decisions: list[Decision] = []
         num_failed = 0
-        for waiting in self._queue.in_order():
-            if now < waiting.gives_up_at and (num_failed >= MAX_FAILURES or now < waiting.try_at):
-                continue
+        self._queue.wake(now)
+        while (waiting := self._queue.next_due(is_late=num_failed >= MAX_FAILURES)) is not None:
             is_held = self._quarantine.holds(waiting.request.digest, now)
             answer = quarantined() if is_held else self._consider(waiting, now)
             if answer is None:
                 num_failed += 1
-                waiting.look_later(now)
+                self._queue.look_later(waiting, now)
                 continue
             self._queue.remove(waiting.request.request_id)
             decisions.append((waiting.request.request_id, answer))
@@ -114,7 +112,7 @@ class AdmissionControl:
     def queued(self, now: float) -> list[QueuedRequest]:
         """The first NUM_SHOWN requests of the queue, in the order of service."""
         shown: list[QueuedRequest] = []
-        for number, waiting in enumerate(islice(self._queue.in_order(), NUM_SHOWN)):
+        for number, waiting in enumerate(self._queue.first(NUM_SHOWN)):
             placement_input = self._input_of(waiting, now)
             choice = self._placer.choose(placement_input, self._placer.candidates_for(placement_input))
             shown.append(

@@ -1,11 +1,17 @@
-"""The requests that wait for a placement, in the order of service: by SLO class, then by deadline."""
+"""The requests that wait for a placement, in the order of service: by SLO class, then by deadline.
 
+A request is *asleep* until its next look, and *awake* from then on until it has been considered. It is *late* once its
+deadline has passed. To add, remove or find a request does not pass over the queue.
+"""
+
+from itertools import islice
 from typing import Final, final
 
 import msgspec
 
 from cluster.messages.ids import IngressId, RequestId
 from cluster.messages.placement import PlacementRequest
+from router.admission.sorted_keys import Key, SortedKeys
 
 LOOK_SHARE: Final = 0.05
 """Share of the time that a request has left, after which the request is considered again. Higher finds room later;
@@ -19,7 +25,21 @@ LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 class Waiting:
     """One request that waits for a placement."""
 
-    __slots__ = ("age_s", "asked_at", "gives_up_at", "ingress", "is_outage", "request", "since", "try_at")
+    __slots__ = (
+        "age_s",
+        "asked_at",
+        "gives_up_at",
+        "ingress",
+        "is_awake",
+        "is_late",
+        "is_outage",
+        "keyed_gives_up_at",
+        "keyed_try_at",
+        "number",
+        "request",
+        "since",
+        "try_at",
+    )
 
     def __init__(self, request: PlacementRequest, ingress: IngressId | None, now: float) -> None:
         self.request = request
@@ -36,6 +56,14 @@ class Waiting:
         """When the objective of the request can no longer be met. Known once the request has been considered."""
         self.try_at = now
         """When the request is to be considered again."""
+        self.number = 0
+        """The place among the requests that were ever added to the queue: the first comes first among equals."""
+        self.is_awake = False
+        """The queue has found that the request is due."""
+        self.is_late = False
+        """The queue has found that the deadline has passed."""
+        self.keyed_gives_up_at = self.keyed_try_at = now
+        """What the queue has sorted the request by."""
 
     def outlast(self, until: float) -> None:
         """No worker lives: the request waits for one."""
@@ -69,47 +97,164 @@ class Waiting:
 
 @final
 class WaitingQueue:
-    __slots__ = ("_waiting",)
+    __slots__ = (
+        "_asleep",
+        "_awake",
+        "_by_ingress",
+        "_by_number",
+        "_by_request",
+        "_deadlines",
+        "_late",
+        "_next",
+        "_order",
+        "_woken_at",
+    )
 
     def __init__(self) -> None:
-        self._waiting: dict[RequestId, Waiting] = {}
+        self._by_request: dict[RequestId, Waiting] = {}
+        self._by_number: dict[int, Waiting] = {}
+        self._by_ingress: dict[IngressId | None, dict[RequestId, Waiting]] = {}
+        self._next = 0
+        """Number of the next request that is added."""
+        self._order = SortedKeys()
+        """All requests, by their place in the order of service."""
+        self._awake = SortedKeys()
+        """Requests that are awake, by their place."""
+        self._late = SortedKeys()
+        """Requests that are late, by their place."""
+        self._asleep = SortedKeys()
+        """Requests that are asleep, by their next look."""
+        self._deadlines = SortedKeys()
+        """Requests that are not late, by their deadline."""
+        self._woken_at = 0.0
+        """Time of the latest `wake`."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._by_request)
 
     def add(self, waiting: Waiting) -> None:
-        self._waiting[waiting.request.request_id] = waiting
+        """Add a request. A request of the same id that waits already gives way."""
+        self.remove(waiting.request.request_id)
+        waiting.number, self._next = self._next, self._next + 1
+        request_id = waiting.request.request_id
+        self._by_request[request_id] = self._by_number[waiting.number] = waiting
+        self._by_ingress.setdefault(waiting.ingress, {})[request_id] = waiting
+        self._sort_in(waiting)
 
     def remove(self, request_id: RequestId) -> None:
-        self._waiting.pop(request_id, None)
+        """No-op for a request that does not wait."""
+        waiting = self._by_request.pop(request_id, None)
+        if waiting is None:
+            return
+        del self._by_number[waiting.number]
+        of_ingress = self._by_ingress[waiting.ingress]
+        del of_ingress[request_id]
+        if not of_ingress:
+            del self._by_ingress[waiting.ingress]
+        self._sort_out(waiting)
 
     def remove_of(self, ingress: IngressId, but: frozenset[RequestId]) -> list[RequestId]:
         """Remove the requests of an ingress, but for some. Returns the requests that were removed."""
-        removed = [r for r, waiting in self._waiting.items() if waiting.ingress == ingress and r not in but]
+        removed = [request_id for request_id in self._by_ingress.get(ingress, ()) if request_id not in but]
         for request_id in removed:
-            del self._waiting[request_id]
+            self.remove(request_id)
         return removed
 
-    def in_order(self) -> list[Waiting]:
-        return sorted(self._waiting.values(), key=_place)
+    def first(self, number: int) -> list[Waiting]:
+        """The first requests in the order of service."""
+        return [self._by_number[key[2]] for key in islice(self._order, number)]
+
+    def wake(self, now: float) -> None:
+        """Find the requests that are due now, and those that are late."""
+        self._woken_at = now
+        while (key := self._asleep.first()) is not None and key[1] <= now:
+            self._asleep.remove(key)
+            waiting = self._by_number[key[2]]
+            waiting.is_awake = True
+            self._awake.add(_place(waiting))
+        while (key := self._deadlines.first()) is not None and key[1] <= now:
+            self._deadlines.remove(key)
+            waiting = self._by_number[key[2]]
+            waiting.is_late = True
+            self._late.add(_place(waiting))
+
+    def next_due(self, *, is_late: bool) -> Waiting | None:
+        """The first request in the order of service that is awake or late. `is_late`: the first one that is late. The
+        caller removes it, or calls `look_later`.
+        """
+        late, awake = self._late.first(), None if is_late else self._awake.first()
+        key = late if awake is None or (late is not None and late < awake) else awake
+        return None if key is None else self._by_number[key[2]]
+
+    def look_later(self, waiting: Waiting, now: float) -> None:
+        """A request of the queue was considered, and not admitted. It is asleep until its next look."""
+        self._sort_out(waiting)
+        waiting.look_later(now)
+        self._sort_in(waiting)
 
     def next_look_at(self) -> float | None:
-        """When the first request is to be considered again, or has reached its deadline. None if no request waits."""
-        looks = (min(waiting.try_at, waiting.gives_up_at) for waiting in self._waiting.values())
-        return min(looks, default=None)
+        """When the first request is to be considered again, or has reached its deadline: a time that has passed if
+        requests are due already. None if no request waits.
+        """
+        if len(self._awake) or len(self._late):
+            return self._woken_at
+        look, deadline = self._asleep.first(), self._deadlines.first()
+        if look is None or deadline is None:
+            return None
+        return min(look[1], deadline[1])
 
     def num_before(self, waiting: Waiting) -> int:
-        """Requests of the queue that are served before a request that is not in the queue."""
-        place = _place(waiting)
-        return sum(_place(other) < place for other in self._waiting.values())
+        """Other requests of the queue that are served before a request, by its deadline as it is now."""
+        place = (waiting.request.slo_class.rank, waiting.gives_up_at, -1)
+        counts_itself = self._by_number.get(waiting.number) is waiting and _place(waiting) < place
+        return self._order.num_before(place) - counts_itself
 
     def validate(self) -> None:
         """Assert every invariant."""
-        for request_id, waiting in self._waiting.items():
+        for keys in (self._order, self._awake, self._late, self._asleep, self._deadlines):
+            keys.validate()
+        several = self._by_request.values()
+        for request_id, waiting in self._by_request.items():
             assert waiting.request.request_id == request_id
             assert waiting.asked_at <= waiting.since
+            assert self._by_number[waiting.number] is waiting
+            assert self._by_ingress[waiting.ingress][request_id] is waiting
+        assert len(self._by_number) == len(several)
+        assert sum(map(len, self._by_ingress.values())) == len(several)
+        assert all(self._by_ingress.values())
+        assert list(self._order) == sorted(_place(waiting) for waiting in several)
+        assert list(self._awake) == sorted(_place(waiting) for waiting in several if waiting.is_awake)
+        assert list(self._late) == sorted(_place(waiting) for waiting in several if waiting.is_late)
+        assert len(self._awake) + len(self._asleep) == len(self._late) + len(self._deadlines) == len(several)
+
+    def _sort_in(self, waiting: Waiting) -> None:
+        waiting.keyed_gives_up_at, waiting.keyed_try_at = waiting.gives_up_at, waiting.try_at
+        waiting.is_awake = waiting.is_late = False
+        self._order.add(_place(waiting))
+        self._asleep.add(_look(waiting))
+        self._deadlines.add(_deadline(waiting))
+
+    def _sort_out(self, waiting: Waiting) -> None:
+        place = _place(waiting)
+        self._order.remove(place)
+        if waiting.is_awake:
+            self._awake.remove(place)
+        else:
+            self._asleep.remove(_look(waiting))
+        if waiting.is_late:
+            self._late.remove(place)
+        else:
+            self._deadlines.remove(_deadline(waiting))
 
 
-def _place(waiting: Waiting) -> tuple[int, float]:
-    """The place in the order of service. The least comes first."""
-    return waiting.request.slo_class.rank, waiting.gives_up_at
+def _place(waiting: Waiting) -> Key:
+    """The place of a request of the queue in the order of service. The least comes first."""
+    return waiting.request.slo_class.rank, waiting.keyed_gives_up_at, waiting.number
+
+
+def _look(waiting: Waiting) -> Key:
+    return 0, waiting.keyed_try_at, waiting.number
+
+
+def _deadline(waiting: Waiting) -> Key:
+    return 0, waiting.keyed_gives_up_at, waiting.number

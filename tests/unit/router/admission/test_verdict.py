@@ -52,7 +52,7 @@ def order(*several: Waiting) -> list[str]:
     queue = WaitingQueue()
     for one in several:
         queue.add(one)
-    return [one.request.request_id for one in queue.in_order()]
+    return [one.request.request_id for one in queue.first(len(several))]
 
 
 @pytest.mark.parametrize("age_s", [0.0, 5.0, 500.0])
