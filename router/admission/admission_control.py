@@ -13,12 +13,12 @@ from cluster.slo import SloConfig
 from router.admission.arrivals import ArrivalRate
 from router.admission.fairness import TenantShares
 from router.admission.retry_after import MOST_RETRY_S, RetrySlots, retry_after_s, wait_s
-from router.admission.verdict import MAX_QUEUE, Verdict, harm, judge
+from router.admission.verdict import MAX_QUEUE, Verdict, harm, is_replaced, judge
 from router.admission.waiting_queue import Waiting, WaitingQueue
 from router.load.live_workers import REPORT_TIMEOUT_S, LiveWorkers, WorkersByPool
 from router.placement.candidates import Candidates, Choice
 from router.placement.goodput import is_hopeless, least_prefill_s
-from router.placement.no_candidates import no_worker
+from router.placement.no_candidates import no_room_again, no_worker
 from router.placement.placement_input import PlacementInput
 from router.placement.placer import Arrivals, Placer
 from router.quarantine.quarantine import Quarantine, quarantined
@@ -73,9 +73,10 @@ class AdmissionControl:
         self._queue.remove(request.request_id)
         if self._quarantine.holds(request.digest, now):
             return quarantined()
-        waiting = Waiting(request, ingress, now)
-        self._arrivals[request.slo_class].note(now)
-        self._retry_slots.offered(request.slo_class, now)
+        waiting = Waiting(request, ingress, now, is_replaced=is_replaced(request))
+        if not waiting.is_replaced:
+            self._arrivals[request.slo_class].note(now)
+            self._retry_slots.offered(request.slo_class, now)
         answer = self._consider(waiting, now)
         if answer is None:
             self._queue.add(waiting)
@@ -145,19 +146,30 @@ class AdmissionControl:
         candidates = self._placer.candidates_for(placement_input)
         choice = self._placer.choose(placement_input, candidates)
         if choice is None:
-            return no_worker(waiting.request, by_pool)
-        if self._admits_all or self._admits(placement_input, choice):
+            answer = no_worker(waiting.request, by_pool)
+            return self._wait_for_room(waiting, now) if waiting.is_replaced and answer.is_overload else answer
+        if self._admits_all or self._admits(placement_input, choice, waiting):
             charge = self._placer.commit(placement_input, choice, waiting.ingress)
             self._shares.charge(charge.tenant, charge.engine_s, now)
-            self._retry_slots.admitted(now)
+            if not waiting.is_replaced:
+                self._retry_slots.admitted(now)
             return charge.placement
         self._contended_at = now
+        if waiting.is_replaced:
+            return self._wait_for_room(waiting, now)
         waiting.has_to_wait(placement_input.slo.ttft_s, least_prefill_s(placement_input, candidates))
         if now >= waiting.gives_up_at:
             return self._refuse(placement_input, candidates, choice, waiting, _why_late(choice))
         if len(self._queue) >= MAX_QUEUE:
             return self._refuse(placement_input, candidates, choice, waiting, "too many requests wait")
         return None
+
+    def _wait_for_room(self, waiting: Waiting, now: float) -> Rejection | None:
+        """The request was admitted before. Returns None if it waits, as long as its class may wait in an outage. It
+        needs no room in the queue: as many such requests wait as ran on the workers that failed.
+        """
+        waiting.wait_for_room(self._slo.of(waiting.request.slo_class).outage_wait_s)
+        return None if now < waiting.gives_up_at else no_room_again()
 
     def _outlast(self, waiting: Waiting, by_pool: WorkersByPool, now: float) -> Rejection | None:
         """No worker lives. Returns None if the request waits for a worker, for as long as its class may."""
@@ -173,11 +185,12 @@ class AdmissionControl:
                 arrivals.append((slo_class, per_s))
         return self._placer.input_of(waiting.request, waiting.age_s + now - waiting.since, arrivals, now)
 
-    def _admits(self, placement_input: PlacementInput, choice: Choice) -> bool:
+    def _admits(self, placement_input: PlacementInput, choice: Choice, waiting: Waiting) -> bool:
         now = placement_input.now
         excess = self._shares.excess(placement_input.request.tenant, now)
         is_contended = now - self._contended_at < CONTENDED_S
-        return judge(placement_input, choice, excess, is_contended) is Verdict.ADMIT
+        verdict = judge(placement_input, choice, excess, is_contended, is_replaced=waiting.is_replaced)
+        return verdict is Verdict.ADMIT
 
     def _refuse(
         self, placement_input: PlacementInput, candidates: Candidates, choice: Choice, waiting: Waiting, why: str

@@ -1,4 +1,5 @@
-"""The requests that wait for a placement, in the order of service: by SLO class, then by deadline.
+"""The requests that wait for a placement, in the order of service: by SLO class, then requests that were admitted before,
+then by deadline.
 
 A request is *asleep* until its next look, and *awake* from then on until it has been considered. It is *late* once its
 deadline has passed. To add, remove or find a request does not pass over the queue.
@@ -33,6 +34,7 @@ class Waiting:
         "is_awake",
         "is_late",
         "is_outage",
+        "is_replaced",
         "keyed_gives_up_at",
         "keyed_try_at",
         "number",
@@ -41,8 +43,12 @@ class Waiting:
         "try_at",
     )
 
-    def __init__(self, request: PlacementRequest, ingress: IngressId | None, now: float) -> None:
+    def __init__(
+        self, request: PlacementRequest, ingress: IngressId | None, now: float, *, is_replaced: bool = False
+    ) -> None:
+        """`is_replaced`: the request was admitted before, and its worker failed."""
         self.request = request
+        self.is_replaced = is_replaced
         self.ingress = ingress
         self.asked_at = now
         """When the ingress asked for the placement."""
@@ -53,7 +59,9 @@ class Waiting:
         self.is_outage = False
         """The request waits because no worker lives."""
         self.gives_up_at = now
-        """When the objective of the request can no longer be met. Known once the request has been considered."""
+        """When the request is refused if it still waits: when its objective can no longer be met, or when its patience
+        ends. Known once the request has been considered.
+        """
         self.try_at = now
         """When the request is to be considered again."""
         self.number = 0
@@ -80,6 +88,10 @@ class Waiting:
     def has_to_wait(self, ttft_s: float, least_prefill_s: float) -> None:
         """The request was considered, and not admitted. `least_prefill_s`: the shortest time that its prompt takes."""
         self.gives_up_at = self.since + ttft_s - self.age_s - least_prefill_s
+
+    def wait_for_room(self, patience_s: float) -> None:
+        """The request was admitted before. It was considered, and not placed: it waits for so long in all."""
+        self.gives_up_at = self.since + patience_s
 
     def suspect(self, num_engines_lost: int) -> None:
         """This number of engines was lost with requests of the same digest."""
@@ -205,7 +217,7 @@ class WaitingQueue:
 
     def num_before(self, waiting: Waiting) -> int:
         """Other requests of the queue that are served before a request, by its deadline as it is now."""
-        place = (waiting.request.slo_class.rank, waiting.gives_up_at, -1)
+        place = (_line(waiting), waiting.gives_up_at, -1)
         counts_itself = self._by_number.get(waiting.number) is waiting and _place(waiting) < place
         return self._order.num_before(place) - counts_itself
 
@@ -249,7 +261,12 @@ class WaitingQueue:
 
 def _place(waiting: Waiting) -> Key:
     """The place of a request of the queue in the order of service. The least comes first."""
-    return waiting.request.slo_class.rank, waiting.keyed_gives_up_at, waiting.number
+    return _line(waiting), waiting.keyed_gives_up_at, waiting.number
+
+
+def _line(waiting: Waiting) -> int:
+    """Requests of one line are served by their deadline; lines one after another."""
+    return 2 * waiting.request.slo_class.rank + (0 if waiting.is_replaced else 1)
 
 
 def _look(waiting: Waiting) -> Key:
