@@ -61,6 +61,7 @@ MODULES = (
     "router.quarantine.quarantine",
     "router.admission.sorted_keys",
     "router.admission.waiting_queue",
+    "router.admission.recent_failures",
     "router.admission.retry_after",
     "router.prediction.recursive_least_squares",
     "router.state",

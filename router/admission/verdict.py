@@ -42,10 +42,6 @@ LATER_SHARE: Final = 0.7
 """Share of the victims among requests yet to come that counts against a request. Higher keeps room that may stay
 unused; lower admits a request at the cost of the next ones.
 """
-MAX_QUEUE: Final = 2000
-"""Requests that may wait at a time. Higher costs time for each decision; lower refuses requests that would have been
-placed.
-"""
 
 
 class Verdict(Enum):

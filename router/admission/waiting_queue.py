@@ -1,5 +1,5 @@
-"""The requests that wait for a placement, in the order of service: by SLO class, then requests that were admitted before,
-then by deadline.
+"""The requests that wait for a placement, in the order of service: by SLO class, and then by deadline. In each class,
+requests that were admitted before come first.
 
 A request is *asleep* until its next look, and *awake* from then on until it has been considered. It is *late* once its
 deadline has passed. To add, remove or find a request does not pass over the queue.
@@ -10,7 +10,7 @@ from typing import Final, final
 
 import msgspec
 
-from cluster.messages.ids import IngressId, RequestId
+from cluster.messages.ids import IngressId, RequestId, SloClass
 from cluster.messages.placement import PlacementRequest
 from router.admission.sorted_keys import Key, SortedKeys
 
@@ -20,6 +20,15 @@ lower costs the Scheduler more placements.
 """
 LEAST_LOOK_S, MOST_LOOK_S = 0.02, 0.1
 """Bounds of that time, in seconds. Higher finds room later; lower costs the Scheduler more placements."""
+MAX_QUEUE: Final = 2000
+"""Requests of a class and of higher classes that may wait at a time, where the service admits few. Higher keeps
+requests that get no turn, and their block hashes in memory; lower refuses requests of a burst that would have been
+placed.
+"""
+MOST_QUEUE: Final = 20_000
+"""The same where the service admits so many while a request waits. Higher costs memory (some 100 kB for a prompt of 32k
+tokens); lower refuses requests of a burst that would have been placed.
+"""
 
 
 @final
@@ -34,6 +43,7 @@ class Waiting:
         "is_awake",
         "is_late",
         "is_outage",
+        "is_queued",
         "is_replaced",
         "keyed_gives_up_at",
         "keyed_try_at",
@@ -64,6 +74,8 @@ class Waiting:
         """
         self.try_at = now
         """When the request is to be considered again."""
+        self.is_queued = False
+        """The request has been added to the queue."""
         self.number = 0
         """The place among the requests that were ever added to the queue: the first comes first among equals."""
         self.is_awake = False
@@ -118,6 +130,7 @@ class WaitingQueue:
         "_deadlines",
         "_late",
         "_next",
+        "_num_new",
         "_order",
         "_woken_at",
     )
@@ -126,6 +139,8 @@ class WaitingQueue:
         self._by_request: dict[RequestId, Waiting] = {}
         self._by_number: dict[int, Waiting] = {}
         self._by_ingress: dict[IngressId | None, dict[RequestId, Waiting]] = {}
+        self._num_new = [0 for _ in SloClass]
+        """Requests of each class that were not admitted before, by rank."""
         self._next = 0
         """Number of the next request that is added."""
         self._order = SortedKeys()
@@ -147,10 +162,11 @@ class WaitingQueue:
     def add(self, waiting: Waiting) -> None:
         """Add a request. A request of the same id that waits already gives way."""
         self.remove(waiting.request.request_id)
-        waiting.number, self._next = self._next, self._next + 1
+        waiting.is_queued, waiting.number, self._next = True, self._next, self._next + 1
         request_id = waiting.request.request_id
         self._by_request[request_id] = self._by_number[waiting.number] = waiting
         self._by_ingress.setdefault(waiting.ingress, {})[request_id] = waiting
+        self._count(waiting, 1)
         self._sort_in(waiting)
 
     def remove(self, request_id: RequestId) -> None:
@@ -158,6 +174,7 @@ class WaitingQueue:
         waiting = self._by_request.pop(request_id, None)
         if waiting is None:
             return
+        self._count(waiting, -1)
         del self._by_number[waiting.number]
         of_ingress = self._by_ingress[waiting.ingress]
         del of_ingress[request_id]
@@ -215,6 +232,15 @@ class WaitingQueue:
             return None
         return min(look[1], deadline[1])
 
+    def is_full(self, slo_class: SloClass, patience_s: float, admitted_per_s: float) -> bool:
+        """Whether a request of a class is refused rather than to wait for `patience_s`. The bound is the number of
+        requests that can be admitted before, within MAX_QUEUE and MOST_QUEUE. Lower classes do not count, so that they
+        keep no higher one out. Neither do requests that were admitted before: as many of them wait as ran on workers
+        that failed.
+        """
+        bound = min(max(admitted_per_s * patience_s, MAX_QUEUE), MOST_QUEUE)
+        return sum(self._num_new[: slo_class.rank + 1]) >= bound
+
     def num_before(self, waiting: Waiting) -> int:
         """Other requests of the queue that are served before a request, by its deadline as it is now."""
         place = (_line(waiting), waiting.gives_up_at, -1)
@@ -232,12 +258,19 @@ class WaitingQueue:
             assert self._by_number[waiting.number] is waiting
             assert self._by_ingress[waiting.ingress][request_id] is waiting
         assert len(self._by_number) == len(several)
+        for slo_class in SloClass:
+            num_new = sum(one.request.slo_class is slo_class and not one.is_replaced for one in several)
+            assert self._num_new[slo_class.rank] == num_new <= MOST_QUEUE
         assert sum(map(len, self._by_ingress.values())) == len(several)
         assert all(self._by_ingress.values())
         assert list(self._order) == sorted(_place(waiting) for waiting in several)
         assert list(self._awake) == sorted(_place(waiting) for waiting in several if waiting.is_awake)
         assert list(self._late) == sorted(_place(waiting) for waiting in several if waiting.is_late)
         assert len(self._awake) + len(self._asleep) == len(self._late) + len(self._deadlines) == len(several)
+
+    def _count(self, waiting: Waiting, change: int) -> None:
+        if not waiting.is_replaced:
+            self._num_new[waiting.request.slo_class.rank] += change
 
     def _sort_in(self, waiting: Waiting) -> None:
         waiting.keyed_gives_up_at, waiting.keyed_try_at = waiting.gives_up_at, waiting.try_at

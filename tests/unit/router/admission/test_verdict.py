@@ -11,8 +11,8 @@ from cluster.messages.ids import IngressId, Path, RequestId, SloClass
 from cluster.messages.placement import Placement, Prediction, Rejection, Slo
 from cluster.messages.scheduler_events import FirstToken, RequestClosed
 from router.admission.retry_after import LEAST_RETRY_S, MOST_RETRY_S, retry_after_s
-from router.admission.verdict import HIGH_CLASS_HARM, MAX_QUEUE, Verdict, gain, judge
-from router.admission.waiting_queue import Waiting, WaitingQueue
+from router.admission.verdict import HIGH_CLASS_HARM, Verdict, gain, judge
+from router.admission.waiting_queue import MAX_QUEUE, Waiting, WaitingQueue
 from router.load.worker_state import WorkerState
 from router.placement.candidates import Choice
 from router.placement.placement_input import Others, PlacementInput
