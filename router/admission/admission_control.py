@@ -78,7 +78,7 @@ class AdmissionControl:
         self._queue.remove(request.request_id)
         if self._quarantine.holds(request.digest, now):
             return quarantined()
-        waiting = Waiting(request, ingress, now, is_replaced=is_replaced(request))
+        waiting = Waiting(request, ingress, now, is_replaced=not self._admits_all and is_replaced(request))
         if not waiting.is_replaced:
             self._arrivals[request.slo_class].note(now)
             self._retry_slots.offered(request.slo_class, now)
@@ -180,20 +180,20 @@ class AdmissionControl:
         request = waiting.request
         if self._admits_all or waiting.is_replaced or request.num_engines_lost or request.path is not None:
             return None
-        return Need(
-            request, list(hits.values()), self._placer.usual_output(request), waiting.age_s + now - waiting.since
-        )
+        usual_output, age_s = self._placer.usual_output(request), waiting.age_s + now - waiting.since
+        is_late = waiting.is_queued and now >= waiting.gives_up_at
+        return Need(request, list(hits.values()), usual_output, age_s, is_late=is_late)
 
     def _refuse_like_others(self, waiting: Waiting, need: Need, now: float) -> Rejection | None:
         """Refuse a request that can wait no longer, or not at all, if a request like it was not admitted just now."""
         failed = self._failures.like(need, now)
         if failed is None:
             return None
-        if waiting.is_queued:
-            why = _why_late(failed.choice) if now >= waiting.gives_up_at else None
+        if need.is_late:
+            why = _why_late(failed.choice)
+        elif not waiting.is_queued and self._is_full(waiting, failed.patience_s, now):
+            why = TOO_MANY
         else:
-            why = TOO_MANY if self._is_full(waiting, failed.patience_s, now) else None
-        if why is None:
             return None
         self._contended_at = now
         return self._refuse(failed.placement_input, failed.candidates, failed.choice, waiting, why, now)

@@ -14,7 +14,7 @@ from router.prefixes.block_table import Hit
 
 FRESH_S: Final = 0.02
 """Time for which a failure counts, in seconds. Higher refuses requests for which room has come up since; lower prices
-more requests while the service is full. It is also the age by which a request may be younger than one that failed.
+more requests while the service is full. It is also the time by which a request may be younger than one that failed.
 """
 MOST_KINDS: Final = 1024
 """Kinds that are remembered. Higher costs memory; lower prices more requests where clients ask for much that is
@@ -31,10 +31,15 @@ of sequences; whether the request can be handed over; and its own objectives (0 
 class Need:
     """What a request needs of the workers, as far as it is known before anything is priced."""
 
-    __slots__ = ("age_s", "kind", "num_uncached")
+    __slots__ = ("age_s", "is_late", "kind", "num_uncached")
 
-    def __init__(self, request: PlacementRequest, hits: list[Hit], usual_output: float, age_s: float) -> None:
-        """`hits`: what workers cache of the prompt; `usual_output`: tokens that such answers have."""
+    def __init__(
+        self, request: PlacementRequest, hits: list[Hit], usual_output: float, age_s: float, *, is_late: bool
+    ) -> None:
+        """`hits`: what workers cache of the prompt; `usual_output`: tokens that such answers have; `is_late`: the
+        request has waited until its deadline.
+        """
+        self.is_late = is_late
         most = max([hit.num_blocks for hit in hits], default=0)
         num_blocks = len(request.block_hashes)
         self.num_uncached = request.num_prompt_tokens * (1.0 - most / num_blocks if num_blocks else 1.0)
@@ -77,6 +82,9 @@ class RecentFailures:
         self._by_kind: dict[Kind, Failure] = {}
         """The least need of each kind that was not met, as long as it is fresh."""
 
+    def __len__(self) -> int:
+        return len(self._by_kind)
+
     def note(self, failure: Failure) -> None:
         known = self._by_kind.get(failure.need.kind)
         if known is not None and failure.at - known.at <= FRESH_S and not _covers(failure.need, known.need):
@@ -95,4 +103,5 @@ class RecentFailures:
 
 def _covers(failed: Need, other: Need) -> bool:
     """Whether a request that needs `other` fails where one that needs `failed` has failed."""
-    return failed.num_uncached <= other.num_uncached and failed.age_s <= other.age_s + FRESH_S
+    is_later = other.is_late or failed.age_s <= other.age_s + FRESH_S
+    return is_later and failed.num_uncached <= other.num_uncached
