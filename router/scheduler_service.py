@@ -110,7 +110,10 @@ class SchedulerService:
         self.pending.kv_events(events)  # the reply to the worker's next report asks for a snapshot
 
     async def _report(self, delta: ReportDelta) -> DeltaReply:
-        return self.pending.report_delta(delta)
+        reply = self.pending.report_delta(delta)
+        for why in self.pending.state.take_mismatches():
+            logger.error("some prefill and decode workers cannot hand over to each other: %s", why)
+        return reply
 
     async def _view(self, _: None) -> ClusterView:
         return self.pending.state.view(_now())

@@ -130,6 +130,12 @@ class RouterState:
     def num_waiting(self) -> int:
         return self._admission.num_waiting
 
+    def take_mismatches(self) -> list[str]:
+        """Why workers of the two pools cannot hand over to each other, as far as it has come to light since the last
+        call.
+        """
+        return self._workers.kv_formats.take_new()
+
     def view(self, now: float) -> ClusterView:
         return self._workers.view(now)
 

@@ -1,6 +1,7 @@
 """GET /healthz, /readyz and /metrics."""
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -34,14 +35,18 @@ async def healthz(request: Request) -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Tell whether the cluster can serve: a prefill worker can hand KV blocks to a decode worker."""
+    """Tell whether the cluster can serve: a prefill worker can hand KV blocks to a decode worker. `mismatch` tells why
+    none ever can, if the engines of the pools do not fit.
+    """
     view = await services_of(request).cluster.view()
-    body = {
+    body: dict[str, Any] = {
         "ready": view.is_ready,
         "prefill_workers": view.num_prefill,
         "decode_workers": view.num_decode,
         "connected_pairs": view.num_links,
     }
+    if view.mismatch is not None:
+        body["mismatch"] = view.mismatch
     return JSONResponse(body, status_code=200 if view.is_ready else 503)
 
 

@@ -43,6 +43,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The Scheduler's view of all live workers."""
 
     workers: list[WorkerView]
+    mismatch: str | None = None
+    """Why no prefill worker can ever hand over to any decode worker: their KV blocks differ. None if some can."""
 
     @property
     def num_prefill(self) -> int:

@@ -17,6 +17,7 @@ from cluster.messages.kv_events import KvEvents
 from cluster.messages.reports import WorkerReport
 from cluster.messages.views import ClusterView, WorkerView
 from router.load.charge import Charge
+from router.load.kv_formats import KvFormats
 from router.load.prefill_share import PrefillShare, lately
 from router.load.suspected_pairs import SuspectedPairs
 from router.load.worker_state import WorkerState
@@ -79,6 +80,8 @@ class LiveWorkers:
         """Placements so far."""
         self.pairs = SuspectedPairs()
         """Pairs of workers that hand nothing over, because a handoff between them was wrong."""
+        self.kv_formats = KvFormats()
+        """What the KV blocks of the workers look like."""
         self._prompt_share = PrefillShare()
         """Share of all workers' time that prompts take."""
         self._sorted = _not_sorted()
@@ -95,6 +98,8 @@ class LiveWorkers:
             return None
         added = WorkerState(report, WorkerModel(self.models.model(report.shape.kind)), self.models.bias, now)
         self.by_id[report.worker] = self._by_age[report.worker] = added
+        if report.shape.kv_format is not None:
+            self.kv_formats.add(report.worker, report.pool, report.shape.kv_format)
         self._changed()
         return added
 
@@ -126,6 +131,7 @@ class LiveWorkers:
         self.by_id.pop(worker, None)
         self._by_age.pop(worker, None)
         self._changed()
+        self.kv_formats.remove(worker)
         self.index.forget(worker)
         self.models.forget(worker)
 
@@ -186,7 +192,8 @@ class LiveWorkers:
                     links={prefill: speed for prefill, speed in state.report.links.items() if prefill in live},
                 )
                 for state in live.values()
-            ]
+            ],
+            mismatch=self.kv_formats.mismatch,
         )
 
     def validate(self) -> None:
