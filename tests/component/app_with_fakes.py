@@ -86,10 +86,13 @@ class FakeFrontend:
 class FakeCluster:
     """One prefill and one decode worker, connected unless a test says otherwise."""
 
-    def __init__(self, *, connected: bool = True, error: ServingError | None = None) -> None:
+    def __init__(
+        self, *, connected: bool = True, mismatch: str | None = None, error: ServingError | None = None
+    ) -> None:
         self._error = error
         self._view = ClusterView(
-            workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))]
+            workers=[a_worker("p0", Pool.PREFILL), a_worker("d0", Pool.DECODE, *(["p0"] if connected else []))],
+            mismatch=mismatch,
         )
         self.scrapes = [a_scrape("ingress", 1.0), a_scrape("prefill", 2.0)]
 

@@ -19,7 +19,10 @@ MODEL = "conf/models/baton-demo"
         ({"engine": {"max_model_len": "long"}}, "engine: max_model_len: 'long' is not valid: Expected `int"),
         ({"engine": {"max_num_seqs": True}}, "engine: max_num_seqs: True is not valid"),
         ({"decode": {"engine": {"max_num_seqs": [8]}}}, r"decode\.engine: max_num_seqs: \[8\] is not valid"),
-        ({"prefill": {"engine": {"gpu_memory_utilization": "most"}}}, r"prefill\.engine: gpu_memory_utilization: 'most'"),
+        (
+            {"prefill": {"engine": {"gpu_memory_utilization": "most"}}},
+            r"prefill\.engine: gpu_memory_utilization: 'most'",
+        ),
         ({"engine": {"enforce_eager": "no"}}, "engine: enforce_eager: 'no' is not valid: Expected `bool`"),
         ({"engine": {"kv_cache_dtype": "fp9"}}, "engine: kv_cache_dtype: 'fp9' is not valid"),
         ({"engine": {"tensor_parallel_size": "two"}}, "engine: tensor_parallel_size: 'two' is not valid"),

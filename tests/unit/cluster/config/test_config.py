@@ -40,7 +40,10 @@ def test_serve_config_of_the_repository_is_valid(file: Path) -> None:
         ({"prefill": {"gpus": -1}}, r"\$\.prefill\.gpus"),
         ({"decode": {"cpu_threads": 0}}, r"\$\.decode\.cpu_threads"),
         ({"decode": {"max_ongoing_requests": 0}}, r"\$\.decode\.max_ongoing_requests"),
-        ({"decode": {"engine": {"scheduler_cls": "a.B"}}}, r"decode\.engine: scheduler_cls cannot be set here: Baton sets it"),
+        (
+            {"decode": {"engine": {"scheduler_cls": "a.B"}}},
+            r"decode\.engine: scheduler_cls cannot be set here: Baton sets it",
+        ),
         ({"engine": {"scheduling_policy": "fcfs"}}, r"engine: scheduling_policy cannot be set here: Baton sets it"),
         ({"context": {"memory_share": 0.5}}, r"\$\.context\.memory_share"),
         ({"context": {"low_water": 0.8}}, r"low_water . summary_step .* - at `\$\.context`"),
@@ -121,7 +124,10 @@ def test_pool_has_the_shared_engine_arguments_under_its_own() -> None:
     ("args", "why"),
     [
         ({"decode": {"engine": {"block_size": 32}}}, "decode.engine: block_size must be the same everywhere"),
-        ({"prefill": {"engine": {"prefix_match_unit": 8}}}, "prefill.engine: prefix_match_unit must be the same everywhere"),
+        (
+            {"prefill": {"engine": {"prefix_match_unit": 8}}},
+            "prefill.engine: prefix_match_unit must be the same everywhere",
+        ),
         ({"engine": {"prefix_match_unit": 8}}, "engine: prefix_match_unit"),
         ({"prefill": {"env": {"PYTHONHASHSEED": "0"}}}, "prefill: env: with PYTHONHASHSEED"),
     ],
