@@ -12,7 +12,7 @@ from ray.serve.schema import LoggingConfig
 from api.deployment import Ingress
 from cluster.config.application import AppConfig, parse
 from cluster.config.pools import PoolConfig
-from cluster.engine.argument_check import check_arguments
+from cluster.engine_checks.arguments import check_arguments
 from cluster.observability.logging import LEVEL_VARIABLE
 from cluster.repository import resolve_model
 from decode.deployment import DecodeWorker

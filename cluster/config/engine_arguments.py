@@ -1,5 +1,5 @@
 """vLLM engine arguments with which Baton cannot work, as far as the configuration alone shows it. What only vLLM's
-resolved configuration shows is in cluster/engine/start_checks.py.
+resolved configuration shows is in cluster/engine_checks/resolved.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,7 +128,7 @@ def difference(prefill: EngineArguments, decode: EngineArguments) -> str | None:
     drafts = [_draft(engine) for engine in (prefill, decode)]
     if drafts[0] != drafts[1]:
         return (
-            "speculative_config differs between `prefill` and `decode`, and the draft model's KV blocks are handed over "
+            "speculative_config differs between `prefill` and `decode`, and a draft model's KV blocks are handed over "
             f"with the model's own: set it in `engine`, for both (only {', '.join(sorted(_WITHOUT_STATE))} may differ)"
         )
     return _split(prefill, decode)

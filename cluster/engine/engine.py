@@ -29,10 +29,10 @@ from cluster.engine.prefills import EnginePrefills
 from cluster.engine.probe_prompts import EngineProbes
 from cluster.engine.request_runner import RequestRunner
 from cluster.engine.sampling_params import encode_sampling_params
-from cluster.engine.shape import kind_of, shape_of
-from cluster.engine.start_checks import kv_format_of, refusal
+from cluster.engine.shape import kind_of, kv_format_of, shape_of
 from cluster.engine.step_stats import EngineSteps
 from cluster.engine.token_tap import TapHooks, TokenEngine, TokenTap
+from cluster.engine_checks.resolved import refusal
 from cluster.errors import EngineLost, ServingError, WorkerUnreachable
 from cluster.messages.generation import GenerateRequest
 from cluster.messages.ids import Pool, RequestId, WorkerId

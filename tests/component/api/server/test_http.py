@@ -65,7 +65,9 @@ async def test_cluster_is_ready_once_a_pair_is_connected(connected: bool, status
 
 
 async def test_cluster_that_can_never_be_ready_says_why() -> None:
-    response = await asked("GET", "/readyz", cluster=FakeCluster(connected=False, mismatch="dtype is a here and b there"))
+    response = await asked(
+        "GET", "/readyz", cluster=FakeCluster(connected=False, mismatch="dtype is a here and b there")
+    )
     assert (response.status_code, response.json()["mismatch"]) == (503, "dtype is a here and b there")
 
 

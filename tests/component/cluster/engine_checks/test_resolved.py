@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs
 
-from cluster.engine.start_checks import refusal
+from cluster.engine_checks.resolved import refusal
 
 SMALL: dict[str, Any] = {
     "vocab_size": 2048,

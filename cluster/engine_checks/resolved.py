@@ -5,8 +5,6 @@ shows by itself is in cluster/config/engine_arguments.py. Pure.
 
 from typing import Any
 
-from cluster.messages.kv_format import KvFormat
-
 
 def refusal(config: Any, block_size: int) -> str | None:
     """Why an engine with this VllmConfig cannot serve, and what to do. None if it can. `block_size`: tokens per KV
@@ -30,26 +28,3 @@ def refusal(config: Any, block_size: int) -> str | None:
             f"{block_size}, so it would find no prompt in any cache: set engine.block_size to {chosen}"
         )
     return None
-
-
-def kv_format_of(config: Any, digest: str, layout: str, backend: str) -> KvFormat:
-    """`config`: the VllmConfig of an engine that has started. `digest`, `layout` and `backend`: what vLLM's connector
-    compares with a peer, the layout of the KV blocks, and the attention backend.
-    """
-    model, cache = config.model_config, config.cache_config
-    draft = config.speculative_config
-    return KvFormat(
-        digest=digest,
-        settings=(
-            ("model", str(model.model)),
-            ("dtype", str(model.dtype).removeprefix("torch.")),
-            ("kv_cache_dtype", str(cache.cache_dtype)),
-            ("block_size", str(cache.block_size)),
-            ("the attention backend", backend),
-            ("the layout of KV blocks", layout),
-            ("the draft model", str(draft.model) if draft is not None and draft.use_eagle() else "none"),
-        ),
-        num_ranks=config.parallel_config.tensor_parallel_size,
-        num_kv_heads=model.get_total_num_kv_heads(),
-        is_replicated=bool(model.use_mla),
-    )

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from cluster.config.application import parse
-from cluster.engine.argument_check import check_arguments
+from cluster.engine_checks.arguments import check_arguments
 from cluster.repository import REPO_ROOT
 
 MODEL = "conf/models/baton-demo"

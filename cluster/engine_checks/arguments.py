@@ -7,7 +7,6 @@ place in the configuration.
 import dataclasses
 import difflib
 import types
-from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
