@@ -73,13 +73,21 @@ _RULED: dict[str, Ruled] = {
 _LIKE_THE_OTHER_POOL: dict[str, Any] = {
     "attention_backend": None,
     "attention_config": None,
+    "code_revision": None,
     "disable_hybrid_kv_cache_manager": None,
+    "disable_sliding_window": False,
     "dtype": "auto",
+    "hf_config_path": None,
     "hf_overrides": None,
     "kv_cache_dtype": "auto",
     "kv_cache_dtype_skip_layers": None,
     "logprobs_mode": "raw_logprobs",
+    "mamba_block_size": None,
+    "mamba_cache_dtype": "auto",
+    "mamba_ssm_cache_dtype": "auto",
     "max_model_len": None,
+    "quantization": None,
+    "quantization_config": None,
     "revision": None,
 }
 """Engine arguments on which the content or the layout of KV blocks, or the check of handoffs depends, and that must be

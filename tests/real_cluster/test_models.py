@@ -19,8 +19,10 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
 LENGTHS = [600, 601, 608]
 """Prompts that end within a KV block, and one that fills its last block."""
 TIMEOUT_S = 900
-ROUNDING = 0.1
-"""Log-probabilities of the same prompt, computed in another batch, differ by less than this many nats."""
+ROUNDING = 0.3
+"""Log-probabilities of the same prompt, computed in another batch or by another kernel, differ by less than this many
+nats. Those of other prompts have no likely token in common.
+"""
 
 
 def run(kind: str, changes: dict[str, Any], target: Path) -> subprocess.CompletedProcess[str]:
@@ -52,8 +54,9 @@ def run(kind: str, changes: dict[str, Any], target: Path) -> subprocess.Complete
         ("experts", {}),
         ("sliding_window", {}),
         ("some_sliding_windows", {}),
+        ("latent_attention", {"engine": {"block_size": 16}}),
     ],
-    ids=["dense", "ngram in the decode pool", "experts", "sliding window", "some sliding windows"],
+    ids=["dense", "ngram in the decode pool", "experts", "sliding window", "some sliding windows", "latent attention"],
 )
 def test_answer_is_the_same_with_kv_blocks_of_the_other_pool(
     kind: str, changes: dict[str, Any], tmp_path: Path

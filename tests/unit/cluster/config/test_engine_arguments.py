@@ -78,6 +78,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
         ({}, {"max_model_len": 1024}, "max_model_len is not set in `prefill` and 1024 in `decode`"),
         ({"revision": "a"}, {"revision": "b"}, "revision is 'a' in `prefill` and 'b' in `decode`"),
         ({"hf_overrides": {"a": 1}}, {}, "hf_overrides"),
+        ({"quantization": "fp8"}, {}, "quantization is 'fp8' in `prefill` and not set in `decode`"),
         ({"logprobs_mode": "raw_logits"}, {}, "logprobs_mode"),
         ({}, {"speculative_config": EAGLE}, "speculative_config differs"),
         ({"speculative_config": EAGLE}, {"speculative_config": EAGLE | {"model": "org/other"}}, "speculative_config"),
